@@ -1,0 +1,471 @@
+//! Tensors as the Open Inference Protocol knows them: a name, a shape, a datatype and the elements.
+
+use bytes::Bytes;
+use std::fmt;
+
+/// The element type of a tensor, with the protocol's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DataType {
+    /// `BOOL`, one byte an element.
+    Bool,
+    /// `UINT8`
+    Uint8,
+    /// `UINT16`
+    Uint16,
+    /// `UINT32`
+    Uint32,
+    /// `UINT64`
+    Uint64,
+    /// `INT8`
+    Int8,
+    /// `INT16`
+    Int16,
+    /// `INT32`
+    Int32,
+    /// `INT64`
+    Int64,
+    /// `FP16`, IEEE 754 half precision.
+    Fp16,
+    /// `BF16`, the upper half of an `FP32`.
+    Bf16,
+    /// `FP32`
+    Fp32,
+    /// `FP64`
+    Fp64,
+    /// `BYTES`, elements of any length; on the wire each has a four-byte little-endian length before it.
+    Bytes,
+}
+
+impl DataType {
+    /// Every datatype of the protocol.
+    pub const ALL: [Self; 14] = [
+        Self::Bool,
+        Self::Uint8,
+        Self::Uint16,
+        Self::Uint32,
+        Self::Uint64,
+        Self::Int8,
+        Self::Int16,
+        Self::Int32,
+        Self::Int64,
+        Self::Fp16,
+        Self::Bf16,
+        Self::Fp32,
+        Self::Fp64,
+        Self::Bytes,
+    ];
+
+    /// The protocol's name, in capitals.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "BOOL",
+            Self::Uint8 => "UINT8",
+            Self::Uint16 => "UINT16",
+            Self::Uint32 => "UINT32",
+            Self::Uint64 => "UINT64",
+            Self::Int8 => "INT8",
+            Self::Int16 => "INT16",
+            Self::Int32 => "INT32",
+            Self::Int64 => "INT64",
+            Self::Fp16 => "FP16",
+            Self::Bf16 => "BF16",
+            Self::Fp32 => "FP32",
+            Self::Fp64 => "FP64",
+            Self::Bytes => "BYTES",
+        }
+    }
+
+    /// The datatype of this name, if the protocol has it.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// Bytes an element takes on the wire; `None` for `BYTES`, whose elements differ in length.
+    pub const fn size(self) -> Option<usize> {
+        match self {
+            Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
+            Self::Uint16 | Self::Int16 | Self::Fp16 | Self::Bf16 => Some(2),
+            Self::Uint32 | Self::Int32 | Self::Fp32 => Some(4),
+            Self::Uint64 | Self::Int64 | Self::Fp64 => Some(8),
+            Self::Bytes => None,
+        }
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The elements of a tensor in row-major order.
+///
+/// `FP16` and `BF16` keep their bits; [`f16_to_f32`] and [`bf16_to_f32`] give their values.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Elements {
+    /// `BOOL`
+    Bool(Vec<bool>),
+    /// `UINT8`
+    Uint8(Vec<u8>),
+    /// `UINT16`
+    Uint16(Vec<u16>),
+    /// `UINT32`
+    Uint32(Vec<u32>),
+    /// `UINT64`
+    Uint64(Vec<u64>),
+    /// `INT8`
+    Int8(Vec<i8>),
+    /// `INT16`
+    Int16(Vec<i16>),
+    /// `INT32`
+    Int32(Vec<i32>),
+    /// `INT64`
+    Int64(Vec<i64>),
+    /// `FP16`, as bits.
+    Fp16(Vec<u16>),
+    /// `BF16`, as bits.
+    Bf16(Vec<u16>),
+    /// `FP32`
+    Fp32(Vec<f32>),
+    /// `FP64`
+    Fp64(Vec<f64>),
+    /// `BYTES`
+    Bytes(Vec<Bytes>),
+}
+
+/// Runs the same expression on whichever vector an [`Elements`] holds.
+#[macro_export]
+macro_rules! for_each_elements {
+    ($elements:expr, $v:ident => $body:expr) => {
+        match $elements {
+            $crate::tensor::Elements::Bool($v) => $body,
+            $crate::tensor::Elements::Uint8($v) => $body,
+            $crate::tensor::Elements::Uint16($v) => $body,
+            $crate::tensor::Elements::Uint32($v) => $body,
+            $crate::tensor::Elements::Uint64($v) => $body,
+            $crate::tensor::Elements::Int8($v) => $body,
+            $crate::tensor::Elements::Int16($v) => $body,
+            $crate::tensor::Elements::Int32($v) => $body,
+            $crate::tensor::Elements::Int64($v) => $body,
+            $crate::tensor::Elements::Fp16($v) => $body,
+            $crate::tensor::Elements::Bf16($v) => $body,
+            $crate::tensor::Elements::Fp32($v) => $body,
+            $crate::tensor::Elements::Fp64($v) => $body,
+            $crate::tensor::Elements::Bytes($v) => $body,
+        }
+    };
+}
+
+impl Elements {
+    /// The datatype of these elements.
+    pub const fn datatype(&self) -> DataType {
+        match self {
+            Self::Bool(_) => DataType::Bool,
+            Self::Uint8(_) => DataType::Uint8,
+            Self::Uint16(_) => DataType::Uint16,
+            Self::Uint32(_) => DataType::Uint32,
+            Self::Uint64(_) => DataType::Uint64,
+            Self::Int8(_) => DataType::Int8,
+            Self::Int16(_) => DataType::Int16,
+            Self::Int32(_) => DataType::Int32,
+            Self::Int64(_) => DataType::Int64,
+            Self::Fp16(_) => DataType::Fp16,
+            Self::Bf16(_) => DataType::Bf16,
+            Self::Fp32(_) => DataType::Fp32,
+            Self::Fp64(_) => DataType::Fp64,
+            Self::Bytes(_) => DataType::Bytes,
+        }
+    }
+
+    /// How many elements there are.
+    pub const fn len(&self) -> usize {
+        for_each_elements!(self, v => v.len())
+    }
+
+    /// Whether there is no element.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as `f32`, without copying when they are `FP32` already. `None` for `BYTES`.
+    pub fn to_f32(&self) -> Option<std::borrow::Cow<'_, [f32]>> {
+        use std::borrow::Cow;
+        Some(match self {
+            Self::Fp32(v) => Cow::Borrowed(v.as_slice()),
+            Self::Bool(v) => v.iter().map(|&x| f32::from(u8::from(x))).collect(),
+            Self::Uint8(v) => v.iter().map(|&x| f32::from(x)).collect(),
+            Self::Uint16(v) => v.iter().map(|&x| f32::from(x)).collect(),
+            Self::Uint32(v) => v.iter().map(|&x| x as f32).collect(),
+            Self::Uint64(v) => v.iter().map(|&x| x as f32).collect(),
+            Self::Int8(v) => v.iter().map(|&x| f32::from(x)).collect(),
+            Self::Int16(v) => v.iter().map(|&x| f32::from(x)).collect(),
+            Self::Int32(v) => v.iter().map(|&x| x as f32).collect(),
+            Self::Int64(v) => v.iter().map(|&x| x as f32).collect(),
+            Self::Fp16(v) => v.iter().map(|&x| f16_to_f32(x)).collect(),
+            Self::Bf16(v) => v.iter().map(|&x| bf16_to_f32(x)).collect(),
+            Self::Fp64(v) => v.iter().map(|&x| x as f32).collect(),
+            Self::Bytes(_) => return None,
+        })
+    }
+
+    /// The elements as `f64`, without copying when they are `FP64` already. `None` for `BYTES`.
+    pub fn to_f64(&self) -> Option<std::borrow::Cow<'_, [f64]>> {
+        use std::borrow::Cow;
+        Some(match self {
+            Self::Fp64(v) => Cow::Borrowed(v.as_slice()),
+            Self::Bool(v) => v.iter().map(|&x| f64::from(u8::from(x))).collect(),
+            Self::Uint8(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Uint16(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Uint32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Uint64(v) => v.iter().map(|&x| x as f64).collect(),
+            Self::Int8(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Int16(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Int32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Int64(v) => v.iter().map(|&x| x as f64).collect(),
+            Self::Fp16(v) => v.iter().map(|&x| f64::from(f16_to_f32(x))).collect(),
+            Self::Bf16(v) => v.iter().map(|&x| f64::from(bf16_to_f32(x))).collect(),
+            Self::Fp32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Self::Bytes(_) => return None,
+        })
+    }
+}
+
+/// A named tensor.
+///
+/// The number of elements always equals the product of the shape: [`Tensor::new`] is the only way to make one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    elements: Elements,
+}
+
+/// Why a tensor could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    /// The number of elements is not the product of the shape.
+    #[error("shape {} needs {needed} values, got {got}", ShapeText(shape))]
+    Count {
+        /// The shape that was given.
+        shape: Vec<usize>,
+        /// Its product.
+        needed: usize,
+        /// How many elements there were.
+        got: usize,
+    },
+    /// The product of the shape does not fit.
+    #[error("the product of shape {} is too large", ShapeText(shape))]
+    Overflow {
+        /// The shape that was given.
+        shape: Vec<usize>,
+    },
+}
+
+struct ShapeText<'a>(&'a [usize]);
+
+impl fmt::Display for ShapeText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{d}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// The number of elements of a shape; `None` when it does not fit.
+pub fn shape_product(shape: &[usize]) -> Option<usize> {
+    // A zero anywhere makes the tensor empty, however large the other dimensions are.
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+}
+
+impl Tensor {
+    /// Makes a tensor, if the shape holds just as many elements as there are.
+    pub fn new(
+        name: impl Into<String>,
+        shape: impl Into<Vec<usize>>,
+        elements: Elements,
+    ) -> Result<Self, TensorError> {
+        let shape = shape.into();
+        match shape_product(&shape) {
+            None => Err(TensorError::Overflow { shape }),
+            Some(needed) if needed != elements.len() => Err(TensorError::Count {
+                needed,
+                got: elements.len(),
+                shape,
+            }),
+            Some(_) => Ok(Self {
+                name: name.into(),
+                shape,
+                elements,
+            }),
+        }
+    }
+
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same tensor under another name.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The dimensions.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, in row-major order.
+    pub const fn elements(&self) -> &Elements {
+        &self.elements
+    }
+
+    /// The datatype of the elements.
+    pub const fn datatype(&self) -> DataType {
+        self.elements.datatype()
+    }
+
+    /// Takes the tensor apart.
+    pub fn into_parts(self) -> (String, Vec<usize>, Elements) {
+        (self.name, self.shape, self.elements)
+    }
+}
+
+/// What a model says of one of its inputs or outputs. A dimension that varies is -1, as in the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// The tensor's name.
+    pub name: String,
+    /// The datatype.
+    pub datatype: DataType,
+    /// The dimensions; -1 where any size goes.
+    pub shape: Vec<i64>,
+}
+
+/// The value of a half-precision float.
+pub fn f16_to_f32(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let exponent = u32::from(bits >> 10) & 0x1f;
+    let fraction = u32::from(bits & 0x3ff);
+    match (exponent, fraction) {
+        (0, 0) => f32::from_bits(sign),
+        // Subnormal: fraction × 2⁻²⁴, exact in f32.
+        (0, _) => {
+            let magnitude = fraction as f32 * f32::from_bits(0x3380_0000);
+            if sign == 0 { magnitude } else { -magnitude }
+        }
+        (0x1f, _) => f32::from_bits(sign | 0x7f80_0000 | (fraction << 13)),
+        _ => f32::from_bits(sign | ((exponent + 112) << 23) | (fraction << 13)),
+    }
+}
+
+/// The nearest half-precision float, ties to even.
+pub fn f32_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = ((bits >> 16) & 0x8000) as u16;
+    let exponent = ((bits >> 23) & 0xff) as i32;
+    let fraction = bits & 0x7f_ffff;
+    if exponent == 0xff {
+        // Infinity stays; a NaN keeps at least one fraction bit so that it stays a NaN.
+        let nan = if fraction == 0 {
+            0
+        } else {
+            0x200 | (fraction >> 13) as u16
+        };
+        return sign | 0x7c00 | nan;
+    }
+    let unbiased = exponent - 127;
+    if unbiased > 15 {
+        return sign | 0x7c00;
+    }
+    let (mantissa, shift) = if unbiased >= -14 {
+        (fraction | (((unbiased + 15) as u32) << 23), 13)
+    } else if unbiased >= -25 {
+        (fraction | 0x80_0000, (13 + (-14 - unbiased)) as u32)
+    } else {
+        return sign;
+    };
+    let halfway = 1u32 << (shift - 1);
+    let kept = mantissa >> shift;
+    let rest = mantissa & ((1 << shift) - 1);
+    let round_up = rest > halfway || (rest == halfway && kept & 1 == 1);
+    sign | (kept + u32::from(round_up)) as u16
+}
+
+/// The value of a `BF16`.
+pub const fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}
+
+/// The nearest `BF16`, ties to even.
+pub const fn f32_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return ((bits >> 16) | 0x40) as u16;
+    }
+    let round = 0x7fff + ((bits >> 16) & 1);
+    (bits.wrapping_add(round) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_survives_the_round_trip() {
+        for bits in 0..=u16::MAX {
+            let value = f16_to_f32(bits);
+            if value.is_nan() {
+                assert!(f16_to_f32(f32_to_f16(value)).is_nan());
+            } else {
+                assert_eq!(f32_to_f16(value), bits, "{bits:#06x} is {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_bf16_survives_the_round_trip() {
+        for bits in 0..=u16::MAX {
+            let value = bf16_to_f32(bits);
+            if value.is_nan() {
+                assert!(bf16_to_f32(f32_to_bf16(value)).is_nan());
+            } else {
+                assert_eq!(f32_to_bf16(value), bits);
+            }
+        }
+    }
+
+    #[test]
+    fn halves_round_to_even() {
+        assert_eq!(f32_to_f16(65504.0), 0x7bff);
+        assert_eq!(f32_to_f16(65520.0), 0x7c00, "past the largest half is infinity");
+        assert_eq!(
+            f32_to_f16(1.0 + 1.0 / 2048.0),
+            0x3c00,
+            "a tie goes to the even neighbour"
+        );
+        assert_eq!(f32_to_f16(1.0 + 3.0 / 2048.0), 0x3c02);
+    }
+
+    #[test]
+    fn a_tensor_cannot_lie_about_its_shape() {
+        assert!(Tensor::new("x", [2, 2], Elements::Fp32(vec![0.0; 4])).is_ok());
+        let error = Tensor::new("x", [1, 4], Elements::Fp32(vec![0.0; 3])).unwrap_err();
+        assert_eq!(error.to_string(), "shape [1,4] needs 4 values, got 3");
+        assert!(matches!(
+            Tensor::new("x", [usize::MAX, 2], Elements::Fp32(vec![])),
+            Err(TensorError::Overflow { .. })
+        ));
+        assert!(Tensor::new("x", [usize::MAX, 0, 7], Elements::Fp32(vec![])).is_ok());
+    }
+}
