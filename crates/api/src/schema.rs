@@ -1,0 +1,231 @@
+//! Holds a tree against a kind's JSON schema: unknown fields, missing fields, wrong types.
+//!
+//! The schema comes from the Rust type, so a field exists in one place only. Just the part of JSON schema that
+//! schemars writes for our types is understood.
+
+use crate::{
+    Quantity,
+    suggest::nearest,
+    yaml::{Node, Value},
+};
+use serde_json::Value as Json;
+
+/// Something wrong at a path, before it is known which file it is in.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) line: u32,
+    pub(crate) path: String,
+    pub(crate) message: String,
+}
+
+/// Every way in which `node` does not fit `schema`.
+pub(crate) fn check(node: &Node, schema: &Json, kind: &str) -> Vec<Fault> {
+    let mut walk = Walk {
+        root: schema,
+        kind,
+        faults: Vec::new(),
+    };
+    walk.value(node, schema, "");
+    walk.faults
+}
+
+struct Walk<'a> {
+    root: &'a Json,
+    kind: &'a str,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Walk<'a> {
+    fn fault(&mut self, node: &Node, path: &str, message: String) {
+        self.faults.push(Fault {
+            line: node.line,
+            path: path.to_owned(),
+            message,
+        });
+    }
+
+    fn resolve(&self, schema: &'a Json) -> &'a Json {
+        let Some(target) = schema.get("$ref").and_then(Json::as_str) else {
+            return schema;
+        };
+        let name = target.rsplit('/').next().unwrap_or_default();
+        self.root
+            .get("$defs")
+            .and_then(|defs| defs.get(name))
+            .unwrap_or(schema)
+    }
+
+    fn value(&mut self, node: &Node, schema: &'a Json, path: &str) {
+        let schema = self.resolve(schema);
+        // `Option<T>` of a type with a name is written as anyOf [T, null].
+        if let Some(options) = schema.get("anyOf").and_then(Json::as_array) {
+            let optional = options
+                .iter()
+                .any(|o| o.get("type").and_then(Json::as_str) == Some("null"));
+            if optional && matches!(node.value, Value::Null) {
+                return;
+            }
+            if let Some(main) = options
+                .iter()
+                .find(|o| o.get("type").and_then(Json::as_str) != Some("null"))
+            {
+                self.value(node, main, path);
+            }
+            return;
+        }
+        if let Some(allowed) = schema.get("enum").and_then(Json::as_array) {
+            self.one_of(node, allowed, path);
+            return;
+        }
+        if schema.get("format").and_then(Json::as_str) == Some("quantity") {
+            self.quantity(node, path);
+            return;
+        }
+        let types: Vec<&str> = match schema.get("type") {
+            Some(Json::String(one)) => vec![one],
+            Some(Json::Array(many)) => many.iter().filter_map(Json::as_str).collect(),
+            _ => return,
+        };
+        if matches!(node.value, Value::Null) && types.contains(&"null") {
+            return;
+        }
+        match (
+            types.iter().find(|t| **t != "null").copied().unwrap_or("null"),
+            &node.value,
+        ) {
+            ("object", Value::Map(entries)) => self.object(node, entries, schema, path),
+            ("array", Value::List(items)) => {
+                if let Some(of) = schema.get("items") {
+                    for (i, item) in items.iter().enumerate() {
+                        self.value(item, of, &format!("{path}[{i}]"));
+                    }
+                }
+            }
+            ("string", Value::String(_)) | ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => {}
+            ("integer", Value::Number(n)) => self.integer(node, n, schema, path),
+            (wanted, _) => {
+                let wanted = match wanted {
+                    "object" => "a map of fields",
+                    "array" => "a list",
+                    "string" => "a text",
+                    "boolean" => "true or false",
+                    "integer" => "a whole number",
+                    other => other,
+                };
+                // The classic: a version, a port or `yes` that needs quotes to be a text.
+                let hint = match &node.value {
+                    Value::Number(_) | Value::Bool(_) if wanted == "a text" => ": put it in quotes",
+                    Value::String(s) if wanted == "a list" && !s.is_empty() => {
+                        ": write it as [x] or as lines that start with -"
+                    }
+                    _ => "",
+                };
+                self.fault(
+                    node,
+                    path,
+                    format!("must be {wanted}, got {}{hint}", node.describe()),
+                );
+            }
+        }
+    }
+
+    fn quantity(&mut self, node: &Node, path: &str) {
+        let parsed = match &node.value {
+            Value::String(text) => Quantity::parse(text),
+            Value::Number(n) => Quantity::parse(&n.to_string()),
+            _ => Err(format!(
+                "must be an amount such as 100Ki or 2Gi, got {}",
+                node.describe()
+            )),
+        };
+        if let Err(message) = parsed {
+            self.fault(node, path, message);
+        }
+    }
+
+    fn one_of(&mut self, node: &Node, allowed: &[Json], path: &str) {
+        let words: Vec<&str> = allowed.iter().filter_map(Json::as_str).collect();
+        let fits = node.text().is_some_and(|t| words.contains(&t));
+        if !fits {
+            let meant = node
+                .text()
+                .and_then(|t| nearest(t, words.iter().copied()))
+                .map(|m| format!(". Did you mean {m}?"))
+                .unwrap_or_default();
+            self.fault(
+                node,
+                path,
+                format!(
+                    "must be one of {}, got {}{meant}",
+                    words.join(", "),
+                    node.describe()
+                ),
+            );
+        }
+    }
+
+    fn integer(&mut self, node: &Node, n: &serde_json::Number, schema: &Json, path: &str) {
+        let Some(value) = n.as_i128() else {
+            self.fault(node, path, format!("must be a whole number, got {n}"));
+            return;
+        };
+        let bound = |key: &str| schema.get(key).and_then(Json::as_f64).map(|b| b as i128);
+        let (low, high) = match schema.get("format").and_then(Json::as_str) {
+            Some("uint32") => (0, i128::from(u32::MAX)),
+            Some("int32") => (i128::from(i32::MIN), i128::from(i32::MAX)),
+            _ => (i128::from(i64::MIN), i128::from(u64::MAX)),
+        };
+        let low = bound("minimum").unwrap_or(low);
+        let high = bound("maximum").unwrap_or(high);
+        if value < low {
+            self.fault(node, path, format!("must be at least {low}, got {value}"));
+        } else if value > high {
+            self.fault(node, path, format!("must be at most {high}, got {value}"));
+        }
+    }
+
+    fn object(&mut self, node: &Node, entries: &[(String, Node)], schema: &'a Json, path: &str) {
+        let known = schema.get("properties").and_then(Json::as_object);
+        let open = schema.get("additionalProperties");
+        let join = |key: &str| {
+            if path.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{path}.{key}")
+            }
+        };
+        for (key, value) in entries {
+            if let Some(of) = known.and_then(|k| k.get(key)) {
+                self.value(value, of, &join(key));
+            } else if let Some(of) = open.filter(|o| o.is_object()) {
+                self.value(value, of, &join(key));
+            } else if known.is_some() && open.and_then(Json::as_bool) != Some(true) {
+                let names = known.into_iter().flat_map(|k| k.keys()).map(String::as_str);
+                let of = if path.is_empty() || path == "spec" {
+                    self.kind
+                } else {
+                    path
+                };
+                let meant = nearest(key, names.clone()).map_or_else(
+                    || format!("Its fields are {}.", names.collect::<Vec<_>>().join(", ")),
+                    |near| format!("Did you mean {near}?"),
+                );
+                self.fault(value, &join(key), format!("is not a field of {of}. {meant}"));
+            }
+        }
+        for required in schema
+            .get("required")
+            .and_then(Json::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let Some(name) = required.as_str() else { continue };
+            if !entries
+                .iter()
+                .any(|(k, v)| k == name && !matches!(v.value, Value::Null))
+            {
+                self.fault(node, &join(name), "is missing: it is required".to_owned());
+            }
+        }
+    }
+}

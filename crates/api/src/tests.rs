@@ -1,0 +1,245 @@
+//! What a person sees for good and bad manifests.
+
+use crate::{Model, Object, parse};
+
+/// Everything that is wrong with a manifest, one problem a line.
+fn problems(text: &str) -> String {
+    match parse("iris.yaml", text) {
+        Ok(objects) => format!("{} objects", objects.len()),
+        Err(problems) => problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n"),
+    }
+}
+
+fn model(spec: &str) -> String {
+    format!("apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata:\n  name: iris\nspec:\n{spec}")
+}
+
+#[test]
+fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
+    for (text, expected) in [
+        (
+            model("  storagUri: /m\n"),
+            "iris.yaml:6: spec.storagUri is not a field of Model. Did you mean storageUri?\n\
+             iris.yaml:6: spec.storageUri is missing: it is required",
+        ),
+        (
+            model("  storageUri: /m\n  replicas: two\n"),
+            "iris.yaml:7: spec.replicas must be a whole number, got \"two\"",
+        ),
+        (
+            model("  storageUri: /m\n  replicas: -1\n"),
+            "iris.yaml:7: spec.replicas must be at least 0, got -1",
+        ),
+        (
+            model("  storageUri: /m\n  replicas: 1.5\n"),
+            "iris.yaml:7: spec.replicas must be a whole number, got 1.5",
+        ),
+        (
+            model("  storageUri: /m\n  replicas: 99999999999\n"),
+            "iris.yaml:7: spec.replicas must be at most 2147483647, got 99999999999",
+        ),
+        (
+            model("  storageUri: 7\n"),
+            "iris.yaml:6: spec.storageUri must be a text, got 7: put it in quotes",
+        ),
+        (
+            model("  storageUri: ''\n"),
+            "iris.yaml:6: spec.storageUri is empty: say where the model's files are",
+        ),
+        (
+            model("  storageUri: /m\n  requirements: onnx\n"),
+            "iris.yaml:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines that start with -",
+        ),
+        (
+            model("  storageUri: /m\n  requirements: [onnx, '']\n"),
+            "iris.yaml:7: spec.requirements[1] is empty: name a capability, such as onnx",
+        ),
+        (
+            model("  storageUri: /m\n  memory: 1 GB\n"),
+            "iris.yaml:7: spec.memory \"1 GB\" is not an amount: write it as 100Ki, 512Mi, 2Gi or a number of bytes",
+        ),
+        (
+            model("  storageUri: /m\n  minReplicas: 3\n  maxReplicas: 2\n"),
+            "iris.yaml:7: spec.minReplicas is 3, more than maxReplicas 2: lower one or raise the other",
+        ),
+        (
+            model("  storageUri: /m\n  minReplicas: 3\n  replicas: 2\n"),
+            "iris.yaml:8: spec.replicas is 2, fewer than minReplicas 3",
+        ),
+        (
+            model("  storageUri: /m\n  maxReplicas: 3\n  replicas: 4\n"),
+            "iris.yaml:8: spec.replicas is 4, more than maxReplicas 3",
+        ),
+        (
+            model("  storageUri: /m\n  explainer: {type: a}\n  llm: {modelRef: b}\n"),
+            "iris.yaml:8: spec.llm cannot stand beside spec.explainer: keep one of them",
+        ),
+        (
+            model("  storageUri: /m\n  parameters:\n  - {name: a, value: '1'}\n  - {name: a, value: '2'}\n"),
+            "iris.yaml:9: spec.parameters[1].name \"a\" is set twice",
+        ),
+        (
+            model("  storageUri: /m\n  parameters:\n  - {name: a, value: 1}\n"),
+            "iris.yaml:8: spec.parameters[0].value must be a text, got 1: put it in quotes",
+        ),
+        (
+            model("  storageUri: /m\n  logger: {percent: 101}\n"),
+            "iris.yaml:7: spec.logger.percent must be at most 100, got 101",
+        ),
+        (
+            model("  storageUri: /m\n  artifactVersion: -3\n"),
+            "iris.yaml:7: spec.artifactVersion must be at least 0, got -3",
+        ),
+        (
+            model("  storageUri: /m\n").replace("iris", "Iris_1"),
+            "iris.yaml:4: metadata.name \"Iris_1\" contains 'I': use lower-case letters, digits and '-', for example \"iris-1\"",
+        ),
+        (
+            model("  storageUri: /m\n").replace("  name: iris", "  nmae: iris"),
+            "iris.yaml:4: metadata.nmae is not a field of metadata. Did you mean name?",
+        ),
+        (
+            model("  storageUri: /m\n").replace("Model", "Modle"),
+            "iris.yaml:2: kind \"Modle\" is not known: kinds are Model and Server. Did you mean Model?",
+        ),
+        (
+            model("  storageUri: /m\n").replace("Model", "Pipeline"),
+            "iris.yaml:2: kind Pipeline is not supported yet; Model and Server are",
+        ),
+        (
+            model("  storageUri: /m\n").replace("v1alpha1", "v1"),
+            "iris.yaml:1: apiVersion must be mlops.seldon.io/v1alpha1 for a Model, got \"mlops.seldon.io/v1\"",
+        ),
+        (
+            "kind: Model".into(),
+            "iris.yaml:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
+        ),
+        (
+            "a: 1".into(),
+            "iris.yaml:1: kind is missing: it says what the object is, Model or Server",
+        ),
+        (
+            "[1, 2]".into(),
+            "iris.yaml:1: must be an object with apiVersion, kind, metadata and spec, got a list",
+        ),
+        (
+            format!(
+                "{}---\n{}",
+                model("  storageUri: /m\n"),
+                model("  storageUri: /n\n")
+            ),
+            "iris.yaml:8: metadata.name \"iris\" is used twice: Model iris stands at line 1 already",
+        ),
+    ] {
+        assert_eq!(problems(&text), expected, "\n{text}");
+    }
+}
+
+#[test]
+fn text_that_is_not_yaml_is_named_with_its_line() {
+    for text in ["a: [1, 2", "a: b: c", "a: 1\na: 2\n", "{{{{", "\u{0}"] {
+        let said = problems(text);
+        assert!(said.starts_with("iris.yaml"), "{text:?}: {said}");
+        assert!(said.contains("is not valid YAML"), "{text:?}: {said}");
+    }
+}
+
+#[test]
+fn a_bomb_of_aliases_is_refused_quickly() {
+    let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
+    for i in 1..30 {
+        let below = format!("*a{}", i - 1);
+        text += &format!("a{i}: &a{i} [{}]\n", vec![below; 9].join(","));
+    }
+    assert!(problems(&text).contains("is not valid YAML"));
+    assert!(problems(&"[".repeat(100_000)).contains("is not valid YAML"));
+    assert!(problems(&" ".repeat(5 << 20)).contains("at most"));
+}
+
+#[test]
+fn every_field_of_a_model_survives_the_way_to_the_scheduler_and_back() {
+    let text = model(
+        "  storageUri: gs://bucket/iris\n  artifactVersion: 3\n  secretName: creds\n  requirements: [sklearn, gpu]\n  \
+         memory: 100Ki\n  replicas: 2\n  minReplicas: 1\n  maxReplicas: 4\n  server: mlserver\n  \
+         explainer: {type: anchor_tabular, modelRef: income}\n  parameters: [{name: p, value: v}]\n  \
+         dataflow: {cleanTopicsOnDelete: true}\n  logger: {}\n",
+    );
+    let [parsed] = parse("f", &text).unwrap().try_into().unwrap();
+    let Object::Model(written) = parsed.object else {
+        panic!("a Model was written")
+    };
+    let back = Model::from_proto(&written.to_proto());
+    assert_eq!(back.to_proto(), written.to_proto());
+    assert_eq!(
+        back.spec.memory.as_ref().map(crate::Quantity::bytes),
+        Some(102_400)
+    );
+    assert_eq!(
+        Model {
+            spec: crate::ModelSpec {
+                memory: written.spec.memory.clone(),
+                ..back.spec.clone()
+            },
+            ..back
+        },
+        *written
+    );
+}
+
+#[test]
+fn replicas_default_as_in_the_reference() {
+    for (spec, replicas, min, max) in [
+        ("", 1, 0, 0),
+        ("  minReplicas: 3\n", 3, 3, 0),
+        ("  replicas: 0\n", 0, 0, 0),
+        ("  maxReplicas: 5\n", 1, 0, 5),
+        ("  replicas: 2\n  minReplicas: 1\n  maxReplicas: 2\n", 2, 1, 2),
+    ] {
+        let [parsed] = parse("f", &model(&format!("  storageUri: /m\n{spec}")))
+            .unwrap()
+            .try_into()
+            .unwrap();
+        let Object::Model(model) = parsed.object else {
+            panic!("a Model was written")
+        };
+        let deployment = model.to_proto().deployment_spec.unwrap();
+        assert_eq!(
+            (
+                deployment.replicas,
+                deployment.min_replicas,
+                deployment.max_replicas
+            ),
+            (replicas, min, max),
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn what_kubectl_prints_can_be_applied() {
+    let text = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"mlops.seldon.io/v1alpha1","kind":"Server",
+        "metadata":{"name":"mlserver","uid":"x","resourceVersion":"1","managedFields":[],"labels":{"a":"b"}},
+        "spec":{"serverConfig":"mlserver","replicas":2,"podSpec":{"anything":{"goes":[1]}}},"status":{"conditions":[]}}]}"#;
+    let [parsed] = parse("f", text).unwrap().try_into().unwrap();
+    let Object::Server(server) = parsed.object else {
+        panic!("a Server was written")
+    };
+    assert_eq!(
+        (
+            server.to_proto().name.as_str(),
+            server.to_proto().expected_replicas
+        ),
+        ("mlserver", 2)
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_gets_an_answer(text in "\\PC{0,200}") {
+        let _ = parse("f", &text);
+    }
+}
