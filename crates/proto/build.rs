@@ -3,23 +3,15 @@
 use prost::Message as _;
 use std::{env, error::Error, fs, path::Path};
 
-const CONTRACTS: [&str; 5] = [
-    "scheduler.proto",
-    "chainer.proto",
-    "agent.proto",
-    "inference.proto",
-    "gantry.proto",
-];
+const CONTRACTS: [&str; 5] =
+    ["scheduler.proto", "chainer.proto", "agent.proto", "inference.proto", "gantry.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(CONTRACTS, ["proto"])?;
     // Served by reflection, so that grpcurl and generated clients need no files of ours.
     let out = env::var("OUT_DIR")?;
-    fs::write(
-        Path::new(&out).join("descriptors.bin"),
-        descriptors.encode_to_vec(),
-    )?;
+    fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         // Tensors stay slices of the request's buffer instead of being copied out of it.
         .bytes(".inference.ModelInferRequest.raw_input_contents")

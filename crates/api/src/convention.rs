@@ -46,21 +46,11 @@ pub fn model_of_file(folder: Option<&str>, file_name: &str) -> Option<ModelFile>
     let requirement = runtime_of_file(file_name)?;
     let stem = file_name.rsplit_once('.').map_or(file_name, |(stem, _)| stem);
     let stem = stem.strip_suffix(".model").unwrap_or(stem);
-    let base = if stem.eq_ignore_ascii_case("model") {
-        folder.unwrap_or(stem)
-    } else {
-        stem
-    };
+    let base = if stem.eq_ignore_ascii_case("model") { folder.unwrap_or(stem) } else { stem };
     let name: String = base
         .chars()
         .map(|c| c.to_ascii_lowercase())
-        .map(|c| {
-            if c.is_ascii_lowercase() || c.is_ascii_digit() {
-                c
-            } else {
-                '-'
-            }
-        })
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
         .collect();
     let name = name.trim_matches('-').to_owned();
     check_name(&name).ok().map(|()| ModelFile { name, requirement })

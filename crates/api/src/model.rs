@@ -65,12 +65,7 @@ pub struct ModelSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Accepted for compatibility; not used.
-    #[serde(
-        default,
-        rename = "preloaded",
-        alias = "preLoaded",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
+    #[serde(default, rename = "preloaded", alias = "preLoaded", skip_serializing_if = "std::ops::Not::not")]
     pub preloaded: bool,
     /// Accepted for compatibility; not used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -169,22 +164,12 @@ impl Scaling {
         }
         let wanted = whole(replicas).unwrap_or_else(|| min_set.max(1).min(max_set));
         if wanted < min_set {
-            return Err((
-                "spec.replicas".into(),
-                format!("is {wanted}, fewer than minReplicas {min_set}"),
-            ));
+            return Err(("spec.replicas".into(), format!("is {wanted}, fewer than minReplicas {min_set}")));
         }
         if wanted > max_set {
-            return Err((
-                "spec.replicas".into(),
-                format!("is {wanted}, more than maxReplicas {max_set}"),
-            ));
+            return Err(("spec.replicas".into(), format!("is {wanted}, more than maxReplicas {max_set}")));
         }
-        Ok(Self {
-            replicas: wanted,
-            min: min_set,
-            max: max_set,
-        })
+        Ok(Self { replicas: wanted, min: min_set, max: max_set })
     }
 }
 
@@ -200,14 +185,8 @@ impl Model {
         Self {
             api_version: API_VERSION.into(),
             kind: "Model".into(),
-            metadata: Metadata {
-                name: name.into(),
-                ..Metadata::default()
-            },
-            spec: ModelSpec {
-                storage_uri: storage_uri.into(),
-                ..ModelSpec::default()
-            },
+            metadata: Metadata { name: name.into(), ..Metadata::default() },
+            spec: ModelSpec { storage_uri: storage_uri.into(), ..ModelSpec::default() },
             status: None,
         }
     }
@@ -218,24 +197,15 @@ impl Model {
         let mut refuse = |path: String, message: &str| refused.push((path, message.to_owned()));
         let spec = &self.spec;
         if spec.storage_uri.trim().is_empty() {
-            refuse(
-                "spec.storageUri".into(),
-                "is empty: say where the model's files are",
-            );
+            refuse("spec.storageUri".into(), "is empty: say where the model's files are");
         }
         for (i, requirement) in spec.requirements.iter().enumerate() {
             if requirement.trim().is_empty() {
-                refuse(
-                    format!("spec.requirements[{i}]"),
-                    "is empty: name a capability, such as onnx",
-                );
+                refuse(format!("spec.requirements[{i}]"), "is empty: name a capability, such as onnx");
             }
         }
         if spec.explainer.is_some() && spec.llm.is_some() {
-            refuse(
-                "spec.llm".into(),
-                "cannot stand beside spec.explainer: keep one of them",
-            );
+            refuse("spec.llm".into(), "cannot stand beside spec.explainer: keep one of them");
         }
         for (at, model, pipeline) in [
             (
@@ -243,17 +213,10 @@ impl Model {
                 spec.explainer.as_ref().map(|e| &e.model_ref),
                 spec.explainer.as_ref().map(|e| &e.pipeline_ref),
             ),
-            (
-                "spec.llm",
-                spec.llm.as_ref().map(|l| &l.model_ref),
-                spec.llm.as_ref().map(|l| &l.pipeline_ref),
-            ),
+            ("spec.llm", spec.llm.as_ref().map(|l| &l.model_ref), spec.llm.as_ref().map(|l| &l.pipeline_ref)),
         ] {
             if matches!((model, pipeline), (Some(Some(_)), Some(Some(_)))) {
-                refuse(
-                    format!("{at}.pipelineRef"),
-                    "cannot stand beside modelRef: keep one of them",
-                );
+                refuse(format!("{at}.pipelineRef"), "cannot stand beside modelRef: keep one of them");
             }
         }
         for (i, parameter) in spec.parameters.iter().enumerate() {
@@ -261,10 +224,7 @@ impl Model {
             if parameter.name.trim().is_empty() {
                 refuse(format!("spec.parameters[{i}].name"), "is empty");
             } else if twin {
-                refuse(
-                    format!("spec.parameters[{i}].name"),
-                    &format!("\"{}\" is set twice", parameter.name),
-                );
+                refuse(format!("spec.parameters[{i}].name"), &format!("\"{}\" is set twice", parameter.name));
             }
         }
         if let Err(refusal) = Scaling::new(spec.replicas, spec.min_replicas, spec.max_replicas) {
@@ -293,14 +253,10 @@ impl Model {
             })),
             (None, None) => None,
         };
-        let kubernetes_meta = self
-            .metadata
-            .namespace
-            .as_ref()
-            .map(|namespace| pb::KubernetesMeta {
-                namespace: namespace.clone(),
-                generation: self.metadata.generation.unwrap_or(1),
-            });
+        let kubernetes_meta = self.metadata.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
+            namespace: namespace.clone(),
+            generation: self.metadata.generation.unwrap_or(1),
+        });
         pb::Model {
             meta: Some(pb::MetaData {
                 name: self.metadata.name.clone(),
@@ -325,10 +281,7 @@ impl Model {
                 parameters: spec
                     .parameters
                     .iter()
-                    .map(|p| pb::ParameterSpec {
-                        name: p.name.clone(),
-                        value: p.value.clone(),
-                    })
+                    .map(|p| pb::ParameterSpec { name: p.name.clone(), value: p.value.clone() })
                     .collect(),
                 model_runtime_info: None,
                 model_spec: special,
@@ -340,9 +293,10 @@ impl Model {
                 log_payloads: spec.logger.is_some(),
             }),
             stream_spec: None,
-            dataflow_spec: spec.dataflow.as_ref().map(|d| pb::DataflowSpec {
-                clean_topics_on_delete: d.clean_topics_on_delete,
-            }),
+            dataflow_spec: spec
+                .dataflow
+                .as_ref()
+                .map(|d| pb::DataflowSpec { clean_topics_on_delete: d.clean_topics_on_delete }),
         }
     }
 
@@ -350,10 +304,8 @@ impl Model {
     pub fn from_proto(model: &pb::Model) -> Self {
         let meta = model.meta.clone().unwrap_or_default();
         let spec = model.model_spec.clone().unwrap_or_default();
-        let deployment = model.deployment_spec.unwrap_or(pb::DeploymentSpec {
-            replicas: 1,
-            ..Default::default()
-        });
+        let deployment =
+            model.deployment_spec.unwrap_or(pb::DeploymentSpec { replicas: 1, ..Default::default() });
         let (explainer, llm) = match spec.model_spec {
             Some(pb::model_spec::ModelSpec::Explainer(e)) => (
                 Some(ExplainerSpec {
@@ -363,13 +315,9 @@ impl Model {
                 }),
                 None,
             ),
-            Some(pb::model_spec::ModelSpec::Llm(l)) => (
-                None,
-                Some(LlmSpec {
-                    model_ref: l.model_ref,
-                    pipeline_ref: l.pipeline_ref,
-                }),
-            ),
+            Some(pb::model_spec::ModelSpec::Llm(l)) => {
+                (None, Some(LlmSpec { model_ref: l.model_ref, pipeline_ref: l.pipeline_ref }))
+            }
             None => (None, None),
         };
         let some_replicas = |n: u32| (n > 0).then(|| i32::try_from(n).unwrap_or(i32::MAX));
@@ -396,14 +344,11 @@ impl Model {
             parameters: spec
                 .parameters
                 .into_iter()
-                .map(|p| ParameterSpec {
-                    name: p.name,
-                    value: p.value,
-                })
+                .map(|p| ParameterSpec { name: p.name, value: p.value })
                 .collect(),
-            dataflow: model.dataflow_spec.map(|d| DataflowSpec {
-                clean_topics_on_delete: d.clean_topics_on_delete,
-            }),
+            dataflow: model
+                .dataflow_spec
+                .map(|d| DataflowSpec { clean_topics_on_delete: d.clean_topics_on_delete }),
             ..manifest.spec
         };
         manifest

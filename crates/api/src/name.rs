@@ -24,24 +24,17 @@ pub fn check_name(name: &str) -> Result<(), NameProblem> {
         return Err(NameProblem("is empty: give the object a name".into()));
     }
     if name.len() > LONGEST {
-        return Err(NameProblem(format!(
-            "has {} characters, at most {LONGEST} are allowed",
-            name.len()
-        )));
+        return Err(NameProblem(format!("has {} characters, at most {LONGEST} are allowed", name.len())));
     }
     let shown = name.escape_debug();
     if let Some(bad) = name.chars().find(|&c| !allowed(c) && c != '-') {
-        let hint = proposal(name)
-            .map(|p| format!(", for example \"{p}\""))
-            .unwrap_or_default();
+        let hint = proposal(name).map(|p| format!(", for example \"{p}\"")).unwrap_or_default();
         return Err(NameProblem(format!(
             "\"{shown}\" contains {bad:?}: use lower-case letters, digits and '-'{hint}"
         )));
     }
     if name.starts_with('-') || name.ends_with('-') {
-        return Err(NameProblem(format!(
-            "\"{shown}\" must start and end with a letter or a digit"
-        )));
+        return Err(NameProblem(format!("\"{shown}\" must start and end with a letter or a digit")));
     }
     Ok(())
 }
@@ -55,11 +48,7 @@ fn proposal(name: &str) -> Option<String> {
         .chars()
         .map(|c| {
             let c = c.to_ascii_lowercase();
-            if c.is_ascii_lowercase() || c.is_ascii_digit() {
-                c
-            } else {
-                '-'
-            }
+            if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }
         })
         .collect();
     let trimmed = replaced.trim_matches('-');

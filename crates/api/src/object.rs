@@ -13,13 +13,7 @@ use std::collections::BTreeMap;
 pub const API_VERSION: &str = "mlops.seldon.io/v1alpha1";
 
 /// Kinds that exist in the group, but that this version does not serve.
-const NOT_YET: [&str; 5] = [
-    "Pipeline",
-    "Experiment",
-    "SeldonRuntime",
-    "SeldonConfig",
-    "ServerConfig",
-];
+const NOT_YET: [&str; 5] = ["Pipeline", "Experiment", "SeldonRuntime", "SeldonConfig", "ServerConfig"];
 
 /// The kinds that can be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,13 +145,8 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Problem>> {
         path: fault.path,
         message: fault.message,
     };
-    let documents = yaml::parse(text).map_err(|e| {
-        vec![problem(Fault {
-            line: e.line,
-            path: String::new(),
-            message: e.message,
-        })]
-    })?;
+    let documents = yaml::parse(text)
+        .map_err(|e| vec![problem(Fault { line: e.line, path: String::new(), message: e.message })])?;
     let mut objects: Vec<Parsed> = Vec::new();
     let mut problems = Vec::new();
     for document in documents.iter().flat_map(items) {
@@ -179,21 +168,13 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Problem>> {
                         ),
                     }));
                 } else {
-                    objects.push(Parsed {
-                        object,
-                        file: file.to_owned(),
-                        line: document.line,
-                    });
+                    objects.push(Parsed { object, file: file.to_owned(), line: document.line });
                 }
             }
             Err(faults) => problems.extend(faults.into_iter().map(problem)),
         }
     }
-    if problems.is_empty() {
-        Ok(objects)
-    } else {
-        Err(problems)
-    }
+    if problems.is_empty() { Ok(objects) } else { Err(problems) }
 }
 
 /// A `kind: List`, as kubectl writes it, stands for its items.
@@ -207,35 +188,22 @@ fn items(document: &Node) -> Vec<&Node> {
 
 fn object(node: &Node) -> Result<Object, Vec<Fault>> {
     let fault = |path: &str, message: String| {
-        vec![Fault {
-            line: node.line_of(path),
-            path: path.to_owned(),
-            message,
-        }]
+        vec![Fault { line: node.line_of(path), path: path.to_owned(), message }]
     };
     if !matches!(node.value, Value::Map(_)) {
         return Err(fault(
             "",
-            format!(
-                "must be an object with apiVersion, kind, metadata and spec, got {}",
-                node.describe()
-            ),
+            format!("must be an object with apiVersion, kind, metadata and spec, got {}", node.describe()),
         ));
     }
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        return Err(fault(
-            "kind",
-            "is missing: it says what the object is, Model or Server".into(),
-        ));
+        return Err(fault("kind", "is missing: it says what the object is, Model or Server".into()));
     };
     let known = match kind {
         "Model" => Kind::Model,
         "Server" => Kind::Server,
         other if NOT_YET.contains(&other) => {
-            return Err(fault(
-                "kind",
-                format!("{other} is not supported yet; Model and Server are"),
-            ));
+            return Err(fault("kind", format!("{other} is not supported yet; Model and Server are")));
         }
         other => {
             let meant = nearest(other, Kind::ALL.map(Kind::name))
@@ -243,10 +211,7 @@ fn object(node: &Node) -> Result<Object, Vec<Fault>> {
                 .unwrap_or_default();
             return Err(fault(
                 "kind",
-                format!(
-                    "\"{}\" is not known: kinds are Model and Server.{meant}",
-                    other.escape_debug()
-                ),
+                format!("\"{}\" is not known: kinds are Model and Server.{meant}", other.escape_debug()),
             ));
         }
     };
@@ -259,10 +224,7 @@ fn object(node: &Node) -> Result<Object, Vec<Fault>> {
             ));
         }
         None => {
-            return Err(fault(
-                "apiVersion",
-                format!("is missing: write apiVersion: {API_VERSION}"),
-            ));
+            return Err(fault("apiVersion", format!("is missing: write apiVersion: {API_VERSION}")));
         }
     }
     match known {
@@ -279,32 +241,18 @@ fn typed<T: DeserializeOwned + JsonSchema + HasMetadata>(
     kind: &str,
     rules: impl Fn(&T) -> Vec<Refusal>,
 ) -> Result<T, Vec<Fault>> {
-    let schema = SchemaSettings::draft2020_12()
-        .into_generator()
-        .into_root_schema_for::<T>()
-        .to_value();
+    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value();
     let faults = schema::check(node, &schema, kind);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let value: T = serde_json::from_value(node.to_json()).map_err(|e| {
-        vec![Fault {
-            line: node.line,
-            path: String::new(),
-            message: e.to_string(),
-        }]
-    })?;
-    let name = check_name(&value.metadata().name)
-        .err()
-        .map(|p| ("metadata.name".to_owned(), p.to_string()));
+    let value: T = serde_json::from_value(node.to_json())
+        .map_err(|e| vec![Fault { line: node.line, path: String::new(), message: e.to_string() }])?;
+    let name = check_name(&value.metadata().name).err().map(|p| ("metadata.name".to_owned(), p.to_string()));
     let faults: Vec<Fault> = name
         .into_iter()
         .chain(rules(&value))
-        .map(|(path, message)| Fault {
-            line: node.line_of(&path),
-            path,
-            message,
-        })
+        .map(|(path, message)| Fault { line: node.line_of(&path), path, message })
         .collect();
     if faults.is_empty() { Ok(value) } else { Err(faults) }
 }

@@ -55,23 +55,13 @@ impl Quantity {
             return Err(format!("\"{text}\" is larger than any memory: at most 15Ei"));
         }
         // Whole numbers of bytes must not lose digits on the way through a float.
-        let bytes = if suffix.is_empty() {
-            number.parse().unwrap_or(bytes as u64)
-        } else {
-            bytes as u64
-        };
-        Ok(Self {
-            text: text.to_owned(),
-            bytes,
-        })
+        let bytes = if suffix.is_empty() { number.parse().unwrap_or(bytes as u64) } else { bytes as u64 };
+        Ok(Self { text: text.to_owned(), bytes })
     }
 
     /// An amount of bytes.
     pub fn from_bytes(bytes: u64) -> Self {
-        Self {
-            text: bytes.to_string(),
-            bytes,
-        }
+        Self { text: bytes.to_string(), bytes }
     }
 
     /// The amount in bytes.
@@ -104,9 +94,7 @@ impl<'de> Deserialize<'de> for Quantity {
             serde_json::Value::String(text) => text,
             serde_json::Value::Number(number) => number.to_string(),
             _ => {
-                return Err(de::Error::custom(
-                    "must be an amount such as 100Ki, 2Gi or a number of bytes",
-                ));
+                return Err(de::Error::custom("must be an amount such as 100Ki, 2Gi or a number of bytes"));
             }
         };
         Self::parse(&text).map_err(de::Error::custom)
@@ -141,9 +129,7 @@ mod tests {
         ] {
             assert_eq!(Quantity::parse(text).map(|q| q.bytes()), Ok(bytes), "{text}");
         }
-        for bad in [
-            "", "abc", "1Gib", "1 Gi", "-1", "1e99", "99Ei", "1.2.3", "e3", "0x10",
-        ] {
+        for bad in ["", "abc", "1Gib", "1 Gi", "-1", "1e99", "99Ei", "1.2.3", "e3", "0x10"] {
             assert!(Quantity::parse(bad).is_err(), "{bad}");
         }
     }

@@ -20,11 +20,7 @@ pub(crate) struct Fault {
 
 /// Every way in which `node` does not fit `schema`.
 pub(crate) fn check(node: &Node, schema: &Json, kind: &str) -> Vec<Fault> {
-    let mut walk = Walk {
-        root: schema,
-        kind,
-        faults: Vec::new(),
-    };
+    let mut walk = Walk { root: schema, kind, faults: Vec::new() };
     walk.value(node, schema, "");
     walk.faults
 }
@@ -37,11 +33,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn fault(&mut self, node: &Node, path: &str, message: String) {
-        self.faults.push(Fault {
-            line: node.line,
-            path: path.to_owned(),
-            message,
-        });
+        self.faults.push(Fault { line: node.line, path: path.to_owned(), message });
     }
 
     fn resolve(&self, schema: &'a Json) -> &'a Json {
@@ -49,25 +41,18 @@ impl<'a> Walk<'a> {
             return schema;
         };
         let name = target.rsplit('/').next().unwrap_or_default();
-        self.root
-            .get("$defs")
-            .and_then(|defs| defs.get(name))
-            .unwrap_or(schema)
+        self.root.get("$defs").and_then(|defs| defs.get(name)).unwrap_or(schema)
     }
 
     fn value(&mut self, node: &Node, schema: &'a Json, path: &str) {
         let schema = self.resolve(schema);
         // `Option<T>` of a type with a name is written as anyOf [T, null].
         if let Some(options) = schema.get("anyOf").and_then(Json::as_array) {
-            let optional = options
-                .iter()
-                .any(|o| o.get("type").and_then(Json::as_str) == Some("null"));
+            let optional = options.iter().any(|o| o.get("type").and_then(Json::as_str) == Some("null"));
             if optional && matches!(node.value, Value::Null) {
                 return;
             }
-            if let Some(main) = options
-                .iter()
-                .find(|o| o.get("type").and_then(Json::as_str) != Some("null"))
+            if let Some(main) = options.iter().find(|o| o.get("type").and_then(Json::as_str) != Some("null"))
             {
                 self.value(node, main, path);
             }
@@ -89,10 +74,7 @@ impl<'a> Walk<'a> {
         if matches!(node.value, Value::Null) && types.contains(&"null") {
             return;
         }
-        match (
-            types.iter().find(|t| **t != "null").copied().unwrap_or("null"),
-            &node.value,
-        ) {
+        match (types.iter().find(|t| **t != "null").copied().unwrap_or("null"), &node.value) {
             ("object", Value::Map(entries)) => self.object(node, entries, schema, path),
             ("array", Value::List(items)) => {
                 if let Some(of) = schema.get("items") {
@@ -120,11 +102,7 @@ impl<'a> Walk<'a> {
                     }
                     _ => "",
                 };
-                self.fault(
-                    node,
-                    path,
-                    format!("must be {wanted}, got {}{hint}", node.describe()),
-                );
+                self.fault(node, path, format!("must be {wanted}, got {}{hint}", node.describe()));
             }
         }
     }
@@ -133,10 +111,7 @@ impl<'a> Walk<'a> {
         let parsed = match &node.value {
             Value::String(text) => Quantity::parse(text),
             Value::Number(n) => Quantity::parse(&n.to_string()),
-            _ => Err(format!(
-                "must be an amount such as 100Ki or 2Gi, got {}",
-                node.describe()
-            )),
+            _ => Err(format!("must be an amount such as 100Ki or 2Gi, got {}", node.describe())),
         };
         if let Err(message) = parsed {
             self.fault(node, path, message);
@@ -155,11 +130,7 @@ impl<'a> Walk<'a> {
             self.fault(
                 node,
                 path,
-                format!(
-                    "must be one of {}, got {}{meant}",
-                    words.join(", "),
-                    node.describe()
-                ),
+                format!("must be one of {}, got {}{meant}", words.join(", "), node.describe()),
             );
         }
     }
@@ -188,11 +159,7 @@ impl<'a> Walk<'a> {
         let known = schema.get("properties").and_then(Json::as_object);
         let open = schema.get("additionalProperties");
         let join = |key: &str| {
-            if path.is_empty() {
-                key.to_owned()
-            } else {
-                format!("{path}.{key}")
-            }
+            if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
         };
         for (key, value) in entries {
             if let Some(of) = known.and_then(|k| k.get(key)) {
@@ -201,11 +168,7 @@ impl<'a> Walk<'a> {
                 self.value(value, of, &join(key));
             } else if known.is_some() && open.and_then(Json::as_bool) != Some(true) {
                 let names = known.into_iter().flat_map(|k| k.keys()).map(String::as_str);
-                let of = if path.is_empty() || path == "spec" {
-                    self.kind
-                } else {
-                    path
-                };
+                let of = if path.is_empty() || path == "spec" { self.kind } else { path };
                 let meant = nearest(key, names.clone()).map_or_else(
                     || format!("Its fields are {}.", names.collect::<Vec<_>>().join(", ")),
                     |near| format!("Did you mean {near}?"),
@@ -213,17 +176,9 @@ impl<'a> Walk<'a> {
                 self.fault(value, &join(key), format!("is not a field of {of}. {meant}"));
             }
         }
-        for required in schema
-            .get("required")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten()
-        {
+        for required in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
             let Some(name) = required.as_str() else { continue };
-            if !entries
-                .iter()
-                .any(|(k, v)| k == name && !matches!(v.value, Value::Null))
-            {
+            if !entries.iter().any(|(k, v)| k == name && !matches!(v.value, Value::Null)) {
                 self.fault(node, &join(name), "is missing: it is required".to_owned());
             }
         }

@@ -91,10 +91,7 @@ impl Server {
         Self {
             api_version: API_VERSION.into(),
             kind: "Server".into(),
-            metadata: Metadata {
-                name: name.into(),
-                ..Metadata::default()
-            },
+            metadata: Metadata { name: name.into(), ..Metadata::default() },
             spec: ServerSpec {
                 server_config: "builtin".into(),
                 replicas: Some(replicas),
@@ -113,15 +110,12 @@ impl Server {
                 "is empty: name the kind of server, such as mlserver".into(),
             ));
         }
-        for (field, list) in [
-            ("capabilities", &self.spec.capabilities),
-            ("extraCapabilities", &self.spec.extra_capabilities),
-        ] {
+        for (field, list) in
+            [("capabilities", &self.spec.capabilities), ("extraCapabilities", &self.spec.extra_capabilities)]
+        {
             for (i, _) in list.iter().enumerate().filter(|(_, c)| c.trim().is_empty()) {
-                refused.push((
-                    format!("spec.{field}[{i}]"),
-                    "is empty: name a capability, such as onnx".into(),
-                ));
+                refused
+                    .push((format!("spec.{field}[{i}]"), "is empty: name a capability, such as onnx".into()));
             }
         }
         refused
@@ -132,23 +126,15 @@ impl Server {
     /// The server as the scheduler's contract has it. Call it on a server whose rules hold.
     pub fn to_proto(&self) -> pb::ServerNotify {
         let scaling = Scaling::new(self.spec.replicas, self.spec.min_replicas, self.spec.max_replicas)
-            .unwrap_or(Scaling {
-                replicas: 1,
-                min: 0,
-                max: u32::MAX,
-            });
+            .unwrap_or(Scaling { replicas: 1, min: 0, max: u32::MAX });
         pb::ServerNotify {
             name: self.metadata.name.clone(),
             expected_replicas: scaling.replicas,
             shared: true,
-            kubernetes_meta: self
-                .metadata
-                .namespace
-                .as_ref()
-                .map(|namespace| pb::KubernetesMeta {
-                    namespace: namespace.clone(),
-                    generation: self.metadata.generation.unwrap_or(1),
-                }),
+            kubernetes_meta: self.metadata.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
+                namespace: namespace.clone(),
+                generation: self.metadata.generation.unwrap_or(1),
+            }),
             min_replicas: scaling.min,
             max_replicas: if scaling.max == u32::MAX { 0 } else { scaling.max },
         }

@@ -27,9 +27,8 @@ fn distance(a: &str, b: &str) -> usize {
         row.push(i + 1);
         for (j, &y) in b.iter().enumerate() {
             let get = |v: &[usize], k: usize| v.get(k).copied().unwrap_or(usize::MAX - 64);
-            let mut best = (get(&last, j) + usize::from(x != y))
-                .min(get(&last, j + 1) + 1)
-                .min(get(&row, j) + 1);
+            let mut best =
+                (get(&last, j) + usize::from(x != y)).min(get(&last, j + 1) + 1).min(get(&row, j) + 1);
             let swapped = i > 0 && j > 0 && a.get(i - 1) == Some(&y) && b.get(j - 1) == Some(&x);
             if swapped {
                 best = best.min(get(&before, j - 1) + 1);

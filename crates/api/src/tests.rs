@@ -6,11 +6,7 @@ use crate::{Model, Object, parse};
 fn problems(text: &str) -> String {
     match parse("iris.yaml", text) {
         Ok(objects) => format!("{} objects", objects.len()),
-        Err(problems) => problems
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("\n"),
+        Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
     }
 }
 
@@ -42,10 +38,7 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
             model("  storageUri: /m\n  replicas: 99999999999\n"),
             "iris.yaml:7: spec.replicas must be at most 2147483647, got 99999999999",
         ),
-        (
-            model("  storageUri: 7\n"),
-            "iris.yaml:6: spec.storageUri must be a text, got 7: put it in quotes",
-        ),
+        (model("  storageUri: 7\n"), "iris.yaml:6: spec.storageUri must be a text, got 7: put it in quotes"),
         (
             model("  storageUri: ''\n"),
             "iris.yaml:6: spec.storageUri is empty: say where the model's files are",
@@ -118,20 +111,13 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
             "kind: Model".into(),
             "iris.yaml:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
         ),
-        (
-            "a: 1".into(),
-            "iris.yaml:1: kind is missing: it says what the object is, Model or Server",
-        ),
+        ("a: 1".into(), "iris.yaml:1: kind is missing: it says what the object is, Model or Server"),
         (
             "[1, 2]".into(),
             "iris.yaml:1: must be an object with apiVersion, kind, metadata and spec, got a list",
         ),
         (
-            format!(
-                "{}---\n{}",
-                model("  storageUri: /m\n"),
-                model("  storageUri: /n\n")
-            ),
+            format!("{}---\n{}", model("  storageUri: /m\n"), model("  storageUri: /n\n")),
             "iris.yaml:8: metadata.name \"iris\" is used twice: Model iris stands at line 1 already",
         ),
     ] {
@@ -169,23 +155,12 @@ fn every_field_of_a_model_survives_the_way_to_the_scheduler_and_back() {
          dataflow: {cleanTopicsOnDelete: true}\n  logger: {}\n",
     );
     let [parsed] = parse("f", &text).unwrap().try_into().unwrap();
-    let Object::Model(written) = parsed.object else {
-        panic!("a Model was written")
-    };
+    let Object::Model(written) = parsed.object else { panic!("a Model was written") };
     let back = Model::from_proto(&written.to_proto());
     assert_eq!(back.to_proto(), written.to_proto());
+    assert_eq!(back.spec.memory.as_ref().map(crate::Quantity::bytes), Some(102_400));
     assert_eq!(
-        back.spec.memory.as_ref().map(crate::Quantity::bytes),
-        Some(102_400)
-    );
-    assert_eq!(
-        Model {
-            spec: crate::ModelSpec {
-                memory: written.spec.memory.clone(),
-                ..back.spec.clone()
-            },
-            ..back
-        },
+        Model { spec: crate::ModelSpec { memory: written.spec.memory.clone(), ..back.spec.clone() }, ..back },
         *written
     );
 }
@@ -199,20 +174,11 @@ fn replicas_default_as_in_the_reference() {
         ("  maxReplicas: 5\n", 1, 0, 5),
         ("  replicas: 2\n  minReplicas: 1\n  maxReplicas: 2\n", 2, 1, 2),
     ] {
-        let [parsed] = parse("f", &model(&format!("  storageUri: /m\n{spec}")))
-            .unwrap()
-            .try_into()
-            .unwrap();
-        let Object::Model(model) = parsed.object else {
-            panic!("a Model was written")
-        };
+        let [parsed] = parse("f", &model(&format!("  storageUri: /m\n{spec}"))).unwrap().try_into().unwrap();
+        let Object::Model(model) = parsed.object else { panic!("a Model was written") };
         let deployment = model.to_proto().deployment_spec.unwrap();
         assert_eq!(
-            (
-                deployment.replicas,
-                deployment.min_replicas,
-                deployment.max_replicas
-            ),
+            (deployment.replicas, deployment.min_replicas, deployment.max_replicas),
             (replicas, min, max),
             "{spec}"
         );
@@ -225,16 +191,8 @@ fn what_kubectl_prints_can_be_applied() {
         "metadata":{"name":"mlserver","uid":"x","resourceVersion":"1","managedFields":[],"labels":{"a":"b"}},
         "spec":{"serverConfig":"mlserver","replicas":2,"podSpec":{"anything":{"goes":[1]}}},"status":{"conditions":[]}}]}"#;
     let [parsed] = parse("f", text).unwrap().try_into().unwrap();
-    let Object::Server(server) = parsed.object else {
-        panic!("a Server was written")
-    };
-    assert_eq!(
-        (
-            server.to_proto().name.as_str(),
-            server.to_proto().expected_replicas
-        ),
-        ("mlserver", 2)
-    );
+    let Object::Server(server) = parsed.object else { panic!("a Server was written") };
+    assert_eq!((server.to_proto().name.as_str(), server.to_proto().expected_replicas), ("mlserver", 2));
 }
 
 proptest::proptest! {

@@ -37,31 +37,21 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
         return Err(SyntaxError { line: 0, message });
     }
     match serde_saphyr::from_multiple::<Spanned<Value>>(text) {
-        Ok(documents) => Ok(documents
-            .into_iter()
-            .map(Node::from)
-            .filter(|n| !matches!(n.value, Value::Null))
-            .collect()),
+        Ok(documents) => {
+            Ok(documents.into_iter().map(Node::from).filter(|n| !matches!(n.value, Value::Null)).collect())
+        }
         Err(error) => {
-            let line = error
-                .location()
-                .map_or(0, |l| u32::try_from(l.line()).unwrap_or(0));
+            let line = error.location().map_or(0, |l| u32::try_from(l.line()).unwrap_or(0));
             let full = error.without_snippet().to_string();
             let message = full.lines().next().unwrap_or("cannot be read").to_owned();
-            Err(SyntaxError {
-                line,
-                message: format!("is not valid YAML: {message}"),
-            })
+            Err(SyntaxError { line, message: format!("is not valid YAML: {message}") })
         }
     }
 }
 
 impl From<Spanned<Value>> for Node {
     fn from(spanned: Spanned<Value>) -> Self {
-        Self {
-            line: u32::try_from(spanned.referenced.line()).unwrap_or(0),
-            value: spanned.value,
-        }
+        Self { line: u32::try_from(spanned.referenced.line()).unwrap_or(0), value: spanned.value }
     }
 }
 

@@ -295,16 +295,10 @@ impl Tensor {
         let shape = shape.into();
         match shape_product(&shape) {
             None => Err(TensorError::Overflow { shape }),
-            Some(needed) if needed != elements.len() => Err(TensorError::Count {
-                needed,
-                got: elements.len(),
-                shape,
-            }),
-            Some(_) => Ok(Self {
-                name: name.into(),
-                shape,
-                elements,
-            }),
+            Some(needed) if needed != elements.len() => {
+                Err(TensorError::Count { needed, got: elements.len(), shape })
+            }
+            Some(_) => Ok(Self { name: name.into(), shape, elements }),
         }
     }
 
@@ -377,11 +371,7 @@ pub fn f32_to_f16(value: f32) -> u16 {
     let fraction = bits & 0x7f_ffff;
     if exponent == 0xff {
         // Infinity stays; a NaN keeps at least one fraction bit so that it stays a NaN.
-        let nan = if fraction == 0 {
-            0
-        } else {
-            0x200 | (fraction >> 13) as u16
-        };
+        let nan = if fraction == 0 { 0 } else { 0x200 | (fraction >> 13) as u16 };
         return sign | 0x7c00 | nan;
     }
     let unbiased = exponent - 127;
@@ -449,11 +439,7 @@ mod tests {
     fn halves_round_to_even() {
         assert_eq!(f32_to_f16(65504.0), 0x7bff);
         assert_eq!(f32_to_f16(65520.0), 0x7c00, "past the largest half is infinity");
-        assert_eq!(
-            f32_to_f16(1.0 + 1.0 / 2048.0),
-            0x3c00,
-            "a tie goes to the even neighbour"
-        );
+        assert_eq!(f32_to_f16(1.0 + 1.0 / 2048.0), 0x3c00, "a tie goes to the even neighbour");
         assert_eq!(f32_to_f16(1.0 + 3.0 / 2048.0), 0x3c02);
     }
 

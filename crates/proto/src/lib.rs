@@ -2,18 +2,8 @@
 //!
 //! The `.proto` files in `proto/` are the source; the code is generated when the crate is built.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    reason = "generated from .proto files, which carry the words"
-)]
-#![allow(
-    clippy::all,
-    clippy::pedantic,
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "generated"
-)]
+#![allow(missing_docs, unreachable_pub, reason = "generated from .proto files, which carry the words")]
+#![allow(clippy::all, clippy::pedantic, clippy::unwrap_used, clippy::indexing_slicing, reason = "generated")]
 
 /// Models, servers, pipelines and experiments: the scheduler's contract.
 pub mod scheduler {

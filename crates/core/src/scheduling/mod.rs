@@ -1,0 +1,34 @@
+//! Which model version is loaded on which server replica, and who may send it traffic.
+//!
+//! [`State::apply`] takes one [`Command`] and the time, changes the state, and returns the [`Effects`]: what must be
+//! stored, what agents are to do, whose status and whose route changed. It never waits and never fails: a command
+//! that cannot be carried out is answered with a [`Refusal`] and changes nothing.
+//!
+//! ```text
+//! replica of a version:  LoadRequested ─▶ Loading ─▶ Loaded ─▶ Available ─▶ UnloadEnvoyRequested ─▶ Unloading ─▶ gone
+//!                                            │        routed    every gateway      out of the route     every gateway
+//!                                            ▼                  has the route                           is done with it
+//!                                        LoadFailed
+//! ```
+
+mod command;
+mod model;
+mod placement;
+mod route;
+mod server;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::{Command, Effects, Order, Refusal, ReplicaEvent};
+pub use model::{
+    Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Summary, Version,
+};
+pub use placement::{Obstacle, Placement, place};
+pub use route::{Route, RouteVersion};
+pub use server::{Endpoint, Expectation, Replica, ReplicaId, Server};
+pub use state::State;
+
+/// Milliseconds since 1970, as the caller's clock has them.
+pub type Millis = u64;

@@ -1,0 +1,52 @@
+//! Who may send a model traffic: the route that gateways follow.
+
+use super::{
+    model::{Model, ReplicaState},
+    server::ReplicaId,
+};
+
+/// The versions of a model that take traffic; none when there is nothing to route to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// The versions, oldest first.
+    pub versions: Vec<RouteVersion>,
+}
+
+/// A version that takes traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteVersion {
+    /// The version.
+    pub version: u32,
+    /// Its share, in replicas.
+    pub weight: u32,
+    /// The replicas that serve it.
+    pub replicas: Vec<ReplicaId>,
+}
+
+impl Route {
+    /// The route of a model as it stands.
+    ///
+    /// Older versions keep traffic until the latest serves enough; until then traffic is shared by the number of
+    /// replicas. A deleted model has no route.
+    pub fn of(model: &Model) -> Self {
+        if model.deleted {
+            return Self::default();
+        }
+        let latest_number = model.latest().map(|v| v.number);
+        let latest_serves = model.latest().is_some_and(|v| {
+            let routed = v.count(ReplicaState::is_routed);
+            routed > 0 && routed >= v.definition.scaling.replicas
+        });
+        let versions = model
+            .versions
+            .iter()
+            .filter(|v| !latest_serves || Some(v.number) == latest_number)
+            .filter_map(|v| {
+                let replicas: Vec<ReplicaId> = v.routed().collect();
+                let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+                (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
+            })
+            .collect();
+        Self { versions }
+    }
+}

@@ -1,0 +1,80 @@
+//! Servers and their replicas.
+
+use super::Millis;
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// One replica of a server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId {
+    /// The server's name.
+    pub server: Arc<str>,
+    /// The replica's index, from 0.
+    pub index: u32,
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.server, self.index)
+    }
+}
+
+/// Where a replica takes requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Host name or address.
+    pub host: String,
+    /// Port for REST.
+    pub http_port: u16,
+    /// Port for gRPC.
+    pub grpc_port: u16,
+}
+
+/// A replica that has joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replica {
+    /// Where it takes requests.
+    pub endpoint: Endpoint,
+    /// What it can run.
+    pub capabilities: Vec<String>,
+    /// Memory for models, over-commit included.
+    pub memory_total: u64,
+    /// Memory that its agent last reported as free.
+    pub memory_free: u64,
+    /// How much more than its memory it promises, in percent.
+    pub over_commit: u32,
+}
+
+/// How many replicas of a server are expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    /// Expected; 0 means that the server is going away.
+    pub replicas: u32,
+    /// Fewest.
+    pub min: u32,
+    /// Most; 0 for no bound.
+    pub max: u32,
+    /// The object's generation in Kubernetes.
+    pub generation: Option<i64>,
+}
+
+/// A server: what is expected of it, and the replicas that have joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Server {
+    /// What was announced; `None` when replicas joined unannounced.
+    pub expected: Option<Expectation>,
+    /// Its Kubernetes namespace.
+    pub namespace: Option<String>,
+    /// Whether models that do not name it may be placed on it.
+    pub shared: bool,
+    /// The replicas that have joined.
+    pub replicas: BTreeMap<u32, Replica>,
+    /// When it last changed.
+    pub since: Millis,
+}
+
+impl Server {
+    /// Whether it is going away.
+    pub fn is_leaving(&self) -> bool {
+        self.expected.is_some_and(|e| e.replicas == 0)
+    }
+}
