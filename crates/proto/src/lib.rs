@@ -5,20 +5,25 @@
 #![allow(missing_docs, unreachable_pub, reason = "generated from .proto files, which carry the words")]
 #![allow(clippy::all, clippy::pedantic, clippy::unwrap_used, clippy::indexing_slicing, reason = "generated")]
 
-/// Models, servers, pipelines and experiments: the scheduler's contract.
-pub mod scheduler {
-    tonic::include_proto!("seldon.mlops.scheduler");
+// The modules are nested as the packages are, because the generated code finds its neighbours that way.
+mod seldon {
+    pub mod mlops {
+        /// Models, servers, pipelines and experiments: the scheduler's contract.
+        pub mod scheduler {
+            tonic::include_proto!("seldon.mlops.scheduler");
+        }
+        /// Dataflow engines and the scheduler.
+        pub mod chainer {
+            tonic::include_proto!("seldon.mlops.chainer");
+        }
+        /// Agents and the scheduler.
+        pub mod agent {
+            tonic::include_proto!("seldon.mlops.agent");
+        }
+    }
 }
 
-/// Dataflow engines and the scheduler.
-pub mod chainer {
-    tonic::include_proto!("seldon.mlops.chainer");
-}
-
-/// Agents and the scheduler.
-pub mod agent {
-    tonic::include_proto!("seldon.mlops.agent");
-}
+pub use seldon::mlops::{agent, chainer, scheduler};
 
 /// The Open Inference Protocol.
 pub mod inference {
@@ -27,7 +32,11 @@ pub mod inference {
 
 /// What Gantry's own parts say to each other.
 pub mod gantry {
-    tonic::include_proto!("gantry.v1");
+    /// The first version of it.
+    pub mod v1 {
+        tonic::include_proto!("gantry.v1");
+    }
+    pub use v1::*;
 }
 
 /// All contracts as an encoded `FileDescriptorSet`, for gRPC reflection.

@@ -1,0 +1,123 @@
+//! The contract's messages into what core decides on, and into what the store keeps.
+
+use gantry_api::check_name;
+use gantry_core::scheduling::{Definition, Expectation, Model, Needs, Scaling};
+use gantry_proto::{gantry as own, scheduler as pb};
+use prost::Message as _;
+use std::sync::Arc;
+
+/// What is wrong with a request.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Invalid(String);
+
+fn invalid<T>(message: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid(message.into()))
+}
+
+/// A model as core knows it.
+pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
+    let Some(meta) = &model.meta else { return invalid("model.meta is missing: it holds the model's name") };
+    if let Err(problem) = check_name(&meta.name) {
+        return invalid(format!("model name {problem}"));
+    }
+    let name: Arc<str> = meta.name.as_str().into();
+    let generation = meta.kubernetes_meta.as_ref().map(|k| k.generation);
+    let Some(spec) = &mut model.model_spec else {
+        return invalid(format!("model {name}: modelSpec is missing: it says where the model is"));
+    };
+    if spec.uri.trim().is_empty() {
+        return invalid(format!("model {name}: modelSpec.uri is empty: say where the model's files are"));
+    }
+    for requirement in &mut spec.requirements {
+        *requirement = requirement.trim().to_owned();
+    }
+    if spec.requirements.iter().any(String::is_empty) {
+        return invalid(format!("model {name}: a requirement is empty: name a capability, such as onnx"));
+    }
+    let needs = Needs {
+        requirements: spec.requirements.clone(),
+        memory: spec.memory_bytes.unwrap_or(0),
+        server: spec.server.as_deref().filter(|s| !s.is_empty()).map(Arc::from),
+        explainer: matches!(spec.model_spec, Some(pb::model_spec::ModelSpec::Explainer(_))),
+    };
+    // What the agent learned about the runtime is no part of what was asked.
+    let asked = pb::Model {
+        meta: None,
+        model_spec: Some(pb::ModelSpec { model_runtime_info: None, ..spec.clone() }),
+        deployment_spec: None,
+        stream_spec: model.stream_spec.clone(),
+        dataflow_spec: None,
+    };
+    let scaling = scaling(&name, model.deployment_spec.as_ref())?;
+    Ok(Definition {
+        spec: asked.encode_to_vec().into(),
+        whole: model.encode_to_vec().into(),
+        needs,
+        scaling,
+        generation,
+        name,
+    })
+}
+
+fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scaling, Invalid> {
+    let Some(d) = deployment else { return Ok(Scaling { replicas: 1, min: 0, max: 0 }) };
+    let max = if d.max_replicas == 0 { u32::MAX } else { d.max_replicas };
+    if d.min_replicas > max {
+        return invalid(format!(
+            "model {name}: minReplicas {} is more than maxReplicas {max}",
+            d.min_replicas
+        ));
+    }
+    if d.replicas < d.min_replicas {
+        return invalid(format!(
+            "model {name}: replicas {} is fewer than minReplicas {}",
+            d.replicas, d.min_replicas
+        ));
+    }
+    if d.replicas > max {
+        return invalid(format!("model {name}: replicas {} is more than maxReplicas {max}", d.replicas));
+    }
+    Ok(Scaling { replicas: d.replicas, min: d.min_replicas, max: d.max_replicas })
+}
+
+/// What is expected of a server.
+pub(crate) fn expectation(server: &pb::ServerNotify) -> Result<Expectation, Invalid> {
+    if let Err(problem) = check_name(&server.name) {
+        return invalid(format!("server name {problem}"));
+    }
+    Ok(Expectation {
+        replicas: server.expected_replicas,
+        min: server.min_replicas,
+        max: server.max_replicas,
+        generation: server.kubernetes_meta.as_ref().map(|k| k.generation),
+    })
+}
+
+/// The contract's message that a definition was made from.
+pub(crate) fn message(definition: &Definition) -> pb::Model {
+    // It was encoded by `definition`, so it decodes; an empty model is the answer to a program error.
+    pb::Model::decode(&*definition.whole).unwrap_or_default()
+}
+
+/// What the store keeps of a model: the latest version, and those that serve until it does.
+pub(crate) fn stored(model: &Model) -> Vec<u8> {
+    let latest = model.latest().map(|v| v.number);
+    let versions = model
+        .versions
+        .iter()
+        .filter(|v| Some(v.number) == latest || v.served)
+        .map(|v| own::stored_model::Version { number: v.number, definition: Some(message(&v.definition)) })
+        .collect();
+    own::StoredModel { deleted: model.deleted, versions }.encode_to_vec()
+}
+
+/// What the store kept of a model: whether it is deleted, and its versions.
+pub(crate) fn restored(bytes: &[u8]) -> Result<(bool, Vec<(u32, Definition)>), Invalid> {
+    let model = own::StoredModel::decode(bytes).map_err(|e| Invalid(e.to_string()))?;
+    let mut versions = Vec::with_capacity(model.versions.len());
+    for version in model.versions {
+        versions.push((version.number, definition(version.definition.unwrap_or_default())?));
+    }
+    Ok((model.deleted, versions))
+}

@@ -1,0 +1,184 @@
+//! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
+
+use super::{Stream, WINDOW, deliver, next_connection, within_deadline};
+use crate::{
+    engine::{Handle, Message},
+    outbox::Outbox,
+};
+use gantry_api::check_name;
+use gantry_core::scheduling::{Command, Endpoint, Order, Replica, ReplicaEvent, ReplicaId};
+use gantry_proto::{agent as pb, scheduler};
+use prost::Message as _;
+use std::collections::VecDeque;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, Streaming};
+
+pub(crate) struct Agents {
+    pub(crate) engine: Handle,
+}
+
+/// Reports the replica as lost when the connection ends, however it ends.
+struct Connection {
+    engine: Handle,
+    id: ReplicaId,
+    number: u64,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.engine.send_later(Message::AgentLeft { id: self.id.clone(), connection: self.number });
+    }
+}
+
+#[tonic::async_trait]
+impl pb::agent_service_server::AgentService for Agents {
+    type SubscribeStream = Stream<pb::ModelOperationMessage>;
+
+    async fn subscribe(
+        &self,
+        request: Request<pb::AgentSubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let request = request.into_inner();
+        if let Err(problem) = check_name(&request.server_name) {
+            return Err(Status::failed_precondition(format!("serverName {problem}")));
+        }
+        let Some(config) = request.replica_config else {
+            return Err(Status::failed_precondition(
+                "replicaConfig is missing: it says where the replica serves",
+            ));
+        };
+        let port = |value: i32, field: &str| {
+            u16::try_from(value).map_err(|_| {
+                Status::failed_precondition(format!("replicaConfig.{field} {value} is not a port"))
+            })
+        };
+        let id = ReplicaId { server: request.server_name.as_str().into(), index: request.replica_idx };
+        let replica = Replica {
+            endpoint: Endpoint {
+                http_port: port(config.inference_http_port, "inferenceHttpPort")?,
+                grpc_port: port(config.inference_grpc_port, "inferenceGrpcPort")?,
+                host: config.inference_svc,
+            },
+            capabilities: config.capabilities.iter().map(|c| c.trim().to_owned()).collect(),
+            memory_total: config.memory_bytes.saturating_add(
+                (config.memory_bytes / 100).saturating_mul(u64::from(config.over_commit_percentage)),
+            ),
+            memory_free: request.available_memory_bytes,
+            over_commit: config.over_commit_percentage,
+        };
+        let loaded = request
+            .loaded_models
+            .iter()
+            .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
+            .collect();
+        let outbox = Outbox::<VecDeque<Order>>::new();
+        let connection =
+            Connection { engine: self.engine.clone(), id: id.clone(), number: next_connection() };
+        let joined = Message::AgentJoined {
+            command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
+            id,
+            connection: connection.number,
+            outbox: outbox.clone(),
+        };
+        if !self.engine.send(joined).await {
+            return Err(Status::unavailable("the scheduler is stopping"));
+        }
+        let (sender, receiver) = mpsc::channel(WINDOW);
+        tokio::spawn(async move {
+            let _connection = connection;
+            loop {
+                let orders = tokio::select! {
+                    orders = outbox.orders() => orders,
+                    () = sender.closed() => return,
+                };
+                for order in orders {
+                    if !deliver(&sender, operation(&order)).await {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Stream::new(receiver)))
+    }
+
+    async fn agent_event(
+        &self,
+        request: Request<pb::ModelEventMessage>,
+    ) -> Result<Response<pb::ModelEventResponse>, Status> {
+        use pb::model_event_message::Event;
+        let report = request.into_inner();
+        let event = match report.event() {
+            Event::Loaded => {
+                ReplicaEvent::Loaded { multiplier: report.runtime_info.as_ref().and_then(multiplier) }
+            }
+            Event::LoadFailed | Event::LoadFailMemory => {
+                ReplicaEvent::LoadFailed { reason: report.message.clone() }
+            }
+            Event::Unloaded => ReplicaEvent::Unloaded,
+            Event::UnloadFailed => ReplicaEvent::UnloadFailed { reason: report.message.clone() },
+            Event::Removed | Event::RemoveFailed | Event::Rsync | Event::UnknownEvent => {
+                return Ok(Response::new(pb::ModelEventResponse {}));
+            }
+        };
+        match &event {
+            ReplicaEvent::LoadFailed { reason } | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
+                model = %report.model_name, version = report.model_version,
+                server = %report.server_name, replica = report.replica_idx, "{reason}"
+            ),
+            ReplicaEvent::Loaded { .. } | ReplicaEvent::Unloaded => tracing::info!(
+                model = %report.model_name, version = report.model_version,
+                server = %report.server_name, replica = report.replica_idx,
+                "{}", if event == ReplicaEvent::Unloaded { "unloaded" } else { "loaded" }
+            ),
+        }
+        let command = Command::ReplicaReported {
+            id: ReplicaId { server: report.server_name.into(), index: report.replica_idx },
+            model: report.model_name.into(),
+            version: report.model_version,
+            event,
+            memory_free: report.available_memory_bytes,
+        };
+        within_deadline(self.engine.command(command)).await?;
+        Ok(Response::new(pb::ModelEventResponse {}))
+    }
+
+    async fn model_scaling_trigger(
+        &self,
+        _: Request<Streaming<pb::ModelScalingTriggerMessage>>,
+    ) -> Result<Response<pb::ModelScalingTriggerResponse>, Status> {
+        Err(Status::unimplemented("models are not scaled by their load yet"))
+    }
+
+    async fn agent_drain(
+        &self,
+        _: Request<pb::AgentDrainRequest>,
+    ) -> Result<Response<pb::AgentDrainResponse>, Status> {
+        Err(Status::unimplemented("replicas are not drained yet: end the subscription and its models move"))
+    }
+}
+
+fn operation(order: &Order) -> pb::ModelOperationMessage {
+    use pb::model_operation_message::Operation;
+    let model = match &order.load {
+        Some(definition) => scheduler::Model::decode(&**definition).unwrap_or_default(),
+        None => scheduler::Model {
+            meta: Some(scheduler::MetaData { name: order.model.to_string(), ..Default::default() }),
+            ..Default::default()
+        },
+    };
+    let operation = if order.load.is_some() { Operation::LoadModel } else { Operation::UnloadModel };
+    pb::ModelOperationMessage {
+        operation: operation as i32,
+        model_version: Some(pb::ModelVersion { model: Some(model), version: order.version }),
+        autoscaling_enabled: false,
+    }
+}
+
+/// How many times a model's memory its runtime takes.
+fn multiplier(info: &scheduler::ModelRuntimeInfo) -> Option<u64> {
+    use scheduler::model_runtime_info::ModelRuntimeInfo;
+    match info.model_runtime_info.as_ref()? {
+        ModelRuntimeInfo::Mlserver(settings) => Some(u64::from(settings.parallel_workers.max(1))),
+        ModelRuntimeInfo::Triton(config) => config.cpu.first().map(|c| u64::from(c.instance_count.max(1))),
+    }
+}

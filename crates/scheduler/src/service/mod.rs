@@ -1,0 +1,65 @@
+//! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
+
+mod agent;
+mod routing;
+mod scheduler;
+
+pub(crate) use agent::Agents;
+pub(crate) use routing::Gateways;
+pub(crate) use scheduler::Scheduler;
+
+use crate::engine::CommandError;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+/// A subscriber that takes no message for this long is dropped.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A command that is not decided in this time is answered with an error.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How many messages are under way to one subscriber.
+const WINDOW: usize = 64;
+
+/// What a stream sends.
+pub(crate) type Stream<T> = ReceiverStream<Result<T, Status>>;
+
+/// Tells connections of the same name apart.
+fn next_connection() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Sends a message to a subscriber; false when the subscriber is gone or does not read.
+async fn deliver<T>(to: &mpsc::Sender<Result<T, Status>>, message: T) -> bool {
+    matches!(tokio::time::timeout(PATIENCE, to.send(Ok(message))).await, Ok(Ok(())))
+}
+
+impl From<CommandError> for Status {
+    fn from(error: CommandError) -> Self {
+        let code = match &error {
+            CommandError::Refused(_) => Code::FailedPrecondition,
+            CommandError::NotStored(_) | CommandError::Stopping => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<crate::convert::Invalid> for Status {
+    fn from(invalid: crate::convert::Invalid) -> Self {
+        Self::failed_precondition(invalid.to_string())
+    }
+}
+
+/// Bounds the time that a command may take.
+async fn within_deadline(command: impl Future<Output = Result<(), CommandError>>) -> Result<(), Status> {
+    match tokio::time::timeout(DEADLINE, command).await {
+        Ok(result) => result.map_err(Status::from),
+        Err(_) => Err(Status::deadline_exceeded(
+            "the scheduler did not decide in time; the change may still happen",
+        )),
+    }
+}

@@ -1,0 +1,123 @@
+//! `gantry.v1.Routing`: the gateways' view.
+
+use super::{Stream, WINDOW, deliver, next_connection};
+use crate::{
+    engine::{Handle, Message},
+    outbox::{Outbox, RouteChanges},
+    status,
+};
+use gantry_proto::gantry::{
+    Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent, Synced, WatchRoutesRequest,
+    route_event::Event, routing_server::Routing,
+};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+
+pub(crate) struct Gateways {
+    pub(crate) engine: Handle,
+}
+
+struct Connection {
+    engine: Handle,
+    name: Arc<str>,
+    number: u64,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.engine.send_later(Message::GatewayLeft { name: self.name.clone(), connection: self.number });
+    }
+}
+
+impl Connection {
+    async fn run(self, outbox: Arc<Outbox<RouteChanges>>, to: mpsc::Sender<Result<RouteEvent, Status>>) {
+        let mut start_again = true;
+        loop {
+            if start_again && !self.send_everything(&to).await {
+                return;
+            }
+            let changes = tokio::select! {
+                changes = outbox.changes() => changes,
+                () = to.closed() => return,
+            };
+            start_again = changes.start_again;
+            for (sequence, model) in changes.by_sequence {
+                let route = status::route(&model, &self.engine.state());
+                let event = route.map_or_else(|| Event::Delete(model.to_string()), Event::Upsert);
+                if !self.send(&to, sequence, event).await {
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn send_everything(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>) -> bool {
+        if !self.send(to, 0, Event::Reset(Reset {})).await {
+            return false;
+        }
+        // The number is taken first: what changes while the routes are sent follows as a change of its own.
+        let (last, names) = {
+            let state = self.engine.state();
+            (state.sequence(), state.models().keys().cloned().collect::<Vec<_>>())
+        };
+        for name in names {
+            let (route, sequence) = {
+                let state = self.engine.state();
+                let sequence = state.models().get(&name).map_or(0, |m| m.route_sequence);
+                (status::route(&name, &state), sequence)
+            };
+            if let Some(route) = route
+                && !self.send(to, sequence, Event::Upsert(route)).await
+            {
+                return false;
+            }
+        }
+        self.send(to, last, Event::Synced(Synced {})).await
+    }
+
+    async fn send(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>, sequence: u64, event: Event) -> bool {
+        deliver(to, RouteEvent { epoch: self.engine.epoch, sequence, event: Some(event) }).await
+    }
+}
+
+#[tonic::async_trait]
+impl Routing for Gateways {
+    type WatchRoutesStream = Stream<RouteEvent>;
+
+    async fn watch_routes(
+        &self,
+        request: Request<WatchRoutesRequest>,
+    ) -> Result<Response<Self::WatchRoutesStream>, Status> {
+        let name: Arc<str> = request.into_inner().subscriber.into();
+        if name.is_empty() {
+            return Err(Status::failed_precondition(
+                "subscriber is empty: a gateway needs a name of its own",
+            ));
+        }
+        let connection =
+            Connection { engine: self.engine.clone(), name: name.clone(), number: next_connection() };
+        let outbox = Outbox::<RouteChanges>::new();
+        let joined = Message::GatewayJoined { name, connection: connection.number, outbox: outbox.clone() };
+        if !self.engine.send(joined).await {
+            return Err(Status::unavailable("the scheduler is stopping"));
+        }
+        let (sender, receiver) = mpsc::channel(WINDOW);
+        tokio::spawn(connection.run(outbox, sender));
+        Ok(Response::new(Stream::new(receiver)))
+    }
+
+    async fn acknowledge_routes(
+        &self,
+        request: Request<RouteAcknowledgement>,
+    ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
+        let RouteAcknowledgement { subscriber, epoch, applied, drained } = request.into_inner();
+        // An acknowledgement of another life of the scheduler says nothing about this one.
+        if epoch == self.engine.epoch {
+            self.engine
+                .send(Message::GatewayAcknowledged { name: subscriber.into(), applied, drained })
+                .await;
+        }
+        Ok(Response::new(RouteAcknowledgementResponse {}))
+    }
+}

@@ -1,0 +1,153 @@
+//! What is known, in the contract's messages.
+
+use crate::convert;
+use gantry_core::scheduling::{
+    Millis, Model, ModelState, ReplicaId, ReplicaState, Server, State, Summary, Version,
+};
+use gantry_proto::{gantry as own, scheduler as pb};
+use prost::Message as _;
+use std::sync::Arc;
+
+fn timestamp(at: Millis) -> prost_types::Timestamp {
+    let seconds = i64::try_from(at / 1000).unwrap_or(i64::MAX);
+    prost_types::Timestamp { seconds, nanos: i32::try_from(at % 1000).unwrap_or(0) * 1_000_000 }
+}
+
+const fn state_number(state: ModelState) -> i32 {
+    state as i32
+}
+
+const fn replica_number(state: ReplicaState) -> i32 {
+    state as i32
+}
+
+/// The status of a model: its latest version, or all of them.
+pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelStatusResponse {
+    let versions = model
+        .versions
+        .iter()
+        .rev()
+        .take(if all_versions { usize::MAX } else { 1 })
+        .map(|v| version(model, v))
+        .collect();
+    pb::ModelStatusResponse {
+        model_name: name.to_owned(),
+        versions,
+        deleted: model.deleted,
+        keep_topics: false,
+        timestamp: model.latest().map_or(0, |v| v.since),
+        operation: if model.deleted {
+            pb::model_status_response::ModelOperation::ModelDelete as i32
+        } else {
+            pb::model_status_response::ModelOperation::ModelCreate as i32
+        },
+    }
+}
+
+fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
+    let Summary { state, reason, available, unavailable } = model.summary(version);
+    let definition = convert::message(&version.definition);
+    pb::ModelVersionStatus {
+        version: version.number,
+        server_name: version.server.as_deref().unwrap_or_default().to_owned(),
+        kubernetes_meta: definition.meta.as_ref().and_then(|m| m.kubernetes_meta.clone()),
+        model_replica_state: version
+            .replicas
+            .iter()
+            .map(|(&index, replica)| {
+                let status = pb::ModelReplicaStatus {
+                    state: replica_number(replica.state),
+                    reason: replica.reason.clone(),
+                    last_change_timestamp: Some(timestamp(replica.since)),
+                };
+                (i32::try_from(index).unwrap_or(i32::MAX), status)
+            })
+            .collect(),
+        state: Some(pb::ModelStatus {
+            state: state_number(state),
+            reason,
+            available_replicas: available,
+            unavailable_replicas: unavailable,
+            last_change_timestamp: Some(timestamp(version.since)),
+            // Requests go straight to the model: its gateway is ready when the model is.
+            model_gw_state: state_number(state),
+            model_gw_reason: String::new(),
+        }),
+        model_defn: Some(definition),
+    }
+}
+
+/// The status of a server.
+pub(crate) fn server(name: &Arc<str>, server: &Server, state: &State) -> pb::ServerStatusResponse {
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let resources: Vec<pb::ServerReplicaResources> = server
+        .replicas
+        .iter()
+        .map(|(&index, replica)| pb::ServerReplicaResources {
+            replica_idx: index,
+            total_memory_bytes: replica.memory_total,
+            available_memory_bytes: replica.memory_free,
+            num_loaded_models: count(state.loaded_on(&ReplicaId { server: name.clone(), index })),
+            over_commit_percentage: replica.over_commit,
+        })
+        .collect();
+    pb::ServerStatusResponse {
+        server_name: name.to_string(),
+        expected_replicas: server
+            .expected
+            .map_or(count(server.replicas.len()), |e| i32::try_from(e.replicas).unwrap_or(i32::MAX)),
+        available_replicas: count(server.replicas.len()),
+        num_loaded_model_replicas: resources.iter().map(|r| r.num_loaded_models).sum(),
+        resources,
+        kubernetes_meta: server.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
+            namespace: namespace.clone(),
+            generation: server.expected.and_then(|e| e.generation).unwrap_or(0),
+        }),
+        r#type: pb::server_status_response::Type::StatusUpdate as i32,
+    }
+}
+
+/// What the store keeps of a server; nothing when it was never announced.
+pub(crate) fn stored_server(name: &str, server: &Server) -> Option<Vec<u8>> {
+    let expected = server.expected?;
+    let announced = pb::ServerNotify {
+        name: name.to_owned(),
+        expected_replicas: expected.replicas,
+        shared: server.shared,
+        kubernetes_meta: server.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
+            namespace: namespace.clone(),
+            generation: expected.generation.unwrap_or(0),
+        }),
+        min_replicas: expected.min,
+        max_replicas: expected.max,
+    };
+    Some(own::StoredServer { announced: Some(announced) }.encode_to_vec())
+}
+
+/// The route of a model; `None` when the model is not to be known to gateways.
+pub(crate) fn route(name: &str, state: &State) -> Option<own::Route> {
+    let model = state.models().get(name).filter(|m| !m.deleted)?;
+    let versions: Vec<own::RouteVersion> = state
+        .route(name)
+        .versions
+        .into_iter()
+        .map(|v| own::RouteVersion {
+            version: v.version,
+            weight: v.weight,
+            endpoints: v.replicas.iter().filter_map(|id| endpoint(id, state)).collect(),
+        })
+        .collect();
+    let reason = model.latest().map(|v| model.summary(v).reason).unwrap_or_default();
+    Some(own::Route { model: name.to_owned(), versions, reason })
+}
+
+fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {
+    let replica = state.servers().get(&id.server)?.replicas.get(&id.index)?;
+    Some(own::Endpoint {
+        server: id.server.to_string(),
+        replica: id.index,
+        host: replica.endpoint.host.clone(),
+        http_port: u32::from(replica.endpoint.http_port),
+        grpc_port: u32::from(replica.endpoint.grpc_port),
+    })
+}
