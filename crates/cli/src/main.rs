@@ -1,1 +1,2 @@
+//! The binary `gantry`.
 fn main() {}

@@ -1,0 +1,241 @@
+//! Which file of an artifact is the model, and of which format.
+
+use gantry_trees::Format as TreeFormat;
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// The formats that can be run, for people to read.
+pub const FORMATS: &str = "ONNX (.onnx), XGBoost (.json, .ubj) and LightGBM (.txt)";
+
+/// How many files of an artifact are looked at.
+const MOST_FILES: usize = 10_000;
+/// How many bytes of a file tell its format.
+const HEAD: usize = 4096;
+
+/// A format that can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// ONNX.
+    Onnx,
+    /// XGBoost or LightGBM.
+    Trees(TreeFormat),
+}
+
+/// Why no model was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DetectError {
+    /// Nothing is there.
+    #[error("{path} does not exist")]
+    Missing {
+        /// The path.
+        path: String,
+    },
+    /// It cannot be read.
+    #[error("{path} cannot be read: {reason}")]
+    Unreadable {
+        /// The path.
+        path: String,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// There are files, and none of them is a model that can be run.
+    #[error("{path} holds no model that can be run; the built-in runtime runs {FORMATS}. {hint}")]
+    NoModel {
+        /// The path.
+        path: String,
+        /// What to do.
+        hint: String,
+    },
+    /// There are several, and nothing says which.
+    #[error("{path} holds more than one model ({found}): keep one, or call it model with its ending")]
+    Several {
+        /// The path.
+        path: String,
+        /// Their names.
+        found: String,
+    },
+}
+
+/// Finds the model in a file or a directory.
+///
+/// In a directory a file called `model` wins; otherwise there has to be just one that looks like a model. Folders
+/// inside are looked into when the directory itself has none.
+pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
+    let shown =
+        || path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
+    let unreadable = |e: std::io::Error| DetectError::Unreadable { path: shown(), reason: e.to_string() };
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(DetectError::Missing { path: path.display().to_string() });
+        }
+        Err(e) => return Err(unreadable(e)),
+    };
+    if meta.is_file() {
+        return match format_of(path).map_err(unreadable)? {
+            Some(format) => Ok((path.to_owned(), format)),
+            None => Err(DetectError::NoModel { path: shown(), hint: hint(&[path.to_owned()]) }),
+        };
+    }
+    let mut all = Vec::new();
+    let mut level = vec![path.to_owned()];
+    // The nearest level that has a model is the one; a level deeper than a few is no model repository.
+    for _ in 0..4 {
+        let mut files = Vec::new();
+        let mut deeper = Vec::new();
+        for directory in &level {
+            for entry in std::fs::read_dir(directory).map_err(unreadable)? {
+                let entry = entry.map_err(unreadable)?.path();
+                if entry.is_dir() { deeper.push(entry) } else { files.push(entry) }
+            }
+        }
+        files.sort();
+        all.extend(files.iter().cloned());
+        if all.len() + deeper.len() > MOST_FILES {
+            break;
+        }
+        if let Some(found) = choose(&shown(), &files)? {
+            return Ok(found);
+        }
+        level = deeper;
+    }
+    Err(DetectError::NoModel { path: shown(), hint: hint(&all) })
+}
+
+fn choose(shown: &str, files: &[PathBuf]) -> Result<Option<(PathBuf, Format)>, DetectError> {
+    let mut found = Vec::new();
+    for file in files {
+        if looks_like_a_model(file)
+            && let Ok(Some(format)) = format_of(file)
+        {
+            found.push((file.clone(), format));
+        }
+    }
+    let named =
+        |(file, _): &(PathBuf, Format)| file.file_stem().is_some_and(|s| s.eq_ignore_ascii_case("model"));
+    let preferred: Vec<_> = found.iter().filter(|f| named(f)).cloned().collect();
+    match (preferred.as_slice(), found.as_slice()) {
+        ([one], _) | ([], [one]) => Ok(Some(one.clone())),
+        ([], []) => Ok(None),
+        _ => {
+            let names: Vec<_> = found
+                .iter()
+                .filter_map(|(f, _)| f.file_name().map(|n| n.to_string_lossy().into_owned()))
+                .collect();
+            Err(DetectError::Several { path: shown.to_owned(), found: names.join(", ") })
+        }
+    }
+}
+
+/// By its name: settings and notes beside a model are not models, whatever they begin with.
+fn looks_like_a_model(file: &Path) -> bool {
+    let name = file.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let ending = name.rsplit_once('.').map_or("", |(_, e)| e);
+    let is_settings = matches!(
+        name.as_str(),
+        "model-settings.json"
+            | "settings.json"
+            | "config.json"
+            | "tokenizer.json"
+            | "requirements.txt"
+            | "readme.txt"
+    );
+    !is_settings && matches!(ending, "onnx" | "json" | "ubj" | "xgb" | "bst" | "txt" | "lgb" | "model" | "")
+}
+
+/// By its ending for ONNX, which has no mark of its own, and by its first bytes for the rest.
+fn format_of(file: &Path) -> std::io::Result<Option<Format>> {
+    if file.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) {
+        return Ok(Some(Format::Onnx));
+    }
+    let mut head = Vec::new();
+    File::open(file)?.take(HEAD as u64).read_to_end(&mut head)?;
+    Ok(TreeFormat::sniff(&head).ok().map(Format::Trees))
+}
+
+/// How to make a model that can be run out of what is there.
+fn hint(files: &[PathBuf]) -> String {
+    let has = |endings: &[&str]| {
+        files.iter().any(|f| f.extension().is_some_and(|e| endings.iter().any(|x| e.eq_ignore_ascii_case(x))))
+    };
+    if has(&["joblib", "pkl", "pickle"]) {
+        "A pickle would run code of its own when it is read: convert a scikit-learn model with \
+         skl2onnx.to_onnx(model, X[:1]) and save it as model.onnx; save XGBoost with save_model(\"model.json\") and \
+         LightGBM with booster_.save_model(\"model.txt\")."
+            .into()
+    } else if has(&["bst", "deprecated"]) {
+        "This looks like XGBoost's old binary format: load it with XGBoost and save it with save_model(\"model.json\").".into()
+    } else if has(&["pt", "pth", "safetensors"]) {
+        "Export a PyTorch model with torch.onnx.export(model, example, \"model.onnx\").".into()
+    } else if has(&["pb", "keras", "h5", "tflite"]) {
+        "Export a TensorFlow or Keras model with tf2onnx to model.onnx.".into()
+    } else if files.is_empty() {
+        "It is empty.".into()
+    } else {
+        let names: Vec<_> = files
+            .iter()
+            .filter_map(|f| f.file_name())
+            .take(5)
+            .map(|n| n.to_string_lossy().into_owned())
+            .collect();
+        format!("It holds {}.", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn the_model_is_found() {
+        let lightgbm = Format::Trees(TreeFormat::LightgbmText);
+        let xgboost = Format::Trees(TreeFormat::XgboostJson);
+        for (files, name, format) in [
+            (vec![("iris.onnx", "x")], "iris.onnx", Format::Onnx),
+            (
+                vec![("model.json", "{\"learner\":1}"), ("model-settings.json", "{\"name\":1}")],
+                "model.json",
+                xgboost,
+            ),
+            (vec![("a.onnx", ""), ("model.onnx", ""), ("b.onnx", "")], "model.onnx", Format::Onnx),
+            (vec![("1/model.txt", "tree\nversion=v4"), ("readme.txt", "tree\n")], "1/model.txt", lightgbm),
+            (vec![("train.py", ""), ("m.txt", "tree\n")], "m.txt", lightgbm),
+        ] {
+            let dir = artifact(&files);
+            assert_eq!(detect(dir.path()), Ok((dir.path().join(name), format)), "{files:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_way_out() {
+        for (files, says) in [
+            (vec![], "It is empty"),
+            (vec![("model.joblib", "\u{80}")], "skl2onnx"),
+            (vec![("model.pkl", "x")], "skl2onnx"),
+            (vec![("model.pt", "x")], "torch.onnx.export"),
+            (vec![("saved_model.pb", "x")], "tf2onnx"),
+            (vec![("model.bst", "binf")], "old binary format"),
+            (vec![("notes.md", "x")], "It holds notes.md"),
+            (vec![("a.onnx", ""), ("b.onnx", "")], "more than one model (a.onnx, b.onnx)"),
+        ] {
+            let dir = artifact(&files);
+            let said = detect(dir.path()).unwrap_err().to_string();
+            assert!(said.contains(says), "{files:?} said: {said}");
+        }
+        let said = detect(Path::new("/no/such/place")).unwrap_err().to_string();
+        assert_eq!(said, "/no/such/place does not exist");
+    }
+}

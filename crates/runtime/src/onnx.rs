@@ -1,0 +1,52 @@
+//! ONNX models.
+
+use crate::{InferenceError, LoadError, Model, Settings};
+use gantry_core::tensor::{Tensor, TensorSpec};
+use gantry_onnx::{Options, RunError, Session};
+use std::path::Path;
+
+pub(crate) struct OnnxModel {
+    session: Session,
+}
+
+impl OnnxModel {
+    pub(crate) fn load(file: &Path, settings: &Settings) -> Result<Self, LoadError> {
+        let options = Options { threads: settings.threads, ..Options::default() };
+        let session = Session::load(file, &options)
+            .map_err(|e| LoadError::Invalid { file: file.display().to_string(), reason: e.to_string() })?;
+        Ok(Self { session })
+    }
+}
+
+impl Model for OnnxModel {
+    fn inputs(&self) -> &[TensorSpec] {
+        self.session.inputs()
+    }
+
+    fn outputs(&self) -> &[TensorSpec] {
+        self.session.outputs()
+    }
+
+    fn platform(&self) -> &'static str {
+        "onnx"
+    }
+
+    fn engine(&self) -> String {
+        format!("{}: {}", self.session.engine(), self.session.why())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.session.memory_bytes()
+    }
+
+    fn batchable(&self) -> bool {
+        self.session.batchable()
+    }
+
+    fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
+        self.session.run(inputs, wanted).map_err(|error| match &error {
+            RunError::Node { .. } | RunError::Engine { .. } => InferenceError::Model(error.to_string()),
+            _ => InferenceError::Request(error.to_string()),
+        })
+    }
+}

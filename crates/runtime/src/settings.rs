@@ -1,0 +1,94 @@
+//! What a Model's parameters can set.
+
+use std::time::Duration;
+
+/// How one model is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Rows that are put together into one run; 0 or 1 for no batching.
+    pub max_batch_size: usize,
+    /// How long a request waits for others to share a run with.
+    pub max_batch_time: Duration,
+    /// Threads that one run may use.
+    pub threads: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_batch_size: 0, max_batch_time: Duration::ZERO, threads: 1 }
+    }
+}
+
+/// A parameter that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("parameter {name}: {problem}")]
+pub struct SettingsError {
+    name: String,
+    problem: String,
+}
+
+/// Parameters that belong to others and are left alone: ours for bookkeeping start with this.
+const OWN_PREFIX: &str = "gantry.";
+
+impl Settings {
+    /// Reads parameters; names that this runtime does not know are passed over, because a Model may carry
+    /// parameters for another server.
+    pub fn parse<'a>(
+        parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, SettingsError> {
+        let mut settings = Self::default();
+        for (name, value) in parameters {
+            let whole = |most: usize| {
+                value.trim().parse::<usize>().ok().filter(|n| *n <= most).ok_or_else(|| SettingsError {
+                    name: name.to_owned(),
+                    problem: format!("must be a whole number up to {most}, got \"{}\"", value.escape_debug()),
+                })
+            };
+            match name {
+                "max_batch_size" => settings.max_batch_size = whole(1 << 20)?,
+                "max_batch_time" => {
+                    let seconds = value.trim().parse::<f64>().ok().filter(|s| (0.0..=10.0).contains(s));
+                    settings.max_batch_time =
+                        seconds.map(Duration::from_secs_f64).ok_or_else(|| SettingsError {
+                            name: name.to_owned(),
+                            problem: format!(
+                                "must be seconds from 0 to 10, got \"{}\"",
+                                value.escape_debug()
+                            ),
+                        })?;
+                }
+                "threads" => settings.threads = whole(256)?.max(1),
+                other if other.starts_with(OWN_PREFIX) => {}
+                other => tracing::debug!(parameter = other, "parameter is not used by the built-in runtime"),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters() {
+        let parsed = Settings::parse([
+            ("max_batch_size", "32"),
+            ("max_batch_time", "0.005"),
+            ("threads", "2"),
+            ("other", "x"),
+        ]);
+        let expected = Settings { max_batch_size: 32, max_batch_time: Duration::from_millis(5), threads: 2 };
+        assert_eq!(parsed, Ok(expected));
+        for bad in [
+            ("max_batch_size", "-1"),
+            ("max_batch_size", "many"),
+            ("max_batch_time", "11"),
+            ("max_batch_time", "NaN"),
+            ("threads", "999"),
+        ] {
+            let error = Settings::parse([bad]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("parameter {}: must be", bad.0)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! XGBoost and LightGBM models.
+
+use crate::{InferenceError, LoadError, Model, Settings};
+use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_trees::{Format, Output, PredictError, Prediction, PredictionValues, Rows};
+use std::path::Path;
+
+/// Largest model file that is read.
+const LARGEST: u64 = 4 << 30;
+/// The name of the one input. Trees have none of their own; any other name is taken for it.
+const INPUT: &str = "input-0";
+
+pub(crate) struct TreeModel {
+    model: gantry_trees::Model,
+    platform: &'static str,
+    threads: usize,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+}
+
+impl TreeModel {
+    pub(crate) fn load(file: &Path, format: Format, settings: &Settings) -> Result<Self, LoadError> {
+        let name = || file.display().to_string();
+        let io = |source| LoadError::Io { file: name(), source };
+        let invalid = |reason: String| LoadError::Invalid { file: name(), reason };
+        let size = std::fs::metadata(file).map_err(io)?.len();
+        if size > LARGEST {
+            return Err(invalid(format!("{size} bytes are more than the {LARGEST} that are read")));
+        }
+        let bytes = std::fs::read(file).map_err(io)?;
+        let model = gantry_trees::Model::from_bytes(&bytes, format).map_err(|e| invalid(e.to_string()))?;
+        let (platform, datatype) = match format {
+            Format::XgboostJson | Format::XgboostUbjson => ("xgboost", DataType::Fp32),
+            Format::LightgbmText => ("lightgbm", DataType::Fp64),
+        };
+        let features = i64::try_from(model.features()).unwrap_or(i64::MAX);
+        let width = model.outputs_per_row(Output::Predict);
+        let shape = if width == 1 { vec![-1] } else { vec![-1, i64::try_from(width).unwrap_or(i64::MAX)] };
+        Ok(Self {
+            platform,
+            threads: settings.threads,
+            inputs: vec![TensorSpec { name: INPUT.into(), datatype, shape: vec![-1, features] }],
+            outputs: vec![TensorSpec { name: "predict".into(), datatype, shape }],
+            model,
+        })
+    }
+
+    /// The columns of tensors that are named after features, put together into rows; `None` when they are not.
+    fn columns(&self, inputs: &[Tensor]) -> Option<Result<(usize, Vec<f64>), InferenceError>> {
+        let names = self.model.feature_names();
+        let by_name = inputs.len() > 1 && inputs.iter().all(|t| names.iter().any(|n| n == t.name()));
+        if !by_name {
+            return None;
+        }
+        let rows = inputs.first().map_or(0, |t| t.elements().len());
+        let mut values = vec![f64::NAN; rows.checked_mul(names.len())?];
+        for (column, name) in names.iter().enumerate() {
+            let Some(tensor) = inputs.iter().find(|t| t.name() == name) else {
+                return Some(Err(InferenceError::Request(format!(
+                    "input {name}: expected one value a row, got nothing"
+                ))));
+            };
+            let Some(elements) = tensor.elements().to_f64().filter(|e| e.len() == rows) else {
+                return Some(Err(InferenceError::Request(format!(
+                    "input {name}: expected {rows} numbers as in input {}, got {} {}",
+                    inputs.first().map_or("", |t| t.name()),
+                    tensor.elements().len(),
+                    tensor.datatype()
+                ))));
+            };
+            let places = values.iter_mut().skip(column).step_by(names.len());
+            places.zip(elements.iter()).for_each(|(to, from)| *to = *from);
+        }
+        Some(Ok((rows, values)))
+    }
+
+    fn predict(&self, inputs: &[Tensor], output: Output) -> Result<Prediction, InferenceError> {
+        let features = self.model.features();
+        if let Some(columns) = self.columns(inputs) {
+            let (rows, values) = columns?;
+            return self.evaluate(Rows::f64(&values, rows, features), output);
+        }
+        let [input] = inputs else {
+            let names = inputs.iter().map(Tensor::name).collect::<Vec<_>>().join(", ");
+            return Err(InferenceError::Request(format!(
+                "the model takes one input of shape [rows,{features}], or one for each feature by its name; got {names}"
+            )));
+        };
+        let name = input.name();
+        let rows = match input.shape() {
+            [rows, n] if *n == features => *rows,
+            [n] if *n == features => 1,
+            shape => {
+                return Err(InferenceError::Request(format!(
+                    "input {name}: expected shape [-1,{features}], got {shape:?}"
+                )));
+            }
+        };
+        let not_numbers = || InferenceError::Request(format!("input {name}: expected numbers, got BYTES"));
+        match input.elements() {
+            // Integers beyond 2²⁴ and doubles keep their digits where the library compares in double.
+            Elements::Fp32(values) => self.evaluate(Rows::f32(values, rows, features), output),
+            _ if self.platform == "xgboost" => {
+                let values = input.elements().to_f32().ok_or_else(not_numbers)?;
+                self.evaluate(Rows::f32(&values, rows, features), output)
+            }
+            _ => {
+                let values = input.elements().to_f64().ok_or_else(not_numbers)?;
+                self.evaluate(Rows::f64(&values, rows, features), output)
+            }
+        }
+    }
+
+    fn evaluate(
+        &self,
+        rows: Result<Rows<'_>, PredictError>,
+        output: Output,
+    ) -> Result<Prediction, InferenceError> {
+        rows.and_then(|rows| self.model.predict_with_threads(rows, output, self.threads))
+            .map_err(|e| InferenceError::Request(e.to_string()))
+    }
+}
+
+/// Outputs that can be asked for by name.
+fn output_of(name: &str) -> Option<Output> {
+    match name {
+        "predict" => Some(Output::Predict),
+        "margin" => Some(Output::Margin),
+        "class" => Some(Output::Class),
+        "leaf" => Some(Output::Leaf),
+        _ => None,
+    }
+}
+
+impl Model for TreeModel {
+    fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    fn platform(&self) -> &'static str {
+        self.platform
+    }
+
+    fn engine(&self) -> String {
+        format!("built-in trees: {} trees, objective {}", self.model.trees(), self.model.objective())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.model.memory_bytes()
+    }
+
+    fn batchable(&self) -> bool {
+        true
+    }
+
+    fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
+        let wanted = if wanted.is_empty() { &["predict"] } else { wanted };
+        wanted
+            .iter()
+            .map(|name| {
+                let output = output_of(name).ok_or_else(|| {
+                    InferenceError::Request(format!(
+                        "output {name}: the model has no such output; it has predict, and on demand margin, class and leaf"
+                    ))
+                })?;
+                let prediction = self.predict(inputs, output)?;
+                let shape = match prediction.outputs {
+                    1 if output != Output::Leaf => vec![prediction.rows],
+                    n => vec![prediction.rows, n],
+                };
+                let elements = match prediction.values {
+                    PredictionValues::F32(v) => Elements::Fp32(v),
+                    PredictionValues::F64(v) => Elements::Fp64(v),
+                    PredictionValues::U32(v) => Elements::Uint32(v),
+                };
+                Tensor::new(*name, shape, elements).map_err(|e| InferenceError::Model(e.to_string()))
+            })
+            .collect()
+    }
+}
