@@ -1,1 +1,21 @@
-//! See the module list.
+//! The agent: one beside each replica of an inference server.
+//!
+//! ```text
+//! scheduler ──orders──▶ agent ──▶ worker for each model version: fetch the artifact ─▶ load it into the server
+//!           ◀──events──                                          unload it, let go of the artifact
+//! ```
+//!
+//! The agent subscribes to the scheduler, tells it what the server holds, carries out orders and reports. When the
+//! connection breaks, what is loaded stays loaded, and the next subscription says so.
+
+mod agent;
+mod artifact;
+mod inventory;
+mod server;
+
+#[cfg(test)]
+mod tests;
+
+pub use agent::{Agent, Config};
+pub use artifact::Secrets;
+pub use server::{LoadOrder, Loaded, ModelServer, Observer, Silent};
