@@ -1,1 +1,36 @@
-//! Placeholder.
+//! Decision-tree ensembles: reads the model files of XGBoost and LightGBM, and evaluates them as the libraries do.
+//!
+//! * [`Model`] is a model of any [`Format`]; [`Rows`] is the input, [`Prediction`] the answer.
+//! * [`onnx_style`] builds ensembles from the flat attribute lists of the `ai.onnx.ml` tree operators.
+//!
+//! Inside, from the outside in:
+//!
+//! * `format` tells files apart by their first bytes and refuses those that cannot be run;
+//! * `xgboost` reads JSON and UBJSON into one kind of document, then trees, weights and the objective;
+//! * `lightgbm` reads the text format, with linear leaves;
+//! * `forest` is the core that all of them share: it proves that the trees are sound, lays them out, and evaluates
+//!   blocks of rows. Nothing that a file says is trusted after it, and nothing is checked again while evaluating.
+//!
+//! ```no_run
+//! use gantry_trees::{Format, Model, Output, Rows};
+//!
+//! let bytes = std::fs::read("model.json")?;
+//! let model = Model::from_bytes(&bytes, Format::sniff(&bytes)?)?;
+//! let row = vec![0.0_f32; model.features()];
+//! let prediction = model.predict(Rows::f32(&row, 1, row.len())?, Output::Predict)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod forest;
+mod format;
+mod lightgbm;
+mod model;
+pub mod onnx_style;
+mod rows;
+mod xgboost;
+
+pub use error::{ParseError, PredictError};
+pub use format::Format;
+pub use model::{Model, Output, Prediction, PredictionValues};
+pub use rows::Rows;
