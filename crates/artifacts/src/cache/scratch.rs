@@ -1,0 +1,103 @@
+//! Work in progress: one directory per process, removed when the process ends or, if it was killed, at the next start.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use crate::error::FetchError;
+
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// The directory of this process in `tmp`.
+pub(super) struct Session {
+    pub(super) tmp: PathBuf,
+    pub(super) dir: PathBuf,
+    /// How often each entry is leased.
+    pub(super) leases: Mutex<HashMap<String, usize>>,
+    /// Tells other processes that the directory is in use.
+    _lock: File,
+}
+
+impl Session {
+    pub(super) fn start(tmp: &Path) -> Result<Self, FetchError> {
+        let failed = |error: std::io::Error| FetchError::io("cannot prepare the artifact cache", tmp, &error);
+        // Nobody else starts or cleans meanwhile, so a directory without a held lock has no owner.
+        let gate = File::create(tmp.join("gate")).map_err(failed)?;
+        gate.lock().map_err(failed)?;
+        for entry in fs::read_dir(tmp).map_err(failed)?.flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_abandoned(&path) {
+                tracing::info!(target: "gantry::artifacts", path = %path.display(), "removing what an interrupted fetch left behind");
+                remove(&path);
+            }
+        }
+        let nanos =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let dir = tmp.join(format!("{}-{nanos:x}-{count}", std::process::id()));
+        fs::create_dir_all(dir.join("leases")).map_err(failed)?;
+        let lock = File::create(dir.join("lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        Ok(Self { tmp: tmp.to_owned(), dir, leases: Mutex::default(), _lock: lock })
+    }
+
+    pub(super) fn scratch(&self) -> Result<Scratch, FetchError> {
+        let path = self.file();
+        fs::create_dir_all(path.join("files"))
+            .map_err(|error| FetchError::io("cannot create a directory", &path, &error))?;
+        Ok(Scratch { path })
+    }
+
+    /// A name in the directory of this process that nothing else uses.
+    pub(super) fn file(&self) -> PathBuf {
+        self.dir.join(COUNTER.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        remove(&self.dir);
+    }
+}
+
+/// Whether the process that owned the directory is gone.
+pub(super) fn is_abandoned(dir: &Path) -> bool {
+    match File::open(dir.join("lock")) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// A directory that disappears unless it is renamed into place.
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the files of the artifact are collected.
+    pub(crate) fn files(&self) -> PathBuf {
+        self.path.join("files")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+pub(super) fn remove(path: &Path) {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(target: "gantry::artifacts", path = %path.display(), %error, "could not remove");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,177 @@
+//! The cache: one download for many, eviction that respects leases, nothing left after a crash.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gantry_artifacts::{ErrorKind, Fetcher, Request, Silent, Uri};
+
+use crate::server::{Answer, Server};
+use crate::{Bench, config, content, files};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn equal_requests_share_one_download() {
+    let body = content(300_000);
+    let server = Server::script([Answer::ok(body).header("etag", "\"v\"")]).await;
+    let bench = Arc::new(Bench::new());
+    let url = server.url("/m.bin");
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (bench, url) = (Arc::clone(&bench), url.clone());
+            tokio::spawn(async move { bench.fetch(&url).await.unwrap().digest })
+        })
+        .collect();
+    let mut digests = Vec::new();
+    for task in tasks {
+        digests.push(task.await.unwrap());
+    }
+    digests.dedup();
+    assert_eq!(digests.len(), 1);
+    let complete = server.seen().iter().filter(|seen| seen.header("if-none-match").is_none()).count();
+    assert_eq!(complete, 1, "everyone else waited or asked whether it changed");
+    bench.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn a_caller_who_gives_up_does_not_strand_the_others() {
+    let started = Arc::new(tokio::sync::Notify::new());
+    let signal = Arc::clone(&started);
+    let requests = AtomicUsize::new(0);
+    let server = Server::start(move |_| {
+        signal.notify_one();
+        let first = requests.fetch_add(1, Ordering::SeqCst) == 0;
+        if first { Answer::ok("xxxx").drip(std::time::Duration::from_mins(10)) } else { Answer::ok("model") }
+    })
+    .await;
+    let bench = Bench::new();
+    let request = Request::new(Uri::parse(&server.url("/m.bin")).unwrap());
+    let (fetcher, first) = (bench.fetcher.clone(), request.clone());
+    let leader = tokio::spawn(async move { fetcher.fetch(&first, &Silent).await });
+    started.notified().await;
+    let (fetcher, second) = (bench.fetcher.clone(), request.clone());
+    let follower = tokio::spawn(async move { fetcher.fetch(&second, &Silent).await });
+    tokio::task::yield_now().await;
+    leader.abort();
+    let _ = leader.await;
+    assert_eq!(follower.await.unwrap().unwrap().bytes, 5);
+    bench.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn eviction_takes_the_oldest_that_nobody_uses() {
+    let server =
+        Server::start(|seen| Answer::file(seen, format!("{:>1000}", seen.path()).as_bytes(), "\"v\"")).await;
+    let bench = Bench::with(|config| config.cache_limit = 3000);
+    let get = |name: &str| {
+        let url = server.url(name);
+        let bench = &bench;
+        async move { bench.fetch(&url).await.unwrap() }
+    };
+    let held = get("/a").await;
+    let b = get("/b").await;
+    let c = get("/c").await;
+    let (b_path, c_path) = (b.path.clone(), c.path.clone());
+    drop((b, c));
+    // Used again, so that `c` is now the oldest that nobody uses.
+    assert!(get("/b").await.from_cache);
+    let d = get("/d").await;
+    assert!(held.path.exists() && d.path.exists() && b_path.exists(), "in use or recent");
+    assert!(!c_path.exists(), "the oldest unused entry goes");
+    assert_eq!(files(&held)[0].1.len(), 1000);
+    let indexed = std::fs::read_dir(bench.dir.path().join("cache/index")).unwrap().count();
+    assert!(indexed <= 3, "what was known about an evicted artifact is forgotten: {indexed}");
+    assert!(!get("/c").await.from_cache);
+    // All in use: nothing may go, even above the limit.
+    let all = [get("/a").await, get("/c").await, get("/d").await, get("/e").await, get("/f").await];
+    assert!(all.iter().all(|fetched| fetched.path.exists()));
+
+    let big = Server::script([Answer::ok(content(5000))]).await;
+    let error = bench.fetch(&big.url("/big")).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::TooLarge && error.to_string().contains("cache"), "{error}");
+    bench.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn a_second_process_keeps_its_leases_too() {
+    let server = Server::start(|seen| Answer::ok(format!("{:>1000}", seen.path()))).await;
+    let bench = Bench::with(|config| config.cache_limit = 1500);
+    let other = Fetcher::new(config(bench.dir.path(), |config| config.cache_limit = 1500)).unwrap();
+    let request = Request::new(Uri::parse(&server.url("/a")).unwrap());
+    let held = other.fetch(&request, &Silent).await.unwrap();
+    bench.fetch(&server.url("/b")).await.unwrap();
+    bench.fetch(&server.url("/c")).await.unwrap();
+    assert!(held.path.join("a").exists());
+}
+
+#[tokio::test]
+async fn leftovers_of_a_killed_process_are_removed_and_live_ones_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let tmp = dir.path().join("cache/tmp");
+    for dead in ["999-1-0", "999-2-0"] {
+        std::fs::create_dir_all(tmp.join(dead).join("7/files")).unwrap();
+        std::fs::write(tmp.join(dead).join("7/files/half"), "x").unwrap();
+    }
+    std::fs::write(tmp.join("999-1-0/lock"), "").unwrap();
+    let first = Fetcher::new(config(dir.path(), |_| {})).unwrap();
+    let sessions =
+        || std::fs::read_dir(&tmp).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    assert_eq!(sessions(), 1, "only the living session");
+    let second = Fetcher::new(config(dir.path(), |_| {})).unwrap();
+    assert_eq!(sessions(), 2, "a second process leaves the first alone");
+    drop((first, second));
+    assert_eq!(sessions(), 0);
+}
+
+#[tokio::test]
+async fn a_damaged_entry_is_fetched_again() {
+    let server = Server::start(|seen| Answer::file(seen, b"model", "\"v\"")).await;
+    let bench = Bench::new();
+    let url = server.url("/m.bin");
+    let path = bench.fetch(&url).await.unwrap().path;
+    std::fs::remove_file(path.join("m.bin")).unwrap();
+    let again = bench.fetch(&url).await.unwrap();
+    assert!(!again.from_cache);
+    assert_eq!(files(&again), [("m.bin".to_owned(), b"model".to_vec())]);
+    let read_only = std::fs::metadata(again.path.join("m.bin")).unwrap().permissions().readonly();
+    assert!(read_only, "a served file must not be changed by accident");
+}
+
+#[tokio::test]
+async fn equal_content_from_two_places_is_stored_once() {
+    let server = Server::script([Answer::ok("model")]).await;
+    let bench = Bench::new();
+    let one = bench.fetch(&server.url("/x/m.bin")).await.unwrap();
+    let two = bench.fetch(&server.url("/y/m.bin")).await.unwrap();
+    assert_eq!((one.path, one.digest), (two.path, two.digest));
+}
+
+#[tokio::test]
+async fn an_unreachable_source_falls_back_to_the_last_copy() {
+    let up = Arc::new(Mutex::new(true));
+    let state = Arc::clone(&up);
+    let server =
+        Server::start(
+            move |_| if *state.lock().unwrap() { Answer::ok("model") } else { Answer::status(503) },
+        )
+        .await;
+    let url = server.url("/m.bin");
+    let bench = Bench::new();
+    bench.fetch(&url).await.unwrap();
+    *up.lock().unwrap() = false;
+    let stale = bench.fetch(&url).await.unwrap();
+    assert!(stale.stale && stale.from_cache);
+    // Also after a restart.
+    let dir = bench.dir;
+    drop(bench.fetcher);
+    let fetcher = Fetcher::new(config(dir.path(), |_| {})).unwrap();
+    let request = Request::new(Uri::parse(&url).unwrap());
+    assert!(fetcher.fetch(&request, &Silent).await.unwrap().stale);
+    let strict = Fetcher::new(config(dir.path(), |config| config.use_stale = false)).unwrap();
+    assert_eq!(strict.fetch(&request, &Silent).await.unwrap_err().kind(), ErrorKind::Transient);
+    // Another version or other credentials are another request, with no copy to fall back to.
+    let secret = gantry_artifacts::Secret::parse(
+        "{type: http, parameters: {url: 'http://127.0.0.1', bearer_token: t}}",
+    )
+    .unwrap();
+    let other = Request { secret: Some(secret), ..request };
+    assert!(fetcher.fetch(&other, &Silent).await.is_err());
+}

@@ -1,0 +1,127 @@
+//! Sources on this machine.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
+
+use gantry_artifacts::{ErrorKind, Limits};
+
+use crate::{Bench, files, names};
+
+fn write(path: &std::path::Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_is_copied_and_later_edits_do_not_show() {
+    let bench = Bench::new();
+    let source = bench.dir.path().join("source");
+    write(&source.join("model.json"), "one");
+    write(&source.join("sub/data.bin"), "data");
+    let uri = source.to_str().unwrap();
+    let first = bench.fetch(uri).await.unwrap();
+    assert_eq!(names(&first), ["model.json", "sub/data.bin"]);
+    fs::write(source.join("model.json"), "two").unwrap();
+    assert_eq!(fs::read(first.path.join("model.json")).unwrap(), b"one");
+    let second = bench.fetch(&format!("file://{uri}")).await.unwrap();
+    assert_ne!(first.digest, second.digest);
+    assert_eq!(fs::read(second.path.join("model.json")).unwrap(), b"two");
+    bench.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn an_unchanged_source_is_not_copied_again() {
+    let bench = Bench::new();
+    // The files of this crate are older than any test run, unless one was edited this moment.
+    let uri = concat!(env!("CARGO_MANIFEST_DIR"), "/src/uri");
+    let settled = fs::read_dir(uri).unwrap().flatten().all(|entry| {
+        use std::os::unix::fs::MetadataExt as _;
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.metadata().unwrap().ctime() as u64);
+        changed + Duration::from_secs(4) < SystemTime::now()
+    });
+    let first = bench.fetch(uri).await.unwrap();
+    let second = bench.fetch(uri).await.unwrap();
+    assert!(!first.from_cache && first.digest == second.digest);
+    assert!(second.from_cache || !settled, "sizes, times and inodes are known");
+}
+
+#[tokio::test]
+async fn one_file_and_versions() {
+    let bench = Bench::new();
+    let root = bench.dir.path().join("m");
+    write(&root.join("model-settings.json"), "{}");
+    write(&root.join("1/model.bin"), "1");
+    write(&root.join("2/model.bin"), "2");
+    let uri = root.to_str().unwrap();
+    assert_eq!(names(&bench.fetch(uri).await.unwrap()), ["2/model.bin", "model-settings.json"]);
+    assert_eq!(names(&bench.version(uri, 1).await.unwrap()), ["1/model.bin", "model-settings.json"]);
+    assert!(bench.version(uri, 5).await.unwrap_err().to_string().contains("present are 1, 2"));
+    let one = root.join("1/model.bin");
+    assert_eq!(
+        files(&bench.fetch(one.to_str().unwrap()).await.unwrap()),
+        [("model.bin".to_owned(), b"1".to_vec())]
+    );
+    let error = bench.version(one.to_str().unwrap(), 1).await.unwrap_err();
+    assert!(error.to_string().contains("is one file"), "{error}");
+}
+
+#[tokio::test]
+async fn refused_local_sources() {
+    let bench =
+        Bench::with(|config| config.limits = Limits { bytes: 1000, files: 4, depth: 3, ..Limits::default() });
+    let dir = bench.dir.path();
+    write(&dir.join("many/a/1"), "x");
+    for i in 0..6 {
+        write(&dir.join(format!("many/{i}.txt")), "x");
+    }
+    write(&dir.join("deep/a/b/c/d"), "x");
+    write(&dir.join("big/a"), &"x".repeat(2000));
+    write(&dir.join("zero/a"), "");
+    fs::create_dir_all(dir.join("none")).unwrap();
+    fs::create_dir_all(dir.join("loop")).unwrap();
+    symlink(dir.join("loop"), dir.join("loop/again")).unwrap();
+    fs::create_dir_all(dir.join("broken")).unwrap();
+    symlink("/nonexistent/target", dir.join("broken/link")).unwrap();
+    let socket = dir.join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (name, part, kind) in [
+        ("missing", "cannot read the local source", ErrorKind::Permanent),
+        ("many", "more than 4 files", ErrorKind::TooLarge),
+        ("deep", "deeper than 3", ErrorKind::Permanent),
+        ("big", "more than 1000 bytes", ErrorKind::TooLarge),
+        ("zero", "is empty", ErrorKind::Permanent),
+        ("none", "is empty", ErrorKind::Permanent),
+        ("loop", "deeper than 3", ErrorKind::Permanent),
+        ("broken", "cannot read", ErrorKind::Permanent),
+        ("socket", "pipe, socket or device", ErrorKind::Permanent),
+    ] {
+        let error = bench.fetch(dir.join(name).to_str().unwrap()).await.expect_err(name);
+        assert!(error.to_string().contains(part) && error.kind() == kind, "{name}: {error}");
+    }
+    bench.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn allowed_roots_cannot_be_left() {
+    let outside = tempfile::tempdir().unwrap();
+    write(&outside.path().join("secret/key"), "s");
+    let inside = tempfile::tempdir().unwrap();
+    write(&inside.path().join("ok/model"), "m");
+    write(&inside.path().join("mounted/..data/model"), "m");
+    symlink("..data/model", inside.path().join("mounted/model")).unwrap();
+    symlink(outside.path().join("secret"), inside.path().join("link")).unwrap();
+    write(&inside.path().join("mixed/model"), "m");
+    symlink(outside.path().join("secret/key"), inside.path().join("mixed/key")).unwrap();
+    let roots = vec![inside.path().to_owned()];
+    let bench = Bench::with(|config| config.local_roots = Some(roots));
+    let at = |path: &str| format!("{}/{path}", inside.path().display());
+    assert_eq!(bench.fetch(&at("ok")).await.unwrap().bytes, 1);
+    assert_eq!(names(&bench.fetch(&at("mounted")).await.unwrap()), ["..data/model", "model"]);
+    let escape = format!("ok/../../{}/secret", outside.path().file_name().unwrap().to_str().unwrap());
+    for path in ["link", "mixed", &escape] {
+        let error = bench.fetch(&at(path)).await.expect_err(path);
+        assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
+    }
+    assert_eq!(bench.fetch("/etc").await.unwrap_err().kind(), ErrorKind::Denied);
+}
