@@ -4,10 +4,10 @@ use std::fmt;
 
 /// Exit codes. They are documented in `docs/cli.md`; scripts rely on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// Something failed for a reason that has no code of its own.
     Failed = 1,
-    /// The command line or a file is wrong; nothing was done.
+    /// The command line, a file or a request's data is wrong; nothing was done.
     Usage = 2,
     /// There is no such object.
     NotFound = 3,
@@ -21,27 +21,42 @@ pub enum Exit {
 
 /// Why a command failed.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// For the shell.
-    pub exit: Exit,
-    /// For the person: what is wrong, and what to do.
-    pub message: String,
+    pub(crate) exit: Exit,
+    /// For the person: what is wrong, and what to do. Empty when everything has been said already.
+    pub(crate) message: String,
 }
 
 impl Failure {
     /// A failure with a code.
-    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into() }
     }
 
+    /// Something failed for a reason that has no code of its own.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
     /// The command line or a file is wrong.
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
     /// Something cannot be reached.
-    pub fn unavailable(message: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(Exit::Unavailable, message)
+    }
+
+    /// There is no such object.
+    pub(crate) fn not_found(what: impl fmt::Display) -> Self {
+        Self::new(Exit::NotFound, format!("{what} is not known"))
+    }
+
+    /// A failure whose words have been printed already.
+    pub(crate) const fn said(exit: Exit) -> Self {
+        Self { exit, message: String::new() }
     }
 }
 

@@ -23,6 +23,6 @@ mod trees;
 
 pub use detect::{DetectError, FORMATS, Format, detect};
 pub use model::{InferenceError, LoadError, Model};
-pub use runtime::{Config, ModelInfo, Runtime};
+pub use runtime::{Config, ModelInfo, Runtime, Usage};
 pub use serve::{ServeError, serve};
 pub use settings::{Settings, SettingsError};

@@ -47,6 +47,17 @@ pub struct ModelInfo {
     pub memory_bytes: usize,
 }
 
+/// What a model has done so far.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    /// Counts and sums.
+    pub statistics: gantry_oip::ModelStatistics,
+    /// The time within which half of the requests were answered.
+    pub p50: Option<std::time::Duration>,
+    /// The time within which 99 of 100 requests were answered.
+    pub p99: Option<std::time::Duration>,
+}
+
 type Models = HashMap<String, Arc<Loaded>>;
 
 /// The inference server, in this process.
@@ -113,6 +124,16 @@ impl Runtime {
         let mut all: Vec<_> = self.read().values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// What each model has done so far.
+    pub fn usage(&self) -> Vec<Usage> {
+        let usage = |m: &Arc<Loaded>| Usage {
+            statistics: m.statistics.report(&m.name, &m.version),
+            p50: m.statistics.quantile(0.5),
+            p99: m.statistics.quantile(0.99),
+        };
+        self.all().iter().map(usage).collect()
     }
 
     /// Memory that all models take together.

@@ -2,7 +2,7 @@
 
 use gantry_oip::{Duration as Spent, ModelStatistics};
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -23,6 +23,42 @@ impl Counter {
     }
 }
 
+/// How long requests took: two buckets for each doubling, from a microsecond to days.
+#[derive(Debug)]
+struct Histogram([AtomicU32; Self::BUCKETS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU32::new(0)))
+    }
+}
+
+impl Histogram {
+    const BUCKETS: usize = 76;
+    const FIRST: f64 = 1e-6;
+
+    fn add(&self, took: Duration) {
+        let doublings = (took.as_secs_f64() / Self::FIRST).max(1.0).log2();
+        let bucket = ((doublings * 2.0) as usize).min(Self::BUCKETS - 1);
+        if let Some(count) = self.0.get(bucket) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The time within which a share of the requests was answered.
+    fn quantile(&self, share: f64) -> Option<Duration> {
+        let counts: Vec<u64> = self.0.iter().map(|c| u64::from(c.load(Relaxed))).collect();
+        let rank = (counts.iter().sum::<u64>() as f64 * share).ceil();
+        let mut seen = 0;
+        let bucket = counts.iter().position(|c| {
+            seen += c;
+            seen > 0 && seen as f64 >= rank
+        })?;
+        // The middle of the bucket.
+        Some(Duration::from_secs_f64(Self::FIRST * 2f64.powf(bucket as f64 / 2.0 + 0.25)))
+    }
+}
+
 /// What one model has done.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
@@ -32,6 +68,7 @@ pub(crate) struct Statistics {
     success: Counter,
     fail: Counter,
     infer: Counter,
+    times: Histogram,
     /// Nanoseconds that a row takes, as of late.
     row_ns: AtomicU64,
 }
@@ -52,6 +89,7 @@ impl Statistics {
 
     /// A request answered.
     pub(crate) fn answered(&self, ok: bool, took: Duration) {
+        self.times.add(took);
         if ok {
             self.success.add(took);
         } else {
@@ -67,6 +105,11 @@ impl Statistics {
         (row > 0).then(|| Duration::from_nanos(row.saturating_mul((rows as u64).max(1))))
     }
 
+    /// The time within which a share of the requests was answered; `None` before the first.
+    pub(crate) fn quantile(&self, share: f64) -> Option<Duration> {
+        self.times.quantile(share)
+    }
+
     pub(crate) fn report(&self, name: &str, version: &str) -> ModelStatistics {
         ModelStatistics {
             name: name.to_owned(),
@@ -79,5 +122,36 @@ impl Statistics {
             compute_infer: self.infer.get(),
             ..ModelStatistics::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_near_the_truth() {
+        let statistics = Statistics::default();
+        assert_eq!(statistics.quantile(0.5), None);
+        for ms in 1..=1000 {
+            statistics.answered(true, Duration::from_millis(ms));
+        }
+        for (share, truth) in [(0.5, 0.5), (0.99, 0.99)] {
+            let found = statistics.quantile(share).unwrap().as_secs_f64();
+            assert!((found / truth).abs().log2().abs() < 0.5, "{share}: {found}");
+        }
+        statistics.answered(true, Duration::ZERO);
+        statistics.answered(true, Duration::MAX);
+    }
+
+    #[test]
+    fn a_model_that_turns_slow_is_found_out_at_once() {
+        let statistics = Statistics::default();
+        for _ in 0..100 {
+            statistics.ran(1, Duration::from_micros(2));
+        }
+        assert!(statistics.estimate(1).unwrap() < Duration::from_micros(5));
+        statistics.ran(1, Duration::from_millis(10));
+        assert!(statistics.estimate(1).unwrap() > Duration::from_millis(4));
     }
 }

@@ -1,0 +1,201 @@
+//! The scheduler, with a deadline on every call and words for every refusal.
+
+use super::Address;
+use crate::{
+    args::Global,
+    failure::{Exit, Failure},
+    reference::Reference,
+};
+use gantry_api::Kind;
+use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
+use std::{future::Future, time::Duration};
+use tonic::{
+    Code, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+
+/// Who we are to the scheduler.
+const SUBSCRIBER: &str = "gantry-cli";
+/// Largest message that is taken: a model's definition is small, but a server may hold many replicas.
+const LARGEST: usize = 64 << 20;
+
+/// A connection to the scheduler.
+#[derive(Clone, Debug)]
+pub(crate) struct Scheduler {
+    address: Address,
+    deadline: Duration,
+    client: SchedulerClient<Channel>,
+}
+
+impl Scheduler {
+    /// Connects; fails at once when nobody listens.
+    pub(crate) async fn connect(global: &Global) -> Result<Self, Failure> {
+        let address = Address::parse(&global.scheduler(), 9004, "--scheduler")?;
+        let deadline = global.call_timeout();
+        let endpoint = Endpoint::from_shared(address.url())
+            .map_err(|e| Failure::usage(format!("--scheduler {address}: {e}")))?
+            .connect_timeout(deadline)
+            .http2_keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(10));
+        let channel = endpoint.connect().await.map_err(|_| {
+            Failure::unavailable(format!(
+                "no scheduler answers at {address}: start one with `gantry up`, or name another with --scheduler"
+            ))
+        })?;
+        Ok(Self { address, deadline, client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST) })
+    }
+
+    /// Models as they are now, by name.
+    pub(crate) async fn models(&self, all_versions: bool) -> Result<Vec<pb::ModelStatusResponse>, Failure> {
+        self.model_status(None, all_versions).await.map_err(|s| self.failure(&s))
+    }
+
+    /// One model, if it is known; also one that was deleted.
+    pub(crate) async fn model(
+        &self,
+        name: &str,
+        all_versions: bool,
+    ) -> Result<Option<pb::ModelStatusResponse>, Failure> {
+        match self.model_status(Some(name), all_versions).await {
+            Ok(found) => Ok(found.into_iter().next()),
+            Err(status) if is_unknown(&status) => Ok(None),
+            Err(status) => Err(self.failure(&status)),
+        }
+    }
+
+    /// Servers as they are now, by name.
+    pub(crate) async fn servers(&self) -> Result<Vec<pb::ServerStatusResponse>, Failure> {
+        self.server_status(None).await.map_err(|s| self.failure(&s))
+    }
+
+    /// One server, if it is known.
+    pub(crate) async fn server(&self, name: &str) -> Result<Option<pb::ServerStatusResponse>, Failure> {
+        match self.server_status(Some(name)).await {
+            Ok(found) => Ok(found.into_iter().next()),
+            Err(status) if is_unknown(&status) => Ok(None),
+            Err(status) => Err(self.failure(&status)),
+        }
+    }
+
+    /// Every change of a model from now on, after the state of each.
+    pub(crate) async fn watch_models(&self) -> Result<Changes<pb::ModelStatusResponse>, Failure> {
+        let request =
+            pb::ModelSubscriptionRequest { subscriber_name: SUBSCRIBER.into(), is_model_gateway: false };
+        let mut client = self.client.clone();
+        let stream = self.call(client.subscribe_model_status(request)).await.map_err(|s| self.failure(&s))?;
+        Ok(Changes { scheduler: self.clone(), stream: stream.into_inner() })
+    }
+
+    /// Every change of a server from now on, after the state of each.
+    pub(crate) async fn watch_servers(&self) -> Result<Changes<pb::ServerStatusResponse>, Failure> {
+        let request = pb::ServerSubscriptionRequest { subscriber_name: SUBSCRIBER.into() };
+        let mut client = self.client.clone();
+        let stream = self.call(client.subscribe_server_status(request)).await.map_err(|s| self.failure(&s))?;
+        Ok(Changes { scheduler: self.clone(), stream: stream.into_inner() })
+    }
+
+    /// Asks for a model.
+    pub(crate) async fn load(&self, model: pb::Model) -> Result<(), Failure> {
+        let mut client = self.client.clone();
+        let request = pb::LoadModelRequest { model: Some(model) };
+        self.call(client.load_model(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+    }
+
+    /// Asks for servers.
+    pub(crate) async fn expect(&self, server: pb::ServerNotify) -> Result<(), Failure> {
+        let mut client = self.client.clone();
+        let request = pb::ServerNotifyRequest { servers: vec![server], is_first_sync: false };
+        self.call(client.server_notify(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+    }
+
+    /// Deletes an object.
+    pub(crate) async fn delete(&self, what: &Reference) -> Result<(), Failure> {
+        match what.kind {
+            Kind::Model => {
+                let mut client = self.client.clone();
+                let model = pb::ModelReference { name: what.name.clone(), version: None };
+                let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
+                self.call(client.unload_model(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+            }
+            Kind::Server => {
+                let server = pb::ServerNotify { name: what.name.clone(), shared: true, ..Default::default() };
+                self.expect(server).await
+            }
+        }
+    }
+
+    async fn model_status(
+        &self,
+        name: Option<&str>,
+        all_versions: bool,
+    ) -> Result<Vec<pb::ModelStatusResponse>, Status> {
+        let mut client = self.client.clone();
+        let request = pb::ModelStatusRequest {
+            subscriber_name: SUBSCRIBER.into(),
+            model: name.map(|n| pb::ModelReference { name: n.to_owned(), version: None }),
+            all_versions,
+        };
+        self.call(async { collect(client.model_status(request).await?.into_inner()).await }).await
+    }
+
+    async fn server_status(&self, name: Option<&str>) -> Result<Vec<pb::ServerStatusResponse>, Status> {
+        let mut client = self.client.clone();
+        let name = name.map(str::to_owned);
+        let request = pb::ServerStatusRequest { subscriber_name: SUBSCRIBER.into(), name };
+        self.call(async { collect(client.server_status(request).await?.into_inner()).await }).await
+    }
+
+    async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let late = || Status::deadline_exceeded("");
+        tokio::time::timeout(self.deadline, call).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    fn failure(&self, status: &Status) -> Failure {
+        let address = &self.address;
+        match status.code() {
+            Code::DeadlineExceeded if status.message().is_empty() => Failure::new(
+                Exit::Timeout,
+                format!("the scheduler at {address} did not answer within {:?}", self.deadline),
+            ),
+            Code::DeadlineExceeded => Failure::new(Exit::Timeout, status.message()),
+            Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+                Failure::new(Exit::Refused, status.message())
+            }
+            Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
+                "the scheduler at {address} broke off: {}",
+                if status.message().is_empty() { "the connection ended" } else { status.message() }
+            )),
+            code => Failure::failed(format!("the scheduler at {address} answered {code}: {}", status.message())),
+        }
+    }
+}
+
+/// A name that is not known is refused like any other request that cannot be met.
+fn is_unknown(status: &Status) -> bool {
+    matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
+}
+
+async fn collect<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Status> {
+    let mut all = Vec::new();
+    while let Some(one) = stream.message().await? {
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// A subscription.
+pub(crate) struct Changes<T> {
+    scheduler: Scheduler,
+    stream: Streaming<T>,
+}
+
+impl<T> Changes<T> {
+    /// The next change. It has no deadline: nothing may happen for as long as it likes.
+    pub(crate) async fn next(&mut self) -> Result<T, Failure> {
+        match self.stream.message().await {
+            Ok(Some(change)) => Ok(change),
+            Ok(None) => Err(self.scheduler.failure(&Status::unavailable("it is stopping"))),
+            Err(status) => Err(self.scheduler.failure(&status)),
+        }
+    }
+}

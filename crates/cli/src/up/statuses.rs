@@ -1,0 +1,56 @@
+//! Watching what becomes of the models, over the scheduler's gRPC.
+
+use gantry_proto::scheduler::{
+    ModelStatusResponse, ModelSubscriptionRequest, model_status::ModelState, scheduler_client::SchedulerClient,
+};
+use std::collections::BTreeMap;
+use tonic::{Status, Streaming, transport::Channel};
+
+/// How a model fares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// On its way.
+    Pending,
+    /// Serving.
+    Ready,
+    /// It will not serve until something changes.
+    Failed(String),
+}
+
+/// The fate of every model that is not deleted.
+pub(crate) struct Statuses {
+    stream: Streaming<ModelStatusResponse>,
+    pub(crate) known: BTreeMap<String, Fate>,
+}
+
+impl Statuses {
+    pub(crate) async fn open(client: &mut SchedulerClient<Channel>) -> Result<Self, Status> {
+        let request = ModelSubscriptionRequest { subscriber_name: "gantry up".into(), is_model_gateway: false };
+        let stream = client.subscribe_model_status(request).await?.into_inner();
+        Ok(Self { stream, known: BTreeMap::new() })
+    }
+
+    /// Waits for the next change; `None` when the scheduler is gone.
+    pub(crate) async fn next(&mut self) -> Option<String> {
+        let status = self.stream.message().await.ok()??;
+        let name = status.model_name;
+        if status.deleted {
+            self.known.remove(&name);
+            return Some(name);
+        }
+        let state = status.versions.first().and_then(|v| v.state.clone()).unwrap_or_default();
+        let fate = match state.state() {
+            ModelState::ModelAvailable | ModelState::ModelScaledDown => Fate::Ready,
+            ModelState::ModelFailed | ModelState::ScheduleFailed | ModelState::ModelTerminateFailed => {
+                Fate::Failed(state.reason)
+            }
+            _ => Fate::Pending,
+        };
+        self.known.insert(name.clone(), fate);
+        Some(name)
+    }
+
+    pub(crate) fn settled(&self) -> bool {
+        self.known.values().all(|fate| *fate != Fate::Pending)
+    }
+}
