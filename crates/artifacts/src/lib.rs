@@ -11,6 +11,8 @@ mod digest;
 mod download;
 mod error;
 mod fetch;
+#[doc(hidden)]
+pub mod fuzz;
 mod hf;
 mod local;
 mod net;
