@@ -4,6 +4,9 @@ use gantry_artifacts::{Fetched, Fetcher, ProgressSink, Request, Secret, Uri};
 use gantry_proto::scheduler::{ModelSpec, storage_config::Config};
 use std::path::PathBuf;
 
+/// The parameter by which whoever asks for a model tells one content of its source from the next.
+pub const CONTENT: &str = "gantry.content";
+
 /// Where the credentials are that `secretName` stands for.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
@@ -52,6 +55,8 @@ pub(crate) async fn fetch(
             Some(Secret::parse(text).map_err(|e| format!("storageRcloneConfig: {e}"))?)
         }
     };
-    let request = Request { uri, artifact_version: spec.artifact_version, secret };
+    // A version stays what it was, also when its source is edited and this process starts again.
+    let pin = spec.parameters.iter().find(|p| p.name == CONTENT).map(|p| p.value.clone());
+    let request = Request { uri, artifact_version: spec.artifact_version, secret, pin };
     fetcher.fetch(&request, progress).await.map_err(|e| e.to_string())
 }

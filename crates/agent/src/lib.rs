@@ -17,5 +17,5 @@ mod server;
 mod tests;
 
 pub use agent::{Agent, Config};
-pub use artifact::Secrets;
+pub use artifact::{CONTENT, Secrets};
 pub use server::{LoadOrder, Loaded, ModelServer, Observer, Silent};

@@ -146,6 +146,32 @@ async fn a_model_is_fetched_loaded_replaced_and_unloaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn content_that_has_a_name_stays_what_it_was() {
+    let mut world = World::new().await;
+    let place = world.artifact("one", "first");
+    let named = |content: &str| pb::ModelSpec {
+        parameters: vec![pb::ParameterSpec { name: crate::CONTENT.into(), value: content.into() }],
+        ..at(&place)
+    };
+    world.load("a", named("1")).await;
+    world.until("a", ModelState::ModelAvailable).await;
+    std::fs::write(Path::new(&place).join("model.txt"), "second").unwrap();
+    world.load("b", named("1")).await;
+    world.load("c", named("2")).await;
+    // Statuses come in any order: wait for both at once.
+    let mut waiting = vec!["b", "c"];
+    while !waiting.is_empty() {
+        let status = world.statuses.message().await.unwrap().unwrap();
+        let state = status.versions[0].state.clone().unwrap();
+        waiting.retain(|name| *name != status.model_name || state.state() != ModelState::ModelAvailable);
+    }
+    let mut texts: Vec<_> = world.shelf.0.lock().unwrap().clone();
+    texts.sort();
+    let expected = [("a_1", "first"), ("b_1", "first"), ("c_1", "second")];
+    assert_eq!(texts, expected.map(|(n, t)| (n.to_owned(), t.to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_reaches_the_status() {
     let mut world = World::new().await;
     let broken = world.artifact("broken", "broken");

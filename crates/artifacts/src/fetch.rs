@@ -96,18 +96,22 @@ pub struct Request {
     pub artifact_version: Option<u32>,
     /// The credentials that `secretName` stands for; without it the environment is used.
     pub secret: Option<Secret>,
+    /// A name for the content as it is now. What was once fetched under it is what it stands for, also when the
+    /// source has changed since.
+    pub pin: Option<String>,
 }
 
 impl Request {
     /// The newest version of a source, with credentials from the environment.
     pub fn new(uri: Uri) -> Self {
-        Self { uri, artifact_version: None, secret: None }
+        Self { uri, artifact_version: None, secret: None, pin: None }
     }
 
     /// What makes two requests the same; never shown, since it may contain a signed query.
     fn key(&self) -> String {
         let secret = self.secret.as_ref().map(Secret::fingerprint).unwrap_or_default();
-        format!("{}\n{:?}\n{secret}", self.uri.identity(), self.artifact_version)
+        let pin = self.pin.as_deref().map(|pin| format!("\n{pin}")).unwrap_or_default();
+        format!("{}\n{:?}\n{secret}{pin}", self.uri.identity(), self.artifact_version)
     }
 }
 

@@ -30,6 +30,11 @@ impl Shared {
         progress: &dyn ProgressSink,
     ) -> Result<Got, FetchError> {
         let place = request.uri.to_string();
+        if request.pin.is_some()
+            && let Some(got) = self.last_copy(key).await
+        {
+            return Ok(got);
+        }
         if let Uri::Local(path) = &request.uri {
             return self.fetch_local(path.clone(), request.artifact_version, key, progress).await;
         }

@@ -72,6 +72,11 @@ pub trait Model: Send + Sync {
     fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError>;
 }
 
+/// A file's name without its place, which is somewhere in a cache and tells nobody anything.
+pub(crate) fn shown(file: &Path) -> String {
+    file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Loads whatever model is at a path: a file, or a directory with one.
 pub(crate) fn load(path: &Path, settings: &Settings) -> Result<Box<dyn Model>, LoadError> {
     let (file, format) = crate::detect(path)?;

@@ -13,7 +13,7 @@ impl OnnxModel {
     pub(crate) fn load(file: &Path, settings: &Settings) -> Result<Self, LoadError> {
         let options = Options { threads: settings.threads, ..Options::default() };
         let session = Session::load(file, &options)
-            .map_err(|e| LoadError::Invalid { file: file.display().to_string(), reason: e.to_string() })?;
+            .map_err(|e| LoadError::Invalid { file: crate::model::shown(file), reason: e.to_string() })?;
         Ok(Self { session })
     }
 }

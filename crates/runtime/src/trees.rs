@@ -20,7 +20,7 @@ pub(crate) struct TreeModel {
 
 impl TreeModel {
     pub(crate) fn load(file: &Path, format: Format, settings: &Settings) -> Result<Self, LoadError> {
-        let name = || file.display().to_string();
+        let name = || crate::model::shown(file);
         let io = |source| LoadError::Io { file: name(), source };
         let invalid = |reason: String| LoadError::Invalid { file: name(), reason };
         let size = std::fs::metadata(file).map_err(io)?.len();

@@ -2,6 +2,7 @@
 
 use super::fingerprint;
 use crate::failure::Failure;
+use gantry_agent::CONTENT;
 use gantry_api::{Kind, Model, Object, ParameterSpec, Parsed, Problem, model_of_file, parse};
 use std::{
     collections::BTreeMap,
@@ -10,8 +11,6 @@ use std::{
 
 /// A Model's annotation with example data for its first input, for the line that can be pasted.
 const EXAMPLE: &str = "gantry.dev/example";
-/// The parameter that tells one content of a local file from the next: a new content is a new version.
-const CONTENT: &str = "gantry.content";
 
 /// The paths that were given.
 #[derive(Clone, Debug)]

@@ -120,6 +120,8 @@ pub struct Model {
     pub deleted: bool,
     /// The last change of its route.
     pub route_sequence: u64,
+    /// Why nothing can be routed to, as gateways were last told.
+    pub(super) told: Option<String>,
 }
 
 /// The state of a version as a whole. The numbers are the contract's.

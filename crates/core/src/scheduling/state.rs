@@ -58,7 +58,7 @@ impl State {
             if !deleted {
                 state.index.waiting.insert(name.clone());
             }
-            state.models.insert(name, Model { versions, deleted, route_sequence: 0 });
+            state.models.insert(name, Model { versions, deleted, route_sequence: 0, told: None });
         }
         for (name, expected, shared, namespace) in servers {
             let server =
@@ -144,7 +144,7 @@ impl State {
             }
             let route_sequence = self.models.get(&name).map_or(0, |m| m.route_sequence);
             let versions = vec![Version::new(first(), definition, now)];
-            self.models.insert(name.clone(), Model { versions, deleted: false, route_sequence });
+            self.models.insert(name.clone(), Model { versions, deleted: false, route_sequence, told: None });
             fx.store_models.insert(name.clone());
             self.settle(&name, now, fx);
             return Ok(());
@@ -476,9 +476,17 @@ impl State {
             .iter()
             .flat_map(|v| v.replicas.values())
             .any(|r| r.awaits == 0 && awaits_routes(r.state));
-        if !pending && !fx.routes.contains(name) {
+        // Whoever asks for a model that nothing serves is told why: when that changes, gateways have to know.
+        let routed = model.versions.iter().any(|v| v.count(ReplicaState::is_routed) > 0);
+        let tell = match model.latest() {
+            Some(latest) if !routed && !model.deleted => Some(model.summary(latest).reason),
+            _ => None,
+        };
+        let news = tell != model.told;
+        if !pending && !news && !fx.routes.contains(name) {
             return;
         }
+        model.told = tell;
         self.sequence += 1;
         model.route_sequence = self.sequence;
         for replica in model.versions.iter_mut().flat_map(|v| v.replicas.values_mut()) {

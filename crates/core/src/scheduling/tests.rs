@@ -245,6 +245,23 @@ fn why_a_model_is_not_placed() {
 }
 
 #[test]
+fn gateways_are_told_why_nothing_serves_a_model() {
+    let mut world = World::new();
+    let effects = world.load(definition("m", 1, 1)).unwrap();
+    assert!(effects.routes.contains("m"), "no server has joined");
+    let s = id("s", 0);
+    world.agents.insert(s.clone(), Agent { memory: 100, ..Agent::default() });
+    let joined =
+        Command::ReplicaJoined { id: s.clone(), replica: replica(100), shared: true, loaded: vec![] };
+    assert!(world.apply(joined).unwrap().routes.contains("m"), "it is being loaded");
+    let order = world.agents.get_mut(&s).unwrap().orders.pop_front().unwrap();
+    let event = ReplicaEvent::LoadFailed { reason: "no such file".into() };
+    let failed = Command::ReplicaReported { id: s, model: order.model, version: 1, event, memory_free: 100 };
+    assert!(world.apply(failed.clone()).unwrap().routes.contains("m"), "it could not be loaded");
+    assert!(world.apply(failed).unwrap().routes.is_empty(), "nothing is new");
+}
+
+#[test]
 fn a_model_with_a_floor_is_placed_in_part_and_grows() {
     let mut world = World::new();
     world.join(&id("s", 0), 100);
