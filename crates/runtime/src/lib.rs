@@ -21,6 +21,9 @@ mod settings;
 mod statistics;
 mod trees;
 
+#[cfg(test)]
+mod tests;
+
 pub use detect::{DetectError, FORMATS, Format, detect};
 pub use model::{InferenceError, LoadError, Model};
 pub use runtime::{Config, ModelInfo, Runtime, Usage};
