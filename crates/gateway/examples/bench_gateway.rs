@@ -1,0 +1,53 @@
+//! A gateway alone, for measuring: models `m0`, `m1`, … on a replica at a port, or in the process.
+//!
+//! `cargo run --release -p gantry-gateway --example bench_gateway -- PORT WORKERS MODELS [UPSTREAM_PORT]`
+
+#![allow(clippy::print_stdout, reason = "a program for measurements tells where it listens")]
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use gantry_gateway::{Config, Gateway};
+use gantry_oip::server::{InferenceServer, Reply, json};
+use gantry_proto::gantry::{Endpoint, Route, RouteEvent, RouteVersion, route_event::Event};
+use http::{Request, Response, StatusCode};
+use std::{error::Error, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+const ANSWER: &[u8] = br#"{"model_name":"iris_1","model_version":"1","outputs":[{"name":"label","shape":[1],"datatype":"INT64","data":[0]}]}"#;
+
+struct AtOnce;
+
+impl InferenceServer for AtOnce {
+    fn call(&self, _: Request<Bytes>) -> BoxFuture<'_, Response<Reply>> {
+        Box::pin(std::future::ready(json(StatusCode::OK, Bytes::from_static(ANSWER))))
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default: u32| -> Result<u32, Box<dyn Error>> {
+        Ok(arguments.next().map_or(Ok(default), |a| a.parse())?)
+    };
+    let (port, workers, models, upstream) = (number(0)?, number(1)?, number(1)?, number(0)?);
+    let listen = format!("127.0.0.1:{port}").parse()?;
+    let gateway = Gateway::bind(Config { listen, workers: workers as usize, ..Config::default() })?;
+    if upstream == 0 {
+        gateway.register_local("s", 0, Arc::new(AtOnce));
+    }
+    let endpoint = Endpoint {
+        server: "s".into(),
+        replica: 0,
+        host: "127.0.0.1".into(),
+        http_port: upstream,
+        grpc_port: upstream,
+    };
+    for i in 0..models {
+        let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint.clone()] };
+        let route = Route { model: format!("m{i}"), versions: vec![version], reason: String::new() };
+        gateway.routes().apply(RouteEvent { epoch: 1, event: Some(Event::Upsert(route)), sequence: 0 });
+    }
+    println!("{}", gateway.local_addr());
+    gateway.serve(CancellationToken::new()).await?;
+    Ok(())
+}

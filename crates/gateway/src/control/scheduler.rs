@@ -1,0 +1,114 @@
+//! The repository of the protocol, by way of the scheduler's gRPC.
+
+use super::Control;
+use futures::future::BoxFuture;
+use gantry_oip::{Code, Error, IndexEntry};
+use gantry_proto::scheduler::{
+    LoadModelRequest, ModelReference, ModelStatusRequest, ModelStatusResponse, ModelVersionStatus,
+    UnloadModelRequest, model_status::ModelState, scheduler_client::SchedulerClient,
+};
+use std::time::Duration;
+use tonic::{Status, transport::Channel};
+
+/// How long the scheduler may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Asks a scheduler.
+pub struct SchedulerControl {
+    client: SchedulerClient<Channel>,
+}
+
+impl SchedulerControl {
+    /// Asks the scheduler behind this channel.
+    pub fn new(channel: Channel) -> Self {
+        Self { client: SchedulerClient::new(channel) }
+    }
+
+    async fn status(&self, model: Option<&str>) -> Result<Vec<ModelStatusResponse>, Error> {
+        let mut request = tonic::Request::new(ModelStatusRequest {
+            subscriber_name: "gateway".into(),
+            model: model.map(|name| ModelReference { name: name.to_owned(), version: None }),
+            all_versions: false,
+        });
+        request.set_timeout(DEADLINE);
+        let mut stream =
+            self.client.clone().model_status(request).await.map_err(|s| failed(&s))?.into_inner();
+        let mut all = Vec::new();
+        while let Some(one) = stream.message().await.map_err(|s| failed(&s))? {
+            all.push(one);
+        }
+        Ok(all)
+    }
+}
+
+impl Control for SchedulerControl {
+    fn index(&self, ready_only: bool) -> BoxFuture<'_, Result<Vec<IndexEntry>, Error>> {
+        Box::pin(async move {
+            let mut entries: Vec<IndexEntry> = self
+                .status(None)
+                .await?
+                .iter()
+                .filter(|m| !m.deleted)
+                .filter_map(|m| m.versions.last().map(|v| entry(&m.model_name, v)))
+                .filter(|e| !ready_only || e.state == "READY")
+                .collect();
+            entries.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(entries)
+        })
+    }
+
+    fn load<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let known = self.status(Some(model)).await?;
+            let definition =
+                known.into_iter().flat_map(|m| m.versions).filter_map(|v| v.model_defn).next_back();
+            let Some(definition) = definition else {
+                return Err(Error::not_found(format!(
+                    "there is no model {model:?}: apply a Model with its storageUri first"
+                )));
+            };
+            let mut request = tonic::Request::new(LoadModelRequest { model: Some(definition) });
+            request.set_timeout(DEADLINE);
+            self.client.clone().load_model(request).await.map_err(|s| failed(&s))?;
+            Ok(())
+        })
+    }
+
+    fn unload<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let mut request = tonic::Request::new(UnloadModelRequest {
+                model: Some(ModelReference { name: model.to_owned(), version: None }),
+                kubernetes_meta: None,
+            });
+            request.set_timeout(DEADLINE);
+            self.client.clone().unload_model(request).await.map_err(|s| failed(&s))?;
+            Ok(())
+        })
+    }
+}
+
+/// A scheduler's refusal in the words of the protocol. That it cannot be reached is told apart: serving goes on.
+fn failed(status: &Status) -> Error {
+    let code = Code::from_grpc(u8::try_from(i32::from(status.code())).unwrap_or(2));
+    if code == Code::Unavailable {
+        return Error::unavailable("the scheduler cannot be reached; models that are served stay served", 5);
+    }
+    Error::new(code, status.message())
+}
+
+fn entry(model: &str, version: &ModelVersionStatus) -> IndexEntry {
+    let (state, reason) =
+        version.state.as_ref().map_or((ModelState::Unknown, ""), |s| (s.state(), s.reason.as_str()));
+    let state = match state {
+        ModelState::ModelAvailable => "READY",
+        ModelState::ModelProgressing | ModelState::ModelCreate => "LOADING",
+        ModelState::ModelTerminating | ModelState::ModelTerminate => "UNLOADING",
+        _ => "UNAVAILABLE",
+    };
+    IndexEntry {
+        name: model.to_owned(),
+        version: version.version.to_string(),
+        state: state.to_owned(),
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,5 @@
+//! Decisions of the data plane as pure functions: no clock, no randomness, no IO.
+
+pub mod balance;
+pub mod breaker;
+pub mod retry;

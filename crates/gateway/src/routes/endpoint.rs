@@ -1,0 +1,155 @@
+//! The replicas behind the routes.
+
+use crate::{
+    decide::breaker::{Breaker, Outcome},
+    metrics::{EndpointMetrics, Metrics},
+};
+use arc_swap::ArcSwapOption;
+use gantry_oip::server::InferenceServer;
+use gantry_proto::gantry as pb;
+use http::uri::Authority;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+/// A server in this process.
+pub(crate) struct Local(pub(crate) Arc<dyn InferenceServer>);
+
+/// A replica of a server, shared by all models on it.
+pub(crate) struct Endpoint {
+    /// Never used twice: the workers keep their connections under it.
+    pub(crate) id: u64,
+    pub(crate) server: String,
+    pub(crate) replica: u32,
+    pub(crate) host: String,
+    pub(crate) http_port: u16,
+    pub(crate) grpc_port: u16,
+    pub(crate) grpc_authority: Option<Authority>,
+    pub(crate) in_flight: AtomicUsize,
+    pub(crate) metrics: EndpointMetrics,
+    local: Arc<ArcSwapOption<Local>>,
+    started: Instant,
+    /// Whether the breaker is anything but closed without failures; spares healthy replicas the lock.
+    watched: AtomicBool,
+    breaker: Mutex<Breaker>,
+}
+
+impl Endpoint {
+    pub(crate) fn local(&self) -> Option<Arc<Local>> {
+        self.local.load_full()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the breaker lets a request through.
+    pub(crate) fn usable(&self) -> bool {
+        !self.watched.load(Ordering::Acquire) || self.breaker().allows(self.now())
+    }
+
+    /// Milliseconds until the breaker lets a request try.
+    pub(crate) fn opens_in(&self) -> u64 {
+        self.breaker().next_try().map_or(0, |at| at.saturating_sub(self.now()))
+    }
+
+    pub(super) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.watched.load(Ordering::Acquire) {
+            let now = self.now();
+            let mut breaker = self.breaker();
+            *breaker = breaker.started(now);
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Tells the breaker how a request ended.
+    pub(crate) fn report(&self, outcome: Outcome) {
+        let watched = self.watched.load(Ordering::Acquire);
+        if !watched && outcome != Outcome::Failed {
+            return;
+        }
+        let now = self.now();
+        let mut breaker = self.breaker();
+        *breaker = breaker.ended(outcome, now);
+        self.watched.store(*breaker != Breaker::default(), Ordering::Release);
+        self.metrics.breaker_open.set(i64::from(breaker.next_try().is_some()));
+    }
+
+    fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type LocalSlot = Arc<ArcSwapOption<Local>>;
+
+/// All replicas that are routed to, and the servers in this process.
+#[derive(Default)]
+pub(crate) struct Registry {
+    next: AtomicU64,
+    endpoints: Mutex<HashMap<(String, u32), Weak<Endpoint>>>,
+    locals: Mutex<HashMap<(String, u32), LocalSlot>>,
+}
+
+impl Registry {
+    /// Answers requests for this replica in this process from now on.
+    pub(crate) fn register_local(&self, server: &str, replica: u32, local: Arc<dyn InferenceServer>) {
+        self.slot(server, replica).store(Some(Arc::new(Local(local))));
+    }
+
+    fn slot(&self, server: &str, replica: u32) -> LocalSlot {
+        let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locals.entry((server.to_owned(), replica)).or_default())
+    }
+
+    /// The endpoint for this replica at this address; a new one when the address has changed.
+    pub(super) fn endpoint(&self, wanted: &pb::Endpoint, metrics: &Metrics) -> Arc<Endpoint> {
+        let http_port = u16::try_from(wanted.http_port).unwrap_or(0);
+        let grpc_port = u16::try_from(wanted.grpc_port).unwrap_or(0);
+        let local = self.slot(&wanted.server, wanted.replica);
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (wanted.server.clone(), wanted.replica);
+        if let Some(known) = endpoints.get(&key).and_then(Weak::upgrade)
+            && known.host == wanted.host
+            && known.http_port == http_port
+            && known.grpc_port == grpc_port
+        {
+            return known;
+        }
+        if endpoints.len() > 64 && endpoints.len().is_power_of_two() {
+            endpoints.retain(|_, e| e.strong_count() > 0);
+        }
+        let host = if wanted.host.contains(':') { format!("[{}]", wanted.host) } else { wanted.host.clone() };
+        let endpoint = Arc::new(Endpoint {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            server: wanted.server.clone(),
+            replica: wanted.replica,
+            host: wanted.host.clone(),
+            http_port,
+            grpc_port,
+            grpc_authority: format!("{host}:{grpc_port}").parse().ok(),
+            in_flight: AtomicUsize::new(0),
+            metrics: metrics.endpoint(&wanted.server, wanted.replica),
+            local,
+            started: Instant::now(),
+            watched: AtomicBool::new(false),
+            breaker: Mutex::default(),
+        });
+        endpoints.insert(key, Arc::downgrade(&endpoint));
+        endpoint
+    }
+
+    /// Every replica that is routed to now.
+    pub(crate) fn all(&self) -> Vec<Arc<Endpoint>> {
+        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        endpoints.values().filter_map(Weak::upgrade).collect()
+    }
+}

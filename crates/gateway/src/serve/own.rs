@@ -1,0 +1,226 @@
+//! What the gateway answers itself: its metadata and health, the repository, all statistics, reflection.
+
+use super::{Worker, grpc, read, respond};
+use crate::{body::ResponseBody, control::Control, metrics::Protocol};
+use bytes::Bytes;
+use futures::future::{BoxFuture, join_all};
+use gantry_oip::{
+    Code, Error, ServerMetadata,
+    grpc::{SERVICE, decode_frame, encode_frame},
+    rest, server,
+};
+use gantry_proto::inference as pb;
+use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use hyper::body::Incoming;
+use prost::Message as _;
+use std::{convert::Infallible, sync::Arc};
+use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
+use tower_service::Service;
+
+/// The gateway as the protocol describes a server.
+pub(super) fn metadata() -> ServerMetadata {
+    ServerMetadata {
+        name: "gantry".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        extensions: ["binary_tensor_data", "classification", "model_repository", "statistics"]
+            .map(str::to_owned)
+            .to_vec(),
+    }
+}
+
+type Ready = Box<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<tonic::body::Body>> + Send + Sync>;
+
+/// Services that come ready made.
+pub(super) struct Services {
+    reporter: HealthReporter,
+    health: Ready,
+    reflection: Option<Ready>,
+    reflection_alpha: Option<Ready>,
+}
+
+impl Services {
+    pub(super) fn new() -> Self {
+        use tonic_reflection::server::Builder;
+        let reporter = HealthReporter::new();
+        let health = tonic_health::server::HealthService::from_health_reporter(reporter.clone());
+        let builder = || Builder::configure().register_encoded_file_descriptor_set(gantry_proto::DESCRIPTORS);
+        Self {
+            reporter,
+            health: erase(HealthServer::new(health)),
+            reflection: builder().build_v1().ok().map(erase),
+            reflection_alpha: builder().build_v1alpha().ok().map(erase),
+        }
+    }
+
+    /// Tells those who watch the health whether requests are answered.
+    pub(super) async fn report(&self, ready: bool) {
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", "inference.GRPCInferenceService"] {
+            self.reporter.set_service_status(service, status).await;
+        }
+    }
+}
+
+fn erase<S>(service: S) -> Ready
+where
+    S: Service<Request<Incoming>, Response = Response<tonic::body::Body>, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    Box::new(move |request| {
+        let mut service = service.clone();
+        Box::pin(async move { service.call(request).await.unwrap_or_else(|never| match never {}) })
+    })
+}
+
+impl Worker {
+    /// Health and reflection.
+    pub(super) async fn own_service(&self, parts: Parts, body: Incoming) -> Response<ResponseBody> {
+        let path = parts.uri.path().to_owned();
+        let ready = if path.starts_with("/grpc.health.v1.Health/") {
+            self.own.report(self.shared.routes.is_synced()).await;
+            Some(&self.own.health)
+        } else if path.starts_with("/grpc.reflection.v1.ServerReflection/") {
+            self.own.reflection.as_ref()
+        } else if path.starts_with("/grpc.reflection.v1alpha.ServerReflection/") {
+            self.own.reflection_alpha.as_ref()
+        } else {
+            None
+        };
+        if let Some(ready) = ready {
+            return ready(Request::from_parts(parts, body)).await.map(ResponseBody::Tonic);
+        }
+        let shown: String = path.chars().take(100).collect();
+        let error =
+            Error::new(Code::Unimplemented, format!("there is no method {shown}: the service is {SERVICE}"));
+        respond::error(&error, Protocol::Grpc)
+    }
+
+    pub(super) fn own_metadata() -> Response<ResponseBody> {
+        respond::own(server::json(StatusCode::OK, rest::encode_server_metadata(&metadata())))
+    }
+
+    pub(super) fn own_ready(&self) -> Result<Response<ResponseBody>, Error> {
+        if self.shared.stopping.is_cancelled() {
+            return Err(Error::unavailable("the gateway is stopping", 1));
+        }
+        if self.shared.routes.is_synced() {
+            return Ok(respond::own(Response::default()));
+        }
+        Err(Error::unavailable("the gateway has not heard from the scheduler yet", 1))
+    }
+
+    fn control(&self) -> Result<Arc<Arc<dyn Control>>, Error> {
+        let missing = || Error::new(Code::Unimplemented, "this gateway has no scheduler to ask");
+        self.shared.control.load_full().ok_or_else(missing)
+    }
+
+    pub(super) async fn index(&self, mut body: Incoming) -> Result<Response<ResponseBody>, Error> {
+        let body = read::whole(&mut body, read::SMALL).await?;
+        let ready_only = match body.trim_ascii() {
+            [] => false,
+            json => match serde_json::from_slice::<serde_json::Value>(json) {
+                Ok(serde_json::Value::Object(fields)) => fields.get("ready").is_some_and(|r| r == true),
+                _ => {
+                    return Err(Error::invalid(
+                        "the body must be empty or a JSON object like {\"ready\":true}",
+                    ));
+                }
+            },
+        };
+        let entries = self.control()?.index(ready_only).await?;
+        Ok(respond::own(server::json(StatusCode::OK, rest::encode_index(&entries))))
+    }
+
+    pub(super) async fn load(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
+        self.control()?.load(model).await?;
+        Ok(respond::own(Response::default()))
+    }
+
+    pub(super) async fn unload(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
+        self.control()?.unload(model).await?;
+        Ok(respond::own(Response::default()))
+    }
+
+    pub(super) async fn grpc_index(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let request: pb::RepositoryIndexRequest = self.message(parts, body).await?;
+        let entries = self.control()?.index(request.ready).await?;
+        Ok(grpc::own(&pb::RepositoryIndexResponse { models: entries.iter().map(Into::into).collect() }))
+    }
+
+    pub(super) async fn grpc_load(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let request: pb::RepositoryModelLoadRequest = self.message(parts, body).await?;
+        if !request.parameters.is_empty() {
+            return Err(Error::invalid(
+                "a model is loaded as it was applied: parameters cannot be given here",
+            ));
+        }
+        self.control()?.load(&request.model_name).await?;
+        Ok(grpc::own(&pb::RepositoryModelLoadResponse {}))
+    }
+
+    pub(super) async fn grpc_unload(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let request: pb::RepositoryModelUnloadRequest = self.message(parts, body).await?;
+        self.control()?.unload(&request.model_name).await?;
+        Ok(grpc::own(&pb::RepositoryModelUnloadResponse {}))
+    }
+
+    /// The statistics of all models on the servers in this process; those of others are asked model by model.
+    pub(super) async fn all_statistics(&self) -> Result<Response<ResponseBody>, Error> {
+        let answers = self.ask_locals("/v2/models/stats", Method::GET, Bytes::new()).await;
+        let mut all = Vec::new();
+        for answer in answers {
+            if let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_slice(&answer)
+                && let Some(serde_json::Value::Array(models)) = fields.remove("model_stats")
+            {
+                all.extend(models);
+            }
+        }
+        let body = serde_json::json!({ "model_stats": all }).to_string();
+        Ok(respond::own(server::json(StatusCode::OK, body.into())))
+    }
+
+    pub(super) async fn grpc_all_statistics(&self) -> Result<Response<ResponseBody>, Error> {
+        let path = "/inference.GRPCInferenceService/ModelStatistics";
+        let asked = encode_frame(&pb::ModelStatisticsRequest::default());
+        let mut all = pb::ModelStatisticsResponse::default();
+        for answer in self.ask_locals(path, Method::POST, asked).await {
+            let message = decode_frame(&answer, None, self.shared.config.max_body)?;
+            if let Ok(one) = pb::ModelStatisticsResponse::decode(message) {
+                all.model_stats.extend(one.model_stats);
+            }
+        }
+        Ok(grpc::own(&all))
+    }
+
+    /// Asks every server in this process the same; those that fail are left out.
+    async fn ask_locals(&self, path: &'static str, method: Method, body: Bytes) -> Vec<Bytes> {
+        let locals: Vec<_> = self.shared.routes.registry().all().iter().filter_map(|e| e.local()).collect();
+        let asking = locals.iter().map(|local| {
+            let mut request = Request::new(body.clone());
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = http::Uri::from_static(path);
+            if method == Method::POST {
+                let grpc = http::HeaderValue::from_static("application/grpc");
+                request.headers_mut().insert(header::CONTENT_TYPE, grpc);
+            }
+            local.0.call(request)
+        });
+        let timeout = self.shared.config.request_timeout;
+        let answers = tokio::time::timeout(timeout, join_all(asking)).await.unwrap_or_default();
+        let fine = |r: &Response<server::Reply>| r.status().is_success() && !r.body().data().is_empty();
+        answers.into_iter().filter(fine).map(|r| r.into_body().into_parts().0).collect()
+    }
+}

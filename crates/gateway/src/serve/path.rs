@@ -1,0 +1,195 @@
+//! What a REST path asks for.
+
+use crate::routes::distance;
+use http::Method;
+
+/// A path of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path<'a> {
+    ServerMetadata,
+    Live,
+    Ready,
+    AllStatistics,
+    Model { model: &'a str, ask: Ask<'a> },
+    Index,
+    Load(&'a str),
+    Unload(&'a str),
+    Pipeline,
+}
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask<'a> {
+    Infer,
+    Metadata,
+    Ready,
+    Statistics,
+    /// Further ways to infer that a server may know; passed on as they are.
+    Other(&'a str),
+}
+
+impl<'a> Ask<'a> {
+    /// The end of the path, after the model's name.
+    pub(super) const fn tail(self) -> &'a str {
+        match self {
+            Self::Infer => "/infer",
+            Self::Metadata => "",
+            Self::Ready => "/ready",
+            Self::Statistics => "/stats",
+            Self::Other(tail) => tail,
+        }
+    }
+}
+
+impl<'a> Path<'a> {
+    /// Reads a path; `None` when the protocol has no such path.
+    pub(super) fn parse(path: &'a str) -> Option<Self> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let rest = path.strip_prefix("/v2")?;
+        if let Some(rest) = rest.strip_prefix("/models/") {
+            return Self::model(rest);
+        }
+        Some(match rest {
+            "" => Self::ServerMetadata,
+            "/health/live" => Self::Live,
+            "/health/ready" => Self::Ready,
+            "/repository/index" => Self::Index,
+            _ => {
+                if rest.starts_with("/pipelines/") {
+                    return Some(Self::Pipeline);
+                }
+                let (model, verb) = rest.strip_prefix("/repository/models/")?.split_once('/')?;
+                match verb {
+                    _ if model.is_empty() => return None,
+                    "load" => Self::Load(model),
+                    "unload" => Self::Unload(model),
+                    _ => return None,
+                }
+            }
+        })
+    }
+
+    fn model(rest: &'a str) -> Option<Self> {
+        let end = rest.find('/').unwrap_or(rest.len());
+        let (model, mut tail) = rest.split_at(end);
+        if model.is_empty() {
+            return None;
+        }
+        if let Some(version) = tail.strip_prefix("/versions/") {
+            tail = version.find('/').and_then(|i| version.get(i..)).unwrap_or("");
+        }
+        let ask = match tail {
+            "" if model == "stats" => return Some(Self::AllStatistics),
+            "" => Ask::Metadata,
+            "/infer" => Ask::Infer,
+            "/ready" => Ask::Ready,
+            "/stats" => Ask::Statistics,
+            "/infer_stream" | "/generate" | "/generate_stream" => Ask::Other(tail),
+            _ if tail.starts_with("/infer/") && tail.len() > 7 => Ask::Other(tail),
+            _ => return None,
+        };
+        Some(Self::Model { model, ask })
+    }
+
+    /// The method that the path is called with.
+    pub(super) const fn method(self) -> Method {
+        match self {
+            Self::ServerMetadata
+            | Self::Live
+            | Self::Ready
+            | Self::AllStatistics
+            | Self::Model { ask: Ask::Metadata | Ask::Ready | Ask::Statistics, .. } => Method::GET,
+            Self::Model { .. } | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Pipeline => {
+                Method::POST
+            }
+        }
+    }
+}
+
+/// The path of the protocol that is nearest to one that it does not have.
+pub(super) fn nearest(path: &str) -> &'static str {
+    const PATHS: [&str; 13] = [
+        "/v2",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/stats",
+        "/v2/models/{model}",
+        "/v2/models/{model}/infer",
+        "/v2/models/{model}/ready",
+        "/v2/models/{model}/stats",
+        "/v2/models/{model}/versions/{version}/infer",
+        "/v2/models/{model}/versions/{version}/ready",
+        "/v2/repository/index",
+        "/v2/repository/models/{model}/load",
+        "/v2/repository/models/{model}/unload",
+    ];
+    let cut: String = path.chars().take(100).collect();
+    let given: Vec<&str> = cut.split('/').collect();
+    let cost = |known: &str| {
+        let known: Vec<&str> = known.split('/').collect();
+        let longer = given.len().max(known.len());
+        (0..longer)
+            .map(|i| match (given.get(i), known.get(i)) {
+                (Some(_), Some(k)) if k.starts_with('{') => 1,
+                (Some(g), Some(k)) => distance(g, k),
+                (Some(only), None) | (None, Some(only)) => only.len() + 1,
+                (None, None) => 0,
+            })
+            .sum::<usize>()
+    };
+    PATHS.into_iter().min_by_key(|known| cost(known)).unwrap_or("/v2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_paths_of_the_protocol() {
+        let model = |model, ask| Some(Path::Model { model, ask });
+        for (path, expected) in [
+            ("/v2", Some(Path::ServerMetadata)),
+            ("/v2/", Some(Path::ServerMetadata)),
+            ("/v2/health/live", Some(Path::Live)),
+            ("/v2/health/ready", Some(Path::Ready)),
+            ("/v2/models/stats", Some(Path::AllStatistics)),
+            ("/v2/models/iris", model("iris", Ask::Metadata)),
+            ("/v2/models/iris/", model("iris", Ask::Metadata)),
+            ("/v2/models/iris/infer", model("iris", Ask::Infer)),
+            ("/v2/models/iris/versions/3/infer", model("iris", Ask::Infer)),
+            ("/v2/models/iris/versions/3", model("iris", Ask::Metadata)),
+            ("/v2/models/iris/versions/3/ready", model("iris", Ask::Ready)),
+            ("/v2/models/iris/stats", model("iris", Ask::Statistics)),
+            ("/v2/models/llm/infer/chat/completions", model("llm", Ask::Other("/infer/chat/completions"))),
+            ("/v2/models/llm/generate_stream", model("llm", Ask::Other("/generate_stream"))),
+            ("/v2/repository/index", Some(Path::Index)),
+            ("/v2/repository/models/iris/load", Some(Path::Load("iris"))),
+            ("/v2/repository/models/iris/unload", Some(Path::Unload("iris"))),
+            ("/v2/pipelines/p/infer", Some(Path::Pipeline)),
+            ("/v2/models//infer", None),
+            ("/v2/models/", None),
+            ("/v2/models", None),
+            ("/v2x", None),
+            ("/v2/models/iris/inference", None),
+            ("/v2/repository/models/iris", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(Path::parse(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_path_gets_the_nearest_right_one() {
+        for (path, hint) in [
+            ("/v2/models/iris/inference", "/v2/models/{model}/infer"),
+            ("/v2/model/iris/infer", "/v2/models/{model}/infer"),
+            ("/v1/models/iris:predict", "/v2/models/{model}"),
+            ("/v2/health/alive", "/v2/health/live"),
+            ("/v2/repository/models/iris/laod", "/v2/repository/models/{model}/load"),
+            ("/", "/v2"),
+        ] {
+            assert_eq!(nearest(path), hint, "{path}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Reading the body of a request.
+
+use bytes::{Bytes, BytesMut};
+use gantry_oip::{Code, Error};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+
+/// Bodies up to this size are read whole before they are sent on: one write, and they can be sent again.
+pub(super) const SMALL: usize = 64 << 10;
+
+pub(super) fn too_large(limit: usize) -> Error {
+    Error::new(Code::PayloadTooLarge, format!("the body is larger than the {limit} bytes allowed"))
+}
+
+fn broken(error: &hyper::Error) -> Error {
+    Error::invalid(format!("the body could not be read: {error}"))
+}
+
+/// The size that a body is announced with, if that is allowed.
+pub(super) fn announced(body: &Incoming, limit: usize) -> Result<Option<usize>, Error> {
+    let hint = body.size_hint();
+    if hint.lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
+    Ok(hint.exact().map(|n| n as usize))
+}
+
+/// The whole body. Not copied when it comes in one piece.
+pub(super) async fn whole(body: &mut Incoming, limit: usize) -> Result<Bytes, Error> {
+    more(body, Bytes::new(), usize::MAX, limit).await
+}
+
+/// Reads on after `first`, until there are `enough` bytes or the body ends.
+pub(super) async fn more(
+    body: &mut Incoming,
+    first: Bytes,
+    enough: usize,
+    limit: usize,
+) -> Result<Bytes, Error> {
+    let mut single = first;
+    let mut joined: Option<BytesMut> = None;
+    loop {
+        let have = joined.as_ref().map_or(single.len(), BytesMut::len);
+        if have >= enough || body.is_end_stream() {
+            break;
+        }
+        let Some(frame) = body.frame().await else {
+            break;
+        };
+        let Ok(data) = frame.map_err(|e| broken(&e))?.into_data() else {
+            continue;
+        };
+        if have + data.len() > limit {
+            return Err(too_large(limit));
+        }
+        match &mut joined {
+            None if single.is_empty() => single = data,
+            None => {
+                let mut all = BytesMut::with_capacity((have + data.len()).max(SMALL));
+                all.extend_from_slice(&single);
+                all.extend_from_slice(&data);
+                joined = Some(all);
+            }
+            Some(all) => all.extend_from_slice(&data),
+        }
+    }
+    Ok(joined.map_or(single, BytesMut::freeze))
+}

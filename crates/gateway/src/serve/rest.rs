@@ -1,0 +1,160 @@
+//! Requests, from their first line to their answer.
+
+use super::{
+    Worker,
+    forward::{Call, Head, Payload, Target, deadline},
+    headers,
+    path::{self, Ask, Path},
+    read, request_id, respond,
+};
+use crate::{body::ResponseBody, metrics::Protocol};
+use gantry_oip::{Code, Error};
+use http::{HeaderValue, Method, Request, Response, Version, header, request::Parts};
+use hyper::body::Incoming;
+use std::{sync::Arc, time::Instant};
+
+impl Worker {
+    /// Answers one request, whatever it is.
+    pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
+        let (parts, body) = request.into_parts();
+        let request_id = match parts.headers.get(headers::REQUEST_ID) {
+            Some(id) if request_id::is_sane(id) => id.clone(),
+            _ => self.ids.next(),
+        };
+        let is_grpc = parts
+            .headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
+        let mut response = if is_grpc {
+            self.grpc(parts, body, request_id.clone()).await
+        } else {
+            let answered = self.rest(parts, body, request_id.clone()).await;
+            answered.unwrap_or_else(|error| respond::error(&error, Protocol::Rest))
+        };
+        response.headers_mut().insert(headers::REQUEST_ID, request_id);
+        response
+    }
+
+    async fn rest(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Incoming,
+        request_id: HeaderValue,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let Some(path) = Path::parse(parts.uri.path()) else {
+            let shown: String = parts.uri.path().chars().take(100).collect();
+            let nearest = path::nearest(parts.uri.path());
+            return Err(Error::not_found(format!("there is no path {shown}: the nearest is {nearest}")));
+        };
+        let allowed = path.method();
+        if parts.method != allowed {
+            return Ok(method_not_allowed(&parts.method, &allowed));
+        }
+        match path {
+            Path::Model { .. } => self.model(parts, body, request_id).await,
+            Path::Pipeline => Err(Error::not_found("pipelines are not served yet")),
+            Path::ServerMetadata => Ok(Self::own_metadata()),
+            Path::Live => Ok(respond::own(Response::default())),
+            Path::Ready => self.own_ready(),
+            Path::AllStatistics => self.all_statistics().await,
+            Path::Index => self.index(body).await,
+            Path::Load(model) => self.load(model).await,
+            Path::Unload(model) => self.unload(model).await,
+        }
+    }
+
+    async fn model(
+        self: &Arc<Self>,
+        mut parts: Parts,
+        mut body: Incoming,
+        request_id: HeaderValue,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let started = Instant::now();
+        let Some(Path::Model { model: in_path, ask }) = Path::parse(parts.uri.path()) else {
+            return Err(Error::internal("a path of a model is none any more"));
+        };
+        let model = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
+            None => in_path,
+            Some(Ok(name)) => plain_model(name, Protocol::Rest)?,
+            Some(Err(_)) => return Err(Error::invalid("the header seldon-model is not a model's name")),
+        };
+        let _counted = self.admit()?;
+        let limit = self.shared.config.max_body;
+        let size = read::announced(&body, limit)?;
+        let sticky = parts.headers.get(headers::ROUTE);
+        let entered = self.enter(model, sticky, Protocol::Rest, &[])?;
+        let call = Call {
+            model: Arc::clone(&entered.version.model),
+            sticky: sticky.cloned(),
+            protocol: Protocol::Rest,
+            infer: matches!(ask, Ask::Infer | Ask::Other(_)),
+            started,
+            deadline: deadline(started, self.shared.config.request_timeout),
+        };
+        let payload = if size.is_some_and(|n| n <= read::SMALL) {
+            let reading = read::whole(&mut body, limit);
+            match tokio::time::timeout_at(call.deadline.into(), reading).await {
+                Ok(bytes) => Payload::Whole(bytes?),
+                Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the body did not arrive in time")),
+            }
+        } else {
+            Payload::Partial { first: bytes::Bytes::new(), rest: body }
+        };
+        let target = Target::Rest { tail: ask.tail(), query: parts.uri.query(), infer: ask == Ask::Infer };
+        let mut headers = std::mem::take(&mut parts.headers);
+        if parts.version == Version::HTTP_2
+            && let Some(host) = parts.uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok())
+        {
+            headers.entry(header::HOST).or_insert(host);
+        }
+        let head = Head { method: parts.method, headers, request_id };
+        self.forward(&call, entered, &target, head, payload).await
+    }
+
+    /// Counts a request that goes to a model, unless there are too many.
+    pub(super) fn admit(&self) -> Result<Admitted<'_>, Error> {
+        let metrics = &self.shared.metrics;
+        let before = metrics.in_flight.inc();
+        let admitted = Admitted { worker: self };
+        if usize::try_from(before).unwrap_or(0) >= self.shared.config.max_in_flight {
+            metrics.shed.inc();
+            return Err(Error::unavailable(
+                "the gateway has as many requests as it may: try again in 1 s",
+                1,
+            ));
+        }
+        Ok(admitted)
+    }
+}
+
+/// A request that counts as being answered until this is dropped.
+pub(super) struct Admitted<'a> {
+    worker: &'a Worker,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.worker.shared.metrics.in_flight.dec();
+    }
+}
+
+/// The model that `seldon-model` names; pipelines and experiments are named with a suffix.
+pub(super) fn plain_model(name: &str, protocol: Protocol) -> Result<&str, Error> {
+    let code = if protocol == Protocol::Grpc { Code::Unimplemented } else { Code::NotFound };
+    if name.ends_with(".pipeline") {
+        return Err(Error::new(code, "pipelines are not served yet"));
+    }
+    if name.ends_with(".experiment") {
+        return Err(Error::new(code, "experiments are not served yet"));
+    }
+    Ok(name)
+}
+
+fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {
+    let message = format!("{method} is not how this path is called: use {allowed}");
+    let mut response = respond::error(&Error::new(Code::MethodNotAllowed, message), Protocol::Rest);
+    if let Ok(allow) = HeaderValue::from_str(allowed.as_str()) {
+        response.headers_mut().insert(header::ALLOW, allow);
+    }
+    response
+}

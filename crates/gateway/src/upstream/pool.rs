@@ -1,0 +1,209 @@
+//! Keeping connections for the next request.
+
+use super::{Failure, connect::connect};
+use crate::{
+    body::{BoxError, RequestBody},
+    routes::Endpoint,
+};
+use http::{Request, Response};
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+/// Idle connections to one replica that a worker keeps.
+const MOST_IDLE: usize = 256;
+/// How long a connection may be idle.
+const LONGEST_IDLE: Duration = Duration::from_secs(50);
+/// Streams of one HTTP/2 connection before another is opened.
+const STREAMS: usize = 100;
+
+/// The connections of one worker. The lock is only ever taken by the worker's own thread.
+pub(crate) struct Pools {
+    connect_timeout: Duration,
+    pools: Mutex<HashMap<u64, Pool>>,
+}
+
+struct Pool {
+    endpoint: Weak<Endpoint>,
+    idle: Vec<Idle>,
+    shared: Vec<Shared>,
+}
+
+struct Idle {
+    sender: http1::SendRequest<RequestBody>,
+    since: Instant,
+}
+
+/// An HTTP/2 connection, used by many requests at once.
+#[derive(Clone)]
+struct Shared {
+    sender: http2::SendRequest<RequestBody>,
+    /// One count for the pool, one for each request.
+    streams: Arc<()>,
+}
+
+/// Gives an HTTP/1 connection back when its response has been read.
+pub(crate) type Returned = Box<dyn FnOnce() + Send>;
+
+impl Pools {
+    pub(crate) fn new(connect_timeout: Duration) -> Self {
+        Self { connect_timeout, pools: Mutex::default() }
+    }
+
+    fn with<T>(&self, endpoint: &Arc<Endpoint>, work: impl FnOnce(&mut Pool) -> T) -> T {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        work(pools.entry(endpoint.id).or_insert_with(|| Pool {
+            endpoint: Arc::downgrade(endpoint),
+            idle: Vec::new(),
+            shared: Vec::new(),
+        }))
+    }
+
+    /// Sends a request over HTTP/1.1.
+    pub(crate) async fn http(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        mut request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Returned), Failure> {
+        loop {
+            let (mut sender, fresh) = match self.idle(endpoint).await {
+                Some(sender) => (sender, false),
+                None => match self.open_http(endpoint).await {
+                    Ok(sender) => (sender, true),
+                    Err(error) => return Err(Failure { unsent: Some(Box::new(request)), error }),
+                },
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let pools = Arc::downgrade(self);
+                    let endpoint = Arc::downgrade(endpoint);
+                    let give_back = move || {
+                        if let (Some(pools), Some(endpoint)) = (pools.upgrade(), endpoint.upgrade()) {
+                            pools.give_back(&endpoint, sender);
+                        }
+                    };
+                    return Ok((response, Box::new(give_back)));
+                }
+                Err(mut failed) => match failed.take_message() {
+                    // The kept connection had been closed: another one gets the request.
+                    Some(unsent) if !fresh => request = unsent,
+                    unsent => {
+                        return Err(Failure {
+                            unsent: unsent.map(Box::new),
+                            error: failed.into_error().into(),
+                        });
+                    }
+                },
+            }
+        }
+    }
+
+    async fn idle(&self, endpoint: &Arc<Endpoint>) -> Option<http1::SendRequest<RequestBody>> {
+        loop {
+            let mut idle = self.with(endpoint, |pool| pool.idle.pop())?;
+            if idle.sender.is_closed() || idle.since.elapsed() > LONGEST_IDLE {
+                continue;
+            }
+            if idle.sender.is_ready() || idle.sender.ready().await.is_ok() {
+                return Some(idle.sender);
+            }
+        }
+    }
+
+    async fn open_http(&self, endpoint: &Endpoint) -> Result<http1::SendRequest<RequestBody>, BoxError> {
+        let io = connect(endpoint, endpoint.http_port, self.connect_timeout).await?;
+        let (sender, connection) = http1::handshake(io).await?;
+        tokio::spawn(async move {
+            // How it ends is told to the request that it ends with.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    fn give_back(&self, endpoint: &Arc<Endpoint>, sender: http1::SendRequest<RequestBody>) {
+        if sender.is_closed() {
+            return;
+        }
+        self.with(endpoint, |pool| {
+            if pool.idle.len() < MOST_IDLE {
+                pool.idle.push(Idle { sender, since: Instant::now() });
+            }
+        });
+    }
+
+    /// Sends a request over HTTP/2.
+    pub(crate) async fn grpc(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        mut request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Returned), Failure> {
+        loop {
+            let known = self.with(endpoint, |pool| {
+                pool.shared.retain(|s| !s.sender.is_closed());
+                pool.shared.iter().find(|s| Arc::strong_count(&s.streams) <= STREAMS).cloned()
+            });
+            let (mut shared, fresh) = match known {
+                Some(shared) => (shared, false),
+                None => match self.open_grpc(endpoint).await {
+                    Ok(shared) => (shared, true),
+                    Err(error) => return Err(Failure { unsent: Some(Box::new(request)), error }),
+                },
+            };
+            match shared.sender.try_send_request(request).await {
+                Ok(response) => {
+                    let streams = shared.streams;
+                    return Ok((response, Box::new(move || drop(streams))));
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !fresh => {
+                        request = unsent;
+                        self.with(endpoint, |pool| {
+                            pool.shared.retain(|s| !Arc::ptr_eq(&s.streams, &shared.streams));
+                        });
+                    }
+                    unsent => {
+                        return Err(Failure {
+                            unsent: unsent.map(Box::new),
+                            error: failed.into_error().into(),
+                        });
+                    }
+                },
+            }
+        }
+    }
+
+    async fn open_grpc(&self, endpoint: &Arc<Endpoint>) -> Result<Shared, BoxError> {
+        let io = connect(endpoint, endpoint.grpc_port, self.connect_timeout).await?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(8 << 20)
+            .max_frame_size(1 << 18)
+            .keep_alive_interval(Duration::from_secs(20))
+            .handshake(io)
+            .await?;
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        let shared = Shared { sender, streams: Arc::new(()) };
+        self.with(endpoint, |pool| pool.shared.push(shared.clone()));
+        Ok(shared)
+    }
+
+    /// Closes what has been idle for long, or belongs to a replica that is gone.
+    pub(crate) fn sweep(&self) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|_, pool| {
+            pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= LONGEST_IDLE);
+            pool.shared.retain(|s| !s.sender.is_closed());
+            pool.endpoint.strong_count() > 0
+        });
+    }
+}

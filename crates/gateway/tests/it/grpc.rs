@@ -1,0 +1,217 @@
+//! gRPC with a real client, on the same port.
+
+use crate::support::{
+    FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, reset, route, synced,
+};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use gantry_proto::inference::{
+    self as pb, grpc_inference_service_client::GrpcInferenceServiceClient as Client,
+};
+use std::sync::Arc;
+use tonic::{Code, Request, transport::Channel};
+
+async fn client(running: &Running) -> Client<Channel> {
+    Client::connect(format!("http://{}", running.address)).await.unwrap().max_decoding_message_size(64 << 20)
+}
+
+fn infer(model: &str) -> pb::ModelInferRequest {
+    pb::ModelInferRequest { model_name: model.into(), id: "7".into(), ..Default::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_method_answers() {
+    for remote in [false, true] {
+        let local = FakeLocal::new();
+        let server = FakeRemote::start(Arc::clone(&local)).await;
+        let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+        let endpoint = if remote {
+            remote_endpoint("mlserver", 0, server.address)
+        } else {
+            local_endpoint("builtin", 0)
+        };
+        running.routes.apply(reset());
+        running.route(route("iris", &[(3, 100, &[endpoint])]));
+        running.route(route("waiting", &[]));
+        running.routes.apply(synced());
+        let mut client = client(&running).await;
+
+        assert!(client.server_live(pb::ServerLiveRequest {}).await.unwrap().into_inner().live);
+        assert!(client.server_ready(pb::ServerReadyRequest {}).await.unwrap().into_inner().ready);
+        assert_eq!(
+            client.server_metadata(pb::ServerMetadataRequest {}).await.unwrap().into_inner().name,
+            "gantry"
+        );
+
+        let answer = client.model_infer(infer("iris")).await.unwrap();
+        assert_eq!(answer.metadata().get("x-seldon-route").unwrap(), ":iris_3:");
+        assert_eq!(answer.metadata().get("x-request-id").unwrap().len(), 20);
+        assert_eq!(answer.into_inner().model_name, "iris_3");
+
+        let about = pb::ModelMetadataRequest { name: "iris".into(), ..Default::default() };
+        assert_eq!(client.model_metadata(about).await.unwrap().into_inner().name, "iris_3");
+        for (model, ready) in [("iris", true), ("waiting", false)] {
+            let ask = pb::ModelReadyRequest { name: model.into(), ..Default::default() };
+            assert_eq!(client.model_ready(ask).await.unwrap().into_inner().ready, ready, "{model}");
+        }
+        let ask = pb::ModelStatisticsRequest { name: "iris".into(), ..Default::default() };
+        assert_eq!(client.model_statistics(ask).await.unwrap().into_inner().model_stats[0].name, "iris_3");
+
+        for (request, code, message) in [
+            (infer("other"), Code::Unimplemented, "there is no model \"other\""),
+            (infer("irs"), Code::Unimplemented, "there is no model \"irs\": did you mean \"iris\"?"),
+            (infer("waiting"), Code::Unavailable, "model waiting has no replica that serves it yet"),
+            (infer(""), Code::InvalidArgument, "the message names no model"),
+            (
+                pb::ModelInferRequest { id: "fail".into(), ..infer("iris") },
+                Code::InvalidArgument,
+                "told to fail: 100 %",
+            ),
+        ] {
+            let status = client.model_infer(request).await.unwrap_err();
+            assert_eq!((status.code(), status.message()), (code, message));
+        }
+        let mut piped = Request::new(infer("iris"));
+        piped.metadata_mut().insert("seldon-model", "p.pipeline".parse().unwrap());
+        let status = client.model_infer(piped).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::Unimplemented, "pipelines are not served yet"));
+        let mut named = Request::new(infer("ignored"));
+        named.metadata_mut().insert("seldon-model", "iris".parse().unwrap());
+        assert_eq!(client.model_infer(named).await.unwrap().into_inner().model_name, "iris_3");
+
+        let server = if remote { "mlserver" } else { "builtin" };
+        let line = format!(
+            "seldon_model_infer_total{{server=\"{server}\",server_replica=\"0\",model=\"iris\",model_internal=\"iris_3\",method_type=\"grpc\",code="
+        );
+        assert_eq!(running.metric(&format!("{line}\"0\"}}")), 2);
+        assert_eq!(running.metric(&format!("{line}\"3\"}}")), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statistics_of_all_models_are_put_together() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let answer =
+        client(&running).await.model_statistics(pb::ModelStatisticsRequest::default()).await.unwrap();
+    assert_eq!(answer.into_inner().model_stats.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_messages_pass() {
+    let local = FakeLocal::new();
+    let server = FakeRemote::start(Arc::clone(&local)).await;
+    let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+    running.route(route("here", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    running.route(route("there", &[(1, 1, &[remote_endpoint("mlserver", 0, server.address)])]));
+    let mut client = client(&running).await;
+    for size in [1, 65_500, 65_536, 1 << 20, 16 << 20] {
+        let raw: Bytes = (0..size).map(|i: usize| (i % 251) as u8).collect();
+        for model in ["here", "there"] {
+            let request = pb::ModelInferRequest { raw_input_contents: vec![raw.clone()], ..infer(model) };
+            let answer = client.model_infer(request).await.unwrap().into_inner();
+            assert!(answer.raw_output_contents == [raw.clone()], "{model} {size}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_compressed_messages_pass_whole() {
+    use gantry_oip::rest::{Encoding, compress};
+    let local = FakeLocal::new();
+    let server = FakeRemote::start(Arc::clone(&local)).await;
+    let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+    running.route(route("here", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    running.route(route("there", &[(1, 1, &[remote_endpoint("mlserver", 0, server.address)])]));
+    // Does not compress well, so that what is sent is large, too.
+    let raw: Bytes = (0..300_000u64).map(|i| gantry_gateway::decide::balance::ticket(i) as u8).collect();
+    for model in ["here", "there"] {
+        let request = pb::ModelInferRequest { raw_input_contents: vec![raw.clone()], ..infer(model) };
+        let packed = compress(&prost::Message::encode_to_vec(&request), Encoding::Gzip).unwrap();
+        assert!(packed.len() > 100_000);
+        let length = u32::try_from(packed.len()).unwrap().to_be_bytes();
+        let body = Bytes::from([&[1], length.as_slice(), &packed].concat());
+
+        let stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+        let (executor, io) = (hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream));
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::post("http://test/inference.GRPCInferenceService/ModelInfer")
+            .header("content-type", "application/grpc")
+            .header("grpc-encoding", "gzip")
+            .body(http_body_util::Full::new(body))
+            .unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        let answer = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        let message = gantry_oip::grpc::decode_frame(&answer, None, 1 << 20).unwrap();
+        let answer: pb::ModelInferResponse = prost::Message::decode(message).unwrap();
+        assert!(answer.raw_output_contents == [raw.clone()], "{model}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_of_a_stream_is_routed_on_its_own() {
+    for remote in [false, true] {
+        let local = FakeLocal::new();
+        let server = FakeRemote::start(Arc::clone(&local)).await;
+        let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+        let endpoint = if remote {
+            remote_endpoint("mlserver", 0, server.address)
+        } else {
+            local_endpoint("builtin", 0)
+        };
+        running.route(route("a", &[(1, 1, std::slice::from_ref(&endpoint))]));
+        running.route(route("b", &[(2, 1, &[endpoint])]));
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        let mut answers = client(&running).await.model_stream_infer(stream).await.unwrap().into_inner();
+        for (model, answered, error) in
+            [("a", "a_1", ""), ("b", "b_2", ""), ("c", "", "there is no model \"c\""), ("a", "a_1", "")]
+        {
+            sender.send(infer(model)).await.unwrap();
+            let answer = answers.next().await.unwrap().unwrap();
+            assert_eq!(answer.error_message, error);
+            assert_eq!(answer.infer_response.map(|r| r.model_name).unwrap_or_default(), answered);
+        }
+        sender.send(pb::ModelInferRequest { id: "fail".into(), ..infer("a") }).await.unwrap();
+        assert_eq!(answers.next().await.unwrap().unwrap().error_message, "told to fail: 100 %");
+        drop(sender);
+        assert!(answers.next().await.is_none(), "the stream ends well");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_served_and_wrong_methods_are_named() {
+    use tonic_health::pb::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    };
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let channel =
+        Channel::from_shared(format!("http://{}", running.address)).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel.clone());
+    let check = || HealthCheckRequest { service: String::new() };
+    assert_eq!(health.check(check()).await.unwrap().into_inner().status(), ServingStatus::NotServing);
+    running.routes.apply(reset());
+    running.routes.apply(synced());
+    assert_eq!(health.check(check()).await.unwrap().into_inner().status(), ServingStatus::Serving);
+
+    let ask = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut answers = ServerReflectionClient::new(channel)
+        .server_reflection_info(tokio_stream::iter([ask]))
+        .await
+        .unwrap()
+        .into_inner();
+    let answer = answers.next().await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("{answer:?}");
+    };
+    assert!(list.service.iter().any(|s| s.name == "inference.GRPCInferenceService"));
+}

@@ -1,0 +1,144 @@
+//! Too much of anything is refused, and the rest goes on.
+
+use crate::support::{FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, route, until};
+use gantry_gateway::{BindError, Config, Gateway};
+use std::{io::Read as _, sync::Arc, time::Duration};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_limited() {
+    let local = FakeLocal::new();
+    let remote = FakeRemote::start(Arc::clone(&local)).await;
+    let limit = 100_000;
+    let running = Running::start(Config { max_body: limit, ..config() }, |g| {
+        g.register_local("builtin", 0, Arc::clone(&local) as _);
+    });
+    running.route(route("here", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    running.route(route("there", &[(1, 1, &[remote_endpoint("s", 0, remote.address)])]));
+    for model in ["here", "there"] {
+        let path = format!("/v2/models/{model}/infer?echo");
+        let fits = running.client().send("POST", &path, &[], vec![b'x'; limit]).await;
+        assert_eq!(fits.status, 200);
+        let announced = running.client().send("POST", &path, &[], vec![b'x'; limit + 1]).await;
+        assert_eq!(announced.status, 413);
+        assert_eq!(announced.text(), "{\"error\":\"the body is larger than the 100000 bytes allowed\"}");
+
+        // Not announced: chunk after chunk.
+        let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let chunk = [b"1000\r\n".as_slice(), &[b'x'; 4096], b"\r\n"].concat();
+        let mut answer = vec![0; 12];
+        let writing = async {
+            for _ in 0..30 {
+                if stream.write_all(&chunk).await.is_err() {
+                    break;
+                }
+            }
+            stream.read_exact(&mut answer).await.unwrap();
+        };
+        tokio::time::timeout(crate::support::PATIENCE, writing).await.unwrap();
+        assert_eq!(answer, b"HTTP/1.1 413", "{model}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overload_is_answered_at_once() {
+    for (config, status, message) in [
+        (
+            Config { max_in_flight: 2, ..config() },
+            503,
+            "{\"error\":\"the gateway has as many requests as it may: try again in 1 s\"}",
+        ),
+        (
+            Config { max_in_flight_per_replica: 2, ..config() },
+            429,
+            "{\"error\":\"all replicas of model m (1) have as many requests as they may: try again in 1 s\"}",
+        ),
+    ] {
+        let local = FakeLocal::held();
+        let running = Running::start(config, |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+        running.route(route("m", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+        let client = running.client();
+        let held: Vec<_> = (0..2).map(|_| tokio::spawn(async move { client.infer("m").await })).collect();
+        until("both arrive", || async { local.arrived() == 2 }).await;
+        let refused = client.infer("m").await;
+        assert_eq!((refused.status.as_u16(), refused.text()), (status, message));
+        assert_eq!(refused.header("retry-after"), "1");
+        assert_eq!(running.metric("gantry_gateway_shed_total"), 1);
+        assert_eq!(client.get("/v2/health/live").await.status, 200, "health is answered under load");
+        local.gate.add_permits(3);
+        for answer in held {
+            assert_eq!(answer.await.unwrap().status, 200);
+        }
+        assert_eq!(client.infer("m").await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_limited() {
+    let running = Running::start(Config { max_connections: 2, ..config() }, |_| {});
+    let _held = [running.client().connect().await, running.client().connect().await];
+    until("both are open", || async { running.metric("gantry_gateway_connections") == 2 }).await;
+    let address = running.address;
+    let refusal = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        let _ = std::net::TcpStream::connect(address).unwrap().read_to_string(&mut text);
+        text
+    });
+    let refusal = refusal.await.unwrap();
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    assert!(refusal.ends_with("\r\n\r\n{\"error\":\"too many open connections\"}"), "{refusal}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let first = Gateway::bind(config()).unwrap();
+    let listen = first.local_addr();
+    let error = Gateway::bind(Config { listen, ..config() }).err().unwrap();
+    assert!(matches!(error, BindError::InUse(_)));
+    let port = listen.port();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "port {port} is in use on 127.0.0.1: choose another with --inference-port, 0 for any free one"
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_lets_requests_end() {
+    let local = FakeLocal::held();
+    let running = Running::with_iris(&local);
+    let client = running.client();
+    let asked = tokio::spawn(async move { client.infer("iris").await });
+    until("it arrives", || async { local.arrived() == 1 }).await;
+    running.shutdown.cancel();
+    until("the port is closed", || async { tokio::net::TcpStream::connect(running.address).await.is_err() })
+        .await;
+    local.gate.add_permits(1);
+    assert_eq!(asked.await.unwrap().status, 200);
+    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_the_end_of_its_request_only() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let answer = running.client().send("POST", "/v2/models/iris/infer/panic", &[], "{}").await;
+    assert_eq!(answer.status, 500);
+    assert_eq!(answer.text(), "{\"error\":\"the server of model iris failed\"}");
+    assert_eq!(running.client().infer("iris").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_dawdles_is_cut_off() {
+    let config = Config { header_timeout: Duration::from_millis(100), ..config() };
+    let running = Running::start(config, |_| {});
+    let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: x\r\nx-slow: ").await.unwrap();
+    let mut rest = Vec::new();
+    let reading = stream.read_to_end(&mut rest);
+    let ended = tokio::time::timeout(crate::support::PATIENCE, reading).await;
+    assert!(ended.is_ok(), "the connection must be closed");
+}

@@ -1,0 +1,181 @@
+//! REST: which path does what, which headers matter.
+
+use crate::support::{
+    FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, reset, route, synced,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+type Headers = &'static [(&'static str, &'static str)];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_paths_of_a_model_reach_its_server() {
+    for remote in [false, true] {
+        let local = FakeLocal::new();
+        let running = if remote {
+            let server = FakeRemote::start(Arc::clone(&local)).await;
+            let running = Running::start(config(), |_| {});
+            running.route(route("iris", &[(1, 100, &[remote_endpoint("mlserver", 0, server.address)])]));
+            running
+        } else {
+            Running::with_iris(&local)
+        };
+        for (method, path, asked) in [
+            ("POST", "/v2/models/iris/infer", "/v2/models/iris_1/infer"),
+            ("POST", "/v2/models/iris/versions/7/infer", "/v2/models/iris_1/infer"),
+            ("GET", "/v2/models/iris", "/v2/models/iris_1"),
+            ("GET", "/v2/models/iris/ready", "/v2/models/iris_1/ready"),
+            ("GET", "/v2/models/iris/versions/1/ready", "/v2/models/iris_1/ready"),
+            ("GET", "/v2/models/iris/stats", "/v2/models/iris_1/stats"),
+            (
+                "POST",
+                "/v2/models/iris/infer/chat/completions?a=b",
+                "/v2/models/iris_1/infer/chat/completions",
+            ),
+        ] {
+            let answer = running.client().send(method, path, &[], "{}").await;
+            assert_eq!(answer.status, 200, "{path}: {answer:?}");
+            assert_eq!(answer.text(), format!("{{\"model\":\"iris_1\",\"path\":\"{asked}\"}}"));
+            assert_eq!(answer.header("x-seldon-route"), ":iris_1:");
+            assert_eq!(answer.header("x-request-id").len(), 20);
+        }
+        let line = |code: u16| {
+            let server = if remote { "mlserver" } else { "builtin" };
+            format!(
+                "seldon_model_infer_total{{server=\"{server}\",server_replica=\"0\",model=\"iris\",model_internal=\"iris_1\",method_type=\"rest\",code=\"{code}\"}}"
+            )
+        };
+        assert_eq!(running.metric(&line(200)), 3, "only inferences are counted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_answers_for_itself() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let client = running.client();
+    assert_eq!(client.get("/v2/health/live").await.status, 200);
+    let early = client.get("/v2/health/ready").await;
+    assert_eq!((early.status.as_u16(), early.header("retry-after")), (503, "1"));
+    running.routes.apply(reset());
+    running.routes.apply(gantry_proto::gantry::RouteEvent {
+        epoch: 1,
+        sequence: 0,
+        event: Some(gantry_proto::gantry::route_event::Event::Upsert(route(
+            "iris",
+            &[(1, 1, &[local_endpoint("builtin", 0)])],
+        ))),
+    });
+    running.routes.apply(synced());
+    assert_eq!(client.get("/v2/health/ready").await.status, 200);
+    let about = client.get("/v2").await;
+    assert!(about.text().starts_with("{\"name\":\"gantry\",\"version\":"), "{about:?}");
+    assert_eq!(client.get("/v2/models/stats").await.text(), "{\"model_stats\":[{\"name\":\"iris_1\"}]}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_said() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let mut waiting = route("waiting", &[]);
+    waiting.reason = "no server offers lightgbm".into();
+    running.route(waiting);
+    running.route(route("new", &[(1, 100, &[])]));
+    let table = [
+        ("POST", "/v2/models/irsi/infer", 404, "there is no model \"irsi\": did you mean \"iris\"?"),
+        ("POST", "/v2/models/other/infer", 404, "there is no model \"other\""),
+        ("POST", "/v2/models/waiting/infer", 503, "model waiting is not served: no server offers lightgbm"),
+        ("GET", "/v2/models/waiting/ready", 503, "model waiting is not served: no server offers lightgbm"),
+        ("POST", "/v2/models/new/infer", 503, "model new has no replica that serves it yet"),
+        ("GET", "/v2/models/iris/infer", 405, "GET is not how this path is called: use POST"),
+        ("POST", "/v2/models/iris/ready", 405, "POST is not how this path is called: use GET"),
+        (
+            "GET",
+            "/v2/models/iris/infr",
+            404,
+            "there is no path /v2/models/iris/infr: the nearest is /v2/models/{model}/infer",
+        ),
+        ("GET", "/", 404, "there is no path /: the nearest is /v2"),
+        ("POST", "/v2/pipelines/p/infer", 404, "pipelines are not served yet"),
+        ("POST", "/v2/repository/index", 501, "this gateway has no scheduler to ask"),
+        ("POST", "/v2/models/iris%2F..%2Fx/infer", 404, "there is no model \"iris%2F..%2Fx\""),
+    ];
+    for (method, path, status, message) in table {
+        let answer = running.client().send(method, path, &[], "{}").await;
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.header("content-type"), "application/json");
+        let quoted = message.replace('"', "\\\"");
+        assert_eq!(answer.text(), format!("{{\"error\":\"{quoted}\"}}"));
+        assert_eq!(answer.header("retry-after"), if status == 503 { "1" } else { "" });
+        if status == 405 {
+            assert_eq!(answer.header("allow"), if method == "GET" { "POST" } else { "GET" });
+        }
+    }
+    assert_eq!(local.arrived(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_choose_the_model_and_its_version() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let here = [local_endpoint("builtin", 0)];
+    running.route(route("other", &[(1, 100, &here), (2, 0, &here)]));
+
+    let table: [(Headers, u16, &str); 8] = [
+        (&[("seldon-model", "other")], 200, ":other_1:"),
+        (&[("seldon-model", "other"), ("x-seldon-route", ":other_2:")], 200, ":other_2:"),
+        (&[("seldon-model", "other"), ("x-seldon-route", ":a_1::other_2:")], 200, ":other_2:"),
+        (&[("seldon-model", "other"), ("x-seldon-route", ":other_22:")], 200, ":other_1:"),
+        (&[("x-seldon-route", ":other_2:")], 200, ":iris_1:"),
+        (&[("seldon-model", "missing")], 404, ""),
+        (&[("seldon-model", "iris.pipeline")], 404, ""),
+        (&[("seldon-model", "iris.experiment")], 404, ""),
+    ];
+    for (headers, status, tag) in table {
+        let answer = running.client().send("POST", "/v2/models/iris/infer", headers, "{}").await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-seldon-route")), (status, tag), "{headers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_passed_on_and_given_back() {
+    let local = FakeLocal::new();
+    let running = Running::with_iris(&local);
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let headers = [
+        ("x-request-id", "mine-1"),
+        ("traceparent", trace),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("seldon-internal-model", "forged_9"),
+    ];
+    let answer = running.client().send("POST", "/v2/models/iris/infer", &headers, "{}").await;
+    assert_eq!(answer.header("x-request-id"), "mine-1");
+    assert_eq!(answer.text(), "{\"model\":\"iris_1\",\"path\":\"/v2/models/iris_1/infer\"}");
+    let seen = local.seen.lock().unwrap().pop().unwrap();
+    assert_eq!(seen["x-request-id"], "mine-1");
+    assert_eq!(seen["traceparent"], trace);
+    assert_eq!(seen["seldon-internal-model"], "iris_1");
+    assert!(!seen.contains_key("x-hop"));
+
+    let odd = running.client().send("POST", "/v2/models/iris/infer", &[("x-request-id", "a b")], "{}").await;
+    assert_eq!(odd.header("x-request-id").len(), 20, "an id that is no id is replaced");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_bodies_pass_byte_by_byte() {
+    let local = FakeLocal::new();
+    let server = FakeRemote::start(Arc::clone(&local)).await;
+    let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+    running.route(route("here", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    running.route(route("there", &[(1, 1, &[remote_endpoint("mlserver", 0, server.address)])]));
+    for size in [0, 1, 65_536, 65_537, 1 << 20, 16 << 20] {
+        let body: Bytes = (0..size).map(|i: usize| (i * 31 % 251) as u8).collect();
+        for model in ["here", "there"] {
+            let path = format!("/v2/models/{model}/infer?echo");
+            let answer = running.client().send("POST", &path, &[], body.clone()).await;
+            assert_eq!(answer.status, 200, "{model} {size}");
+            assert!(answer.body == body, "{model} {size}: {} bytes came back", answer.body.len());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A client that says exactly what the tests want said.
+
+use super::PATIENCE;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |v| v.to_str().unwrap())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    address: SocketAddr,
+}
+
+impl Client {
+    pub(crate) const fn new(address: SocketAddr) -> Self {
+        Self { address }
+    }
+
+    /// A connection that stays open for many requests.
+    pub(crate) async fn connect(&self) -> http1::SendRequest<Full<Bytes>> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        let mut sender = self.connect().await;
+        send(&mut sender, method, path, headers, body).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], Bytes::new()).await
+    }
+
+    pub(crate) async fn infer(&self, model: &str) -> Answer {
+        self.send("POST", &format!("/v2/models/{model}/infer"), &[], "{}").await
+    }
+}
+
+/// One request on an open connection.
+pub(crate) async fn send(
+    sender: &mut http1::SendRequest<Full<Bytes>>,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Answer {
+    let mut request = Request::builder().method(method).uri(path).header("host", "test");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Full::new(body.into())).unwrap();
+    let answering = async {
+        sender.ready().await.unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+        }
+    };
+    tokio::time::timeout(PATIENCE, answering).await.expect("no answer")
+}

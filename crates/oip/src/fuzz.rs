@@ -1,0 +1,77 @@
+//! Entries for fuzzing: each takes any bytes, must not panic, and checks what must hold for whatever was read.
+
+use crate::{Error, InferRequest, InferResponse, Limits, grpc, rest};
+use bytes::Bytes;
+use prost::Message as _;
+
+/// Bounds small enough that a fuzzer notices when one is not kept.
+pub fn limits() -> Limits {
+    Limits { body: 1 << 20, elements: 1 << 16, bytes_elements: 1 << 14, ..Limits::default() }
+}
+
+/// A REST request whose first two bytes are the header length, or JSON alone when they are zero.
+pub fn rest_request(input: &[u8]) {
+    let (length, body) = split(input);
+    if let Ok(request) = rest::decode_request(body, length, &limits()) {
+        let again = rest::encode_request(&request, true)
+            .and_then(|e| rest::decode_request(e.body, e.header_length, &Limits::default()));
+        same(&request, again);
+    }
+}
+
+/// A REST response, read as a client reads it.
+pub fn rest_response(input: &[u8]) {
+    let (length, body) = split(input);
+    let _ = rest::decode_response(body, length, &limits());
+}
+
+/// A gRPC request in its frame.
+pub fn grpc_request(input: &[u8]) {
+    let body = Bytes::copy_from_slice(input);
+    let Ok(message) = grpc::decode_frame(&body, Some(b"gzip"), limits().body) else {
+        return;
+    };
+    let _ = grpc::peek_name(&message);
+    let _ = grpc::replace_name(&message, "other");
+    let Ok(message) = gantry_proto::inference::ModelInferRequest::decode(message) else {
+        return;
+    };
+    if let Ok(request) = grpc::decode_request(message, &limits()) {
+        let again = grpc::decode_request(grpc::encode_request(request.clone()), &Limits::default());
+        same(&request, again);
+    }
+}
+
+/// A gRPC response without a frame.
+pub fn grpc_response(input: &[u8]) {
+    if let Ok(message) = gantry_proto::inference::ModelInferResponse::decode(input) {
+        let _: Result<InferResponse, Error> = grpc::decode_response(message, &limits());
+    }
+}
+
+/// A compressed body.
+pub fn compressed(input: &[u8]) {
+    for encoding in [rest::Encoding::Gzip, rest::Encoding::Deflate] {
+        let _ = rest::decompress(Bytes::copy_from_slice(input), encoding, limits().body);
+    }
+}
+
+fn split(input: &[u8]) -> (Option<usize>, Bytes) {
+    match input.split_first_chunk::<2>() {
+        Some((&[0, 0], body)) => (None, Bytes::copy_from_slice(body)),
+        Some((length, body)) => (Some(u16::from_le_bytes(*length).into()), Bytes::copy_from_slice(body)),
+        None => (None, Bytes::copy_from_slice(input)),
+    }
+}
+
+/// What was read must read the same after writing it. NaN differs from itself, so it is compared as text.
+#[allow(clippy::panic, reason = "a fuzzer reports what it finds by panicking")]
+fn same(first: &InferRequest, again: Result<InferRequest, Error>) {
+    match again {
+        Ok(again) => assert_eq!(
+            format!("{:?}", (&first.inputs, &first.outputs, &first.parameters)),
+            format!("{:?}", (&again.inputs, &again.outputs, &again.parameters))
+        ),
+        Err(error) => panic!("what was written cannot be read: {error}"),
+    }
+}

@@ -1,0 +1,259 @@
+//! Messages ⇄ requests and responses.
+
+use super::typed;
+use crate::{
+    Error, InferRequest, InferResponse, InferTensor, Limits, Parameter, Parameters, RequestedOutput,
+    raw::{checked_shape, parse_datatype, raw_len, tensor_from_raw, write_raw},
+    rest::requested_output,
+};
+use bytes::Bytes;
+use gantry_core::tensor::{DataType, Tensor};
+use gantry_proto::inference as pb;
+use pb::infer_parameter::ParameterChoice;
+use std::collections::BTreeMap;
+
+/// Turns a message into a request.
+pub fn decode_request(message: pb::ModelInferRequest, limits: &Limits) -> Result<InferRequest, Error> {
+    let raw_contents = !message.raw_input_contents.is_empty();
+    let tensors = message.inputs.into_iter().map(|t| Wire {
+        name: t.name,
+        datatype: t.datatype,
+        shape: t.shape,
+        parameters: t.parameters,
+        contents: t.contents,
+    });
+    let inputs = decode_tensors(tensors, message.raw_input_contents, "input", limits)?;
+    if inputs.is_empty() {
+        return Err(Error::invalid("the request has no inputs: a model needs at least one tensor"));
+    }
+    if message.outputs.len() > limits.tensors {
+        return Err(Error::invalid(format!(
+            "more than the {} outputs allowed are asked for",
+            limits.tensors
+        )));
+    }
+    let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(message.outputs.len());
+    for output in message.outputs {
+        if outputs.iter().any(|o| o.name == output.name) {
+            return Err(Error::invalid(format!("output {} is asked for twice", output.name)));
+        }
+        outputs.push(requested_output(output.name, parameters_from_proto(output.parameters))?);
+    }
+    let mut parameters = parameters_from_proto(message.parameters);
+    parameters.remove("binary_data_output");
+    Ok(InferRequest {
+        model_name: message.model_name,
+        model_version: message.model_version,
+        id: message.id,
+        parameters,
+        inputs,
+        outputs,
+        binary_data_output: false,
+        raw_contents,
+    })
+}
+
+/// Turns a message into a response.
+pub fn decode_response(message: pb::ModelInferResponse, limits: &Limits) -> Result<InferResponse, Error> {
+    let tensors = message.outputs.into_iter().map(|t| Wire {
+        name: t.name,
+        datatype: t.datatype,
+        shape: t.shape,
+        parameters: t.parameters,
+        contents: t.contents,
+    });
+    Ok(InferResponse {
+        outputs: decode_tensors(tensors, message.raw_output_contents, "output", limits)?,
+        model_name: message.model_name,
+        model_version: message.model_version,
+        id: message.id,
+        parameters: parameters_from_proto(message.parameters),
+    })
+}
+
+/// Turns a response into a message, in the form in which the request came.
+pub fn encode_response(response: InferResponse, request: &InferRequest) -> pb::ModelInferResponse {
+    let raw = request.raw_contents || response.outputs.iter().any(needs_raw);
+    let mut message = pb::ModelInferResponse {
+        model_name: response.model_name,
+        model_version: response.model_version,
+        id: response.id,
+        parameters: parameters_to_proto(response.parameters),
+        outputs: Vec::with_capacity(response.outputs.len()),
+        raw_output_contents: Vec::new(),
+    };
+    for tensor in response.outputs {
+        let wire = encode_tensor(tensor, raw, &mut message.raw_output_contents);
+        message.outputs.push(pb::model_infer_response::InferOutputTensor {
+            name: wire.name,
+            datatype: wire.datatype,
+            shape: wire.shape,
+            parameters: wire.parameters,
+            contents: wire.contents,
+        });
+    }
+    message
+}
+
+/// Turns a request into a message, its inputs raw if [`InferRequest::raw_contents`] says so or one must be.
+pub fn encode_request(request: InferRequest) -> pb::ModelInferRequest {
+    let raw = request.raw_contents || request.inputs.iter().any(needs_raw);
+    let mut message = pb::ModelInferRequest {
+        model_name: request.model_name,
+        model_version: request.model_version,
+        id: request.id,
+        parameters: parameters_to_proto(request.parameters),
+        inputs: Vec::with_capacity(request.inputs.len()),
+        outputs: Vec::with_capacity(request.outputs.len()),
+        raw_input_contents: Vec::new(),
+    };
+    for tensor in request.inputs {
+        let wire = encode_tensor(tensor, raw, &mut message.raw_input_contents);
+        message.inputs.push(pb::model_infer_request::InferInputTensor {
+            name: wire.name,
+            datatype: wire.datatype,
+            shape: wire.shape,
+            parameters: wire.parameters,
+            contents: wire.contents,
+        });
+    }
+    for output in request.outputs {
+        let mut parameters = output.parameters;
+        if let Some(classes) = output.classification {
+            parameters.insert("classification".into(), Parameter::I64(classes.into()));
+        }
+        if let Some(binary) = output.binary {
+            parameters.insert("binary_data".into(), Parameter::Bool(binary));
+        }
+        message.outputs.push(pb::model_infer_request::InferRequestedOutputTensor {
+            name: output.name,
+            parameters: parameters_to_proto(parameters),
+        });
+    }
+    message
+}
+
+fn needs_raw(tensor: &InferTensor) -> bool {
+    matches!(tensor.tensor.datatype(), DataType::Fp16 | DataType::Bf16)
+}
+
+/// The fields that input and output tensors share.
+struct Wire {
+    name: String,
+    datatype: String,
+    shape: Vec<i64>,
+    parameters: BTreeMap<String, pb::InferParameter>,
+    contents: Option<pb::InferTensorContents>,
+}
+
+fn encode_tensor(tensor: InferTensor, raw: bool, raw_contents: &mut Vec<Bytes>) -> Wire {
+    let datatype = tensor.tensor.datatype();
+    let (name, shape, elements) = tensor.tensor.into_parts();
+    let contents = if raw {
+        let mut bytes = Vec::with_capacity(raw_len(&elements));
+        write_raw(&elements, &mut bytes);
+        raw_contents.push(bytes.into());
+        None
+    } else {
+        typed::to_contents(elements)
+    };
+    Wire {
+        name,
+        datatype: datatype.name().to_owned(),
+        shape: shape.into_iter().map(|d| i64::try_from(d).unwrap_or(i64::MAX)).collect(),
+        parameters: parameters_to_proto(tensor.parameters),
+        contents,
+    }
+}
+
+fn decode_tensors(
+    wires: impl ExactSizeIterator<Item = Wire>,
+    raw: Vec<Bytes>,
+    kind: &str,
+    limits: &Limits,
+) -> Result<Vec<InferTensor>, Error> {
+    let count = wires.len();
+    if count > limits.tensors {
+        return Err(Error::invalid(format!("{count} {kind}s are more than the {} allowed", limits.tensors)));
+    }
+    let is_raw = !raw.is_empty();
+    if is_raw && raw.len() != count {
+        return Err(Error::invalid(format!(
+            "raw_{kind}_contents has {} entries for {count} {kind}s: there must be one for each",
+            raw.len()
+        )));
+    }
+    let mut raw = raw.into_iter();
+    let mut tensors: Vec<InferTensor> = Vec::with_capacity(count);
+    for (index, wire) in wires.enumerate() {
+        if wire.name.is_empty() {
+            return Err(Error::invalid(format!("{kind} {index} has no name")));
+        }
+        if tensors.iter().any(|t| t.tensor.name() == wire.name) {
+            return Err(Error::invalid(format!("{kind} {} is there twice", wire.name)));
+        }
+        let place = format!("{kind} {}", wire.name);
+        tensors.push(decode_tensor(wire, raw.next(), is_raw, limits).map_err(|e| e.at(place))?);
+    }
+    Ok(tensors)
+}
+
+fn decode_tensor(
+    wire: Wire,
+    raw: Option<Bytes>,
+    is_raw: bool,
+    limits: &Limits,
+) -> Result<InferTensor, Error> {
+    let datatype = parse_datatype(&wire.datatype)?;
+    let (shape, count) = checked_shape(&wire.shape, datatype, limits)?;
+    let contents = wire.contents.filter(|c| !typed::is_empty(c));
+    let tensor = match (contents, raw) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid(
+                "it has typed contents, and the message has raw contents: use one of them",
+            ));
+        }
+        (None, Some(raw)) => tensor_from_raw(wire.name, shape, count, datatype, &raw)?,
+        (contents, None) if !is_raw => {
+            let elements = typed::from_contents(contents.unwrap_or_default(), datatype, count, &shape)?;
+            Tensor::new(wire.name, shape, elements).map_err(|e| Error::invalid(e.to_string()))?
+        }
+        (_, None) => return Err(Error::invalid("it has no raw contents")),
+    };
+    let mut parameters = parameters_from_proto(wire.parameters);
+    parameters.remove("binary_data_size");
+    Ok(InferTensor { tensor, parameters })
+}
+
+fn parameters_from_proto(parameters: BTreeMap<String, pb::InferParameter>) -> Parameters {
+    parameters
+        .into_iter()
+        .filter_map(|(key, value)| {
+            let value = match value.parameter_choice? {
+                ParameterChoice::BoolParam(b) => Parameter::Bool(b),
+                ParameterChoice::Int64Param(n) => Parameter::I64(n),
+                ParameterChoice::Uint64Param(n) => {
+                    i64::try_from(n).map_or(Parameter::F64(n as f64), Parameter::I64)
+                }
+                ParameterChoice::DoubleParam(n) => Parameter::F64(n),
+                ParameterChoice::StringParam(text) => Parameter::String(text),
+            };
+            Some((key, value))
+        })
+        .collect()
+}
+
+pub(crate) fn parameters_to_proto(parameters: Parameters) -> BTreeMap<String, pb::InferParameter> {
+    parameters
+        .into_iter()
+        .map(|(key, value)| {
+            let choice = match value {
+                Parameter::Bool(b) => ParameterChoice::BoolParam(b),
+                Parameter::I64(n) => ParameterChoice::Int64Param(n),
+                Parameter::F64(n) => ParameterChoice::DoubleParam(n),
+                Parameter::String(text) => ParameterChoice::StringParam(text),
+            };
+            (key, pb::InferParameter { parameter_choice: Some(choice) })
+        })
+        .collect()
+}

@@ -1,0 +1,9 @@
+//! JSON, read straight into typed values and written straight from them.
+
+mod number;
+mod read;
+mod write;
+
+pub(crate) use number::{Integer, Number};
+pub(crate) use read::{Cursor, too_deep};
+pub(crate) use write::{write_f32, write_f64, write_int, write_string};

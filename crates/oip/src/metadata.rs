@@ -1,0 +1,292 @@
+//! What a server and its models say of themselves, and how REST and gRPC write it.
+
+use gantry_core::tensor::TensorSpec;
+
+/// The server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerMetadata {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The protocol extensions it knows.
+    pub extensions: Vec<String>,
+}
+
+/// A model, its inputs and outputs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelMetadata {
+    /// Its name.
+    pub name: String,
+    /// The versions that can be asked.
+    pub versions: Vec<String>,
+    /// What kind of model it is, such as `onnx` or `xgboost`.
+    pub platform: String,
+    /// The inputs.
+    pub inputs: Vec<TensorSpec>,
+    /// The outputs.
+    pub outputs: Vec<TensorSpec>,
+    /// Anything else worth knowing.
+    pub parameters: crate::Parameters,
+}
+
+/// A line of the repository index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// The model.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// `READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`.
+    pub state: String,
+    /// Why it is in that state.
+    pub reason: String,
+}
+
+/// How often something happened and how long it took altogether.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duration {
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds altogether.
+    pub ns: u64,
+}
+
+/// What a model has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelStatistics {
+    /// The model.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// When the last inference was, in milliseconds since 1970.
+    pub last_inference: u64,
+    /// Inferences made: rows, where the model takes batches.
+    pub inference_count: u64,
+    /// Runs of the model; fewer than inferences when batching works.
+    pub execution_count: u64,
+    /// Requests answered, from arrival to answer.
+    pub success: Duration,
+    /// Requests failed.
+    pub fail: Duration,
+    /// Waiting for the model.
+    pub queue: Duration,
+    /// Preparing inputs.
+    pub compute_input: Duration,
+    /// Running the model.
+    pub compute_infer: Duration,
+    /// Preparing outputs.
+    pub compute_output: Duration,
+}
+
+pub(crate) mod rest {
+    //! The JSON bodies.
+
+    use super::{Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
+    use crate::{
+        json::{write_int, write_string},
+        rest::write_parameters,
+    };
+    use bytes::Bytes;
+    use gantry_core::tensor::TensorSpec;
+
+    fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+        out.push(b'[');
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
+            }
+            write(out, item);
+        }
+        out.push(b']');
+    }
+
+    fn member(out: &mut Vec<u8>, key: &str, text: &str) {
+        if out.last() != Some(&b'{') {
+            out.push(b',');
+        }
+        write_string(out, key);
+        out.push(b':');
+        write_string(out, text);
+    }
+
+    fn number(out: &mut Vec<u8>, key: &str, value: u64) {
+        if out.last() != Some(&b'{') {
+            out.push(b',');
+        }
+        write_string(out, key);
+        out.push(b':');
+        write_int(out, value);
+    }
+
+    /// The body of `GET /v2`.
+    pub fn encode_server_metadata(server: &ServerMetadata) -> Bytes {
+        let mut out = b"{".to_vec();
+        member(&mut out, "name", &server.name);
+        member(&mut out, "version", &server.version);
+        out.extend_from_slice(b",\"extensions\":");
+        list(&mut out, &server.extensions, |out, e| write_string(out, e));
+        out.push(b'}');
+        out.into()
+    }
+
+    /// The body of `GET /v2/models/{model}`.
+    pub fn encode_model_metadata(model: &ModelMetadata) -> Bytes {
+        let spec = |out: &mut Vec<u8>, spec: &TensorSpec| {
+            out.push(b'{');
+            member(out, "name", &spec.name);
+            member(out, "datatype", spec.datatype.name());
+            out.extend_from_slice(b",\"shape\":");
+            list(out, &spec.shape, |out, d| write_int(out, *d));
+            out.push(b'}');
+        };
+        let mut out = b"{".to_vec();
+        member(&mut out, "name", &model.name);
+        out.extend_from_slice(b",\"versions\":");
+        list(&mut out, &model.versions, |out, v| write_string(out, v));
+        member(&mut out, "platform", &model.platform);
+        out.extend_from_slice(b",\"inputs\":");
+        list(&mut out, &model.inputs, spec);
+        out.extend_from_slice(b",\"outputs\":");
+        list(&mut out, &model.outputs, spec);
+        if !model.parameters.is_empty() {
+            out.extend_from_slice(b",\"parameters\":");
+            write_parameters(&mut out, &model.parameters, &[]);
+        }
+        out.push(b'}');
+        out.into()
+    }
+
+    /// The body of `POST /v2/repository/index`.
+    pub fn encode_index(entries: &[IndexEntry]) -> Bytes {
+        let mut out = Vec::new();
+        list(&mut out, entries, |out, e| {
+            out.push(b'{');
+            member(out, "name", &e.name);
+            member(out, "version", &e.version);
+            member(out, "state", &e.state);
+            member(out, "reason", &e.reason);
+            out.push(b'}');
+        });
+        out.into()
+    }
+
+    /// The body of `GET /v2/models/{model}/stats`.
+    pub fn encode_statistics(models: &[ModelStatistics]) -> Bytes {
+        let duration = |out: &mut Vec<u8>, key: &str, d: Duration| {
+            if out.last() != Some(&b'{') {
+                out.push(b',');
+            }
+            write_string(out, key);
+            out.extend_from_slice(b":{");
+            number(out, "count", d.count);
+            number(out, "ns", d.ns);
+            out.push(b'}');
+        };
+        let mut out = b"{\"model_stats\":".to_vec();
+        list(&mut out, models, |out, m| {
+            out.push(b'{');
+            member(out, "name", &m.name);
+            member(out, "version", &m.version);
+            number(out, "last_inference", m.last_inference);
+            number(out, "inference_count", m.inference_count);
+            number(out, "execution_count", m.execution_count);
+            out.extend_from_slice(b",\"inference_stats\":{");
+            for (key, d) in [
+                ("success", m.success),
+                ("fail", m.fail),
+                ("queue", m.queue),
+                ("compute_input", m.compute_input),
+                ("compute_infer", m.compute_infer),
+                ("compute_output", m.compute_output),
+            ] {
+                duration(out, key, d);
+            }
+            out.extend_from_slice(b"},\"batch_stats\":[]}");
+        });
+        out.push(b'}');
+        out.into()
+    }
+}
+
+pub(crate) mod grpc {
+    //! The messages.
+
+    use super::{Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
+    use gantry_core::tensor::TensorSpec;
+    use gantry_proto::inference as pb;
+
+    impl From<&ServerMetadata> for pb::ServerMetadataResponse {
+        fn from(server: &ServerMetadata) -> Self {
+            Self {
+                name: server.name.clone(),
+                version: server.version.clone(),
+                extensions: server.extensions.clone(),
+            }
+        }
+    }
+
+    impl From<&ModelMetadata> for pb::ModelMetadataResponse {
+        fn from(model: &ModelMetadata) -> Self {
+            let specs = |specs: &[TensorSpec]| {
+                specs
+                    .iter()
+                    .map(|s| pb::model_metadata_response::TensorMetadata {
+                        name: s.name.clone(),
+                        datatype: s.datatype.name().to_owned(),
+                        shape: s.shape.clone(),
+                        parameters: std::collections::BTreeMap::default(),
+                    })
+                    .collect()
+            };
+            Self {
+                name: model.name.clone(),
+                versions: model.versions.clone(),
+                platform: model.platform.clone(),
+                inputs: specs(&model.inputs),
+                outputs: specs(&model.outputs),
+                parameters: crate::grpc::parameters_to_proto(model.parameters.clone()),
+            }
+        }
+    }
+
+    impl From<&IndexEntry> for pb::repository_index_response::ModelIndex {
+        fn from(entry: &IndexEntry) -> Self {
+            Self {
+                name: entry.name.clone(),
+                version: entry.version.clone(),
+                state: entry.state.clone(),
+                reason: entry.reason.clone(),
+            }
+        }
+    }
+
+    impl From<Duration> for pb::StatisticDuration {
+        fn from(d: Duration) -> Self {
+            Self { count: d.count, ns: d.ns }
+        }
+    }
+
+    impl From<&ModelStatistics> for pb::ModelStatistics {
+        fn from(m: &ModelStatistics) -> Self {
+            Self {
+                name: m.name.clone(),
+                version: m.version.clone(),
+                last_inference: m.last_inference,
+                inference_count: m.inference_count,
+                execution_count: m.execution_count,
+                inference_stats: Some(pb::InferStatistics {
+                    success: Some(m.success.into()),
+                    fail: Some(m.fail.into()),
+                    queue: Some(m.queue.into()),
+                    compute_input: Some(m.compute_input.into()),
+                    compute_infer: Some(m.compute_infer.into()),
+                    compute_output: Some(m.compute_output.into()),
+                    cache_hit: None,
+                    cache_miss: None,
+                }),
+                batch_stats: Vec::new(),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Elements as raw bytes, little-endian: the binary form of REST and the raw contents of gRPC.
+
+use crate::{Error, Limits};
+use bytes::Bytes;
+use gantry_core::tensor::{DataType, Elements, Tensor, shape_product};
+use std::fmt::Write as _;
+
+/// A shape as the protocol sent it, checked: no negative dimension, within the limits.
+pub(crate) fn checked_shape(
+    dims: &[i64],
+    datatype: DataType,
+    limits: &Limits,
+) -> Result<(Vec<usize>, usize), Error> {
+    if dims.len() > limits.rank {
+        return Err(Error::invalid(format!(
+            "a shape of {} dimensions is more than the {} allowed",
+            dims.len(),
+            limits.rank
+        )));
+    }
+    let shape = dims
+        .iter()
+        .map(|&d| {
+            usize::try_from(d)
+                .map_err(|_| Error::invalid(format!("shape {} has a negative dimension", shape_text(dims))))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let Some(count) = shape_product(&shape) else {
+        return Err(Error::invalid(format!("the product of shape {} is too large", shape_text(dims))));
+    };
+    let most = if datatype == DataType::Bytes { limits.bytes_elements } else { limits.elements };
+    if count > most {
+        return Err(Error::invalid(format!(
+            "shape {} has {count} elements, more than the {most} allowed",
+            shape_text(dims)
+        )));
+    }
+    Ok((shape, count))
+}
+
+pub(crate) fn shape_text<T: std::fmt::Display>(dims: &[T]) -> String {
+    let mut text = String::from("[");
+    for (i, d) in dims.iter().enumerate() {
+        let _ = write!(text, "{}{d}", if i > 0 { "," } else { "" });
+    }
+    text.push(']');
+    text
+}
+
+/// The datatype of this name, or an error that lists them all.
+pub(crate) fn parse_datatype(name: &str) -> Result<DataType, Error> {
+    DataType::parse(name).ok_or_else(|| {
+        let known = DataType::ALL.map(DataType::name).join(", ");
+        let shown: String = name.chars().take(40).collect();
+        Error::invalid(format!("datatype {shown:?} is not one of {known}"))
+    })
+}
+
+/// A tensor from its raw bytes. `count` is the product of `shape`.
+pub(crate) fn tensor_from_raw(
+    name: String,
+    shape: Vec<usize>,
+    count: usize,
+    datatype: DataType,
+    raw: &Bytes,
+) -> Result<Tensor, Error> {
+    macro_rules! numbers {
+        ($size:literal, $variant:ident, $read:expr) => {{
+            let (chunks, _) = raw.as_chunks::<$size>();
+            Elements::$variant(chunks.iter().map(|c| $read(*c)).collect())
+        }};
+    }
+    if let Some(size) = datatype.size() {
+        let needed = count.checked_mul(size);
+        if needed != Some(raw.len()) {
+            return Err(Error::invalid(format!(
+                "shape {} of {datatype} needs {} bytes, got {}",
+                shape_text(&shape),
+                needed.unwrap_or(usize::MAX),
+                raw.len()
+            )));
+        }
+    }
+    let elements = match datatype {
+        DataType::Bool => {
+            if let Some(at) = raw.iter().position(|&b| b > 1) {
+                return Err(Error::invalid(format!("element {at} of a BOOL tensor must be a byte 0 or 1")));
+            }
+            Elements::Bool(raw.iter().map(|&b| b == 1).collect())
+        }
+        DataType::Uint8 => Elements::Uint8(raw.to_vec()),
+        DataType::Int8 => Elements::Int8(raw.iter().map(|&b| b.cast_signed()).collect()),
+        DataType::Uint16 => numbers!(2, Uint16, u16::from_le_bytes),
+        DataType::Int16 => numbers!(2, Int16, i16::from_le_bytes),
+        DataType::Fp16 => numbers!(2, Fp16, u16::from_le_bytes),
+        DataType::Bf16 => numbers!(2, Bf16, u16::from_le_bytes),
+        DataType::Uint32 => numbers!(4, Uint32, u32::from_le_bytes),
+        DataType::Int32 => numbers!(4, Int32, i32::from_le_bytes),
+        DataType::Fp32 => numbers!(4, Fp32, f32::from_le_bytes),
+        DataType::Uint64 => numbers!(8, Uint64, u64::from_le_bytes),
+        DataType::Int64 => numbers!(8, Int64, i64::from_le_bytes),
+        DataType::Fp64 => numbers!(8, Fp64, f64::from_le_bytes),
+        DataType::Bytes => Elements::Bytes(bytes_elements(raw, count, &shape)?),
+    };
+    Tensor::new(name, shape, elements).map_err(|e| Error::invalid(e.to_string()))
+}
+
+fn bytes_elements(raw: &Bytes, count: usize, shape: &[usize]) -> Result<Vec<Bytes>, Error> {
+    // Every element has a prefix of four bytes: more elements than that cannot be there.
+    let mut out = Vec::with_capacity(count.min(raw.len() / 4));
+    let mut at = 0usize;
+    let mut found = 0usize;
+    while at < raw.len() {
+        let rest = raw.get(at..).unwrap_or_default();
+        let Some((prefix, rest)) = rest.split_first_chunk::<4>() else {
+            return Err(Error::invalid(format!(
+                "{} bytes where element {found} starts are too few for a length prefix of 4",
+                rest.len()
+            )));
+        };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length > rest.len() {
+            return Err(Error::invalid(format!(
+                "the length prefix of element {found} says {length} bytes, {} are left",
+                rest.len()
+            )));
+        }
+        let start = at + 4;
+        at = start + length;
+        if found < count {
+            out.push(raw.slice(start..at));
+        }
+        found += 1;
+    }
+    if found == count {
+        return Ok(out);
+    }
+    Err(Error::invalid(format!("shape {} needs {count} values, got {found}", shape_text(shape))))
+}
+
+/// How many bytes [`write_raw`] writes; an error when a `BYTES` element is too long for its prefix.
+pub(crate) fn raw_len(elements: &Elements) -> usize {
+    match elements {
+        Elements::Bytes(v) => v.iter().map(|e| e.len().saturating_add(4)).sum(),
+        numbers => numbers.len() * numbers.datatype().size().unwrap_or(1),
+    }
+}
+
+/// Appends the raw bytes of these elements.
+pub(crate) fn write_raw(elements: &Elements, out: &mut Vec<u8>) {
+    macro_rules! numbers {
+        ($v:expr) => {
+            out.extend($v.iter().flat_map(|x| x.to_le_bytes()))
+        };
+    }
+    match elements {
+        Elements::Bool(v) => out.extend(v.iter().map(|&b| u8::from(b))),
+        Elements::Uint8(v) => out.extend_from_slice(v),
+        Elements::Int8(v) => out.extend(v.iter().map(|&b| b.cast_unsigned())),
+        Elements::Uint16(v) | Elements::Fp16(v) | Elements::Bf16(v) => numbers!(v),
+        Elements::Int16(v) => numbers!(v),
+        Elements::Uint32(v) => numbers!(v),
+        Elements::Int32(v) => numbers!(v),
+        Elements::Fp32(v) => numbers!(v),
+        Elements::Uint64(v) => numbers!(v),
+        Elements::Int64(v) => numbers!(v),
+        Elements::Fp64(v) => numbers!(v),
+        Elements::Bytes(v) => {
+            for element in v {
+                // A length beyond four bytes cannot come from a request: bodies are limited far below it.
+                let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
+                out.extend_from_slice(&length.to_le_bytes());
+                out.extend(element.iter().take(length as usize));
+            }
+        }
+    }
+}

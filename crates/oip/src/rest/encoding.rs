@@ -1,0 +1,81 @@
+//! `Content-Encoding`: gzip and deflate bodies, within the body limit.
+
+use crate::{Code, Error};
+use bytes::Bytes;
+use flate2::{
+    Compression,
+    read::{MultiGzDecoder, ZlibDecoder},
+    write::{GzEncoder, ZlibEncoder},
+};
+use std::io::{Read as _, Write as _};
+
+/// How a body is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Not at all.
+    Identity,
+    /// `gzip`
+    Gzip,
+    /// `deflate`, which in HTTP means zlib.
+    Deflate,
+}
+
+impl Encoding {
+    /// The encoding that a `Content-Encoding` header names.
+    pub fn parse(header: Option<&[u8]>) -> Result<Self, Error> {
+        let Some(value) = header else {
+            return Ok(Self::Identity);
+        };
+        let value = value.trim_ascii();
+        if value.is_empty() || value.eq_ignore_ascii_case(b"identity") {
+            Ok(Self::Identity)
+        } else if value.eq_ignore_ascii_case(b"gzip") || value.eq_ignore_ascii_case(b"x-gzip") {
+            Ok(Self::Gzip)
+        } else if value.eq_ignore_ascii_case(b"deflate") {
+            Ok(Self::Deflate)
+        } else {
+            Err(Error::invalid(format!(
+                "Content-Encoding {:?} is not one of identity, gzip, deflate",
+                String::from_utf8_lossy(value).chars().take(40).collect::<String>()
+            )))
+        }
+    }
+}
+
+/// The body as it was before compression; at most `limit` bytes.
+pub fn decompress(body: Bytes, encoding: Encoding, limit: usize) -> Result<Bytes, Error> {
+    let mut out = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let read = match encoding {
+        Encoding::Identity => return Ok(body),
+        Encoding::Gzip => MultiGzDecoder::new(&*body).take(most).read_to_end(&mut out),
+        Encoding::Deflate => ZlibDecoder::new(&*body).take(most).read_to_end(&mut out),
+    };
+    let name = if encoding == Encoding::Gzip { "gzip" } else { "deflate" };
+    match read {
+        Err(_) => Err(Error::invalid(format!("the body is not valid {name} data"))),
+        Ok(length) if length > limit => Err(Error::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than the {limit} bytes allowed once decompressed"),
+        )),
+        Ok(_) => Ok(out.into()),
+    }
+}
+
+/// Compresses a body, for clients that ask for it.
+pub fn compress(body: &[u8], encoding: Encoding) -> Result<Bytes, Error> {
+    let failed = |e: std::io::Error| Error::internal(format!("compressing failed: {e}"));
+    match encoding {
+        Encoding::Identity => Ok(Bytes::copy_from_slice(body)),
+        Encoding::Gzip => {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(body).map_err(failed)?;
+            encoder.finish().map(Bytes::from).map_err(failed)
+        }
+        Encoding::Deflate => {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(body).map_err(failed)?;
+            encoder.finish().map(Bytes::from).map_err(failed)
+        }
+    }
+}
