@@ -1,0 +1,357 @@
+//! A loaded model, and the choice of the engine that runs it.
+
+use crate::error::{LoadError, RunError};
+use crate::external::{ExternalFiles, read_limited};
+use crate::native::{Constants, Opsets, Plan, PlanError, UnsupportedOp, Value, View};
+use crate::ort_engine::{self, OrtModel, RuntimeLibrary};
+use crate::proto::{GraphProto, ModelProto, parse};
+use crate::rten_engine::{Refusal, RtenModel};
+use crate::spec::Interface;
+use gantry_core::tensor::{DataType, Tensor, TensorSpec};
+use std::fmt;
+use std::path::Path;
+
+/// How models are loaded and run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Which engine to use.
+    pub engine: EngineChoice,
+    /// Threads that one run may use. With one, runs of small models are fastest and runs beside each other do not
+    /// get in each other's way.
+    pub threads: usize,
+    /// Where to look for ONNX Runtime.
+    pub onnx_runtime: RuntimeLibrary,
+    /// Bytes that a model may have, with the files it names.
+    pub max_model_bytes: u64,
+    /// Bytes that the values of one run of our own evaluator may take at one time.
+    pub max_run_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            engine: EngineChoice::Auto,
+            threads: 1,
+            onnx_runtime: RuntimeLibrary::Search,
+            max_model_bytes: 4 << 30,
+            max_run_bytes: 1 << 30,
+        }
+    }
+}
+
+/// Which engine is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// ONNX Runtime when it is there, else our evaluator when it has all operators, else rten.
+    #[default]
+    Auto,
+    /// Our own evaluator.
+    Native,
+    /// rten.
+    Rten,
+    /// ONNX Runtime.
+    OnnxRuntime,
+}
+
+/// Which engine serves a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Engine {
+    /// Our own evaluator.
+    Native,
+    /// rten.
+    Rten,
+    /// ONNX Runtime.
+    OnnxRuntime {
+        /// The version of the library.
+        version: String,
+    },
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Native => f.write_str("built-in"),
+            Self::Rten => f.write_str("rten"),
+            Self::OnnxRuntime { version } => write!(f, "ONNX Runtime {version}"),
+        }
+    }
+}
+
+enum Loaded {
+    Native(Box<Plan>),
+    Rten(Box<RtenModel>),
+    OnnxRuntime(Box<OrtModel>),
+}
+
+/// A model that is ready to run, from any number of threads at once.
+pub struct Session {
+    interface: Interface,
+    loaded: Loaded,
+    engine: Engine,
+    why: String,
+    bytes: usize,
+    max_run_bytes: usize,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("engine", &self.engine)
+            .field("inputs", &self.interface.inputs)
+            .field("outputs", &self.interface.outputs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Loads a model file. Weights in other files are read from the model's directory.
+    pub fn load(path: impl AsRef<Path>, options: &Options) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        let io = |error| LoadError::Io { path: path.to_path_buf(), error };
+        let limit = options.max_model_bytes;
+        let bytes =
+            read_limited(path, limit).map_err(io)?.map_err(|bytes| LoadError::TooLarge { bytes, limit })?;
+        load(&bytes, Some(path), options)
+    }
+
+    /// Loads a model from the bytes of its file.
+    pub fn from_bytes(bytes: impl AsRef<[u8]>, options: &Options) -> Result<Self, LoadError> {
+        let bytes = bytes.as_ref();
+        let limit = options.max_model_bytes;
+        if bytes.len() as u64 > limit {
+            return Err(LoadError::TooLarge { bytes: bytes.len() as u64, limit });
+        }
+        load(bytes, None, options)
+    }
+
+    /// What the model takes.
+    #[must_use]
+    pub fn inputs(&self) -> &[TensorSpec] {
+        &self.interface.inputs
+    }
+
+    /// What the model gives. Maps from label to score are a matrix with a column for each label.
+    #[must_use]
+    pub fn outputs(&self) -> &[TensorSpec] {
+        &self.interface.outputs
+    }
+
+    /// Which engine runs the model.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Why this engine runs the model, in words.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// About how many bytes the loaded model takes.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether rows of several requests may be put together: the first dimension of every input and output is
+    /// open.
+    #[must_use]
+    pub const fn batchable(&self) -> bool {
+        self.interface.batchable
+    }
+
+    /// Checks tensors as a run does, without running.
+    pub fn check(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+        self.interface.check(inputs).map(drop)
+    }
+
+    /// Runs the model. `wanted` are the names of outputs, all when empty; they come back in that order.
+    pub fn run(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, RunError> {
+        let inputs = self.interface.check(inputs)?;
+        let wanted = self.interface.wanted(wanted)?;
+        match &self.loaded {
+            Loaded::Native(plan) => self.run_native(plan, &inputs, &wanted),
+            Loaded::Rten(model) => model.run(&inputs, &wanted, &self.interface.outputs),
+            Loaded::OnnxRuntime(model) => model.run(&inputs, &wanted, &self.interface),
+        }
+    }
+
+    fn run_native(&self, plan: &Plan, inputs: &[&Tensor], wanted: &[usize]) -> Result<Vec<Tensor>, RunError> {
+        let views: Vec<View<'_>> =
+            inputs.iter().map(|t| View { shape: t.shape(), data: t.elements() }).collect();
+        let results = plan.run(&views, self.max_run_bytes).map_err(|e| RunError::Node {
+            node: e.node,
+            op: e.op,
+            error: e.error,
+        })?;
+        let mut results: Vec<Option<Value>> = results.into_iter().map(Some).collect();
+        wanted
+            .iter()
+            .enumerate()
+            .filter_map(|(at, &i)| {
+                // An output that is asked for twice is copied the first time.
+                let again = wanted.iter().skip(at + 1).any(|&j| j == i);
+                let slot = results.get_mut(i)?;
+                let value = if again { slot.clone() } else { slot.take() }?;
+                Some((value, self.interface.outputs.get(i)?))
+            })
+            .map(|(value, spec)| {
+                Tensor::new(spec.name.clone(), value.shape, value.data)
+                    .map_err(|e| RunError::Engine { engine: "built-in", message: e.to_string() })
+            })
+            .collect()
+    }
+}
+
+/// Whether the graph has an operator that only our evaluator and ONNX Runtime know.
+fn has_ml(graph: &GraphProto<'_>) -> bool {
+    graph.nodes.iter().any(|n| n.domain == "ai.onnx.ml")
+}
+
+fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session, LoadError> {
+    let model = parse(bytes)?;
+    let interface = Interface::new(&model)?;
+    let left = options.max_model_bytes.saturating_sub(bytes.len() as u64);
+    let mut external = ExternalFiles::new(path.and_then(Path::parent).map(whole), left);
+    let constants = constants(&model, &mut external)?;
+    let held = bytes.len() + usize::try_from(external.bytes()).unwrap_or(usize::MAX);
+
+    let session = |interface, loaded, engine, why: String, bytes| Session {
+        interface,
+        loaded,
+        engine,
+        why,
+        bytes,
+        max_run_bytes: options.max_run_bytes,
+    };
+
+    let runtime = match options.engine {
+        EngineChoice::Auto | EngineChoice::OnnxRuntime => ort_engine::find(&options.onnx_runtime),
+        EngineChoice::Native => Err("the built-in evaluator was asked for".to_owned()),
+        EngineChoice::Rten => Err("rten was asked for".to_owned()),
+    };
+    let absent = match runtime {
+        Ok(runtime) => {
+            ort_engine::takes(&interface)?;
+            let from = path.filter(|_| !external.is_empty());
+            let loaded = OrtModel::load(runtime, bytes, from, options.threads)?;
+            let engine = Engine::OnnxRuntime { version: runtime.version.clone() };
+            let why = format!("ONNX Runtime {} found at {}", runtime.version, runtime.path.display());
+            return Ok(session(interface, Loaded::OnnxRuntime(Box::new(loaded)), engine, why, held));
+        }
+        Err(why) if options.engine == EngineChoice::OnnxRuntime => return Err(LoadError::OnnxRuntime(why)),
+        Err(why) => why,
+    };
+
+    if let Some(feature) = unknown_feature(&model) {
+        return Err(LoadError::Feature { feature });
+    }
+    let ml = has_ml(&model.graph);
+    let wide = options.threads > 1 && !ml && options.engine == EngineChoice::Auto;
+    if options.engine != EngineChoice::Rten {
+        let names: Vec<&str> = interface.inputs.iter().map(|s| s.name.as_str()).collect();
+        match Plan::new(&model.graph, &Opsets::new(&model.opsets), constants, &names) {
+            Ok(plan) if !(wide && rten_takes(&interface)) => {
+                let size = held + plan.bytes();
+                let why = format!("the built-in evaluator has every operator of the model; {absent}");
+                return Ok(session(interface, Loaded::Native(Box::new(plan)), Engine::Native, why, size));
+            }
+            Ok(_) => {}
+            Err(PlanError::Unsupported(ops)) => {
+                let others_could = !ml && options.engine == EngineChoice::Auto;
+                if !others_could || ops.iter().any(|op| !op.domain.is_empty()) {
+                    return Err(LoadError::Unsupported { ops });
+                }
+            }
+            // A graph that is not sound is not sound for rten either.
+            Err(error) => return Err(error.into()),
+        }
+    }
+    refuse_bombs(&model.graph)?;
+    let files = external.into_files();
+    let loaded = RtenModel::load(bytes.to_vec(), files, &interface, options.threads)
+        .map_err(|refusal| refused_by_rten(refusal, &model))?;
+    let size = loaded.bytes();
+    let why = if wide {
+        format!("{} threads were asked for; {absent}", options.threads)
+    } else {
+        format!("the model needs operators of rten; {absent}")
+    };
+    Ok(session(interface, Loaded::Rten(Box::new(loaded)), Engine::Rten, why, size))
+}
+
+/// The directory of a file named without one is the current directory.
+fn whole(directory: &Path) -> &Path {
+    if directory.as_os_str().is_empty() { Path::new(".") } else { directory }
+}
+
+fn constants(model: &ModelProto<'_>, external: &mut ExternalFiles) -> Result<Constants, LoadError> {
+    let mut constants = Constants::with_capacity(model.graph.initializers.len());
+    for tensor in &model.graph.initializers {
+        let bytes = external.get(tensor)?;
+        let (shape, data) =
+            tensor.load(bytes).map_err(|fault| LoadError::Tensor { name: tensor.name.to_owned(), fault })?;
+        if constants.insert(tensor.name.to_owned(), Value::new(shape, data)).is_some() {
+            return Err(PlanError::Duplicate(tensor.name.to_owned()).into());
+        }
+    }
+    Ok(constants)
+}
+
+fn unknown_feature(model: &ModelProto<'_>) -> Option<&'static str> {
+    if model.functions > 0 {
+        Some("functions of its own (ModelProto.functions)")
+    } else if model.graph.sparse_initializers > 0 {
+        Some("sparse initializers")
+    } else {
+        None
+    }
+}
+
+/// Whether rten has the datatypes of the model's inputs and outputs.
+fn rten_takes(interface: &Interface) -> bool {
+    let mut specs = interface.inputs.iter().chain(&interface.outputs);
+    specs.all(|s| !matches!(s.datatype, DataType::Fp64 | DataType::Bytes))
+}
+
+/// Elements that a constant of a network may have when the file gives only its shape.
+const MAX_MADE_ELEMENTS: i64 = 1 << 28;
+
+/// rten has no limit on what it makes. A shape in the file that asks for more than any network needs is refused.
+fn refuse_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
+    for node in &graph.nodes {
+        let shape_input = match node.op_type {
+            "ConstantOfShape" => 0,
+            "Expand" | "Tile" | "Resize" | "Upsample" | "Pad" | "Range" => 1,
+            _ => continue,
+        };
+        let Some(&name) = node.inputs.get(shape_input) else { continue };
+        let Some(tensor) = graph.initializers.iter().find(|t| t.name == name) else { continue };
+        let Ok((_, gantry_core::tensor::Elements::Int64(sizes))) = tensor.load(None) else { continue };
+        let product = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d.saturating_abs().max(1)));
+        if product.is_none_or(|n| n > MAX_MADE_ELEMENTS) {
+            return Err(LoadError::Engine {
+                engine: "rten",
+                message: format!("node `{}` ({}) asks for the size {sizes:?}", node.name, node.op_type),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// rten names the node; the operator and its version say more.
+fn refused_by_rten(refusal: Refusal, model: &ModelProto<'_>) -> LoadError {
+    let named = refusal.node.as_deref().unwrap_or("");
+    match model.graph.nodes.iter().find(|n| n.name == named) {
+        Some(node) if refusal.operator => LoadError::Unsupported {
+            ops: vec![UnsupportedOp {
+                op: node.op_type.to_owned(),
+                domain: node.domain.to_owned(),
+                opset: Opsets::new(&model.opsets).version(node.domain),
+                node: named.to_owned(),
+            }],
+        },
+        _ => LoadError::Engine { engine: "rten", message: refusal.message },
+    }
+}
