@@ -80,30 +80,17 @@ pub(crate) enum Command {
     Up(up::Args),
     /// Serve model files alone, without a scheduler
     Runtime(roles::runtime::Args),
-    /// Create or change models and servers from manifests
     Apply(verbs::apply::Args),
-    /// Delete models and servers
     Delete(verbs::delete::Args),
-    /// List models and servers
     Get(verbs::get::Args),
-    /// Tell everything that is known about one model or server, in words
     Describe(verbs::describe::Args),
-    /// Show at a glance what serves, how much, and what does not and why
     Status(verbs::status::Args),
-    /// Show load per model and memory per server replica
     Top(verbs::top::Args),
-    /// Wait until models or servers are ready, deleted or in a state
     Wait(verbs::wait::Args),
-    /// Ask a model, once or many times
     Infer(verbs::infer::Args),
-    /// Print what the serving process logged
     Logs(verbs::logs::Args),
-    /// Check manifests without applying them, offline
     Lint(verbs::lint::Args),
-    /// Print a completion script for a shell
     Completion(verbs::completion::Args),
-    /// Print the manual page, or write all of them to a directory
     Man(verbs::man::Args),
-    /// Print the version
     Version(verbs::version::Args),
 }

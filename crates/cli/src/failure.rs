@@ -49,11 +49,6 @@ impl Failure {
         Self::new(Exit::Unavailable, message)
     }
 
-    /// There is no such object.
-    pub(crate) fn not_found(what: impl fmt::Display) -> Self {
-        Self::new(Exit::NotFound, format!("{what} is not known"))
-    }
-
     /// A failure whose words have been printed already.
     pub(crate) const fn said(exit: Exit) -> Self {
         Self { exit, message: String::new() }

@@ -154,7 +154,10 @@ fn list(folder: &Path, recursive: bool, depth: usize, found: &mut Vec<PathBuf>) 
             found.push(path);
         }
         if found.len() > MOST_FILES {
-            return Err(Failure::usage(format!("{} holds more than {MOST_FILES} manifests", folder.display())));
+            return Err(Failure::usage(format!(
+                "{} holds more than {MOST_FILES} manifests",
+                folder.display()
+            )));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use crate::{
     failure::{Exit, Failure},
     reference::Reference,
 };
-use gantry_api::Kind;
+use gantry_api::{Kind, nearest};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use std::{future::Future, time::Duration};
 use tonic::{
@@ -42,7 +42,11 @@ impl Scheduler {
                 "no scheduler answers at {address}: start one with `gantry up`, or name another with --scheduler"
             ))
         })?;
-        Ok(Self { address, deadline, client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST) })
+        Ok(Self {
+            address,
+            deadline,
+            client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
+        })
     }
 
     /// Models as they are now, by name.
@@ -90,7 +94,8 @@ impl Scheduler {
     pub(crate) async fn watch_servers(&self) -> Result<Changes<pb::ServerStatusResponse>, Failure> {
         let request = pb::ServerSubscriptionRequest { subscriber_name: SUBSCRIBER.into() };
         let mut client = self.client.clone();
-        let stream = self.call(client.subscribe_server_status(request)).await.map_err(|s| self.failure(&s))?;
+        let stream =
+            self.call(client.subscribe_server_status(request)).await.map_err(|s| self.failure(&s))?;
         Ok(Changes { scheduler: self.clone(), stream: stream.into_inner() })
     }
 
@@ -124,6 +129,22 @@ impl Scheduler {
         }
     }
 
+    /// That there is no such object, with the one that may have been meant.
+    pub(crate) async fn unknown(&self, what: &Reference) -> String {
+        let names: Vec<String> = match what.kind {
+            Kind::Model => self
+                .models(false)
+                .await
+                .map(|all| all.into_iter().filter(|m| !m.deleted).map(|m| m.model_name).collect()),
+            Kind::Server => self.servers().await.map(|all| all.into_iter().map(|s| s.server_name).collect()),
+        }
+        .unwrap_or_default();
+        match nearest(&what.name, names.iter().map(String::as_str).filter(|n| *n != what.name)) {
+            Some(meant) => format!("{what} is not known. Did you mean {meant}?"),
+            None => format!("{what} is not known"),
+        }
+    }
+
     async fn model_status(
         &self,
         name: Option<&str>,
@@ -151,21 +172,27 @@ impl Scheduler {
     }
 
     fn failure(&self, status: &Status) -> Failure {
-        let address = &self.address;
-        match status.code() {
-            Code::DeadlineExceeded if status.message().is_empty() => Failure::new(
-                Exit::Timeout,
-                format!("the scheduler at {address} did not answer within {:?}", self.deadline),
-            ),
-            Code::DeadlineExceeded => Failure::new(Exit::Timeout, status.message()),
-            Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-                Failure::new(Exit::Refused, status.message())
-            }
-            Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
-                "the scheduler at {address} broke off: {}",
-                if status.message().is_empty() { "the connection ended" } else { status.message() }
-            )),
-            code => Failure::failed(format!("the scheduler at {address} answered {code}: {}", status.message())),
+        failure(&self.address, self.deadline, status)
+    }
+}
+
+/// What a refusal of the scheduler means to a person and to the shell.
+fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
+    match status.code() {
+        Code::DeadlineExceeded if status.message().is_empty() => Failure::new(
+            Exit::Timeout,
+            format!("the scheduler at {address} did not answer within {deadline:?}"),
+        ),
+        Code::DeadlineExceeded => Failure::new(Exit::Timeout, status.message()),
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            Failure::new(Exit::Refused, status.message())
+        }
+        Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
+            "the scheduler at {address} broke off: {}",
+            if status.message().is_empty() { "the connection ended" } else { status.message() }
+        )),
+        code => {
+            Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))
         }
     }
 }
@@ -196,6 +223,45 @@ impl<T> Changes<T> {
             Ok(Some(change)) => Ok(change),
             Ok(None) => Err(self.scheduler.failure(&Status::unavailable("it is stopping"))),
             Err(status) => Err(self.scheduler.failure(&status)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_words_and_codes() {
+        let address = Address::parse("h:1", 9004, "").unwrap();
+        for (status, exit, says) in [
+            (
+                Status::failed_precondition("model m is still terminating"),
+                Exit::Refused,
+                "model m is still terminating",
+            ),
+            (Status::invalid_argument("no"), Exit::Refused, "no"),
+            (
+                Status::unimplemented("pipelines are not supported yet"),
+                Exit::Refused,
+                "pipelines are not supported yet",
+            ),
+            (Status::deadline_exceeded(""), Exit::Timeout, "the scheduler at h:1 did not answer within 5s"),
+            (Status::deadline_exceeded("not decided"), Exit::Timeout, "not decided"),
+            (
+                Status::unavailable(""),
+                Exit::Unavailable,
+                "the scheduler at h:1 broke off: the connection ended",
+            ),
+            (
+                Status::unknown("transport error"),
+                Exit::Unavailable,
+                "the scheduler at h:1 broke off: transport error",
+            ),
+            (Status::internal("x"), Exit::Failed, "the scheduler at h:1 answered Internal: x"),
+        ] {
+            let got = failure(&address, Duration::from_secs(5), &status);
+            assert_eq!((got.exit, got.message.as_str()), (exit, says));
         }
     }
 }

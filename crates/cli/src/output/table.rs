@@ -1,6 +1,9 @@
 //! Columns that line up, however wide their texts are.
 
-use super::style::{Style, Tone};
+use super::{
+    harmless,
+    style::{Style, Tone},
+};
 
 const GAP: usize = 3;
 
@@ -26,6 +29,9 @@ impl Table {
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<(String, Tone)>) {
+        // One row is one line, whatever stands in a cell.
+        let line = |(text, tone): (String, Tone)| (harmless(&text).replace('\n', " "), tone);
+        let cells: Vec<(String, Tone)> = cells.into_iter().map(line).collect();
         if self.widths.len() < cells.len() {
             self.widths.resize(cells.len(), 0);
         }

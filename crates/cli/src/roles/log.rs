@@ -26,19 +26,19 @@ const KEPT: usize = 5000;
 
 /// What is logged, and how.
 #[derive(Clone, Debug, clap::Args)]
-pub struct LogArgs {
+pub(crate) struct LogArgs {
     /// What is worth a line: error, warn, info, debug, or a filter such as `scheduler=debug,warn`.
     #[arg(long, env = "GANTRY_LOG", default_value = "info", value_name = "LEVEL")]
-    pub log_level: String,
+    pub(crate) log_level: String,
 
     /// How lines are written.
     #[arg(long, env = "GANTRY_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    pub log_format: Format,
+    pub(crate) log_format: Format,
 }
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     Text,
     /// An object on each line.
@@ -47,7 +47,7 @@ pub enum Format {
 
 /// The lines of late, and a way to get those to come.
 #[derive(Clone, Debug)]
-pub struct Lines {
+pub(crate) struct Lines {
     kept: Arc<Mutex<VecDeque<Arc<str>>>>,
     coming: broadcast::Sender<Arc<str>>,
 }
@@ -70,7 +70,7 @@ impl Lines {
     }
 
     /// The last lines, and those to come. A reader that is too slow misses some and is told how many.
-    pub fn tail(&self, lines: usize) -> (Vec<Arc<str>>, broadcast::Receiver<Arc<str>>) {
+    pub(crate) fn tail(&self, lines: usize) -> (Vec<Arc<str>>, broadcast::Receiver<Arc<str>>) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let coming = self.coming.subscribe();
         (kept.iter().skip(kept.len().saturating_sub(lines)).cloned().collect(), coming)
@@ -79,20 +79,28 @@ impl Lines {
 
 /// Starts logging: everything that is worth a line to memory and to a file, and to standard error what a person
 /// should see at once.
-pub fn start(args: &LogArgs, file: Option<&Path>, to_stderr: Option<Level>) -> Result<Lines, String> {
+pub(crate) fn start(args: &LogArgs, file: Option<&Path>, to_stderr: Option<Level>) -> Result<Lines, String> {
     let filter = EnvFilter::try_new(&args.log_level).map_err(|e| {
-        format!("--log-level \"{}\" is not a level or a filter: {e}; try info, or scheduler=debug,warn", args.log_level)
+        format!(
+            "--log-level \"{}\" is not a level or a filter: {e}; try info, or scheduler=debug,warn",
+            args.log_level
+        )
     })?;
     let lines = Lines::new();
     let file = match file {
         None => None,
         Some(path) => Some(
-            File::options().create(true).append(true).open(path).map_err(|e| format!("{}: {e}", path.display()))?,
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| format!("{}: {e}", path.display()))?,
         ),
     };
     let sink = Sink { lines: lines.clone(), file: file.map(|f| Arc::new(Mutex::new(f))) };
     let format = args.log_format;
-    let kept = tracing_subscriber::fmt::layer().event_format(Line(format)).with_writer(sink).with_filter(filter);
+    let kept =
+        tracing_subscriber::fmt::layer().event_format(Line(format)).with_writer(sink).with_filter(filter);
     let shown = to_stderr.map(|level| {
         let writer = io::stderr as fn() -> io::Stderr;
         tracing_subscriber::fmt::layer()
@@ -144,7 +152,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let now = jiff::Timestamp::now();
@@ -192,7 +205,8 @@ impl Visit for Fields {
         if field.name() == "message" {
             value.clone_into(&mut self.sentence);
         } else {
-            let quoted = if value.contains([' ', '"', '\n']) { format!("{value:?}") } else { value.to_owned() };
+            let quoted =
+                if value.contains([' ', '"', '\n']) { format!("{value:?}") } else { value.to_owned() };
             self.nouns.push((field.name(), quoted));
         }
     }

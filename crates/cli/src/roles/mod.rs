@@ -1,5 +1,5 @@
 //! What `gantry` can be when it is not a client.
 
-pub mod log;
-pub mod runtime;
-pub mod signal;
+pub(crate) mod log;
+pub(crate) mod runtime;
+pub(crate) mod signal;

@@ -12,34 +12,34 @@ use tokio_util::sync::CancellationToken;
 
 /// Serve a directory of models, without a scheduler.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A directory with a folder for each model; the folder's name is the model's name.
     #[arg(value_name = "DIR")]
-    pub repository: PathBuf,
+    pub(crate) repository: PathBuf,
 
     /// Address to listen on. Anything but loopback lets other machines in.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub host: IpAddr,
+    pub(crate) host: IpAddr,
 
     /// Port for REST and gRPC; 0 for any free one.
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
-    pub port: u16,
+    pub(crate) port: u16,
 
     /// Load nothing at the start: models are loaded over the protocol's repository calls.
     #[arg(long)]
-    pub explicit: bool,
+    pub(crate) explicit: bool,
 
     /// Threads for inference; as many as there are cores by default.
     #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
 
     #[command(flatten)]
     /// What is logged, and how.
-    pub log: log::LogArgs,
+    pub(crate) log: log::LogArgs,
 }
 
 /// Runs until Ctrl-C.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.repository.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory", args.repository.display())));
     }
@@ -67,7 +67,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn load_all(runtime: &Runtime, repository: &std::path::Path) -> Result<(), Failure> {
-    let unreadable = |e: std::io::Error| Failure::usage(format!("{} cannot be read: {e}", repository.display()));
+    let unreadable =
+        |e: std::io::Error| Failure::usage(format!("{} cannot be read: {e}", repository.display()));
     let mut entries: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(repository).map_err(unreadable)? {
         entries.push(entry.map_err(unreadable)?.path());

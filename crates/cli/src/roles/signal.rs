@@ -1,7 +1,7 @@
 //! Being asked to stop.
 
 /// Waits for Ctrl-C or SIGTERM.
-pub async fn asked_to_stop() {
+pub(crate) async fn asked_to_stop() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

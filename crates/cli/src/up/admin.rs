@@ -36,7 +36,9 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener, stop: Cancellatio
         .route("/metrics", get(metrics))
         .route("/logs", get(logs))
         .route("/top", get(top))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there is /livez, /readyz, /metrics, /logs and /top\n") })
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "there is /livez, /readyz, /metrics, /logs and /top\n")
+        })
         .with_state(state);
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
@@ -97,7 +99,9 @@ async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<Str
     let future = BroadcastStream::new(coming).filter_map(move |line| {
         let text = match line {
             Ok(line) => wanted(&line).then(|| format!("{line}\n")),
-            Err(BroadcastStreamRecvError::Lagged(missed)) => Some(format!("({missed} lines were too many to send)\n")),
+            Err(BroadcastStreamRecvError::Lagged(missed)) => {
+                Some(format!("({missed} lines were too many to send)\n"))
+            }
         };
         futures::future::ready(text)
     });

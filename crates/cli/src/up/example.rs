@@ -5,13 +5,20 @@ use gantry_runtime::Runtime;
 use http::Request;
 
 /// The curl line for a model, by what the model says of itself.
-pub(crate) async fn curl(runtime: &Runtime, model: &str, version: u32, address: &str, data: Option<&str>) -> Option<String> {
+pub(crate) async fn curl(
+    runtime: &Runtime,
+    model: &str,
+    version: u32,
+    address: &str,
+    data: Option<&str>,
+) -> Option<String> {
     let uri = format!("/v2/models/{model}_{version}");
     let reply = runtime.call(Request::get(&uri).body(bytes::Bytes::new()).ok()?).await;
     let metadata: serde_json::Value = serde_json::from_slice(reply.body().data()).ok()?;
     let mut inputs = Vec::new();
     for (i, input) in metadata.get("inputs")?.as_array()?.iter().enumerate() {
-        let shape: Vec<i64> = input.get("shape")?.as_array()?.iter().map(|d| d.as_i64().unwrap_or(1).max(1)).collect();
+        let shape: Vec<i64> =
+            input.get("shape")?.as_array()?.iter().map(|d| d.as_i64().unwrap_or(1).max(1)).collect();
         let count: i64 = shape.iter().product();
         let datatype = input.get("datatype")?.as_str()?;
         let given = data.filter(|_| i == 0).and_then(|d| serde_json::from_str::<serde_json::Value>(d).ok());
@@ -30,7 +37,10 @@ pub(crate) async fn curl(runtime: &Runtime, model: &str, version: u32, address: 
             let part = |key: &str| i.get(key).map(ToString::to_string).unwrap_or_default();
             format!(
                 "{{\"name\":{},\"shape\":{},\"datatype\":{},\"data\":{}}}",
-                part("name"), part("shape"), part("datatype"), part("data")
+                part("name"),
+                part("shape"),
+                part("datatype"),
+                part("data")
             )
         })
         .collect();

@@ -94,7 +94,9 @@ impl Follower {
                         Err(error) if error.code() == Code::FailedPrecondition => {
                             tracing::debug!(%error, "a change of the files is tried again");
                         }
-                        Err(error) => tracing::warn!(%error, "a change of the files could not be applied yet"),
+                        Err(error) => {
+                            tracing::warn!(%error, "a change of the files could not be applied yet");
+                        }
                     }
                 }
                 Err(problems) => {
@@ -123,7 +125,10 @@ impl Follower {
         match kind {
             Kind::Model => {
                 let model = Some(ModelReference { name: name.to_owned(), version: None });
-                let removed = self.client.unload_model(timed(UnloadModelRequest { model, kubernetes_meta: None })).await;
+                let removed = self
+                    .client
+                    .unload_model(timed(UnloadModelRequest { model, kubernetes_meta: None }))
+                    .await;
                 match removed {
                     // It is gone already, which is what is wanted.
                     Err(error) if error.code() == Code::FailedPrecondition => Ok(()),
@@ -131,7 +136,8 @@ impl Follower {
                 }
             }
             Kind::Server => {
-                self.notify(ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() }).await
+                self.notify(ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() })
+                    .await
             }
         }
     }

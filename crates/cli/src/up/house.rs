@@ -104,7 +104,8 @@ async fn open(
     })
     .await
     .map_err(|e| failed(&e))?;
-    let endpoint = Endpoint::from_shared(format!("http://{}", reachable(scheduler.clients))).map_err(|e| failed(&e))?;
+    let endpoint =
+        Endpoint::from_shared(format!("http://{}", reachable(scheduler.clients))).map_err(|e| failed(&e))?;
     let channel = endpoint.connect().await.map_err(|e| failed(&e))?;
 
     let limits = gantry_oip::Limits { body: args.max_body, ..gantry_oip::Limits::default() };
@@ -120,7 +121,12 @@ async fn open(
     let inference = gateway.local_addr();
     let stop_gateway = CancellationToken::new();
     let stop_rest = CancellationToken::new();
-    tokio::spawn(control::follow(endpoint, format!("gateway-{}", std::process::id()), routes.clone(), stop_rest.clone()));
+    tokio::spawn(control::follow(
+        endpoint,
+        format!("gateway-{}", std::process::id()),
+        routes.clone(),
+        stop_rest.clone(),
+    ));
     let gateway = {
         let stop = stop_gateway.clone();
         tokio::spawn(async move {
@@ -201,7 +207,11 @@ async fn open(
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
-        address.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+        address.set_ip(if address.is_ipv4() {
+            [127, 0, 0, 1].into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
     }
     address
 }
@@ -236,9 +246,7 @@ impl House {
             started.elapsed().as_secs_f64()
         ));
         loop {
-            let news = async {
-                if watches { follower.next().await } else { std::future::pending().await }
-            };
+            let news = async { if watches { follower.next().await } else { std::future::pending().await } };
             tokio::select! {
                 () = &mut stop => return Ok(()),
                 news = news => self.show_news(&news),
@@ -301,7 +309,10 @@ impl House {
             }
         }
         say("");
-        say(&format!("  inference   http://{:<24} REST and gRPC, Open Inference Protocol", inference.to_string()));
+        say(&format!(
+            "  inference   http://{:<24} REST and gRPC, Open Inference Protocol",
+            inference.to_string()
+        ));
         say(&format!("  scheduler   {:<31} gRPC", reachable(self.scheduler.clients).to_string()));
         say(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
         say("");

@@ -26,7 +26,10 @@ impl ModelServer for Builtin {
                     memory_bytes: info.memory_bytes as u64,
                 }),
                 Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("the model's file made the loader fail in an unexpected way; the log says where".into()),
+                Err(_) => {
+                    Err("the model's file made the loader fail in an unexpected way; the log says where"
+                        .into())
+                }
             }
         })
     }

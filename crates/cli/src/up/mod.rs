@@ -27,81 +27,81 @@ use std::{net::IpAddr, path::PathBuf};
 
 /// Serve models from this machine.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Manifests, directories of manifests, or directories of model files.
     #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
+    pub(crate) paths: Vec<PathBuf>,
 
     /// Where state is kept: what is loaded, downloaded files, the log.
     #[arg(long, env = "GANTRY_STATE_DIR", value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
 
     /// Address to listen on. Anything but loopback lets other machines in.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub host: IpAddr,
+    pub(crate) host: IpAddr,
 
     /// Port for inference, REST and gRPC; 0 for any free one.
     #[arg(long, default_value_t = 9000, value_name = "PORT")]
-    pub inference_port: u16,
+    pub(crate) inference_port: u16,
 
     /// Port for metrics, health and logs; 0 for any free one.
     #[arg(long, default_value_t = 9003, value_name = "PORT")]
-    pub admin_port: u16,
+    pub(crate) admin_port: u16,
 
     /// Port of the scheduler's gRPC; 0 for any free one.
     #[arg(long, default_value_t = 9004, value_name = "PORT")]
-    pub scheduler_port: u16,
+    pub(crate) scheduler_port: u16,
 
     /// Port where agents reach the scheduler; 0 for any free one.
     #[arg(long, default_value_t = 9005, value_name = "PORT")]
-    pub agent_port: u16,
+    pub(crate) agent_port: u16,
 
     /// Directory with a file for each secret that a Model's secretName can name.
     #[arg(long, env = "GANTRY_SECRETS_DIR", value_name = "DIR")]
-    pub secrets_dir: Option<PathBuf>,
+    pub(crate) secrets_dir: Option<PathBuf>,
 
     /// Private network (CIDR) or host that artifacts may be fetched from; may be repeated.
     #[arg(long, value_name = "NETWORK")]
-    pub allow_net: Vec<NetRule>,
+    pub(crate) allow_net: Vec<NetRule>,
 
     /// Bytes of fetched artifacts that are kept.
     #[arg(long, default_value_t = 20 << 30, value_name = "BYTES")]
-    pub cache_limit: u64,
+    pub(crate) cache_limit: u64,
 
     /// Memory for models in bytes; three quarters of the machine's by default.
     #[arg(long, env = "MEMORY_REQUEST", value_name = "BYTES")]
-    pub memory: Option<u64>,
+    pub(crate) memory: Option<u64>,
 
     /// Largest request body in bytes.
     #[arg(long, default_value_t = 64 << 20, value_name = "BYTES")]
-    pub max_body: usize,
+    pub(crate) max_body: usize,
 
     /// How long a request may take, in seconds.
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub request_timeout: u64,
+    pub(crate) request_timeout: u64,
 
     /// Requests that may be under way at once; more are answered with 503.
     #[arg(long, default_value_t = 4096, value_name = "N")]
-    pub max_in_flight: usize,
+    pub(crate) max_in_flight: usize,
 
     /// Threads for inference; as many as there are cores by default.
     #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
 
     /// Do not look for changes of the files.
     #[arg(long)]
-    pub no_watch: bool,
+    pub(crate) no_watch: bool,
 
     #[command(flatten)]
     /// What is logged, and how.
-    pub log: log::LogArgs,
+    pub(crate) log: log::LogArgs,
 }
 
 /// Runs until Ctrl-C.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let sources = sources::Sources::new(&args.paths)?;
     // Nothing is started, and no state is touched, on account of files that are wrong.
-    let first = sources.read().map_err(|problems| problems.into_failure())?;
+    let first = sources.read().map_err(sources::Problems::into_failure)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("gantry")

@@ -15,8 +15,9 @@ pub(crate) fn state_dir(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     } else {
         variable("XDG_DATA_HOME").or_else(|| home.map(|h| h.join(".local/share")))
     };
-    base.map(|b| b.join("gantry"))
-        .ok_or_else(|| Failure::usage("there is no home directory to keep state in: choose a place with --state-dir"))
+    base.map(|b| b.join("gantry")).ok_or_else(|| {
+        Failure::usage("there is no home directory to keep state in: choose a place with --state-dir")
+    })
 }
 
 /// A path as people write it: the home directory as `~`.

@@ -23,7 +23,8 @@ impl Record {
     /// The record of the last run. A damaged one is as good as none: it only tells what to clean up.
     pub(crate) fn open(state_dir: &Path) -> Self {
         let file = state_dir.join(FILE);
-        let roots = std::fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+        let roots =
+            std::fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
         Self { file, roots }
     }
 
@@ -33,13 +34,14 @@ impl Record {
         roots: &'a [PathBuf],
         asked: &'a BTreeMap<(Kind, String), gantry_api::Object>,
     ) -> impl Iterator<Item = (Kind, String)> + 'a {
-        self.roots.iter().filter(move |(_, known)| !known.is_empty() && known.iter().all(|r| roots.contains(r))).filter_map(
-            |(key, _)| {
+        self.roots
+            .iter()
+            .filter(move |(_, known)| !known.is_empty() && known.iter().all(|r| roots.contains(r)))
+            .filter_map(|(key, _)| {
                 let (kind, name) = key.split_once('/')?;
                 let key = (Kind::from_word(kind)?, name.to_owned());
                 (!asked.contains_key(&key)).then_some(key)
-            },
-        )
+            })
     }
 
     /// Notes what is asked for now.

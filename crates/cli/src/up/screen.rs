@@ -73,7 +73,9 @@ impl Observer for Screen {
     fn fetching(&self, model: &str, _: u32) -> Arc<dyn ProgressSink> {
         let started = Instant::now();
         match &self.bars {
-            Some(bars) => Arc::new(Bar { bars: bars.clone(), model: model.to_owned(), started, bar: OnceLock::new() }),
+            Some(bars) => {
+                Arc::new(Bar { bars: bars.clone(), model: model.to_owned(), started, drawn: OnceLock::new() })
+            }
             None => Arc::new(Plain { model: model.to_owned(), last: Mutex::new(started) }),
         }
     }
@@ -91,21 +93,22 @@ struct Bar {
     bars: MultiProgress,
     model: String,
     started: Instant,
-    bar: OnceLock<ProgressBar>,
+    drawn: OnceLock<ProgressBar>,
 }
 
 impl ProgressSink for Bar {
     fn bytes(&self, done: u64, total: Option<u64>) {
-        if self.bar.get().is_none() && self.started.elapsed() < WORTH_A_BAR {
+        if self.drawn.get().is_none() && self.started.elapsed() < WORTH_A_BAR {
             return;
         }
-        let bar = self.bar.get_or_init(|| {
+        let bar = self.drawn.get_or_init(|| {
             let template = if total.is_some() {
                 "  {prefix}  {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left"
             } else {
                 "  {prefix}  {spinner} {bytes}  {bytes_per_sec}"
             };
-            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            let style =
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             let bar = ProgressBar::new(total.unwrap_or(0)).with_style(style).with_prefix(self.model.clone());
             self.bars.add(bar)
         });
@@ -119,7 +122,7 @@ impl ProgressSink for Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Some(bar) = self.bar.get() {
+        if let Some(bar) = self.drawn.get() {
             bar.finish_and_clear();
         }
     }
@@ -140,7 +143,9 @@ impl ProgressSink for Plain {
         *last = Instant::now();
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match total {
-            Some(total) => eprintln!("{}: fetched {:.1} of {:.1} MB", self.model, megabytes(done), megabytes(total)),
+            Some(total) => {
+                eprintln!("{}: fetched {:.1} of {:.1} MB", self.model, megabytes(done), megabytes(total));
+            }
             None => eprintln!("{}: fetched {:.1} MB", self.model, megabytes(done)),
         }
     }

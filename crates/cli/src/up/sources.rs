@@ -49,7 +49,11 @@ impl Sources {
         let mut roots = Vec::new();
         for path in paths {
             let root = path.canonicalize().map_err(|e| {
-                let reason = if e.kind() == std::io::ErrorKind::NotFound { "does not exist".into() } else { e.to_string() };
+                let reason = if e.kind() == std::io::ErrorKind::NotFound {
+                    "does not exist".into()
+                } else {
+                    e.to_string()
+                };
                 Failure::usage(format!("{} {reason}", path.display()))
             })?;
             roots.push(root);
@@ -132,7 +136,8 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Problem>> {
             })
         };
     }
-    let files = fingerprint::files_below(root).map_err(|e| vec![problem(root, format!("cannot be read: {e}"))])?;
+    let files =
+        fingerprint::files_below(root).map_err(|e| vec![problem(root, format!("cannot be read: {e}"))])?;
     let manifests: Vec<&PathBuf> = files.iter().filter(|f| is_manifest(f)).collect();
     if manifests.is_empty() {
         let models: Vec<Parsed> = files
@@ -143,7 +148,10 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Problem>> {
             })
             .collect();
         if models.is_empty() {
-            return Err(vec![problem(root, "holds no manifest and no model file: put a .yaml, .onnx, .ubj or .lgb file there")]);
+            return Err(vec![problem(
+                root,
+                "holds no manifest and no model file: put a .yaml, .onnx, .ubj or .lgb file there",
+            )]);
         }
         return Ok(models);
     }
@@ -160,7 +168,7 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Problem>> {
 
 /// YAML is a manifest; JSON is one if it says so, and may be an XGBoost model otherwise.
 fn is_manifest(file: &Path) -> bool {
-    match file.extension().map(|e| e.to_ascii_lowercase()).as_deref().and_then(|e| e.to_str()) {
+    match file.extension().map(std::ffi::OsStr::to_ascii_lowercase).as_deref().and_then(|e| e.to_str()) {
         Some("yaml" | "yml") => true,
         Some("json") => {
             let head = std::fs::read(file).unwrap_or_default();
@@ -172,7 +180,8 @@ fn is_manifest(file: &Path) -> bool {
 }
 
 fn read_manifest(file: &Path) -> Result<Vec<Parsed>, Vec<Problem>> {
-    let text = std::fs::read_to_string(file).map_err(|e| vec![problem(file, format!("cannot be read: {e}"))])?;
+    let text =
+        std::fs::read_to_string(file).map_err(|e| vec![problem(file, format!("cannot be read: {e}"))])?;
     parse(&file.display().to_string(), &text)
 }
 
@@ -197,7 +206,9 @@ mod tests {
     }
 
     fn manifest(name: &str, uri: &str) -> String {
-        format!("apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata: {{name: {name}}}\nspec: {{storageUri: {uri}}}\n")
+        format!(
+            "apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata: {{name: {name}}}\nspec: {{storageUri: {uri}}}\n"
+        )
     }
 
     fn models(dir: &Path) -> Vec<(String, String)> {
@@ -211,15 +222,23 @@ mod tests {
 
     #[test]
     fn a_directory_of_model_files_becomes_models() {
-        let dir = tree(&[("iris.onnx", "x"), ("fraud/model.json", "{}"), ("train.py", ""), (".git/x.onnx", "")]);
+        let dir =
+            tree(&[("iris.onnx", "x"), ("fraud/model.json", "{}"), ("train.py", ""), (".git/x.onnx", "")]);
         let root = dir.path().canonicalize().unwrap();
         let at = |p: &str| root.join(p).display().to_string();
-        assert_eq!(models(dir.path()), [("fraud".into(), at("fraud/model.json")), ("iris".into(), at("iris.onnx"))]);
+        assert_eq!(
+            models(dir.path()),
+            [("fraud".into(), at("fraud/model.json")), ("iris".into(), at("iris.onnx"))]
+        );
     }
 
     #[test]
     fn manifests_count_before_model_files_and_their_paths_are_relative_to_them() {
-        let text = manifest("a", "./a.onnx") + "---\n" + &manifest("b", "s3:bucket/b") + "---\n" + &manifest("c", "gs://x/c");
+        let text = manifest("a", "./a.onnx")
+            + "---\n"
+            + &manifest("b", "s3:bucket/b")
+            + "---\n"
+            + &manifest("c", "gs://x/c");
         let dir = tree(&[("deep/all.yaml", &text), ("deep/a.onnx", "x"), ("other.onnx", "x")]);
         let root = dir.path().canonicalize().unwrap();
         let local = root.join("deep/a.onnx").display().to_string();

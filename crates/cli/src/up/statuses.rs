@@ -1,7 +1,8 @@
 //! Watching what becomes of the models, over the scheduler's gRPC.
 
 use gantry_proto::scheduler::{
-    ModelStatusResponse, ModelSubscriptionRequest, model_status::ModelState, scheduler_client::SchedulerClient,
+    ModelStatusResponse, ModelSubscriptionRequest, model_status::ModelState,
+    scheduler_client::SchedulerClient,
 };
 use std::collections::BTreeMap;
 use tonic::{Status, Streaming, transport::Channel};
@@ -26,7 +27,8 @@ pub(crate) struct Statuses {
 
 impl Statuses {
     pub(crate) async fn open(client: &mut SchedulerClient<Channel>) -> Result<Self, Status> {
-        let request = ModelSubscriptionRequest { subscriber_name: "gantry up".into(), is_model_gateway: false };
+        let request =
+            ModelSubscriptionRequest { subscriber_name: "gantry up".into(), is_model_gateway: false };
         let stream = client.subscribe_model_status(request).await?.into_inner();
         Ok(Self { stream, known: BTreeMap::new(), versions: BTreeMap::new() })
     }

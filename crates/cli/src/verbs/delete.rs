@@ -62,12 +62,12 @@ async fn delete(global: &Global, args: &Args, what: Vec<Reference>) -> Result<()
             emit_line(&format!("{one} deleted"))?;
             deleted.push(one);
         } else if !args.ignore_not_found {
-            say(&format!("{one} is not known"));
+            say(&scheduler.unknown(&one).await);
             missing = true;
         }
     }
     if args.wait {
-        wait::until(&scheduler, &deleted, &Goal::Deleted, global.wait_timeout()).await?;
+        wait::until(&scheduler, &deleted, &Goal::Deleted, global.wait_timeout(), wait::quiet).await?;
     }
     if missing { Err(Failure::said(Exit::NotFound)) } else { Ok(()) }
 }

@@ -4,7 +4,7 @@ use crate::{
     args::Global,
     client::Scheduler,
     failure::{Exit, Failure},
-    output::{Style, Tone, ago, bytes, emit, say, stamp},
+    output::{Style, Tone, ago, bytes, emit, harmless, say, stamp},
     reference,
     view::{ModelView, Readiness, ServerView, VersionView, count},
 };
@@ -41,7 +41,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {
         if let Some(text) = text {
             texts.push(text);
         } else {
-            say(&format!("{one} is not known"));
+            say(&scheduler.unknown(one).await);
             missing = true;
         }
     }
@@ -57,11 +57,11 @@ struct Page {
 
 impl Page {
     fn new(style: Style, answer: &str, tone: Tone) -> Self {
-        Self { text: format!("{}\n\n", style.paint(answer, tone)), style }
+        Self { text: format!("{}\n\n", style.paint(&harmless(answer), tone)), style }
     }
 
     fn line(&mut self, name: &str, value: &str) {
-        for (i, value) in value.lines().enumerate() {
+        for (i, value) in harmless(value).lines().enumerate() {
             let name = if i == 0 { name } else { "" };
             let padded = format!("{name:<15}");
             self.text += "  ";
@@ -86,7 +86,10 @@ fn model(model: &ModelView, style: Style) -> String {
     if let Some(secret) = &spec.secret_name {
         page.line("credentials", &format!("Secret {secret}"));
     }
-    page.line("requirements", &if spec.requirements.is_empty() { "none".into() } else { spec.requirements.join(", ") });
+    page.line(
+        "requirements",
+        &if spec.requirements.is_empty() { "none".into() } else { spec.requirements.join(", ") },
+    );
     page.line("memory", &spec.memory.as_ref().map_or_else(|| "not said".into(), |m| bytes(m.bytes())));
     let mut replicas = format!("{} wanted, {} serving", spec.replicas.unwrap_or(1), latest.available);
     if let Some(min) = spec.min_replicas {
@@ -108,12 +111,14 @@ fn model(model: &ModelView, style: Style) -> String {
         let of = llm.model_ref.as_ref().or(llm.pipeline_ref.as_ref());
         page.line("llm for", of.map_or("nothing", String::as_str));
     }
-    let parameters: Vec<String> = spec.parameters.iter().map(|p| format!("{} = {}", p.name, p.value)).collect();
+    let parameters: Vec<String> =
+        spec.parameters.iter().map(|p| format!("{} = {}", p.name, p.value)).collect();
     page.line("parameters", &parameters.join("\n"));
     if spec.logger.is_some() {
         page.line("payloads", "logged");
     }
-    if let (Some(namespace), Some(generation)) = (&manifest.metadata.namespace, manifest.metadata.generation) {
+    if let (Some(namespace), Some(generation)) = (&manifest.metadata.namespace, manifest.metadata.generation)
+    {
         page.line("kubernetes", &format!("namespace {namespace}, generation {generation}"));
     }
     let versions: Vec<String> = model.versions.iter().map(version_lines).collect();
@@ -148,18 +153,22 @@ fn version_lines(version: &VersionView) -> String {
     let since = |at: Option<prost_types::Timestamp>| {
         stamp(at).map(|s| format!("since {s} ({})", ago(at))).unwrap_or_default()
     };
-    let mut lines = format!(
-        "{:<4} {:<16} on {:<12} {}",
-        version.number,
-        version.state_word(),
-        version.server_word(),
-        since(version.since)
-    );
-    if !version.reason.is_empty() {
+    let place = version.server.as_ref().map_or_else(|| "nowhere".to_owned(), |s| format!("on {s}"));
+    let mut lines =
+        format!("{:<4} {:<16} {place:<15} {}", version.number, version.state_word(), since(version.since));
+    // A reason that is a replica's stands there.
+    let by_replica =
+        version.replicas.iter().any(|r| !r.reason.is_empty() && version.reason.ends_with(&r.reason));
+    if !version.reason.is_empty() && !by_replica {
         lines += &format!("\n       {}", version.reason);
     }
     for replica in &version.replicas {
-        lines += &format!("\n       replica {:<4} {:<12} {}", replica.index, replica.state_word(), since(replica.since));
+        lines += &format!(
+            "\n       replica {:<4} {:<12} {}",
+            replica.index,
+            replica.state_word(),
+            since(replica.since)
+        );
         if !replica.reason.is_empty() {
             lines += &format!("\n         {}", replica.reason);
         }
@@ -171,7 +180,9 @@ fn next_step(name: &str, version: &VersionView) -> String {
     match version.state {
         ModelState::ModelAvailable => format!("ask it: gantry infer {name}"),
         ModelState::ModelFailed => {
-            format!("see gantry logs model/{name}; correct the manifest or its files, then gantry apply again")
+            format!(
+                "see gantry logs model/{name}; correct the manifest or its files, then gantry apply again"
+            )
         }
         ModelState::ScheduleFailed if version.reason.starts_with("no server has joined") => {
             "start a server: gantry up".to_owned()

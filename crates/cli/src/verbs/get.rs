@@ -4,7 +4,10 @@ use crate::{
     args::Global,
     client::Scheduler,
     failure::{Exit, Failure},
-    output::{Format, NOTHING, Style, Table, Tone, ago, bytes, document, documents, emit, emit_line, say},
+    output::{
+        Format, NOTHING, Style, Table, Tone, ago, bytes, document, documents, emit, emit_document, emit_line,
+        say,
+    },
     reference::{self, Reference, Selection, word},
     view::{ModelView, Readiness, ServerView, VersionView},
 };
@@ -14,8 +17,10 @@ use serde_json::Value;
 /// List models and servers.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
-#[command(after_help = "Examples:\n  gantry get\n  gantry get models -o wide\n  gantry get model/iris -o yaml\n  \
-    gantry get model iris -o jsonpath='{.status.version}'\n  gantry get models -w")]
+#[command(
+    after_help = "Examples:\n  gantry get\n  gantry get models -o wide\n  gantry get model/iris -o yaml\n  \
+    gantry get model iris -o jsonpath='{.status.version}'\n  gantry get models -w"
+)]
 pub(crate) struct Args {
     /// KIND, KIND NAME…, or KIND/NAME…; everything without it
     #[arg(value_name = "WHAT")]
@@ -27,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     all_versions: bool,
     /// Deleted models and servers too
-    #[arg(short = 'A', long)]
+    #[arg(long)]
     all: bool,
     /// Go on with every change
     #[arg(short, long)]
@@ -68,7 +73,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     };
     print(args, &selection, &found)?;
     for one in &missing {
-        say(&format!("{one} is not known"));
+        say(&scheduler.unknown(one).await);
     }
     if !missing.is_empty() {
         return Err(Failure::said(Exit::NotFound));
@@ -133,9 +138,9 @@ fn print(args: &Args, selection: &Selection, found: &[Found]) -> Result<(), Fail
                 return Ok(());
             }
             let mixed = matches!(selection, Selection::Kinds(kinds) if kinds.len() > 1)
-                || found.windows(2).any(
-                    |pair| matches!(pair, [a, b] if a.reference().kind != b.reference().kind),
-                );
+                || found
+                    .windows(2)
+                    .any(|pair| matches!(pair, [a, b] if a.reference().kind != b.reference().kind));
             let tables = tables(args, found, mixed);
             let style = Style::stdout();
             let text: Vec<String> = tables.iter().map(|t| t.render(style)).collect();
@@ -151,8 +156,7 @@ fn print(args: &Args, selection: &Selection, found: &[Found]) -> Result<(), Fail
                 documents(&values)
             };
             let text = document(&value, format)?;
-            // Without a newline of its own, a value would stick to the prompt.
-            if text.ends_with('\n') || text.is_empty() { emit(text) } else { emit_line(&text) }
+            emit_document(&text)
         }
     }
 }
@@ -186,8 +190,17 @@ fn tables(args: &Args, found: &[Found], with_kind: bool) -> Vec<Table> {
 fn model_headings(wide: bool) -> &'static [&'static str] {
     if wide {
         &[
-            "NAME", "READY", "REPLICAS", "SERVER", "VERSION", "STATE", "REQUIREMENTS", "MEMORY", "STORAGE",
-            "CHANGED", "MESSAGE",
+            "NAME",
+            "READY",
+            "REPLICAS",
+            "SERVER",
+            "VERSION",
+            "STATE",
+            "REQUIREMENTS",
+            "MEMORY",
+            "STORAGE",
+            "CHANGED",
+            "MESSAGE",
         ]
     } else {
         &["NAME", "READY", "REPLICAS", "SERVER", "VERSION", "CHANGED", "MESSAGE"]
@@ -288,7 +301,7 @@ async fn watch(
                 if *format == Format::Yaml {
                     emit_line("---")?;
                 }
-                if text.ends_with('\n') { emit(text)? } else { emit_line(&text)? }
+                emit_document(&text)?;
             }
         }
     }

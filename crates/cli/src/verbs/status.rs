@@ -144,7 +144,11 @@ fn server_cells(server: &ServerView) -> Vec<(String, Tone)> {
 
 /// Requests a second, with as many digits as mean something.
 pub(crate) fn rate(per_second: f64) -> String {
-    if per_second < 10.0 && per_second > 0.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
+    if per_second < 10.0 && per_second > 0.0 {
+        format!("{per_second:.1}")
+    } else {
+        format!("{per_second:.0}")
+    }
 }
 
 /// A time in milliseconds.
@@ -171,9 +175,8 @@ async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), Fail
             append(&screen, &mut last)?;
         }
         // On a terminal the figures move; elsewhere only changes of state are news.
-        let refresh = async {
-            if terminal { tokio::time::sleep(REFRESH).await } else { std::future::pending().await }
-        };
+        let refresh =
+            async { if terminal { tokio::time::sleep(REFRESH).await } else { std::future::pending().await } };
         tokio::select! {
             changed = models.next() => drop(changed?),
             changed = servers.next() => drop(changed?),
@@ -194,6 +197,8 @@ async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), Fail
 
 /// Draws over what was drawn before; says how many lines stand there now.
 fn redraw(text: &str, drawn: usize) -> Result<usize, Failure> {
+    let rows = terminal_size::terminal_size().map(|(_, terminal_size::Height(rows))| usize::from(rows));
+    let text = fit(text, rows);
     let up = if drawn > 0 { format!("\u{1b}[{drawn}A\r") } else { String::new() };
     // Each line is cut at the edge of the screen, so that lines and rows stay the same number.
     let mut screen = format!("{up}\u{1b}[J");
@@ -202,6 +207,23 @@ fn redraw(text: &str, drawn: usize) -> Result<usize, Failure> {
     }
     emit(screen)?;
     Ok(text.lines().count())
+}
+
+/// As many lines as the screen has room for: what scrolled away could not be drawn over.
+fn fit(text: &str, rows: Option<usize>) -> String {
+    let total = text.lines().count();
+    match rows {
+        Some(rows) if total >= rows => {
+            let kept = rows.saturating_sub(2);
+            let lines: Vec<&str> = text.lines().take(kept).collect();
+            format!(
+                "{}\n… {} more lines; make the window higher, or see gantry get\n",
+                lines.join("\n"),
+                total - kept
+            )
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Prints the models that changed, one a line.
@@ -229,4 +251,28 @@ fn append(screen: &Screen, last: &mut BTreeMap<String, String>) -> Result<(), Fa
     }
     *last = now;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_never_higher_than_the_window() {
+        let text = "a\nb\nc\nd\n";
+        assert_eq!(fit(text, None), text);
+        assert_eq!(fit(text, Some(5)), text);
+        assert_eq!(fit(text, Some(4)), "a\nb\n… 2 more lines; make the window higher, or see gantry get\n");
+        assert!(fit(text, Some(1)).starts_with('\n'));
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_mean_something() {
+        for (value, expected) in [(0.0, "0"), (0.25, "0.2"), (9.96, "10.0"), (214.3, "214")] {
+            assert_eq!(rate(value), expected);
+        }
+        for (value, expected) in [(0.84, "0.8 ms"), (14.2, "14 ms"), (12_345.0, "12.3 s")] {
+            assert_eq!(millis(value), expected);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     failure::Failure,
-    output::{Format, document, emit, emit_line},
+    output::{Format, document, emit_document, emit_line},
 };
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 "os": std::env::consts::OS,
                 "architecture": std::env::consts::ARCH,
             });
-            emit(document(&about, format)?)
+            emit_document(&document(&about, format)?)
         }
     }
 }

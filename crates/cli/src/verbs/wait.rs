@@ -72,7 +72,10 @@ impl FromStr for Goal {
         let meant = nearest(text, words.into_iter().chain(states))
             .map(|w| format!(". Did you mean {w}?"))
             .unwrap_or_default();
-        Err(format!("write ready, available, deleted, condition=Ready, or one of {}{meant}", states.join(", ")))
+        Err(format!(
+            "write ready, available, deleted, condition=Ready, or one of {}{meant}",
+            states.join(", ")
+        ))
     }
 }
 
@@ -89,8 +92,22 @@ impl Goal {
 pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     let what = reference::named(&args.what)?;
     let scheduler = Scheduler::connect(global).await?;
-    until(&scheduler, &what, &args.goal, global.wait_timeout()).await
+    until(&scheduler, &what, &args.goal, global.wait_timeout(), announce).await
 }
+
+/// Prints what reached its goal.
+pub(crate) fn announce(one: &Reference, goal: &Goal) -> Result<(), Failure> {
+    emit_line(&format!("{one} {}", goal.words()))
+}
+
+/// Keeps quiet, where the goal has been announced already or is not what was asked for.
+#[allow(clippy::unnecessary_wraps, reason = "stands where `announce` may stand")]
+pub(crate) const fn quiet(_: &Reference, _: &Goal) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// What is done about an object that reached its goal.
+type Reached = fn(&Reference, &Goal) -> Result<(), Failure>;
 
 /// How far one object is.
 enum Progress {
@@ -106,6 +123,7 @@ pub(crate) async fn until(
     what: &[Reference],
     goal: &Goal,
     timeout: Duration,
+    reached: Reached,
 ) -> Result<(), Failure> {
     let deadline = Instant::now().checked_add(timeout);
     let mut open: BTreeMap<Reference, String> = BTreeMap::new();
@@ -116,14 +134,14 @@ pub(crate) async fn until(
         let progress = match one.kind {
             Kind::Model => match scheduler.model(&one.name, false).await?.map(ModelView::from) {
                 Some(model) if !(model.is_gone() && *goal == Goal::Ready) => of_model(one, &model, goal),
-                _ => unknown(one, goal),
+                _ => unknown(scheduler, one, goal).await,
             },
             Kind::Server => match scheduler.server(&one.name).await?.map(ServerView::from) {
                 Some(server) => of_server(one, &server, goal),
-                None => unknown(one, goal),
+                None => unknown(scheduler, one, goal).await,
             },
         };
-        note(&mut open, one, goal, progress)?;
+        note(&mut open, one, goal, progress, reached)?;
     }
     while !open.is_empty() {
         let late = async {
@@ -149,7 +167,7 @@ pub(crate) async fn until(
             () = late => return Err(out_of_time(&open, goal, timeout)),
         };
         if open.contains_key(&one) {
-            note(&mut open, &one, goal, progress)?;
+            note(&mut open, &one, goal, progress, reached)?;
         }
     }
     Ok(())
@@ -160,11 +178,12 @@ fn note(
     one: &Reference,
     goal: &Goal,
     progress: Progress,
+    reached: Reached,
 ) -> Result<(), Failure> {
     match progress {
         Progress::Done => {
             open.remove(one);
-            emit_line(&format!("{one} {}", goal.words()))
+            reached(one, goal)
         }
         Progress::Failed(failure) => Err(failure),
         Progress::Waiting(state) => {
@@ -174,10 +193,10 @@ fn note(
     }
 }
 
-fn unknown(one: &Reference, goal: &Goal) -> Progress {
+async fn unknown(scheduler: &Scheduler, one: &Reference, goal: &Goal) -> Progress {
     match goal {
         Goal::Deleted | Goal::State(ModelState::ModelTerminated) => Progress::Done,
-        _ => Progress::Failed(Failure::not_found(one)),
+        _ => Progress::Failed(Failure::new(Exit::NotFound, scheduler.unknown(one).await)),
     }
 }
 

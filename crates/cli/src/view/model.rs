@@ -173,7 +173,8 @@ impl VersionView {
     pub(crate) fn place(&self) -> String {
         let uri = self.definition.model_spec.as_ref().map(|s| s.uri.as_str()).unwrap_or_default();
         // A place that cannot be read may still hold a password.
-        Uri::parse(uri).map_or_else(|_| "(cannot be shown: it is not a valid storageUri)".to_owned(), |u| u.to_string())
+        Uri::parse(uri)
+            .map_or_else(|_| "(cannot be shown: it is not a valid storageUri)".to_owned(), |u| u.to_string())
     }
 
     /// Capabilities that it needs.

@@ -176,7 +176,7 @@ mod tests {
         report.errors.insert("503: iris is not ready".into(), 20);
         insta::assert_snapshot!(report.summary(), @r"
         120 requests in 2s: 60 a second, 20 failed
-          min 1.00 ms   p50 50.33 ms   p90 90.18 ms   p99 99.61 ms   max 100 ms
+          min 1.00 ms   p50 50.07 ms   p90 90.18 ms   p99 99.09 ms   max 100 ms
           100 × route :iris_1:
           20 × 503: iris is not ready
         ");

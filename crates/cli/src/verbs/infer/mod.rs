@@ -101,10 +101,12 @@ enum Form {
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) =
-        text.split_once(['=', ':']).ok_or_else(|| format!("\"{}\" is not NAME=VALUE", text.escape_debug()))?;
+    let (name, value) = text
+        .split_once(['=', ':'])
+        .ok_or_else(|| format!("\"{}\" is not NAME=VALUE", text.escape_debug()))?;
     let name = name.trim();
-    let parsed = HeaderName::try_from(name).map_err(|_| format!("\"{}\" is not a header's name", name.escape_debug()))?;
+    let parsed = HeaderName::try_from(name)
+        .map_err(|_| format!("\"{}\" is not a header's name", name.escape_debug()))?;
     let value = HeaderValue::from_str(value.trim())
         .map_err(|_| format!("the value of {name} cannot stand in a header: it must be one line of text"))?;
     Ok((parsed, value))
@@ -138,7 +140,9 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     target.set_payload(&payload)?;
     if args.iterations.is_some() || args.seconds.is_some() || args.concurrency > 1 {
         let plan = load::Plan {
-            iterations: args.iterations.or_else(|| args.seconds.is_none().then_some(u64::from(args.concurrency))),
+            iterations: args
+                .iterations
+                .or_else(|| args.seconds.is_none().then_some(u64::from(args.concurrency))),
             time: args.seconds,
             concurrency: args.concurrency,
         };
@@ -197,8 +201,8 @@ fn print(args: &Args, answer: &Answer) -> Result<(), Failure> {
         emit(&json)?;
         return if json.ends_with(b"\n") { Ok(()) } else { emit("\n") };
     }
-    let value: serde_json::Value = serde_json::from_slice(&json)
-        .map_err(|e| Failure::failed(format!("the answer is not JSON: {e}")))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&json).map_err(|e| Failure::failed(format!("the answer is not JSON: {e}")))?;
     let mut table = Table::new(&["OUTPUT", "DATATYPE", "SHAPE", "DATA"]);
     for output in value.get("outputs").and_then(|o| o.as_array()).into_iter().flatten() {
         let text = |key: &str| match output.get(key) {

@@ -82,7 +82,8 @@ impl Payload {
         let mut tensors = Vec::new();
         for input in inputs {
             let shape: Vec<usize> = input.shape.iter().map(|&d| usize::try_from(d).unwrap_or(1)).collect();
-            let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|n| *n <= MOST_ZEROS);
+            let elements =
+                shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|n| *n <= MOST_ZEROS);
             let Some(elements) = elements else {
                 return Err(Failure::usage(format!(
                     "input {} has shape {:?}, too large to fill with zeros: give DATA",
@@ -123,7 +124,10 @@ fn tensor(input: &Input, values: &Value) -> Result<Value, Failure> {
     while let Value::Array(items) = at {
         shape.push(items.len());
         if shape.len() > DEEPEST {
-            return Err(Failure::usage(format!("input {}: lists are nested deeper than {DEEPEST}", input.name)));
+            return Err(Failure::usage(format!(
+                "input {}: lists are nested deeper than {DEEPEST}",
+                input.name
+            )));
         }
         let Some(first) = items.first() else { break };
         at = first;
@@ -139,7 +143,10 @@ fn tensor(input: &Input, values: &Value) -> Result<Value, Failure> {
 
 fn flatten(input: &Input, value: &Value, shape: &[usize], into: &mut Vec<Value>) -> Result<(), Failure> {
     let ragged = || {
-        Failure::usage(format!("input {}: the lists are of different lengths, so they have no shape", input.name))
+        Failure::usage(format!(
+            "input {}: the lists are of different lengths, so they have no shape",
+            input.name
+        ))
     };
     match (value, shape.split_first()) {
         (Value::Array(items), Some((length, rest))) if items.len() == *length => {

@@ -22,9 +22,9 @@ pub(super) fn show(
         .collect();
     let json = std::str::from_utf8(&payload.json).map_err(|_| Failure::usage("DATA is not text in UTF-8"))?;
     match (language, mode) {
-        (Language::Curl, Mode::Grpc) => Err(Failure::usage(
-            "curl speaks REST: leave --mode grpc out, or use --show python",
-        )),
+        (Language::Curl, Mode::Grpc) => {
+            Err(Failure::usage("curl speaks REST: leave --mode grpc out, or use --show python"))
+        }
         (Language::Curl, Mode::Rest) => Ok(curl(address, model, &headers, json)),
         (Language::Python, Mode::Rest) => Ok(python_rest(address, model, &headers, json)),
         (Language::Python, Mode::Grpc) => Ok(python_grpc(address, model, &headers, payload)),
@@ -84,7 +84,9 @@ fn python_grpc(address: &Address, model: &str, headers: &[(&str, String)], paylo
             headers.iter().map(|(n, v)| format!("{}: {}", python_text(n), python_text(v))).collect();
         format!(", headers={{{}}}", pairs.join(", "))
     };
-    text + &format!("answer = client.infer(\"{model}\", inputs{extra})\nprint(answer.get_response(as_json=True))\n")
+    text + &format!(
+        "answer = client.infer(\"{model}\", inputs{extra})\nprint(answer.get_response(as_json=True))\n"
+    )
 }
 
 const fn dtype(datatype: &str) -> &'static str {
@@ -116,7 +118,8 @@ fn python(value: &Value) -> String {
         Value::String(text) => python_text(text),
         Value::Array(items) => format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
-            let pairs: Vec<String> = map.iter().map(|(k, v)| format!("{}: {}", python_text(k), python(v))).collect();
+            let pairs: Vec<String> =
+                map.iter().map(|(k, v)| format!("{}: {}", python_text(k), python(v))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
     }
@@ -150,16 +153,21 @@ mod tests {
     #[test]
     fn programs_ask_the_same() {
         let payload = Payload {
-            json: Bytes::from_static(br#"{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,true]}]}"#),
+            json: Bytes::from_static(
+                br#"{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,true]}]}"#,
+            ),
         };
         let address = Address::parse("127.0.0.1:9000", 9000, "").unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("seldon-model", "iris".parse().unwrap());
         headers.insert("x-a", "b".parse().unwrap());
         let shown = |language, mode| show(language, mode, &address, "iris", &headers, &payload).unwrap();
-        insta::assert_snapshot!(shown(Language::Curl, Mode::Rest), @"");
-        insta::assert_snapshot!(shown(Language::Python, Mode::Rest), @"");
-        insta::assert_snapshot!(shown(Language::Python, Mode::Grpc), @"");
+        insta::assert_snapshot!(shown(Language::Curl, Mode::Rest).trim_end(), @r#"curl http://127.0.0.1:9000/v2/models/iris/infer -H 'content-type: application/json' -H 'x-a: b' -d '{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,true]}]}'"#);
+        let rest = shown(Language::Python, Mode::Rest);
+        assert!(rest.contains("headers={\"content-type\": \"application/json\", 'x-a': 'b'},"), "{rest}");
+        let grpc = shown(Language::Python, Mode::Grpc);
+        assert!(grpc.contains("np.array([1, True], dtype=np.float32).reshape([1, 2])"), "{grpc}");
+        assert!(grpc.contains("headers={'x-a': 'b'}"), "{grpc}");
         assert!(show(Language::Curl, Mode::Grpc, &address, "iris", &headers, &payload).is_err());
     }
 }

@@ -182,9 +182,7 @@ impl Target {
             Mode::Rest => {
                 let path = self.path("/infer");
                 let mut headers = self.headers.clone();
-                headers
-                    .entry(header::CONTENT_TYPE)
-                    .or_insert(HeaderValue::from_static("application/json"));
+                headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
                 let answer = self.rest.send(Method::POST, &path, &headers, self.json.clone()).await;
                 let (headers, body) = self.checked(answer)?;
                 Ok(Answer { headers, body: Body::Json(body) })
@@ -232,7 +230,8 @@ impl Target {
     }
 
     fn late(&self) -> Trouble {
-        let text = format!("{} did not answer within {:?}: --timeout allows more", self.address, self.deadline);
+        let text =
+            format!("{} did not answer within {:?}: --timeout allows more", self.address, self.deadline);
         Trouble::new(Exit::Timeout, None, text)
     }
 
@@ -280,10 +279,7 @@ impl Target {
     }
 }
 
-async fn within<T>(
-    deadline: Duration,
-    call: impl Future<Output = Result<T, Status>>,
-) -> Result<T, Status> {
+async fn within<T>(deadline: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(deadline, call).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("")))
 }
 
@@ -294,9 +290,9 @@ impl Answer {
             Body::Json(json) => Ok(json.clone()),
             Body::Message(message) => {
                 let limits = Limits { body: usize::MAX, ..Limits::default() };
-                let broken = |e: &dyn std::fmt::Display| Failure::failed(format!("the answer cannot be read: {e}"));
-                let response =
-                    grpc::decode_response((**message).clone(), &limits).map_err(|e| broken(&e))?;
+                let broken =
+                    |e: &dyn std::fmt::Display| Failure::failed(format!("the answer cannot be read: {e}"));
+                let response = grpc::decode_response((**message).clone(), &limits).map_err(|e| broken(&e))?;
                 rest::encode_response(&response, &InferRequest::default())
                     .map(|e| e.body)
                     .map_err(|e| broken(&e))

@@ -1,0 +1,39 @@
+//! The help of every verb.
+
+use crate::world::{gantry, snapshot};
+
+#[test]
+fn help_of_every_verb_of_the_client() {
+    for verb in [
+        "apply",
+        "delete",
+        "get",
+        "describe",
+        "status",
+        "top",
+        "wait",
+        "infer",
+        "logs",
+        "lint",
+        "completion",
+        "man",
+        "version",
+    ] {
+        snapshot(&format!("help-{verb}"), &gantry(&[verb, "--help"]).ok());
+    }
+    snapshot("help", &gantry(&["--help"]).ok());
+}
+
+#[test]
+fn every_flag_has_a_help_text() {
+    for verb in ["up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "lint"] {
+        let help = gantry(&[verb, "-h"]).ok();
+        let mut lines = help.lines().skip_while(|l| !l.starts_with("Options:")).skip(1).peekable();
+        while let Some(line) = lines.next() {
+            let is_flag = line.trim_start().starts_with('-');
+            let alone = !line.trim().contains("  ");
+            let continued = lines.peek().is_some_and(|next| next.starts_with("          "));
+            assert!(!is_flag || !alone || continued, "{verb}: no help for {line}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Bad manifests, and what is said about each.
+
+use crate::world::{gantry, gantry_with, model, server};
+
+/// A model whose spec has a `storageUri` and a further line.
+fn with(line: &str) -> String {
+    model("iris", &format!("  storageUri: /m\n  {line}\n"))
+}
+
+fn at(uri: &str) -> String {
+    model("iris", &format!("  storageUri: {uri}\n"))
+}
+
+#[test]
+fn bad_manifests_and_the_first_line_about_each() {
+    let huge = format!("a: {}", "x".repeat(5 << 20));
+    let deep = "[".repeat(50_000);
+    let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
+    for i in 1..30 {
+        bomb += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 9].join(","));
+    }
+    let long_name = "a".repeat(300);
+    let long_uri = format!("s3://bucket/{}", "a".repeat(5000));
+    let cases: Vec<(String, &str)> = vec![
+        // Fields.
+        (
+            model("iris", "  storagUri: /m\n"),
+            "stdin:6: spec.storagUri is not a field of Model. Did you mean storageUri?",
+        ),
+        (with("replica: 1"), "stdin:7: spec.replica is not a field of Model. Did you mean replicas?"),
+        (
+            with("banana: 1"),
+            "stdin:7: spec.banana is not a field of Model. Its fields are artifactVersion, dataflow, dedicated, explainer, llm, logger, maxReplicas, memory, minReplicas, modelType, parameters, preloaded, replicas, requirements, schemaUri, secretName, server, storageUri.",
+        ),
+        (
+            at("/m").replace("  name: iris", "  nmae: iris"),
+            "stdin:4: metadata.nmae is not a field of metadata. Did you mean name?",
+        ),
+        (model("iris", "  {}\n"), "stdin:6: spec.storageUri is missing: it is required"),
+        (
+            server("s", 1).replace("serverConfig", "serverconfg"),
+            "stdin:6: spec.serverconfg is not a field of Server. Did you mean serverConfig?",
+        ),
+        // Kinds and versions.
+        (
+            at("/m").replace("kind: Model", "kind: Modle"),
+            "stdin:2: kind \"Modle\" is not known: kinds are Model and Server. Did you mean Model?",
+        ),
+        (
+            at("/m").replace("kind: Model", "kind: Pipeline"),
+            "stdin:2: kind Pipeline is not supported yet; Model and Server are",
+        ),
+        (
+            at("/m").replace("v1alpha1", "v2"),
+            "stdin:1: apiVersion must be mlops.seldon.io/v1alpha1 for a Model, got \"mlops.seldon.io/v2\"",
+        ),
+        (
+            "kind: Model\n".into(),
+            "stdin:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
+        ),
+        ("a: 1\n".into(), "stdin:1: kind is missing: it says what the object is, Model or Server"),
+        (
+            "- 1\n- 2\n".into(),
+            "stdin:1: must be an object with apiVersion, kind, metadata and spec, got a list",
+        ),
+        // Names.
+        (
+            at("/m").replace("iris", "Iris_1"),
+            "stdin:4: metadata.name \"Iris_1\" contains 'I': use lower-case letters, digits and '-', for example \"iris-1\"",
+        ),
+        (
+            at("/m").replace("iris", "a.b"),
+            "stdin:4: metadata.name \"a.b\" contains '.': use lower-case letters, digits and '-', for example \"a-b\"",
+        ),
+        (
+            at("/m").replace("iris", "../etc"),
+            "stdin:4: metadata.name \"../etc\" contains '.': use lower-case letters, digits and '-', for example \"etc\"",
+        ),
+        (
+            at("/m").replace("iris", "-a"),
+            "stdin:4: metadata.name \"-a\" must start and end with a letter or a digit",
+        ),
+        (at("/m").replace("iris", "''"), "stdin:4: metadata.name is empty: give the object a name"),
+        (
+            at("/m").replace("iris", &long_name),
+            "stdin:4: metadata.name has 300 characters, at most 253 are allowed",
+        ),
+        (
+            format!("{}---\n{}", at("/m"), at("/n")),
+            "stdin:8: metadata.name \"iris\" is used twice: Model iris stands at line 1 already",
+        ),
+        // Types and sizes.
+        (with("replicas: two"), "stdin:7: spec.replicas must be a whole number, got \"two\""),
+        (with("replicas: -1"), "stdin:7: spec.replicas must be at least 0, got -1"),
+        (with("replicas: 99999999999"), "stdin:7: spec.replicas must be at most 2147483647, got 99999999999"),
+        (
+            with("requirements: onnx"),
+            "stdin:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines that start with -",
+        ),
+        (
+            with("requirements: ['']"),
+            "stdin:7: spec.requirements[0] is empty: name a capability, such as onnx",
+        ),
+        (
+            with("memory: 1 GB"),
+            "stdin:7: spec.memory \"1 GB\" is not an amount: write it as 100Ki, 512Mi, 2Gi or a number of bytes",
+        ),
+        (with("memory: 99Ei"), "stdin:7: spec.memory \"99Ei\" is larger than any memory: at most 15Ei"),
+        (with("logger: {percent: 101}"), "stdin:7: spec.logger.percent must be at most 100, got 101"),
+        (with("artifactVersion: -3"), "stdin:7: spec.artifactVersion must be at least 0, got -3"),
+        (
+            with("minReplicas: 3\n  maxReplicas: 2"),
+            "stdin:7: spec.minReplicas is 3, more than maxReplicas 2: lower one or raise the other",
+        ),
+        (
+            with("explainer: {type: a}\n  llm: {modelRef: b}"),
+            "stdin:8: spec.llm cannot stand beside spec.explainer: keep one of them",
+        ),
+        (
+            with("parameters: [{name: a, value: 1}]"),
+            "stdin:7: spec.parameters[0].value must be a text, got 1: put it in quotes",
+        ),
+        // Places.
+        (at("''"), "stdin:6: spec.storageUri is empty: say where the model's files are"),
+        (at("7"), "stdin:6: spec.storageUri must be a text, got 7: put it in quotes"),
+        (at("s33://bucket/x"), "URI"),
+        (at("ftp://host/x"), "URI"),
+        (at("s3://"), "URI"),
+        (at("s3://Bad_Bucket!/x"), "URI"),
+        (at("https://"), "URI"),
+        (at("https://user:hunter2@host/x"), "URI"),
+        (at("https://host/x#sha256=zz"), "URI"),
+        (at("hf://justaname"), "URI"),
+        (at("\"a\\tb\""), "URI"),
+        (at(&long_uri), "URI"),
+        // Text that is no YAML, or too much of it.
+        ("a: [1, 2\n".into(), "YAML"),
+        ("a: b: c\n".into(), "YAML"),
+        ("a: 1\na: 2\n".into(), "YAML"),
+        ("a:\n\t- b\n".into(), "YAML"),
+        ("kind: \"x\n".into(), "YAML"),
+        (deep, "YAML"),
+        (bomb, "YAML"),
+        (huge, "stdin: has more than 4194304 bytes: split it"),
+    ];
+    assert!(cases.len() >= 30);
+    let mut collected = String::new();
+    for (text, expected) in &cases {
+        let ran = gantry_with(&["lint", "-"], text);
+        let shown: String = text.chars().take(200).collect();
+        assert_eq!(ran.code, 2, "{shown}\n{ran:?}");
+        let first = ran.stdout.lines().next().unwrap_or_default();
+        match *expected {
+            "URI" => assert!(first.starts_with("stdin:6: spec.storageUri "), "{shown}\n{first}"),
+            "YAML" => assert!(first.contains("is not valid YAML"), "{shown}\n{first}"),
+            exact => assert_eq!(first, exact, "{shown}"),
+        }
+        assert!(!first.contains("hunter2"), "{first}");
+        assert!(first.len() < 600, "{} bytes: {first}", first.len());
+        if matches!(*expected, "URI" | "YAML") {
+            collected += &format!("{first}\n");
+        }
+        // What lint refuses, apply refuses in the same words, before it looks for a scheduler.
+        let applied = gantry_with(&["apply", "-f", "-", "--scheduler", "127.0.0.1:1"], text);
+        assert_eq!(applied.code, 2, "{shown}\n{applied:?}");
+        assert_eq!(applied.stderr.lines().next().unwrap_or_default(), first);
+        assert!(applied.stderr.ends_with("Nothing was applied.\n"), "{applied:?}");
+        assert_eq!(applied.stdout, "");
+    }
+    crate::world::snapshot("lint-places-and-syntax", &collected);
+}
+
+#[test]
+fn good_manifests_are_counted() {
+    let both = format!("{}---\n{}", at("s3://bucket/iris"), server("mlserver", 2));
+    let ran = gantry_with(&["lint", "-"], &both);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "ok: 2 objects in 1 file\n"));
+}
+
+#[test]
+fn several_files_are_checked_and_all_problems_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let path = dir.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    };
+    write("a.yaml", &with("replicas: x\n  banana: 1"));
+    write("b.yml", &at("ftp://x/y").replace("iris", "b"));
+    write("deep/c.json", "{\"kind\": \"Model\"}");
+    write("deep/d.yaml", &at("/m").replace("iris", "d"));
+    let run = |args: &[&str]| {
+        let mut command = crate::world::command(args);
+        crate::world::finish(command.current_dir(dir.path()))
+    };
+    let ran = run(&["lint", "-R", "."]);
+    assert_eq!((ran.code, ran.stdout.lines().count()), (2, 4), "{ran:?}");
+    assert_eq!(ran.stderr, "4 problems in 4 files\n");
+    let flat = run(&["lint", "."]);
+    assert_eq!(flat.stderr, "3 problems in 2 files\n");
+    let json = run(&["lint", "a.yaml", "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(report["problems"].as_array().unwrap().len(), 2);
+    assert_eq!(report["problems"][0]["line"], 7);
+    assert_eq!(report["problems"][0]["file"], "a.yaml");
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    let empty = run(&["lint", "empty"]);
+    assert_eq!(
+        empty.stderr,
+        "empty holds no manifests (*.yaml, *.yml, *.json); -R looks into its directories too\n"
+    );
+    assert_eq!(gantry(&["lint", "/nonexistent/x.yaml"]).stderr, "/nonexistent/x.yaml does not exist\n");
+}

@@ -1,0 +1,263 @@
+//! A scheduler of the test's own with an agent that the test plays, and the binary run against it.
+
+use gantry_proto::agent::{
+    AgentSubscribeRequest, ModelEventMessage, ReplicaConfig, agent_service_client::AgentServiceClient,
+    model_event_message::Event, model_operation_message::Operation,
+};
+use gantry_scheduler::{Config, Running, start};
+use gantry_store::Store;
+use std::{
+    io::Write as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+use tokio::{runtime::Runtime, task::JoinHandle};
+
+/// What a run of the binary gave.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// The run in one text, as a terminal would show it, for snapshots.
+    pub(crate) fn shown(&self) -> String {
+        let part = |name: &str, text: &str| {
+            if text.is_empty() { String::new() } else { format!("--- {name}\n{}\n", text.trim_end()) }
+        };
+        format!("{}{}--- exit {}", part("stdout", &self.stdout), part("stderr", &self.stderr), self.code)
+    }
+
+    /// The stdout of a run that must succeed.
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.stdout
+    }
+}
+
+/// The binary, away from the environment of whoever runs the test.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+    command.args(args);
+    for variable in [
+        "GANTRY_SCHEDULER",
+        "GANTRY_INFERENCE",
+        "GANTRY_ADMIN",
+        "SELDON_SCHEDULE_HOST",
+        "SELDON_INFER_HOST",
+        "NO_COLOR",
+        "CLICOLOR_FORCE",
+        "COLUMNS",
+    ] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn gantry(args: &[&str]) -> Ran {
+    finish(&mut command(args))
+}
+
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> Ran {
+    let output = command.output().expect("the binary starts");
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
+        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
+    }
+}
+
+/// Runs the binary with something on stdin.
+pub(crate) fn gantry_with(args: &[&str], stdin: &str) -> Ran {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A child that does not read its stdin may be gone already.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(stdin.as_bytes());
+    let output = child.wait_with_output().expect("the binary ends");
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A scheduler, an agent, and a directory for manifests.
+pub(crate) struct World {
+    pub(crate) runtime: Runtime,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) scheduler: SocketAddr,
+    running: Option<Running>,
+    agents: SocketAddr,
+    joined: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl World {
+    /// A scheduler with a server that offers `onnx`.
+    pub(crate) fn new() -> Self {
+        let world = Self::without_server();
+        world.join("builtin");
+        world.gantry(&["wait", "server/builtin", "--for=ready"]).ok();
+        world
+    }
+
+    /// A scheduler that no server has joined.
+    pub(crate) fn without_server() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let store = Store::open(&dir.path().join("state")).unwrap();
+        let running = runtime.block_on(start(Config { clients: any, agents: any, store })).unwrap();
+        let (scheduler, agents) = (running.clients, running.agents);
+        Self { runtime, dir, scheduler, running: Some(running), agents, joined: Mutex::default() }
+    }
+
+    /// A server joins. It loads everything but artifacts named `broken`, which fail, and `slow`, which never end.
+    pub(crate) fn join(&self, server: &str) {
+        let (agents, server) = (self.agents, server.to_owned());
+        let agent = self.runtime.spawn(async move {
+            let mut client = AgentServiceClient::connect(format!("http://{agents}")).await.unwrap();
+            let request = AgentSubscribeRequest {
+                server_name: server.clone(),
+                shared: true,
+                replica_idx: 0,
+                replica_config: Some(ReplicaConfig {
+                    inference_svc: "127.0.0.1".into(),
+                    inference_http_port: 8080,
+                    inference_grpc_port: 9500,
+                    memory_bytes: 1_000_000_000,
+                    capabilities: vec!["onnx".into()],
+                    over_commit_percentage: 0,
+                }),
+                loaded_models: vec![],
+                available_memory_bytes: 1_000_000_000,
+            };
+            let mut orders = client.subscribe(request).await.unwrap().into_inner();
+            while let Ok(Some(order)) = orders.message().await {
+                let load = order.operation() == Operation::LoadModel;
+                let version = order.model_version.unwrap();
+                let model = version.model.unwrap();
+                // An order to unload names the model and nothing else.
+                let uri = model.model_spec.unwrap_or_default().uri;
+                let (event, message) = match load {
+                    true if uri.contains("slow") => continue,
+                    true if uri.contains("broken") => (Event::LoadFailed, "it is not a model"),
+                    true => (Event::Loaded, ""),
+                    false => (Event::Unloaded, ""),
+                };
+                let report = ModelEventMessage {
+                    server_name: server.clone(),
+                    replica_idx: 0,
+                    model_name: model.meta.unwrap().name,
+                    model_version: version.version,
+                    event: event as i32,
+                    message: message.into(),
+                    available_memory_bytes: 1_000_000_000,
+                    runtime_info: None,
+                };
+                client.agent_event(report).await.unwrap();
+            }
+        });
+        self.joined.lock().unwrap().push(agent);
+    }
+
+    /// The binary, told where this scheduler is and that there is no admin endpoint.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(args);
+        command.env("GANTRY_SCHEDULER", self.scheduler.to_string());
+        command.env("GANTRY_ADMIN", "127.0.0.1:1");
+        command.current_dir(self.dir.path());
+        command
+    }
+
+    /// Runs the binary against this scheduler.
+    pub(crate) fn gantry(&self, args: &[&str]) -> Ran {
+        finish(&mut self.command(args))
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn write(&self, file: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Applies a model and waits until it serves.
+    pub(crate) fn serve(&self, name: &str, spec: &str) {
+        let file = format!("{name}.yaml");
+        self.write(&file, &model(name, spec));
+        self.gantry(&["apply", "-f", &file, "--wait"]).ok();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The scheduler waits for those who are connected.
+        self.joined.lock().unwrap().iter().for_each(JoinHandle::abort);
+        if let Some(running) = self.running.take() {
+            self.runtime.block_on(async {
+                let _ = tokio::time::timeout(Duration::from_secs(5), running.stop()).await;
+            });
+        }
+    }
+}
+
+/// A model's manifest; `spec` is indented lines.
+pub(crate) fn model(name: &str, spec: &str) -> String {
+    format!("apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata:\n  name: {name}\nspec:\n{spec}")
+}
+
+/// A server's manifest.
+pub(crate) fn server(name: &str, replicas: u32) -> String {
+    format!(
+        "apiVersion: mlops.seldon.io/v1alpha1\nkind: Server\nmetadata:\n  name: {name}\nspec:\n  \
+         serverConfig: {name}\n  replicas: {replicas}\n"
+    )
+}
+
+/// Times and places that differ from run to run, made the same.
+pub(crate) fn stable(text: &str, dir: &Path) -> String {
+    let text = text.replace(&dir.canonicalize().unwrap().display().to_string(), "DIR");
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        for i in 0..words.len() {
+            let bare = words[i].trim_matches(|c| "\",".contains(c)).to_owned();
+            if bare.len() >= 20 && bare.starts_with("20") && bare.ends_with('Z') {
+                words[i] = words[i].replace(&bare, "TIME");
+            }
+            if words.get(i + 1).is_some_and(|w| w.starts_with("ago")) {
+                let open = if words[i].starts_with('(') { "(" } else { "" };
+                // The columns after it stay where they are.
+                let pad = " ".repeat(words[i].len().saturating_sub(open.len() + 2));
+                words[i] = format!("{open}0s");
+                words[i + 1] += &pad;
+            }
+        }
+        out += words.join(" ").trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// A snapshot in `tests/snapshots`.
+pub(crate) fn snapshot(name: &str, text: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
+}
