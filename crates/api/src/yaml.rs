@@ -43,10 +43,23 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
         Err(error) => {
             let line = error.location().map_or(0, |l| u32::try_from(l.line()).unwrap_or(0));
             let full = error.without_snippet().to_string();
-            let message = full.lines().next().unwrap_or("cannot be read").to_owned();
-            Err(SyntaxError { line, message: format!("is not valid YAML: {message}") })
+            let first = full.lines().next().unwrap_or("cannot be read");
+            Err(SyntaxError { line, message: format!("is not valid YAML: {}", in_our_words(first)) })
         }
     }
+}
+
+/// What the parser says, without the names of its settings.
+fn in_our_words(said: &str) -> String {
+    if said.contains("budget") {
+        return "it nests, repeats or refers to itself too much to be a manifest".into();
+    }
+    if said.contains("duplicate mapping key") {
+        let sentence = said.split(", set ").next().unwrap_or(said);
+        let sentence = sentence.split("; set ").next().unwrap_or(sentence);
+        return sentence.split(" (set ").next().unwrap_or(sentence).to_owned();
+    }
+    said.to_owned()
 }
 
 impl From<Spanned<Value>> for Node {

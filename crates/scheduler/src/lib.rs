@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An outbox holds what its reader has not seen yet and is bounded by what exists, not by how slow the reader is: see
-//! [`outbox`].
+//! the module `outbox`.
 
 mod convert;
 mod engine;
