@@ -1,0 +1,141 @@
+//! The load: as many connections as wanted from one thread, each with one request under way.
+//!
+//! The thread goes round the connections, waits for the answer of each in turn, checks it and sends the next request
+//! at once. All others stay under way meanwhile, so the server always has work.
+
+use super::wire::{grpc, http};
+use crate::Failure;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// A request and the answer that is right.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) request: Vec<u8>,
+    pub(crate) answer: Vec<u8>,
+}
+
+/// The protocol that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Rest,
+    Grpc,
+}
+
+/// The path of an inference over gRPC.
+pub(crate) const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+
+enum Connection {
+    Rest(http::Connection),
+    Grpc(Box<grpc::Connection>, u32),
+}
+
+impl Connection {
+    fn open(protocol: Protocol, address: SocketAddr) -> Result<Self, Failure> {
+        Ok(match protocol {
+            Protocol::Rest => Self::Rest(http::Connection::open(address)?),
+            Protocol::Grpc => Self::Grpc(Box::new(grpc::Connection::open(address)?), 0),
+        })
+    }
+
+    fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::Rest(connection) => connection.send(request),
+            Self::Grpc(connection, stream) => {
+                *stream = connection.send(INFER, request)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn check(&mut self, right: &[u8]) -> Result<(), Failure> {
+        let wrong = |got: &[u8]| {
+            let shown =
+                String::from_utf8_lossy(got.get(..got.len().min(300)).unwrap_or_default()).into_owned();
+            Failure::from(format!("a wrong answer under load: {shown}"))
+        };
+        match self {
+            Self::Rest(connection) => match connection.receive()? {
+                (200, body) if body == right => Ok(()),
+                (_, body) => Err(wrong(body)),
+            },
+            Self::Grpc(connection, stream) => {
+                let message = connection.receive(*stream)?;
+                if message == right { Ok(()) } else { Err(wrong(&message)) }
+            }
+        }
+    }
+}
+
+/// Requests a second over so many connections; every answer is compared with the right one.
+pub(crate) fn rate(
+    protocol: Protocol,
+    address: SocketAddr,
+    connections: usize,
+    exchanges: &[Exchange],
+    time: Duration,
+) -> Result<f64, Failure> {
+    let mut open = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        open.push(Connection::open(protocol, address)?);
+    }
+    let mut requests = exchanges.iter().cycle();
+    let mut under_way = Vec::with_capacity(connections);
+    for connection in &mut open {
+        let exchange = requests.next().ok_or("nothing to ask")?;
+        connection.send(&exchange.request)?;
+        under_way.push(exchange);
+    }
+    // A tenth of the time is for warming up.
+    let started = Instant::now();
+    let mut counting = None;
+    let mut answered = 0_u64;
+    loop {
+        for (connection, exchange) in open.iter_mut().zip(&mut under_way) {
+            connection.check(&exchange.answer)?;
+            answered += 1;
+            *exchange = requests.next().ok_or("nothing to ask")?;
+            connection.send(&exchange.request)?;
+        }
+        match counting {
+            None if started.elapsed() > time / 10 => counting = Some((Instant::now(), answered)),
+            Some((since, before)) if started.elapsed() > time => {
+                return Ok((answered - before) as f64 / since.elapsed().as_secs_f64());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The time of each of so many requests in microseconds, one after the other on one connection. The exchanges are
+/// taken in an order without pattern.
+pub(crate) fn latencies(
+    address: SocketAddr,
+    exchanges: &[Exchange],
+    count: usize,
+) -> Result<Vec<f64>, Failure> {
+    let mut connection = http::Connection::open(address)?;
+    let mut times = Vec::with_capacity(count);
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let warm = count / 10;
+    for turn in 0..count + warm {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = (random >> 33) as usize % exchanges.len().max(1);
+        let exchange = exchanges.get(index).ok_or("nothing to ask")?;
+        let start = Instant::now();
+        connection.send(&exchange.request)?;
+        let (status, body) = connection.receive()?;
+        let took = start.elapsed();
+        if status != 200 || body != exchange.answer {
+            return Err(
+                format!("a wrong answer under load: {status} {}", String::from_utf8_lossy(body)).into()
+            );
+        }
+        if turn >= warm {
+            times.push(took.as_secs_f64() * 1e6);
+        }
+    }
+    Ok(times)
+}

@@ -1,0 +1,127 @@
+//! The machine: its cores, how busy it is, who runs where.
+
+use crate::Failure;
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+
+/// A share of the processor time that others took; above it the machine was not idle, and the table says so.
+const BUSY: f64 = 0.1;
+
+/// Where the servers and the load run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Core {
+    /// The thing that is measured.
+    Server,
+    /// The load, and whatever the thing that is measured talks to.
+    Load,
+}
+
+/// The machine as it was when the bench began.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) pinned: bool,
+    /// The load average; what was built just before counts into it.
+    load_before: f64,
+    /// The share of the processor time that others took while nothing of ours ran.
+    busy: f64,
+    model: String,
+}
+
+impl Machine {
+    /// Looks around, and moves this process to the core of the load.
+    pub(crate) fn look() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (load_before, busy) = (load_average(), busy_share());
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let named = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+        let model =
+            named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
+        let me = std::process::id().to_string();
+        let moved = Command::new("taskset")
+            .args(["-acp", "1", &me])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let pinned = cores > 1 && moved.is_ok_and(|s| s.success());
+        Self { cores, pinned, load_before, busy, model }
+    }
+
+    /// A command that runs on one of the two cores, where that can be said.
+    pub(crate) fn command(&self, core: Core, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        if !self.pinned {
+            return Command::new(program);
+        }
+        let mut command = Command::new("taskset");
+        command.args(["-c", if core == Core::Server { "0" } else { "1" }]).arg(program);
+        command
+    }
+
+    /// Words about the machine; `after` is what [`busy_share`] says now.
+    pub(crate) fn describe(&self, after: f64) -> String {
+        let Self { cores, model, load_before, busy, .. } = self;
+        let pins = if self.pinned {
+            "servers on core 0, load on core 1"
+        } else {
+            "nothing is pinned: taskset is missing, or there is one core"
+        };
+        let mut said = format!(
+            "{model}, {cores} cores; {pins}. Others took {:.0} % of the processors before and {:.0} % after; load average \
+             {load_before:.2} before, {:.2} after.",
+            busy * 100.0,
+            after * 100.0,
+            load_average()
+        );
+        if self.is_busy(after) {
+            said += "\nThe machine was NOT idle: other work ran beside the bench, so times are longer and the spread is \
+                     wider than they would be. The two sides of a ratio took turns, so ratios suffer less.";
+        }
+        said
+    }
+
+    /// The same for machines.
+    pub(crate) fn json(&self, after: f64) -> Value {
+        json!({
+            "model": self.model, "cores": self.cores, "pinned": self.pinned, "load_before": self.load_before,
+            "load_after": load_average(), "busy_before": self.busy, "busy_after": after, "idle": !self.is_busy(after),
+        })
+    }
+
+    fn is_busy(&self, after: f64) -> bool {
+        self.busy.max(after) > BUSY
+    }
+}
+
+/// The share of all processor time that was used within half a second, while we do nothing.
+pub(crate) fn busy_share() -> f64 {
+    let read = || -> Option<(f64, f64)> {
+        let text = std::fs::read_to_string("/proc/stat").ok()?;
+        let times: Vec<f64> =
+            text.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+        // The fourth is idle time, the fifth is waiting for a disk.
+        Some((times.iter().sum(), times.get(3)? + times.get(4)?))
+    };
+    let before = read();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let (Some((all, idle)), Some((all_after, idle_after))) = (before, read()) else { return 0.0 };
+    1.0 - (idle_after - idle) / (all_after - all).max(1.0)
+}
+
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
+/// The resident memory of a process and of its children, in bytes.
+pub(crate) fn resident(process: u32) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    let mut bytes = kilobytes * 1024;
+    let tasks =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    for child in tasks.split_whitespace().filter_map(|c| c.parse().ok()) {
+        bytes += resident(child).unwrap_or(0);
+    }
+    Ok(bytes)
+}

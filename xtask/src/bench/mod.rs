@@ -1,0 +1,199 @@
+//! `cargo xtask bench`: ours and a peer in one run, turn by turn, with every answer checked.
+
+mod fleet;
+mod load;
+mod machine;
+mod rows;
+mod servers;
+mod table;
+pub(crate) mod upstream;
+mod wire;
+
+use crate::{Failure, metadata, python};
+use machine::Machine;
+use std::{
+    cell::OnceCell,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use table::{Row, Verdict};
+
+/// The comparisons by name, in the order in which they run.
+type Comparison = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
+const COMPARISONS: [Comparison; 7] = [
+    ("start", rows::start::measure),
+    ("memory", rows::memory::measure),
+    ("iris", rows::iris::measure),
+    ("gateway", rows::gateway::one),
+    ("routes", rows::gateway::many),
+    ("onnx", rows::onnx::measure),
+    ("trees", rows::trees::measure),
+];
+
+/// Set in the optimised copy of this program that does the measuring.
+const INNER: &str = "GANTRY_BENCH_INNER";
+
+/// What every comparison needs.
+pub(crate) struct Bench {
+    pub(crate) machine: Machine,
+    /// The program `gantry`, built for release.
+    pub(crate) gantry: PathBuf,
+    pub(crate) root: PathBuf,
+    pub(crate) rounds: usize,
+    /// How long one measurement of a throughput lasts.
+    pub(crate) turn: Duration,
+    servers: OnceCell<PathBuf>,
+    libraries: OnceCell<PathBuf>,
+}
+
+impl Bench {
+    /// The programs of MLServer and Envoy.
+    pub(crate) fn servers(&self) -> Result<&Path, Failure> {
+        // MLServer's own dependencies end at 3.12.
+        environment(&self.servers, "servers.txt", (3, 11), (3, 12))
+    }
+
+    /// A Python that has ONNX Runtime, LightGBM and XGBoost.
+    pub(crate) fn libraries(&self) -> Result<&Path, Failure> {
+        environment(&self.libraries, "libraries.txt", (3, 11), (3, 13))
+    }
+}
+
+/// Tells what is going on, on stderr.
+pub(crate) fn note(what: &str) {
+    eprintln!("  {what}");
+}
+
+fn environment<'a>(
+    cell: &'a OnceCell<PathBuf>,
+    file: &str,
+    from: (u32, u32),
+    to: (u32, u32),
+) -> Result<&'a Path, Failure> {
+    if let Some(programs) = cell.get() {
+        return Ok(programs);
+    }
+    let needed = || {
+        format!(
+            "peers need a Python from {}.{} to {}.{} with venv and pip; GANTRY_PYTHON can name it",
+            from.0, from.1, to.0, to.1
+        )
+    };
+    let python = python::find(from, to).ok_or_else(needed)?;
+    let programs = python::environment(&python, &metadata::root().join("xtask/peers").join(file))?;
+    Ok(cell.get_or_init(|| programs))
+}
+
+struct Options {
+    quick: bool,
+    json: bool,
+    names: Vec<String>,
+}
+
+fn read(arguments: &[&str]) -> Result<Options, Failure> {
+    let mut options = Options { quick: false, json: false, names: Vec::new() };
+    for word in arguments {
+        match *word {
+            "--quick" => options.quick = true,
+            "--json" => options.json = true,
+            name if COMPARISONS.iter().any(|(known, _)| *known == name) => {
+                options.names.push(name.to_owned());
+            }
+            other => {
+                let known = COMPARISONS.map(|(name, _)| name).join(", ");
+                return Err(format!("bench does not know {other}: --quick, --json, or one of {known}").into());
+            }
+        }
+    }
+    Ok(options)
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
+    let options = read(arguments)?;
+    if std::env::var_os(INNER).is_none() {
+        return optimised(arguments);
+    }
+    let started = Instant::now();
+    let bench = Bench {
+        gantry: match std::env::var_os("GANTRY") {
+            // A program that is there already, such as one of another version.
+            Some(program) => program.into(),
+            None => build(&["-p", "gantry-cli"], "gantry")?,
+        },
+        machine: Machine::look(),
+        root: metadata::root(),
+        rounds: if options.quick { 3 } else { 5 },
+        turn: Duration::from_millis(if options.quick { 700 } else { 2000 }),
+        servers: OnceCell::new(),
+        libraries: OnceCell::new(),
+    };
+    let mut rows = Vec::new();
+    let mut broken = Vec::new();
+    for (name, measure) in COMPARISONS {
+        if !options.names.is_empty() && !options.names.iter().any(|n| n == name) {
+            continue;
+        }
+        eprintln!("{name} ({:.0} s so far)", started.elapsed().as_secs_f64());
+        match measure(&bench) {
+            Ok(more) => rows.extend(more),
+            // One comparison that cannot be made does not keep the others from being made.
+            Err(failure) => broken.push(format!("{name} could not be measured: {failure}")),
+        }
+    }
+    let busy = machine::busy_share();
+    if options.json {
+        println!("{}", table::machine(&rows, &bench.machine.json(busy)));
+    } else {
+        println!("\n{}\n{}", table::text(&rows), bench.machine.describe(busy));
+        println!(
+            "{} rounds, {:.0} s. `cargo xtask bench{}`",
+            bench.rounds,
+            started.elapsed().as_secs_f64(),
+            if options.quick { " --quick" } else { "" }
+        );
+    }
+    for line in &broken {
+        eprintln!("{line}");
+    }
+    Ok(broken.is_empty() && rows.iter().all(|r| r.verdict() != Verdict::Fails))
+}
+
+/// Runs this program again, built for release: a load generator that is slow itself measures itself.
+fn optimised(arguments: &[&str]) -> Result<bool, Failure> {
+    let program = build(&["-p", "xtask"], "xtask")?;
+    let status = std::process::Command::new(program).arg("bench").args(arguments).env(INNER, "1").status()?;
+    Ok(status.success())
+}
+
+/// Builds something for release; gives the path of the program or example with this name.
+pub(crate) fn build(what: &[&str], name: &str) -> Result<PathBuf, Failure> {
+    let mut command = metadata::cargo();
+    command.args(["build", "--release", "--message-format", "json-render-diagnostics"]).args(what);
+    let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !built.status.success() {
+        return Err(format!("{name} does not build").into());
+    }
+    let lines = String::from_utf8_lossy(&built.stdout);
+    let found = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| {
+            let named = message.pointer("/target/name")?.as_str()? == name;
+            named.then(|| message.get("executable")?.as_str().map(PathBuf::from)).flatten()
+        });
+    found.ok_or_else(|| format!("cargo built no program called {name}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_read() {
+        let options = read(&["--quick", "iris", "trees"]).unwrap();
+        assert!(options.quick && !options.json);
+        assert_eq!(options.names, ["iris", "trees"]);
+        assert!(read(&["iriss"]).is_err());
+    }
+}

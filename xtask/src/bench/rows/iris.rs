@@ -1,0 +1,142 @@
+//! Requests a second for the iris model: ours through the gateway, MLServer asked directly.
+
+use crate::{
+    Failure,
+    bench::{
+        Bench, fleet,
+        load::{self, Exchange, INFER, Protocol},
+        note, servers,
+        table::{Better, Row, divide, figure, median},
+        wire::{
+            grpc, http,
+            protobuf::{Message, varint},
+        },
+    },
+};
+use serde_json::Value;
+use std::{net::SocketAddr, path::PathBuf, process::Command};
+
+/// A flower of each kind: its leaves, and which iris it is.
+const FLOWERS: [([f32; 4], i64); 3] =
+    [([5.1, 3.5, 1.4, 0.2], 0), ([7.0, 3.2, 4.7, 1.4], 1), ([6.3, 3.3, 6.0, 2.5], 2)];
+const CONNECTIONS: [usize; 3] = [1, 16, 64];
+
+/// A request for the first flower, as both servers take it.
+pub(crate) fn request() -> Vec<u8> {
+    rest(FLOWERS[0].0)
+}
+
+/// Whether the answer to [`request`] is right.
+pub(crate) fn is_right(answer: &[u8]) -> bool {
+    label(answer) == Some(FLOWERS[0].1)
+}
+
+/// The model that MLServer serves; trained once for a run.
+pub(crate) fn train(bench: &Bench, scratch: &servers::Scratch) -> Result<PathBuf, Failure> {
+    let file = scratch.0.join("iris.joblib");
+    let script = bench.root.join("xtask/peers/train.py");
+    let status = Command::new(bench.servers()?.join("python")).arg(script).arg(&file).status()?;
+    if status.success() { Ok(file) } else { Err("the model for MLServer could not be trained".into()) }
+}
+
+fn rest(leaves: [f32; 4]) -> Vec<u8> {
+    let [a, b, c, d] = leaves;
+    let body = format!(
+        "{{\"id\":\"1\",\"inputs\":[{{\"name\":\"X\",\"shape\":[1,4],\"datatype\":\"FP32\",\"data\":[{a},{b},{c},{d}]}}]}}"
+    );
+    http::post("/v2/models/iris/infer", "", &body)
+}
+
+fn message(leaves: [f32; 4]) -> Vec<u8> {
+    let values: Vec<u8> = leaves.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut shape = Vec::new();
+    varint(&mut shape, 1);
+    varint(&mut shape, 4);
+    let tensor = Message::new().text(1, "X").text(2, "FP32").bytes(3, &shape);
+    let tensor = tensor.message(5, &Message::new().bytes(6, &values));
+    Message::new().text(1, "iris").text(3, "1").message(5, &tensor).done()
+}
+
+fn label(answer: &[u8]) -> Option<i64> {
+    let answer: Value = serde_json::from_slice(answer).ok()?;
+    let mut data = answer.pointer("/outputs/0/data/0")?;
+    while let Some(inner) = data.get(0) {
+        data = inner;
+    }
+    data.as_i64()
+}
+
+/// The requests and what the server answers to them, after a look at whether that is right.
+fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
+    let mut checked = Vec::new();
+    for (leaves, right) in FLOWERS {
+        let (request, answer, said) = match protocol {
+            Protocol::Rest => {
+                let request = rest(leaves);
+                let answer = http::Connection::open(address)?.ask(&request)?.to_vec();
+                let said = label(&answer);
+                (request, answer, said)
+            }
+            Protocol::Grpc => {
+                let request = message(leaves);
+                let answer = grpc::Connection::open(address)?.ask(INFER, &request)?;
+                let said = fleet::first_label(&answer);
+                (request, answer, said)
+            }
+        };
+        if said != Some(right) {
+            return Err(format!("{address} says that {leaves:?} is {said:?}; it is {right}").into());
+        }
+        checked.push(Exchange { request, answer });
+    }
+    Ok(checked)
+}
+
+pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let scratch = servers::Scratch::new("iris")?;
+    let model = train(bench, &scratch)?;
+    let ours = servers::gantry(&bench.machine, &bench.gantry, &[&bench.root.join("examples/quickstart")])?;
+    let mut theirs = servers::mlserver(&bench.machine, bench.servers()?, &model)?;
+    servers::answers(&mut theirs.process, theirs.rest, &request())?;
+    let mut rows = Vec::new();
+    for (protocol, name, at) in [(Protocol::Rest, "REST", theirs.rest), (Protocol::Grpc, "gRPC", theirs.grpc)]
+    {
+        let (our_requests, their_requests) = (exchanges(protocol, ours.inference)?, exchanges(protocol, at)?);
+        for connections in CONNECTIONS {
+            note(&format!("{name}, {connections} connections"));
+            let (mut mine, mut peers) = (Vec::new(), Vec::new());
+            for _ in 0..bench.rounds {
+                peers.push(load::rate(protocol, at, connections, &their_requests, bench.turn)?);
+                mine.push(load::rate(protocol, ours.inference, connections, &our_requests, bench.turn)?);
+            }
+            rows.push(Row {
+                what: format!("iris over {name}, {connections} connections"),
+                peer: "MLServer, directly".into(),
+                ours: format!("{} /s", figure(median(&mine))),
+                theirs: format!("{} /s", figure(median(&peers))),
+                rounds: divide(&mine, &peers),
+                unit: "x",
+                better: Better::Higher,
+                floor: Some(8.0),
+                aim: Some(25.0),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_found_however_deep() {
+        for (answer, expected) in [
+            (r#"{"outputs":[{"name":"label","data":[2]}]}"#, Some(2)),
+            (r#"{"outputs":[{"name":"label","data":[[1]]}]}"#, Some(1)),
+            (r#"{"error":"no"}"#, None),
+        ] {
+            assert_eq!(label(answer.as_bytes()), expected);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The comparisons, one file for each.
+
+pub(crate) mod gateway;
+pub(crate) mod iris;
+pub(crate) mod memory;
+pub(crate) mod onnx;
+pub(crate) mod start;
+pub(crate) mod trees;

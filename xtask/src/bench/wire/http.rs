@@ -1,0 +1,103 @@
+//! A keep-alive HTTP/1.1 connection.
+
+use crate::Failure;
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// A connection with at most one request under way.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+/// The bytes of a POST with a JSON body.
+pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = "host: bench\r\ncontent-type: application/json\r\n";
+    format!("POST {path} HTTP/1.1\r\n{head}{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// The bytes of a GET.
+pub(crate) fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").into_bytes()
+}
+
+impl Connection {
+    pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Self { stream, buffer: vec![0; 1 << 20], filled: 0 })
+    }
+
+    pub(crate) fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
+        Ok(self.stream.write_all(request)?)
+    }
+
+    /// The status and the body of the next response.
+    pub(crate) fn receive(&mut self) -> Result<(u16, &[u8]), Failure> {
+        self.filled = 0;
+        let mut expected = None;
+        loop {
+            let free = self
+                .buffer
+                .get_mut(self.filled..)
+                .filter(|f| !f.is_empty())
+                .ok_or("the response is too large")?;
+            let read = self.stream.read(free)?;
+            if read == 0 {
+                return Err("the server closed the connection".into());
+            }
+            self.filled += read;
+            if expected.is_none() {
+                expected = head(self.buffer.get(..self.filled).unwrap_or_default())?;
+            }
+            if let Some((status, start, end)) = expected
+                && self.filled >= end
+            {
+                return Ok((status, self.buffer.get(start..end).unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Sends and receives; anything but 200 is a failure.
+    pub(crate) fn ask(&mut self, request: &[u8]) -> Result<&[u8], Failure> {
+        self.send(request)?;
+        match self.receive()? {
+            (200, body) => Ok(body),
+            (status, body) => Err(format!("{status}: {}", String::from_utf8_lossy(body)).into()),
+        }
+    }
+}
+
+/// The status, where the body starts and where it ends; `None` while the head is incomplete.
+fn head(bytes: &[u8]) -> Result<Option<(u16, usize, usize)>, Failure> {
+    let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else { return Ok(None) };
+    let head = std::str::from_utf8(bytes.get(..end).unwrap_or_default())?;
+    let status = head.get(9..12).and_then(|s| s.parse().ok()).ok_or("no status line")?;
+    let mut length = None;
+    for (name, value) in head.lines().filter_map(|l| l.split_once(':')) {
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse::<usize>().ok();
+        }
+    }
+    let length = length.ok_or("a response without content-length")?;
+    Ok(Some((status, end + 4, end + 4 + length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read() {
+        let response = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nx: y\r\n\r\n{}";
+        assert_eq!(head(response).unwrap(), Some((404, 51, 53)));
+        assert_eq!(head(response.get(..30).unwrap()).unwrap(), None);
+        assert!(head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
+}
