@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use serde_json::{Value, json};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// A share of the processor time that others took; above it the machine was not idle, and the table says so.
 const BUSY: f64 = 0.1;
@@ -17,7 +17,7 @@ pub(crate) enum Core {
 }
 
 /// The machine as it was when the bench began.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) pinned: bool,
@@ -26,6 +26,50 @@ pub(crate) struct Machine {
     /// The share of the processor time that others took while nothing of ours ran.
     busy: f64,
     model: String,
+    /// Processes of idle priority that keep the cores awake. A virtual core that has nothing to do is given back to
+    /// the host, and waking it takes longer than a request does: without these, one connection measures the host.
+    awake: Vec<Child>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for child in &mut self.awake {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Uses whatever time nobody else wants, until the bench ends.
+pub(crate) fn stay_awake() -> Result<bool, Failure> {
+    let parent = parent_id();
+    while parent_id() == parent {
+        for _ in 0..1_000_000 {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(true)
+}
+
+fn parent_id() -> u32 {
+    #[cfg(unix)]
+    return std::os::unix::process::parent_id();
+    #[cfg(not(unix))]
+    return 0;
+}
+
+fn keep_awake() -> Vec<Child> {
+    let start = |core: &str| {
+        let me = std::env::current_exe().ok()?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", core, "chrt", "--idle", "0"]).arg(me).arg("bench-awake");
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        // It has ended when there is no `chrt`.
+        child.try_wait().ok()?.is_none().then_some(child)
+    };
+    ["0", "1"].into_iter().filter_map(start).collect()
 }
 
 impl Machine {
@@ -44,7 +88,8 @@ impl Machine {
             .stderr(Stdio::null())
             .status();
         let pinned = cores > 1 && moved.is_ok_and(|s| s.success());
-        Self { cores, pinned, load_before, busy, model }
+        let awake = if pinned { keep_awake() } else { Vec::new() };
+        Self { cores, pinned, load_before, busy, model, awake }
     }
 
     /// A command that runs on one of the two cores, where that can be said.
@@ -57,11 +102,24 @@ impl Machine {
         command
     }
 
-    /// Words about the machine; `after` is what [`busy_share`] says now.
+    /// The share of the processor time that others take now; the cores may sleep again.
+    pub(crate) fn busy_after(&mut self) -> f64 {
+        for child in &mut self.awake {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        busy_share()
+    }
+
+    /// Words about the machine; `after` is what [`Self::busy_after`] said.
     pub(crate) fn describe(&self, after: f64) -> String {
         let Self { cores, model, load_before, busy, .. } = self;
         let pins = if self.pinned {
-            "servers on core 0, load on core 1"
+            if self.awake.len() == 2 {
+                "servers on core 0, load on core 1, both kept awake"
+            } else {
+                "servers on core 0, load on core 1"
+            }
         } else {
             "nothing is pinned: taskset is missing, or there is one core"
         };
@@ -83,7 +141,7 @@ impl Machine {
     pub(crate) fn json(&self, after: f64) -> Value {
         json!({
             "model": self.model, "cores": self.cores, "pinned": self.pinned, "load_before": self.load_before,
-            "load_after": load_average(), "busy_before": self.busy, "busy_after": after, "idle": !self.is_busy(after),
+            "load_after": load_average(), "busy_before": self.busy, "busy_after": after, "idle": !self.is_busy(after), "kept_awake": self.awake.len() == 2,
         })
     }
 
@@ -93,7 +151,7 @@ impl Machine {
 }
 
 /// The share of all processor time that was used within half a second, while we do nothing.
-pub(crate) fn busy_share() -> f64 {
+fn busy_share() -> f64 {
     let read = || -> Option<(f64, f64)> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         let times: Vec<f64> =

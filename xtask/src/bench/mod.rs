@@ -2,7 +2,7 @@
 
 mod fleet;
 mod load;
-mod machine;
+pub(crate) mod machine;
 mod rows;
 mod servers;
 mod table;
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         return optimised(arguments);
     }
     let started = Instant::now();
-    let bench = Bench {
+    let mut bench = Bench {
         gantry: match std::env::var_os("GANTRY") {
             // A program that is there already, such as one of another version.
             Some(program) => program.into(),
@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
             Err(failure) => broken.push(format!("{name} could not be measured: {failure}")),
         }
     }
-    let busy = machine::busy_share();
+    let busy = bench.machine.busy_after();
     if options.json {
         println!("{}", table::machine(&rows, &bench.machine.json(busy)));
     } else {

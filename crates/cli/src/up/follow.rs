@@ -10,6 +10,7 @@ use gantry_proto::scheduler::{
     scheduler_client::SchedulerClient,
 };
 use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::mpsc;
 use tonic::{Code, Request, Status, transport::Channel};
 
 /// How often the files are looked at.
@@ -50,6 +51,8 @@ impl Follower {
             .vanished(&roots, &asked.objects)
             .chain(self.applied.keys().filter(|k| !asked.objects.contains_key(*k)).cloned())
             .collect();
+        // Noted before it is asked for: whatever ends this process in between, the next start knows whose it is.
+        self.record.write(&roots, asked.objects.keys().chain(&vanished).cloned());
         for (kind, name) in vanished {
             self.remove(kind, &name).await?;
             self.applied.remove(&(kind, name.clone()));
@@ -69,8 +72,19 @@ impl Follower {
         Ok(news)
     }
 
+    /// Follows the files for as long as somebody takes the news, as a task of its own: to break off half-way through a
+    /// change would leave the scheduler with objects that nobody remembers having asked for.
+    pub(crate) async fn follow(mut self, news: mpsc::Sender<News>) {
+        loop {
+            let change = self.next().await;
+            if news.send(change).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Waits for the files to change, and applies the change. A change that is broken changes nothing.
-    pub(crate) async fn next(&mut self) -> News {
+    async fn next(&mut self) -> News {
         loop {
             tokio::time::sleep(LOOK).await;
             let sources = self.sources.clone();

@@ -245,11 +245,14 @@ impl House {
             "Ready in {:.2} s.{watching} Ctrl-C stops; what is loaded stays for the next start.",
             started.elapsed().as_secs_f64()
         ));
+        let (sender, mut news) = tokio::sync::mpsc::channel(16);
+        if watches {
+            tokio::spawn(follower.follow(sender.clone()));
+        }
         loop {
-            let news = async { if watches { follower.next().await } else { std::future::pending().await } };
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                news = news => self.show_news(&news),
+                Some(news) = news.recv() => self.show_news(&news),
                 changed = statuses.next() => match changed {
                     Some(model) => self.show_row(&statuses, &model, 0),
                     None => return Err(Failure::new(Exit::Failed, "the scheduler ended unexpectedly; the log says why")),
