@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => test::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["bench-upstream"] => bench::upstream::serve(),
-        ["bench-awake"] => bench::machine::stay_awake(),
+        ["bench-awake"] => Ok(bench::machine::stay_awake()),
         ["deps"] => deps::run(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

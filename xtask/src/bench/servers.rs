@@ -19,9 +19,19 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Result<Self, Failure> {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// In memory where the system offers that: for what is not about the disk, and must not wait for it.
+    pub(crate) fn in_memory(name: &str) -> Result<Self, Failure> {
+        let memory = PathBuf::from("/dev/shm");
+        Self::below(&if memory.is_dir() { memory } else { std::env::temp_dir() }, name)
+    }
+
+    fn below(place: &Path, name: &str) -> Result<Self, Failure> {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("gantry-bench-{}-{number}-{name}", std::process::id()));
+        let path = place.join(format!("gantry-bench-{}-{number}-{name}", std::process::id()));
         fs::create_dir_all(&path)?;
         Ok(Self(path))
     }
@@ -122,7 +132,7 @@ pub(crate) struct Gantry {
 
 /// Starts `gantry up` on an empty state directory and waits until it says where it serves.
 pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Result<Gantry, Failure> {
-    let state = Scratch::new("gantry")?;
+    let state = Scratch::in_memory("gantry")?;
     // The agents' port is not announced, so it is chosen here.
     let agents = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = machine.command(Core::Server, program);

@@ -4,6 +4,7 @@ use super::{
     record::Record,
     sources::{Asked, Problems, Sources},
 };
+use futures::StreamExt as _;
 use gantry_api::{Kind, Object};
 use gantry_proto::scheduler::{
     LoadModelRequest, ModelReference, ServerNotify, ServerNotifyRequest, UnloadModelRequest,
@@ -17,6 +18,8 @@ use tonic::{Code, Request, Status, transport::Channel};
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the scheduler may take for one call.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Calls under way at the same time: they share a write to the disk.
+const AT_ONCE: usize = 64;
 
 /// What the scheduler was asked for on behalf of the files.
 pub(crate) struct Follower {
@@ -58,14 +61,37 @@ impl Follower {
             self.applied.remove(&(kind, name.clone()));
             news.push(format!("{}/{name} removed", kind.name().to_lowercase()));
         }
-        for (key, object) in &asked.objects {
-            if self.applied.get(key) == Some(object) {
-                continue;
+        // Servers before models, as the keys are ordered; within a kind nothing waits for anything.
+        for kind in Kind::ALL {
+            let changed: Vec<_> = asked
+                .objects
+                .iter()
+                .filter(|(key, object)| key.0 == kind && self.applied.get(*key) != Some(*object))
+                .map(|(key, object)| (key.clone(), object.clone()))
+                .collect();
+            let mut putting = futures::stream::iter(changed)
+                .map(|(key, object)| {
+                    let client = self.client.clone();
+                    async move { put(client, &object).await.map(|()| (key, object)) }
+                })
+                .buffer_unordered(AT_ONCE);
+            let mut refused = None;
+            let mut taken = Vec::new();
+            while let Some(result) = putting.next().await {
+                match result {
+                    Ok(done) => taken.push(done),
+                    Err(error) => refused = refused.or(Some(error)),
+                }
             }
-            self.put(object).await?;
-            let verb = if self.applied.contains_key(key) { "changed" } else { "added" };
-            news.push(format!("{}/{} {verb}", key.0.name().to_lowercase(), key.1));
-            self.applied.insert(key.clone(), object.clone());
+            drop(putting);
+            for (key, object) in taken {
+                let verb = if self.applied.contains_key(&key) { "changed" } else { "added" };
+                news.push(format!("{}/{} {verb}", key.0.name().to_lowercase(), key.1));
+                self.applied.insert(key, object);
+            }
+            if let Some(error) = refused {
+                return Err(error);
+            }
         }
         self.record.write(&roots, asked.objects.keys().cloned());
         news.dedup();
@@ -124,17 +150,6 @@ impl Follower {
         }
     }
 
-    async fn put(&mut self, object: &Object) -> Result<(), Status> {
-        match object {
-            Object::Model(model) => {
-                let request = LoadModelRequest { model: Some(model.to_proto()) };
-                self.client.load_model(timed(request)).await?;
-            }
-            Object::Server(server) => self.notify(server.to_proto()).await?,
-        }
-        Ok(())
-    }
-
     async fn remove(&mut self, kind: Kind, name: &str) -> Result<(), Status> {
         match kind {
             Kind::Model => {
@@ -150,16 +165,26 @@ impl Follower {
                 }
             }
             Kind::Server => {
-                self.notify(ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() })
-                    .await
+                let going = ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() };
+                notify(self.client.clone(), going).await
             }
         }
     }
+}
 
-    async fn notify(&mut self, server: ServerNotify) -> Result<(), Status> {
-        let request = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
-        self.client.server_notify(timed(request)).await.map(drop)
+async fn put(mut client: SchedulerClient<Channel>, object: &Object) -> Result<(), Status> {
+    match object {
+        Object::Model(model) => {
+            let request = LoadModelRequest { model: Some(model.to_proto()) };
+            client.load_model(timed(request)).await.map(drop)
+        }
+        Object::Server(server) => notify(client, server.to_proto()).await,
     }
+}
+
+async fn notify(mut client: SchedulerClient<Channel>, server: ServerNotify) -> Result<(), Status> {
+    let request = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
+    client.server_notify(timed(request)).await.map(drop)
 }
 
 fn timed<T>(message: T) -> Request<T> {

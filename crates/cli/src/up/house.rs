@@ -35,7 +35,10 @@ use std::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
 /// The name of the server that is the built-in runtime.
 const BUILTIN: &str = "builtin";
@@ -61,6 +64,13 @@ struct House {
 /// Runs until Ctrl-C.
 pub(crate) async fn live(args: &Args, sources: Sources, first: Asked) -> Result<(), Failure> {
     let started = Instant::now();
+    // From the first moment on, Ctrl-C means: end in good order.
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        signal::asked_to_stop().await;
+        asked.cancel();
+    });
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
     let store = Store::open(&state_dir).map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
     let log_file = state_dir.join("gantry.log");
@@ -69,7 +79,7 @@ pub(crate) async fn live(args: &Args, sources: Sources, first: Asked) -> Result<
     screen.say(&format!("gantry {} · state in {}", env!("CARGO_PKG_VERSION"), paths::shown(&state_dir)));
     screen.say("");
     let house = open(args, store, &state_dir, lines, screen).await?;
-    let outcome = house.serve(args, sources, first, &state_dir, started).await;
+    let outcome = house.serve(args, sources, first, &state_dir, started, &stop).await;
     house.close().await;
     outcome
 }
@@ -224,14 +234,23 @@ impl House {
         first: Asked,
         state_dir: &Path,
         started: Instant,
+        stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let failed = |e: tonic::Status| Failure::new(Exit::Failed, e.message().to_owned());
+        let failed = |e: tonic::Status| match e.code() {
+            Code::DeadlineExceeded | Code::Cancelled => {
+                let place = paths::shown(state_dir);
+                let message =
+                    format!("the scheduler did not take the models in time: is the disk of {place} stalled?");
+                Failure::new(Exit::Timeout, message)
+            }
+            _ => Failure::new(Exit::Failed, e.message().to_owned()),
+        };
         let mut client = self.client.clone();
         let mut statuses = Statuses::open(&mut client).await.map_err(failed)?;
         let watched: Vec<String> = args.paths.iter().map(|p| p.display().to_string()).collect();
         let mut follower = Follower::new(sources, client, Record::open(state_dir));
         follower.apply(&first).await.map_err(failed)?;
-        let mut stop = std::pin::pin!(signal::asked_to_stop());
+        let mut stop = std::pin::pin!(stop.cancelled());
         let settled = self.settle(&mut statuses, &first);
         tokio::select! {
             () = settled => {}

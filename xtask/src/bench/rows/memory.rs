@@ -61,7 +61,7 @@ fn density(bench: &Bench) -> Result<Row, Failure> {
     note("loading 1,000 models");
     let mut sizes = Vec::new();
     for count in [1, COPIES] {
-        let folder = servers::Scratch::new("copies")?;
+        let folder = servers::Scratch::in_memory("copies")?;
         let file = bench.root.join("examples/quickstart/iris/model.onnx");
         let mut manifest = String::new();
         for copy in 0..count {
