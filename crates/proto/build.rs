@@ -3,8 +3,15 @@
 use prost::Message as _;
 use std::{env, error::Error, fs, path::Path};
 
-const CONTRACTS: [&str; 5] =
-    ["scheduler.proto", "chainer.proto", "agent.proto", "inference.proto", "gantry.proto"];
+const CONTRACTS: [&str; 7] = [
+    "scheduler.proto",
+    "chainer.proto",
+    "agent.proto",
+    "agent_debug.proto",
+    "health.proto",
+    "inference.proto",
+    "gantry.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

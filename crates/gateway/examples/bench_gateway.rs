@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     for i in 0..models {
         let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint.clone()] };
-        let route = Route { model: format!("m{i}"), versions: vec![version], reason: String::new() };
+        let route = Route { model: format!("m{i}"), versions: vec![version], ..Route::default() };
         gateway.routes().apply(RouteEvent { epoch: 1, event: Some(Event::Upsert(route)), sequence: 0 });
     }
     println!("{}", gateway.local_addr());

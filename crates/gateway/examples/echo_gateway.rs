@@ -114,7 +114,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     gateway.register_local("builtin", 0, Arc::new(Echo));
     let endpoint = Endpoint { server: "builtin".into(), ..Default::default() };
     let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint] };
-    let route = Route { model: "echo".into(), versions: vec![version], reason: String::new() };
+    let route = Route { model: "echo".into(), versions: vec![version], ..Route::default() };
     for event in [Event::Reset(Reset {}), Event::Upsert(route), Event::Synced(Synced {})] {
         gateway.routes().apply(RouteEvent { epoch: 1, event: Some(event), sequence: 0 });
     }

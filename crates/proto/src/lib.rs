@@ -20,10 +20,18 @@ mod seldon {
         pub mod agent {
             tonic::include_proto!("seldon.mlops.agent");
         }
+        /// What an agent says about its server when somebody looks into it.
+        pub mod agent_debug {
+            tonic::include_proto!("seldon.mlops.agent_debug");
+        }
+        /// Whether a component works.
+        pub mod health {
+            tonic::include_proto!("seldon.mlops.health");
+        }
     }
 }
 
-pub use seldon::mlops::{agent, chainer, scheduler};
+pub use seldon::mlops::{agent, agent_debug, chainer, health, scheduler};
 
 /// The Open Inference Protocol.
 pub mod inference {

@@ -41,6 +41,7 @@ pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelS
         } else {
             pb::model_status_response::ModelOperation::ModelCreate as i32
         },
+        manager: String::new(),
     }
 }
 
@@ -72,6 +73,7 @@ fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
             // Requests go straight to the model: its gateway is ready when the model is.
             model_gw_state: state_number(state),
             model_gw_reason: String::new(),
+            reason_code: String::new(),
         }),
         model_defn: Some(definition),
     }
@@ -104,6 +106,7 @@ pub(crate) fn server(name: &Arc<str>, server: &Server, state: &State) -> pb::Ser
             generation: server.expected.and_then(|e| e.generation).unwrap_or(0),
         }),
         r#type: pb::server_status_response::Type::StatusUpdate as i32,
+        manager: String::new(),
     }
 }
 
@@ -138,7 +141,7 @@ pub(crate) fn route(name: &str, state: &State) -> Option<own::Route> {
         })
         .collect();
     let reason = model.latest().map(|v| model.summary(v).reason).unwrap_or_default();
-    Some(own::Route { model: name.to_owned(), versions, reason })
+    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: false })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

@@ -49,6 +49,13 @@ impl Routing for FakeScheduler {
         self.told.lock().unwrap().push(request.into_inner());
         Ok(Response::new(RouteAcknowledgementResponse {}))
     }
+
+    async fn report_demand(
+        &self,
+        _: Request<gantry_proto::gantry::DemandReport>,
+    ) -> Result<Response<gantry_proto::gantry::DemandResponse>, Status> {
+        Ok(Response::new(gantry_proto::gantry::DemandResponse {}))
+    }
 }
 
 impl FakeScheduler {

@@ -7,8 +7,8 @@ use crate::{
     status,
 };
 use gantry_proto::gantry::{
-    Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent, Synced, WatchRoutesRequest,
-    route_event::Event, routing_server::Routing,
+    DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
+    Synced, WatchRoutesRequest, route_event::Event, routing_server::Routing,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -119,5 +119,9 @@ impl Routing for Gateways {
                 .await;
         }
         Ok(Response::new(RouteAcknowledgementResponse {}))
+    }
+
+    async fn report_demand(&self, _: Request<DemandReport>) -> Result<Response<DemandResponse>, Status> {
+        Ok(Response::new(DemandResponse {}))
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn route(model: &str, versions: &[(u32, u32, &[Endpoint])]) -> Route 
             endpoints: endpoints.to_vec(),
         })
         .collect();
-    Route { model: model.into(), versions, reason: String::new() }
+    Route { model: model.into(), versions, ..Route::default() }
 }
 
 pub(crate) fn local_endpoint(server: &str, replica: u32) -> Endpoint {
