@@ -8,7 +8,7 @@ mod scheduler;
 pub(crate) use address::Address;
 pub(crate) use figures::{Figures, admin, figures};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
-pub(crate) use scheduler::Scheduler;
+pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
 
 use crate::failure::Failure;
 use std::future::Future;
