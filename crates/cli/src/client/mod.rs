@@ -1,6 +1,7 @@
 //! The other side of every command: the scheduler over gRPC, the gateway and the admin endpoint over HTTP.
 
 mod address;
+mod control;
 mod figures;
 mod http;
 mod scheduler;

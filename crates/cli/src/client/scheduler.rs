@@ -46,6 +46,7 @@ pub(crate) fn managed<T>(message: T, manager: &str) -> Request<T> {
 pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
+    channel: Channel,
     client: SchedulerClient<Channel>,
 }
 
@@ -79,8 +80,19 @@ impl Scheduler {
         Ok(Self {
             address,
             deadline,
+            channel: channel.clone(),
             client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
         })
+    }
+
+    /// The connection, for another service behind the same address.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Where it is.
+    pub(super) const fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The contract itself, for whoever wants its answers as they come.
@@ -208,12 +220,12 @@ impl Scheduler {
         self.call(async { collect(client.server_status(request).await?.into_inner()).await }).await
     }
 
-    async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let late = || Status::deadline_exceeded("");
         tokio::time::timeout(self.deadline, call).await.unwrap_or_else(|_| Err(late()))
     }
 
-    fn failure(&self, status: &Status) -> Failure {
+    pub(super) fn failure(&self, status: &Status) -> Failure {
         failure(&self.address, self.deadline, status)
     }
 }
@@ -240,7 +252,7 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
 }
 
 /// A name that is not known is refused like any other request that cannot be met.
-fn is_unknown(status: &Status) -> bool {
+pub(super) fn is_unknown(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
 }
 

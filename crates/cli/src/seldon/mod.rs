@@ -80,7 +80,7 @@ pub(crate) fn main() -> ExitCode {
 
 /// Carries out what was said.
 pub(crate) fn run(speaker: &Speaker, verb: &Verb) -> Result<(), Failure> {
-    let done = match verb {
+    match verb {
         Verb::Config(verb) => config::run(verb),
         Verb::Model(verb) => block_on(model(speaker, verb)),
         Verb::Server(verb) => block_on(server(speaker, verb)),
@@ -89,8 +89,7 @@ pub(crate) fn run(speaker: &Speaker, verb: &Verb) -> Result<(), Failure> {
         Verb::Load(args) => block_on(objects::load(speaker, args, None)),
         Verb::Unload(args) => block_on(objects::unload_all(speaker, args)),
         Verb::Status(args) => block_on(objects::status_all(speaker, args)),
-    };
-    done.map_err(failure::other)
+    }
 }
 
 async fn model(speaker: &Speaker, verb: &Model) -> Result<(), Failure> {

@@ -1,9 +1,12 @@
 //! What can be asked for: one file a verb, each with its flags and its `run`.
 
+pub(crate) mod adopt;
 pub(crate) mod apply;
 pub(crate) mod completion;
 pub(crate) mod delete;
 pub(crate) mod describe;
+pub(crate) mod diff;
+pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod lint;
@@ -33,6 +36,9 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Delete(args) => delete::run(global, &args),
         Command::Get(args) => block_on(get::run(global, &args)),
         Command::Describe(args) => block_on(describe::run(global, &args)),
+        Command::Explain(args) => block_on(explain::run(global, &args)),
+        Command::Diff(args) => diff::run(global, &args),
+        Command::Adopt(args) => block_on(adopt::run(global, &args)),
         Command::Status(args) => match args.of_file() {
             Some(args) => seldon::run(&Speaker::gantry(global), &Verb::Status(args)),
             None => block_on(status::run(global, &args)),

@@ -17,4 +17,5 @@ mod lint;
 mod objects;
 mod seldon;
 mod waiting;
+mod why;
 mod world;

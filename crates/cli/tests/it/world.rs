@@ -111,6 +111,8 @@ impl World {
     pub(crate) fn new() -> Self {
         let world = Self::without_server();
         world.join("builtin");
+        // Until it has joined it is not known, and what is not known cannot be waited for.
+        while world.gantry(&["wait", "server/builtin", "--for=ready"]).code == 3 {}
         world.gantry(&["wait", "server/builtin", "--for=ready"]).ok();
         world
     }
