@@ -18,6 +18,7 @@ mod local;
 mod paths;
 mod record;
 mod screen;
+mod servers;
 mod sources;
 mod statuses;
 mod usage;

@@ -1,0 +1,27 @@
+//! Servers that `gantry up` runs: a Server manifest names a command, and its replicas are started, watched, started again
+//! and stopped.
+//!
+//! ```text
+//! manifest ─▶ recipe (what to run) ─┐
+//! scheduler ─▶ how many ────────────┴─▶ plan (pure) ─▶ supervisor ─▶ process (a group of its own)
+//!                                          ▲               │  ├─▶ tail (what it says ─▶ gantry logs)
+//!                                          └── observed ───┘  ├─▶ ledger (whose it is, after a restart)
+//!                                                             └─▶ beside (an agent for each that answers)
+//! ```
+
+mod identity;
+mod ledger;
+mod plan;
+mod process;
+mod recipe;
+mod replica;
+mod report;
+mod scaling;
+mod supervisor;
+mod tail;
+mod words;
+
+pub(crate) use recipe::{Place, Recipe};
+pub(crate) use report::Report;
+pub(crate) use scaling::follow as follow_scaling;
+pub(crate) use supervisor::{Beside, Replica, Supervisor, Wishes};
