@@ -32,9 +32,9 @@ const ARROWS: &[Arrow] = &[
     ),
     (
         "gantry-agent",
-        &["gantry-artifacts", "gantry-proto"],
+        &["gantry-artifacts", "gantry-oip", "gantry-proto"],
         &["gantry-scheduler", "gantry-store"],
-        "reaches the scheduler over gRPC only; its tests have a real one",
+        "reaches the scheduler over gRPC only; its tests have a real one; passes the protocol's requests on",
     ),
     (
         "gantry-runtime",
