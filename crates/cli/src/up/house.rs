@@ -128,12 +128,14 @@ async fn open(
     let inference = gateway.local_addr();
     let stop_gateway = CancellationToken::new();
     let stop_rest = CancellationToken::new();
-    tokio::spawn(control::follow(
-        endpoint,
-        format!("gateway-{}", std::process::id()),
+    let gateway_name = format!("gateway-{}", std::process::id());
+    tokio::spawn(control::report_demand(
+        channel.clone(),
+        gateway_name.clone(),
         routes.clone(),
         stop_rest.clone(),
     ));
+    tokio::spawn(control::follow(endpoint, gateway_name, routes.clone(), stop_rest.clone()));
     let gateway = {
         let stop = stop_gateway.clone();
         tokio::spawn(async move {
