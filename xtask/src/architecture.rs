@@ -45,7 +45,7 @@ const ARROWS: &[Arrow] = &[
     ),
     (
         "gantry-gateway",
-        &["gantry-core", "gantry-oip", "gantry-proto", "gantry-tls"],
+        &["gantry-core", "gantry-oip", "gantry-proto"],
         &[],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
