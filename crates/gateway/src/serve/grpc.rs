@@ -89,6 +89,7 @@ impl Worker {
             infer,
             started,
             deadline,
+            trace: self.shared.config.tracer.context(&parts.headers),
         };
         let payload =
             if is_whole(&first) { Payload::Whole(first) } else { Payload::Partial { first, rest: body } };
