@@ -1,7 +1,7 @@
 //! The contract's messages into what core decides on, and into what the store keeps.
 
 use gantry_api::check_name;
-use gantry_core::scheduling::{Definition, Expectation, Model, Needs, Scaling};
+use gantry_core::scheduling::{Definition, Expectation, Model, ModelRecord, Needs, Scaling, VersionRecord};
 use gantry_proto::{gantry as own, scheduler as pb};
 use prost::Message as _;
 use std::sync::Arc;
@@ -112,12 +112,20 @@ pub(crate) fn stored(model: &Model) -> Vec<u8> {
     own::StoredModel { deleted: model.deleted, versions }.encode_to_vec()
 }
 
-/// What the store kept of a model: whether it is deleted, and its versions.
-pub(crate) fn restored(bytes: &[u8]) -> Result<(bool, Vec<(u32, Definition)>), Invalid> {
+/// What the store kept of a model.
+pub(crate) fn restored(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
     let model = own::StoredModel::decode(bytes).map_err(|e| Invalid(e.to_string()))?;
     let mut versions = Vec::with_capacity(model.versions.len());
+    let latest = model.versions.last().map(|v| v.number);
     for version in model.versions {
-        versions.push((version.number, definition(version.definition.unwrap_or_default())?));
+        versions.push(VersionRecord {
+            number: version.number,
+            definition: Arc::new(definition(version.definition.unwrap_or_default())?),
+            served: Some(version.number) != latest,
+            scaled: None,
+            server: None,
+            replicas: Vec::new(),
+        });
     }
-    Ok((model.deleted, versions))
+    Ok(ModelRecord { deleted: model.deleted, manager: None, versions })
 }

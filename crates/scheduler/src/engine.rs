@@ -7,7 +7,7 @@ use crate::{
 use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, Table};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -206,7 +206,7 @@ impl Engine {
     fn decide(&self, command: Command, effects: &mut Effects) -> Result<(), Refusal> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let more = state.apply(command, now())?;
-        merge(effects, more);
+        effects.merge(more);
         Ok(())
     }
 
@@ -289,16 +289,6 @@ impl Engine {
             !dead
         });
     }
-}
-
-fn merge(all: &mut Effects, more: Effects) {
-    let extend = |to: &mut BTreeSet<Arc<str>>, from: BTreeSet<Arc<str>>| to.extend(from);
-    extend(&mut all.store_models, more.store_models);
-    extend(&mut all.store_servers, more.store_servers);
-    extend(&mut all.models, more.models);
-    extend(&mut all.servers, more.servers);
-    extend(&mut all.routes, more.routes);
-    all.orders.extend(more.orders);
 }
 
 fn now() -> Millis {

@@ -5,7 +5,7 @@ use crate::{
     engine::{self, Handle, Message},
     service::{Agents, Gateways, Scheduler},
 };
-use gantry_core::scheduling::State;
+use gantry_core::scheduling::{Policy, ServerRecord, State};
 use gantry_proto::{
     agent::agent_service_server::AgentServiceServer,
     gantry::{StoredServer, routing_server::RoutingServer},
@@ -182,8 +182,20 @@ fn restore(store: &Store) -> Result<State, StartError> {
             .ok_or_else(|| broken("it is empty".into()))?;
         let expected = convert::expectation(&announced).map_err(|e| broken(e.to_string()))?;
         let namespace = announced.kubernetes_meta.map(|k| k.namespace);
-        servers.push((Arc::from(announced.name), expected, announced.shared, namespace));
+        servers.push(ServerRecord {
+            name: Arc::from(announced.name),
+            expected: Some(expected),
+            shared: announced.shared,
+            namespace,
+            manager: None,
+            replicas: Vec::new(),
+        });
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(State::restore(models, servers, u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    Ok(State::restore(
+        Policy::default(),
+        models,
+        servers,
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+    ))
 }

@@ -46,7 +46,7 @@ pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelS
 }
 
 fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
-    let Summary { state, reason, available, unavailable } = model.summary(version);
+    let Summary { state, reason, code, available, unavailable } = model.summary(version);
     let definition = convert::message(&version.definition);
     pb::ModelVersionStatus {
         version: version.number,
@@ -73,7 +73,7 @@ fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
             // Requests go straight to the model: its gateway is ready when the model is.
             model_gw_state: state_number(state),
             model_gw_reason: String::new(),
-            reason_code: String::new(),
+            reason_code: code.map(|c| c.to_string()).unwrap_or_default(),
         }),
         model_defn: Some(definition),
     }
@@ -141,7 +141,7 @@ pub(crate) fn route(name: &str, state: &State) -> Option<own::Route> {
         })
         .collect();
     let reason = model.latest().map(|v| model.summary(v).reason).unwrap_or_default();
-    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: false })
+    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: state.route(name).sleeps })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

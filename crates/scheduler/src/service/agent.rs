@@ -65,6 +65,7 @@ impl pb::agent_service_server::AgentService for Agents {
             ),
             memory_free: request.available_memory_bytes,
             over_commit: config.over_commit_percentage,
+            ..Replica::default()
         };
         let loaded = request
             .loaded_models
@@ -111,9 +112,8 @@ impl pb::agent_service_server::AgentService for Agents {
             Event::Loaded => {
                 ReplicaEvent::Loaded { multiplier: report.runtime_info.as_ref().and_then(multiplier) }
             }
-            Event::LoadFailed | Event::LoadFailMemory => {
-                ReplicaEvent::LoadFailed { reason: report.message.clone() }
-            }
+            Event::LoadFailed => ReplicaEvent::LoadFailed { reason: report.message.clone() },
+            Event::LoadFailMemory => ReplicaEvent::LoadFailedMemory { reason: report.message.clone() },
             Event::Unloaded => ReplicaEvent::Unloaded,
             Event::UnloadFailed => ReplicaEvent::UnloadFailed { reason: report.message.clone() },
             Event::Removed | Event::RemoveFailed | Event::Rsync | Event::UnknownEvent => {
@@ -121,7 +121,9 @@ impl pb::agent_service_server::AgentService for Agents {
             }
         };
         match &event {
-            ReplicaEvent::LoadFailed { reason } | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
+            ReplicaEvent::LoadFailed { reason }
+            | ReplicaEvent::LoadFailedMemory { reason }
+            | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
                 model = %report.model_name, version = report.model_version,
                 server = %report.server_name, replica = report.replica_idx, "{reason}"
             ),
@@ -170,7 +172,7 @@ fn operation(order: &Order) -> pb::ModelOperationMessage {
     pb::ModelOperationMessage {
         operation: operation as i32,
         model_version: Some(pb::ModelVersion { model: Some(model), version: order.version }),
-        autoscaling_enabled: false,
+        autoscaling_enabled: order.autoscaled,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Stream, WINDOW, deliver, within_deadline};
 use crate::{convert, engine::Handle, outbox::Audience, status};
-use gantry_core::scheduling::Command;
+use gantry_core::scheduling::{Command, Manager};
 use gantry_proto::{chainer, scheduler as pb};
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::mpsc;
@@ -111,7 +111,11 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         };
         let definition = convert::definition(model)?;
         let (name, uri) = (definition.name.clone(), convert::message(&definition));
-        within_deadline(self.engine.command(Command::LoadModel(Box::new(definition)))).await?;
+        within_deadline(
+            self.engine
+                .command(Command::LoadModel { definition: Box::new(definition), by: Manager::Gateway }),
+        )
+        .await?;
         let uri = uri.model_spec.map(|s| s.uri).unwrap_or_default();
         tracing::info!(model = %name, uri = %redacted(&uri), "model asked for");
         Ok(Response::new(pb::LoadModelResponse {}))
@@ -125,7 +129,10 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         if name.is_empty() {
             return Err(Status::failed_precondition("model.name is missing from the request"));
         }
-        within_deadline(self.engine.command(Command::UnloadModel { name: name.as_str().into() })).await?;
+        within_deadline(
+            self.engine.command(Command::UnloadModel { name: name.as_str().into(), by: Manager::Gateway }),
+        )
+        .await?;
         tracing::info!(model = %name, "model to be unloaded");
         Ok(Response::new(pb::UnloadModelResponse {}))
     }
@@ -144,6 +151,7 @@ impl pb::scheduler_server::Scheduler for Scheduler {
                 expected,
                 shared: server.shared,
                 namespace: server.kubernetes_meta.map(|k| k.namespace),
+                by: Manager::Gateway,
             });
         }
         for command in commands {
