@@ -125,6 +125,7 @@ pub(crate) fn restored(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
             scaled: None,
             server: None,
             replicas: Vec::new(),
+            leaving: Vec::new(),
         });
     }
     Ok(ModelRecord { deleted: model.deleted, manager: None, versions })
