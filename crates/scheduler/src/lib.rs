@@ -12,16 +12,16 @@
 mod clock;
 mod convert;
 mod engine;
+mod metrics;
 mod outbox;
 mod progress;
+mod record;
 mod restore;
 mod scheduler;
 mod server;
 mod service;
 mod status;
-
-#[cfg(test)]
-mod tests;
+mod view;
 
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, Thread};
