@@ -3,6 +3,8 @@
 pub(crate) mod gateway;
 pub(crate) mod listen;
 pub(crate) mod log;
+pub(crate) mod reach;
 pub(crate) mod runtime;
 pub(crate) mod scheduler;
 pub(crate) mod signal;
+pub(crate) mod trace;
