@@ -16,6 +16,8 @@ const ARROWS: &[Arrow] = &[
     ("gantry-proto", &[], &[], "the contracts stand before everybody who speaks them"),
     ("gantry-store", &[], &[], "keeps bytes under keys; what they mean is the scheduler's"),
     ("gantry-artifacts", &[], &[], "fetches files; it does not know what a model is"),
+    ("gantry-tls", &[], &[], "wraps connections; it does not know what is said over them"),
+    ("gantry-trace", &["gantry-tls"], &[], "tells a collector how long things took, over TLS where it must"),
     (
         "gantry-onnx",
         &["gantry-core", "gantry-trees"],
@@ -38,13 +40,13 @@ const ARROWS: &[Arrow] = &[
     ),
     (
         "gantry-runtime",
-        &["gantry-core", "gantry-oip", "gantry-onnx", "gantry-proto", "gantry-trees"],
+        &["gantry-core", "gantry-oip", "gantry-onnx", "gantry-proto", "gantry-trace", "gantry-trees"],
         &[],
         "an inference server like any other: it does not know who manages it",
     ),
     (
         "gantry-gateway",
-        &["gantry-core", "gantry-oip", "gantry-proto"],
+        &["gantry-core", "gantry-oip", "gantry-proto", "gantry-trace"],
         &[],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
@@ -62,6 +64,8 @@ const ARROWS: &[Arrow] = &[
             "gantry-runtime",
             "gantry-scheduler",
             "gantry-store",
+            "gantry-tls",
+            "gantry-trace",
             "gantry-trees",
         ],
         &[],
