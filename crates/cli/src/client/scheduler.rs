@@ -193,6 +193,12 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
                 (None, message) => message.to_owned(),
             }
         )),
+        // Not a word of the scheduler's own: what came back is not HTTP/2.
+        Code::Internal if status.source().is_some() => Failure::unavailable(format!(
+            "what answers at {address} does not speak gRPC without TLS ({}): if it is the scheduler's TLS port, name \
+             the CA with --tls-ca",
+            explain(status)
+        )),
         code => {
             Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))
         }
