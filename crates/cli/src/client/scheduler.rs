@@ -1,6 +1,6 @@
 //! The scheduler, with a deadline on every call and words for every refusal.
 
-use super::Address;
+use super::{Address, tls};
 use crate::{
     args::Global,
     failure::{Exit, Failure},
@@ -9,12 +9,9 @@ use crate::{
 use gantry_api::{Kind, nearest};
 use gantry_oip::grpc::percent_encode;
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
-use std::{future::Future, time::Duration};
-use tonic::{
-    Code, Request, Status, Streaming,
-    metadata::MetadataValue,
-    transport::{Channel, Endpoint},
-};
+use gantry_tls::{Client, Connector, explain};
+use std::{error::Error as _, future::Future, time::Duration};
+use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
 
 /// Who we are to the scheduler.
 const SUBSCRIBER: &str = "gantry-cli";
@@ -53,29 +50,31 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// Connects; fails at once when nobody listens.
     pub(crate) async fn connect(global: &Global) -> Result<Self, Failure> {
-        let address = Address::parse(&global.scheduler(), 9004, "--scheduler")?;
-        Self::connect_to(address, global.call_timeout(), None).await
+        let (address, tls) = tls::scheduler(global)?;
+        Self::connect_to(address, tls, global.call_timeout(), None).await
     }
 
     /// Connects to an address; `authority` is named in requests instead of it.
     pub(crate) async fn connect_to(
         address: Address,
+        tls: Option<Client>,
         deadline: Duration,
         authority: Option<&str>,
     ) -> Result<Self, Failure> {
         let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("--scheduler {address}: {e}"));
-        let mut endpoint = Endpoint::from_shared(address.url())
+        let connector = Connector::new(tls.clone()).within(deadline);
+        let mut endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
             .map_err(|e| wrong(&e))?
-            .connect_timeout(deadline)
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
         if let Some(authority) = authority {
-            endpoint = endpoint.origin(format!("http://{authority}").parse().map_err(|e| wrong(&e))?);
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            endpoint = endpoint.origin(format!("{scheme}://{authority}").parse().map_err(|e| wrong(&e))?);
         }
-        let channel = endpoint.connect().await.map_err(|_| {
-            Failure::unavailable(format!(
-                "no scheduler answers at {address}: start one with `gantry up`, or name another with --scheduler"
-            ))
+        let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+            let remedy = "start one with `gantry up`, or name another with --scheduler";
+            let why = if tls.is_some() { explain(&error) } else { remedy.to_owned() };
+            Failure::unavailable(format!("no scheduler answers at {address}: {why}"))
         })?;
         Ok(Self {
             address,
@@ -243,7 +242,17 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
         }
         Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
             "the scheduler at {address} broke off: {}",
-            if status.message().is_empty() { "the connection ended" } else { status.message() }
+            match (status.source(), status.message()) {
+                (Some(_), _) => explain(status),
+                (None, "") => "the connection ended".to_owned(),
+                (None, message) => message.to_owned(),
+            }
+        )),
+        // Not a word of the scheduler's own: what came back is not HTTP/2.
+        Code::Internal if status.source().is_some() => Failure::unavailable(format!(
+            "what answers at {address} does not speak gRPC without TLS ({}): if it is the scheduler's TLS port, name \
+             the CA with --tls-ca",
+            explain(status)
         )),
         code => {
             Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
-    roles::{log, signal},
+    roles::{listen::bind, log, scheduler::stuck, signal, trace},
 };
 use gantry_agent::{Agent, Secrets};
 use gantry_artifacts::Fetcher;
@@ -56,6 +56,9 @@ struct House {
     channel: Channel,
     inference: SocketAddr,
     admin: SocketAddr,
+    /// What listens with TLS, and where.
+    secure: Vec<(&'static str, SocketAddr)>,
+    tracer: gantry_trace::Tracer,
     ready: Arc<AtomicBool>,
     gateway: JoinHandle<()>,
     stop_gateway: CancellationToken,
@@ -93,13 +96,18 @@ async fn open(
     screen: Arc<Screen>,
 ) -> Result<House, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
-    let at = |port: u16| SocketAddr::new(args.host, port);
+    // Inference is for others; the control plane is for this machine, unless a flag says otherwise.
+    let tracer = args.trace.start("gantry-gateway")?;
+    let tls = args.listen.tls()?;
+    let own = args.listen.plaintext_of_up(args.host);
+    let at = |port: u16| SocketAddr::new(own, port);
     // Every port is taken before anything is said to work.
     let gateway = Gateway::bind(gantry_gateway::Config {
-        listen: at(args.inference_port),
+        listen: SocketAddr::new(args.host, args.inference_port),
         max_body: args.max_body,
         max_in_flight: args.max_in_flight,
         request_timeout: Duration::from_secs(args.request_timeout),
+        tracer: tracer.clone(),
         ..gantry_gateway::Config::default()
     })
     .map_err(|e| failed(&e))?;
@@ -108,36 +116,51 @@ async fn open(
         failed(&format!("the admin endpoint cannot listen on {}: {e}; {choose}", at(args.admin_port)))
     })?;
     let admin_at = admin_listener.local_addr().map_err(|e| failed(&e))?;
-    let scheduler = gantry_scheduler::start(gantry_scheduler::Config {
-        clients: at(args.scheduler_port),
-        agents: at(args.agent_port),
-        store,
-    })
-    .await
-    .map_err(|e| failed(&e))?;
+    let (clients, agents) = (at(args.scheduler_port), at(args.agent_port));
+    let mut scheduler = gantry_scheduler::start(gantry_scheduler::Config::new(store), clients, agents)
+        .await
+        .map_err(|e| failed(&e))?;
+    let mut secure = Vec::new();
+    if let Some(tls) = tls {
+        let (listen, host) = (&args.listen, args.host);
+        let (clients, clients_at) =
+            bind("the scheduler", host, listen.scheduler_mtls_port, "--scheduler-mtls-port").await?;
+        let (agents, agents_at) =
+            bind("the scheduler's agent service", host, listen.agent_mtls_port, "--agent-mtls-port").await?;
+        scheduler
+            .serve_clients(gantry_tls::incoming(clients, Some(tls.clone())))
+            .and_then(|()| scheduler.serve_agents(gantry_tls::incoming(agents, Some(tls))))
+            .map_err(|e| failed(&e))?;
+        secure = vec![("scheduler", clients_at), ("agents", agents_at)];
+    }
     let endpoint =
         Endpoint::from_shared(format!("http://{}", reachable(scheduler.clients))).map_err(|e| failed(&e))?;
     let channel = endpoint.connect().await.map_err(|e| failed(&e))?;
 
     let limits = gantry_oip::Limits { body: args.max_body, ..gantry_oip::Limits::default() };
     let mut runtime_config = gantry_runtime::Config { limits, ..gantry_runtime::Config::default() };
+    runtime_config.tracer = tracer.of_part("gantry-runtime");
     runtime_config.threads = args.threads.unwrap_or(runtime_config.threads);
     let runtime = Arc::new(Runtime::new(runtime_config).map_err(|e| failed(&e))?);
 
     let mut registry = Registry::default();
     gateway.register_metrics(&mut registry);
+    scheduler.scheduler().register_metrics(&mut registry);
+    tracer.register_metrics(&mut registry);
     gateway.register_local(BUILTIN, 0, runtime.clone());
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
     let inference = gateway.local_addr();
     let stop_gateway = CancellationToken::new();
     let stop_rest = CancellationToken::new();
-    tokio::spawn(control::follow(
-        endpoint,
-        format!("gateway-{}", std::process::id()),
+    let gateway_name = format!("gateway-{}", std::process::id());
+    tokio::spawn(control::report_demand(
+        channel.clone(),
+        gateway_name.clone(),
         routes.clone(),
         stop_rest.clone(),
     ));
+    tokio::spawn(control::follow(endpoint, gateway_name, routes.clone(), stop_rest.clone()));
     let gateway = {
         let stop = stop_gateway.clone();
         tokio::spawn(async move {
@@ -183,9 +206,11 @@ async fn open(
     let is_ready = ready.clone();
     let follows = routes.clone();
     let statistics = runtime.clone();
+    let writer = scheduler.scheduler().clone();
     let admin = Admin {
         registry,
         lines,
+        stuck: Box::new(move || stuck(writer.progress())),
         not_ready: Box::new(move || {
             let mut missing = Vec::new();
             if !follows.is_synced() {
@@ -206,6 +231,8 @@ async fn open(
         channel,
         inference,
         admin: admin_at,
+        secure,
+        tracer,
         ready,
         gateway,
         stop_gateway,
@@ -338,6 +365,9 @@ impl House {
             inference.to_string()
         ));
         say(&format!("  scheduler   {:<31} gRPC", reachable(self.scheduler.clients).to_string()));
+        for (what, address) in &self.secure {
+            say(&format!("  {what:<11} {:<31} gRPC with TLS", address.to_string()));
+        }
         say(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
         say("");
         let ready = |name: &&String| statuses.known.get(*name) == Some(&Fate::Ready);
@@ -387,6 +417,7 @@ impl House {
             self.stop_rest.cancel();
             drop(self.channel);
             self.scheduler.stop().await;
+            trace::close(&self.tracer).await;
         };
         tokio::select! {
             _ = tokio::time::timeout(GOODBYE, goodbye) => {}

@@ -51,6 +51,9 @@ pub(crate) fn command(args: &[&str]) -> Command {
         "SELDON_SCHEDULE_HOST",
         "SELDON_INFER_HOST",
         "SELDON_FORCE_CONTROL_PLANE",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "CONTROL_PLANE_SECURITY_PROTOCOL",
+        "GANTRY_TLS_CA",
         "NO_COLOR",
         "CLICOLOR_FORCE",
         "COLUMNS",
@@ -124,7 +127,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let store = Store::open(&dir.path().join("state")).unwrap();
-        let running = runtime.block_on(start(Config { clients: any, agents: any, store })).unwrap();
+        let running = runtime.block_on(start(Config::new(store), any, any)).unwrap();
         let (scheduler, agents) = (running.clients, running.agents);
         Self { runtime, dir, scheduler, running: Some(running), agents, joined: Mutex::default() }
     }

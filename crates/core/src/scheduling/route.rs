@@ -1,7 +1,7 @@
 //! Who may send a model traffic: the route that gateways follow.
 
 use super::{
-    model::{Model, ReplicaState},
+    model::{Model, ReplicaState, Version},
     server::ReplicaId,
 };
 
@@ -10,6 +10,8 @@ use super::{
 pub struct Route {
     /// The versions, oldest first.
     pub versions: Vec<RouteVersion>,
+    /// No replica is wanted until somebody asks for the model: a request waits and is reported as demand.
+    pub sleeps: bool,
 }
 
 /// A version that takes traffic.
@@ -24,6 +26,12 @@ pub struct RouteVersion {
 }
 
 impl Route {
+    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more.
+    pub(super) fn takes_all(latest: &Version) -> bool {
+        let routed = latest.count(ReplicaState::is_routed);
+        routed > 0 && routed >= latest.wanted()
+    }
+
     /// The route of a model as it stands.
     ///
     /// Older versions keep traffic until the latest serves enough; until then traffic is shared by the number of
@@ -33,10 +41,7 @@ impl Route {
             return Self::default();
         }
         let latest_number = model.latest().map(|v| v.number);
-        let latest_serves = model.latest().is_some_and(|v| {
-            let routed = v.count(ReplicaState::is_routed);
-            routed > 0 && routed >= v.definition.scaling.replicas
-        });
+        let latest_serves = model.latest().is_some_and(Self::takes_all);
         let versions = model
             .versions
             .iter()
@@ -47,6 +52,6 @@ impl Route {
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })
             .collect();
-        Self { versions }
+        Self { versions, sleeps: model.latest().is_some_and(Version::sleeps) }
     }
 }
