@@ -1,7 +1,12 @@
 //! Tables for single decisions, and properties over whole histories of commands.
 
+mod explain;
+mod faults;
 mod histories;
 mod lifecycle;
+mod ownership;
+mod plan;
+mod scaling;
 
 use super::*;
 use std::{
@@ -289,7 +294,15 @@ impl World {
                     assert!(!(silent && needs_connection), "{name} on {id}: nobody heard the order");
                     let serves = matches!(status.state, ReplicaState::Loaded | ReplicaState::Available);
                     assert!(!(silent && serves), "{name} on {id} is silent and counts");
-                    if status.state != ReplicaState::LoadFailed {
+                    let there = match status.state {
+                        ReplicaState::LoadFailed => false,
+                        // It may never have been loaded when the order to unload overtook the one to load.
+                        ReplicaState::UnloadFailed => {
+                            self.agents[&id].loaded.contains(&(name.clone(), version.number))
+                        }
+                        _ => true,
+                    };
+                    if there {
                         *used.entry(id).or_default() += version.demand();
                     }
                 }

@@ -1,0 +1,3 @@
+//! Silence, loss, draining, moves, retries, restarts and clocks.
+
+use super::*;

@@ -1,0 +1,3 @@
+//! Scaling by demand.
+
+use super::*;
