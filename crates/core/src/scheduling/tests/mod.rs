@@ -96,7 +96,7 @@ impl World {
     }
 
     fn with(policy: Policy) -> Self {
-        Self { state: State::new(policy), agents: BTreeMap::new(), now: 1_000_000 }
+        Self { state: State::new(policy), agents: BTreeMap::new(), now: 1_000_000_000_000 }
     }
 
     fn apply(&mut self, command: Command) -> Result<Effects, Refusal> {
@@ -294,17 +294,10 @@ impl World {
                     assert!(!(silent && needs_connection), "{name} on {id}: nobody heard the order");
                     let serves = matches!(status.state, ReplicaState::Loaded | ReplicaState::Available);
                     assert!(!(silent && serves), "{name} on {id} is silent and counts");
-                    let there = match status.state {
-                        ReplicaState::LoadFailed => false,
-                        // It may never have been loaded when the order to unload overtook the one to load.
-                        ReplicaState::UnloadFailed => {
-                            self.agents[&id].loaded.contains(&(name.clone(), version.number))
-                        }
-                        _ => true,
-                    };
-                    if there {
-                        *used.entry(id).or_default() += version.demand();
-                    }
+                    // An order to unload may have overtaken one to load: then nothing is there, or promised still.
+                    let loaded = self.agents[&id].loaded.contains(&(name.clone(), version.number));
+                    let takes = if loaded { version.demand() } else { 0 };
+                    *used.entry(id).or_default() += takes.max(status.promised);
                 }
             }
         }
