@@ -3,7 +3,7 @@
 mod follow;
 mod scheduler;
 
-pub use follow::follow;
+pub use follow::{follow, follow_over};
 pub use scheduler::SchedulerControl;
 
 use futures::future::BoxFuture;

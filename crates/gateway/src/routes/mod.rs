@@ -8,10 +8,12 @@ mod apply;
 mod endpoint;
 mod enter;
 mod table;
+mod visit;
 
 pub use apply::Removed;
 pub(crate) use endpoint::{Endpoint, Registry};
 pub(crate) use enter::{Entered, Refused, distance};
+pub use visit::Visit;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
