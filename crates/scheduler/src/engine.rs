@@ -1,17 +1,28 @@
 //! The one writer: takes messages in order, lets core decide, makes it durable, then tells everybody.
 
 use crate::{
+    clock::Clock,
     convert,
     outbox::{Audience, Outbox, RouteChanges},
+    progress::{Progress, Pulse},
+    scheduler::Config,
 };
-use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
+use gantry_core::scheduling::{Command, Effects, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, Table};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    fmt,
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
 
 /// How many messages wait before a sender has to.
 const QUEUE: usize = 1024;
@@ -19,6 +30,8 @@ const QUEUE: usize = 1024;
 const BATCH: usize = 256;
 /// A gateway that is this late with an acknowledgement is taken for dead.
 const GATEWAY_PATIENCE: Duration = Duration::from_secs(30);
+/// How often the writer looks around when nothing is sent.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +51,6 @@ pub(crate) enum Message {
     GatewayJoined { name: Arc<str>, connection: u64, outbox: Arc<Outbox<RouteChanges>> },
     GatewayLeft { name: Arc<str>, connection: u64 },
     GatewayAcknowledged { name: Arc<str>, applied: u64, drained: u64 },
-    Tick,
 }
 
 /// What the services hold: a way to send messages, and to read what is known.
@@ -49,9 +61,23 @@ pub(crate) struct Handle {
     pub(crate) models: Arc<Audience>,
     pub(crate) servers: Arc<Audience>,
     pub(crate) epoch: u64,
+    pub(crate) stop: CancellationToken,
+    pulse: Arc<Pulse>,
+    connections: Arc<AtomicU64>,
 }
 
 impl Handle {
+    /// Tells connections of the same name apart.
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether the writer takes what it is sent.
+    pub(crate) fn progress(&self) -> Progress {
+        let waiting = self.sender.max_capacity().saturating_sub(self.sender.capacity());
+        self.pulse.judge(waiting, self.sender.is_closed())
+    }
+
     /// What is known now. Do not hold it over an await.
     pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
         // The writer panics nowhere between two valid states: core does not panic.
@@ -94,7 +120,36 @@ struct Gateway {
     progress: Instant,
 }
 
-struct Engine {
+/// The one writer, ready to run. It ends when the scheduler stops or nobody can reach it any more.
+pub struct Engine {
+    receiver: mpsc::Receiver<Message>,
+    stop: CancellationToken,
+    pulse: Arc<Pulse>,
+    writer: Writer,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+/// The thread that an engine runs on.
+#[derive(Debug)]
+pub struct Thread {
+    ended: oneshot::Receiver<()>,
+}
+
+impl Thread {
+    /// Waits until the engine has ended and its store is closed.
+    pub async fn ended(self) {
+        // The sender is dropped when the thread ends, however it ends.
+        let _ = self.ended.await;
+    }
+}
+
+struct Writer {
+    clock: Arc<dyn Clock>,
     state: Arc<RwLock<State>>,
     store: Store,
     agents: BTreeMap<ReplicaId, Agent>,
@@ -107,19 +162,23 @@ struct Engine {
     unstored: Effects,
 }
 
-/// Starts the writer on a thread of its own, because it waits for the disk.
-pub(crate) fn start(store: Store, state: State) -> std::io::Result<Handle> {
+/// A writer around a state, and the way to reach it.
+pub(crate) fn new(config: Config, state: State) -> (Handle, Engine) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let handle = Handle {
         sender,
         state: Arc::new(RwLock::new(state)),
         models: Arc::default(),
         servers: Arc::default(),
-        epoch: store.epoch(),
+        epoch: config.store.epoch(),
+        stop: CancellationToken::new(),
+        pulse: Arc::new(Pulse::new()),
+        connections: Arc::default(),
     };
-    let engine = Engine {
+    let writer = Writer {
+        clock: config.clock,
         state: handle.state.clone(),
-        store,
+        store: config.store,
         agents: BTreeMap::new(),
         gateways: BTreeMap::new(),
         models: handle.models.clone(),
@@ -127,34 +186,65 @@ pub(crate) fn start(store: Store, state: State) -> std::io::Result<Handle> {
         settled: (0, 0),
         unstored: Effects::default(),
     };
-    std::thread::Builder::new().name("scheduler".into()).spawn(move || engine.run(receiver))?;
-    Ok(handle)
+    let engine = Engine { receiver, stop: handle.stop.clone(), pulse: handle.pulse.clone(), writer };
+    (handle, engine)
 }
 
 impl Engine {
-    /// Runs until every handle is gone.
-    fn run(mut self, mut receiver: mpsc::Receiver<Message>) {
+    /// Runs on a thread of its own, because it waits for the disk.
+    pub fn on_a_thread(self) -> std::io::Result<Thread> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let (on_end, ended) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("scheduler".into()).spawn(move || {
+            let _on_end = on_end;
+            runtime.block_on(self.run());
+        })?;
+        Ok(Thread { ended })
+    }
+
+    /// Runs where it is polled: for a world in which everything happens on one thread. It blocks while it writes.
+    pub async fn run(mut self) {
         let mut batch = Vec::with_capacity(BATCH);
-        while receiver.blocking_recv_many(&mut batch, BATCH) > 0 {
-            let mut effects = Effects::default();
-            let mut replies = Vec::new();
-            for message in batch.drain(..) {
-                if let Some(reply) = self.take(message, &mut effects) {
-                    replies.push(reply);
-                }
+        let mut tick = Instant::now() + TICK;
+        loop {
+            self.pulse.beat();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                count = self.receiver.recv_many(&mut batch, BATCH) => if count == 0 { return },
+                () = tokio::time::sleep_until(tick) => {}
             }
-            self.settle(&mut effects);
-            let stored = self.persist(&effects);
-            for (reply, result) in replies {
-                let result = match &stored {
-                    Ok(()) => result,
-                    Err(error) => result.and_then(|()| Err(CommandError::NotStored(error.clone()))),
-                };
-                // Whoever asked may have gone away; the decision stands all the same.
-                let _ = reply.send(result);
+            // Looked at here and not in an arm above, because there is always a message when many are sent.
+            if Instant::now() >= tick {
+                tick = Instant::now() + TICK;
+                self.writer.drop_dead_gateways();
             }
-            self.tell(effects);
+            self.writer.turn(&mut batch);
         }
+    }
+}
+
+impl Writer {
+    /// Takes messages in order, makes durable what must last, then answers and tells.
+    fn turn(&mut self, batch: &mut Vec<Message>) {
+        let mut effects = Effects::default();
+        let mut replies = Vec::new();
+        for message in batch.drain(..) {
+            if let Some(reply) = self.take(message, &mut effects) {
+                replies.push(reply);
+            }
+        }
+        self.settle(&mut effects);
+        let stored = self.persist(&effects);
+        for (reply, result) in replies {
+            let result = match &stored {
+                Ok(()) => result,
+                Err(error) => result.and_then(|()| Err(CommandError::NotStored(error.clone()))),
+            };
+            // Whoever asked may have gone away; the decision stands all the same.
+            let _ = reply.send(result);
+        }
+        self.tell(effects);
     }
 
     #[allow(clippy::type_complexity, reason = "a reply and what to say in it")]
@@ -198,14 +288,13 @@ impl Engine {
                     gateway.progress = Instant::now();
                 }
             }
-            Message::Tick => self.drop_dead_gateways(),
         }
         None
     }
 
     fn decide(&self, command: Command, effects: &mut Effects) -> Result<(), Refusal> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let more = state.apply(command, now())?;
+        let more = state.apply(command, self.clock.now())?;
         merge(effects, more);
         Ok(())
     }
@@ -299,9 +388,4 @@ fn merge(all: &mut Effects, more: Effects) {
     extend(&mut all.servers, more.servers);
     extend(&mut all.routes, more.routes);
     all.orders.extend(more.orders);
-}
-
-fn now() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

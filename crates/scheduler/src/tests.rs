@@ -22,7 +22,7 @@ use tonic::{Code, Streaming, transport::Channel};
 
 async fn scheduler(dir: &Path) -> Running {
     let any = "127.0.0.1:0".parse().unwrap();
-    start(Config { clients: any, agents: any, store: Store::open(dir).unwrap() }).await.unwrap()
+    start(Config::new(Store::open(dir).unwrap()), any, any).await.unwrap()
 }
 
 async fn client(running: &Running) -> SchedulerClient<Channel> {
@@ -208,16 +208,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
     first.server_notify(ServerNotifyRequest { servers: vec![server], is_first_sync: false }).await.unwrap();
     drop(first);
     running.stop().await;
-    let running = loop {
-        // The engine's thread lets go of the store when the last call has ended.
-        match Store::open(dir.path()) {
-            Ok(store) => {
-                let any = "127.0.0.1:0".parse().unwrap();
-                break start(Config { clients: any, agents: any, store }).await.unwrap();
-            }
-            Err(_) => tokio::task::yield_now().await,
-        }
-    };
+    let running = scheduler(dir.path()).await;
     let mut agent = Agent::join(&running).await;
     assert_eq!(agent.obey(None).await, ("iris".into(), 2, Operation::LoadModel));
     let mut second = client(&running).await;

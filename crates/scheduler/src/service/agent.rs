@@ -1,6 +1,6 @@
 //! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
 
-use super::{Stream, WINDOW, deliver, next_connection, within_deadline};
+use super::{Stream, WINDOW, deliver, within_deadline};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -73,7 +73,7 @@ impl pb::agent_service_server::AgentService for Agents {
             .collect();
         let outbox = Outbox::<VecDeque<Order>>::new();
         let connection =
-            Connection { engine: self.engine.clone(), id: id.clone(), number: next_connection() };
+            Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
         let joined = Message::AgentJoined {
             command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
             id,
@@ -88,6 +88,7 @@ impl pb::agent_service_server::AgentService for Agents {
             let _connection = connection;
             loop {
                 let orders = tokio::select! {
+                    biased;
                     orders = outbox.orders() => orders,
                     () = sender.closed() => return,
                 };

@@ -1,18 +1,17 @@
 //! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
 
 mod agent;
+mod health;
+mod models;
 mod routing;
-mod scheduler;
 
 pub(crate) use agent::Agents;
+pub(crate) use health::Health;
+pub(crate) use models::Models;
 pub(crate) use routing::Gateways;
-pub(crate) use scheduler::Scheduler;
 
 use crate::engine::CommandError;
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -26,12 +25,6 @@ const WINDOW: usize = 64;
 
 /// What a stream sends.
 pub(crate) type Stream<T> = ReceiverStream<Result<T, Status>>;
-
-/// Tells connections of the same name apart.
-fn next_connection() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 /// Sends a message to a subscriber; false when the subscriber is gone or does not read.
 async fn deliver<T>(to: &mpsc::Sender<Result<T, Status>>, message: T) -> bool {

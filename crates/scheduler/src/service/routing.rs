@@ -1,6 +1,6 @@
 //! `gantry.v1.Routing`: the gateways' view.
 
-use super::{Stream, WINDOW, deliver, next_connection};
+use super::{Stream, WINDOW, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::{Outbox, RouteChanges},
@@ -38,6 +38,7 @@ impl Connection {
                 return;
             }
             let changes = tokio::select! {
+                    biased;
                 changes = outbox.changes() => changes,
                 () = to.closed() => return,
             };
@@ -95,8 +96,11 @@ impl Routing for Gateways {
                 "subscriber is empty: a gateway needs a name of its own",
             ));
         }
-        let connection =
-            Connection { engine: self.engine.clone(), name: name.clone(), number: next_connection() };
+        let connection = Connection {
+            engine: self.engine.clone(),
+            name: name.clone(),
+            number: self.engine.next_connection(),
+        };
         let outbox = Outbox::<RouteChanges>::new();
         let joined = Message::GatewayJoined { name, connection: connection.number, outbox: outbox.clone() };
         if !self.engine.send(joined).await {

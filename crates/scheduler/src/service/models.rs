@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
-pub(crate) struct Scheduler {
+pub(crate) struct Models {
     pub(crate) engine: Handle,
 }
 
@@ -19,7 +19,7 @@ fn not_yet<T>(what: &str) -> Result<T, Status> {
 /// What a subscription sends for a name, or nothing.
 type Describe<T> = fn(&Handle, &Arc<str>) -> Option<T>;
 
-impl Scheduler {
+impl Models {
     /// The current state of everything, then every change.
     fn subscribe<T: Send + 'static>(
         &self,
@@ -43,6 +43,7 @@ impl Scheduler {
                     }
                 }
                 tokio::select! {
+                    biased;
                     more = outbox.changed() => names = more,
                     () = sender.closed() => return,
                 }
@@ -91,7 +92,7 @@ fn describe_server(engine: &Handle, name: &Arc<str>) -> Option<pb::ServerStatusR
 }
 
 #[tonic::async_trait]
-impl pb::scheduler_server::Scheduler for Scheduler {
+impl pb::scheduler_server::Scheduler for Models {
     type ModelStatusStream = Stream<pb::ModelStatusResponse>;
     type ServerStatusStream = Stream<pb::ServerStatusResponse>;
     type SubscribeModelStatusStream = Stream<pb::ModelStatusResponse>;
