@@ -202,6 +202,11 @@ impl Net {
         });
     }
 
+    /// A host is there again: whoever calls it hears at least that nobody listens.
+    pub(crate) fn revive(&self, host: &Host) {
+        self.lock().silent.remove(host);
+    }
+
     /// A host's processes are gone. Silently: as when a machine loses power, nobody is told.
     pub(crate) fn kill(&self, host: &Host, silently: bool) {
         let mut inner = self.lock();

@@ -65,8 +65,10 @@ impl ModelFacts {
 #[derive(Debug, Default)]
 pub(crate) struct FactsInner {
     pub(crate) models: BTreeMap<String, ModelFacts>,
-    /// Until when a host may be behind, because something was done to it or to its connections.
+    /// Until when a host may have lost touch for longer than anybody waits for it.
     disturbed: BTreeMap<String, u64>,
+    /// Until when a host may not be connected.
+    apart: BTreeMap<String, u64>,
     /// Nothing that must be served without a break is, until everything has come to rest.
     pub(crate) gaps_allowed: bool,
 }
@@ -80,16 +82,28 @@ impl Facts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a host may be behind until then.
+    /// Notes that a host may have lost touch, and until when, for longer than anybody waits for it.
     pub(crate) fn disturb(&self, host: &str, until: u64) {
-        let mut facts = self.lock();
-        let known = facts.disturbed.entry(host.to_owned()).or_default();
-        *known = (*known).max(until);
+        later(&mut self.lock().disturbed, host, until);
     }
 
     pub(crate) fn is_disturbed(&self, host: &str, now: u64) -> bool {
         self.lock().disturbed.get(host).is_some_and(|until| now <= *until)
     }
+
+    /// Notes that a host may not be connected, and until when.
+    pub(crate) fn part(&self, host: &str, until: u64) {
+        later(&mut self.lock().apart, host, until);
+    }
+
+    pub(crate) fn is_apart(&self, host: &str, now: u64) -> bool {
+        self.lock().apart.get(host).is_some_and(|until| now <= *until)
+    }
+}
+
+fn later(times: &mut BTreeMap<String, u64>, host: &str, until: u64) {
+    let known = times.entry(host.to_owned()).or_default();
+    *known = (*known).max(until);
 }
 
 #[cfg(test)]

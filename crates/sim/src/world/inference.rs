@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 /// How long after a death the others may take a server for what it was.
 const REMEMBERED: u64 = 150_000;
@@ -65,7 +66,14 @@ pub(crate) struct InferenceServer {
 }
 
 impl InferenceServer {
-    pub(crate) fn new(host: Arc<str>, plan: ServerPlan, trace: Trace, facts: Facts, seed: u64, strict: bool) -> Self {
+    pub(crate) fn new(
+        host: Arc<str>,
+        plan: ServerPlan,
+        trace: Trace,
+        facts: Facts,
+        seed: u64,
+        strict: bool,
+    ) -> Self {
         let inner = Arc::default();
         Self { host, plan, inner, life: Arc::new(watch::Sender::new(0)), trace, facts, seed, strict }
     }
@@ -76,6 +84,7 @@ impl InferenceServer {
 
     pub(crate) fn start(&self) {
         self.lock().up = true;
+        self.life.send_modify(|_| {});
     }
 
     /// Ends; what it holds is gone.
@@ -218,18 +227,17 @@ impl InferenceServer {
 /// The server as one life of an agent sees it: a dead agent gets no answers, and gives no orders.
 pub(crate) struct Seat {
     pub(crate) server: InferenceServer,
-    /// Changes to true when the agent dies.
-    pub(crate) dead: watch::Receiver<bool>,
-    /// Whether what is held outlives the agent.
+    /// Cancelled when the agent dies.
+    pub(crate) dead: CancellationToken,
+    /// How long the agent takes to find out that the server has started anew.
     pub(crate) noticed_after: Duration,
 }
 
 impl Seat {
     async fn alive<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut dead = self.dead.clone();
         tokio::select! {
             biased;
-            _ = dead.wait_for(|dead| *dead) => std::future::pending().await,
+            () = self.dead.cancelled() => std::future::pending().await,
             done = work => done,
         }
     }
