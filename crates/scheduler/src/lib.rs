@@ -12,13 +12,16 @@
 mod clock;
 mod convert;
 mod engine;
+mod metrics;
 mod outbox;
 mod progress;
+mod record;
 mod restore;
 mod scheduler;
 mod server;
 mod service;
 mod status;
+mod view;
 
 #[cfg(test)]
 mod tests;

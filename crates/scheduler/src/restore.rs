@@ -1,11 +1,8 @@
 //! The state as it was stored.
 
-use crate::{convert, scheduler::StartError};
-use gantry_core::scheduling::{Millis, State};
-use gantry_proto::gantry::StoredServer;
+use crate::{record, scheduler::StartError};
+use gantry_core::scheduling::{Millis, Policy, State};
 use gantry_store::{Store, Table};
-use prost::Message as _;
-use std::sync::Arc;
 
 /// A record in the store cannot be understood. It is named, and nothing is started on half a state.
 #[derive(Debug, thiserror::Error)]
@@ -20,26 +17,25 @@ pub struct RecordError {
 }
 
 /// Reads everything.
-pub(crate) fn state(store: &Store, now: Millis) -> Result<State, StartError> {
-    let mut models = Vec::new();
-    for (key, bytes) in store.read(Table::Models)? {
-        match convert::restored(&bytes) {
-            Ok(model) => models.push(model),
-            Err(error) => {
-                return Err(RecordError { table: "model", key, reason: error.to_string() }.into());
-            }
+pub(crate) fn state(store: &Store, policy: Policy, now: Millis) -> Result<State, StartError> {
+    let models = read(store, Table::Models, "model", record::model)?;
+    let servers = read(store, Table::Servers, "server", record::server)?;
+    Ok(State::restore(policy, models, servers, now))
+}
+
+fn read<T>(
+    store: &Store,
+    table: Table,
+    kind: &'static str,
+    record: fn(&[u8]) -> Result<T, crate::convert::Invalid>,
+) -> Result<Vec<T>, StartError> {
+    let records = store.read(table)?;
+    let mut read = Vec::with_capacity(records.len());
+    for (key, bytes) in records {
+        match record(&bytes) {
+            Ok(value) => read.push(value),
+            Err(error) => return Err(RecordError { table: kind, key, reason: error.to_string() }.into()),
         }
     }
-    let mut servers = Vec::new();
-    for (key, bytes) in store.read(Table::Servers)? {
-        let broken = |reason: String| RecordError { table: "server", key: key.clone(), reason };
-        let announced = StoredServer::decode(&*bytes)
-            .map_err(|e| broken(e.to_string()))?
-            .announced
-            .ok_or_else(|| broken("it is empty".into()))?;
-        let expected = convert::expectation(&announced).map_err(|e| broken(e.to_string()))?;
-        let namespace = announced.kubernetes_meta.map(|k| k.namespace);
-        servers.push((Arc::from(announced.name), expected, announced.shared, namespace));
-    }
-    Ok(State::restore(models, servers, now))
+    Ok(read)
 }

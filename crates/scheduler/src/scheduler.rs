@@ -3,17 +3,22 @@
 use crate::{
     clock::{Clock, SystemClock},
     engine::{self, Engine, Handle},
+    metrics,
     progress::Progress,
     restore::{self, RecordError},
-    service::{Agents, Gateways, Health, Models},
+    service::{Agents, Control, Gateways, Health, Models},
 };
+use gantry_core::scheduling::Policy;
 use gantry_proto::{
-    agent::agent_service_server::AgentServiceServer, gantry::routing_server::RoutingServer,
+    agent::agent_service_server::AgentServiceServer,
+    gantry::{control_server::ControlServer, routing_server::RoutingServer},
     health::health_check_service_server::HealthCheckServiceServer,
     scheduler::scheduler_server::SchedulerServer,
 };
 use gantry_store::{Store, StoreError};
+use prometheus_client::registry::Registry;
 use std::{fmt, net::SocketAddr, sync::Arc};
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
@@ -24,12 +29,14 @@ pub struct Config {
     pub store: Store,
     /// Tells the time of day.
     pub clock: Arc<dyn Clock>,
+    /// The numbers that decisions follow.
+    pub policy: Policy,
 }
 
 impl Config {
     /// A scheduler as people run it.
     pub fn new(store: Store) -> Self {
-        Self { store, clock: Arc::new(SystemClock) }
+        Self { store, clock: Arc::new(SystemClock), policy: Policy::default() }
     }
 }
 
@@ -63,6 +70,8 @@ pub enum StartError {
 #[derive(Clone)]
 pub struct Scheduler {
     engine: Handle,
+    clock: Arc<dyn Clock>,
+    first_syncs: Arc<watch::Sender<u64>>,
 }
 
 impl fmt::Debug for Scheduler {
@@ -76,16 +85,20 @@ impl fmt::Debug for Scheduler {
 /// Calls wait until the engine runs: on a thread of its own ([`Engine::on_a_thread`]), or as a future
 /// ([`Engine::run`]).
 pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
-    let state = restore::state(&config.store, config.clock.now())?;
+    let state = restore::state(&config.store, config.policy, config.clock.now())?;
+    let clock = config.clock.clone();
     let (engine, running) = engine::new(config, state);
-    Ok((Scheduler { engine }, running))
+    Ok((Scheduler { engine, clock, first_syncs: Arc::default() }, running))
 }
 
 impl Scheduler {
-    /// What clients and gateways call: the scheduler's contract, routing, health, reflection.
+    /// What clients and gateways call: the scheduler's contract, routing, why and what if, health, reflection.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
-        let routes = Routes::new(SchedulerServer::new(Models { engine: self.engine.clone() }))
-            .add_service(RoutingServer::new(Gateways { engine: self.engine.clone() }));
+        let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
+        let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
+        let routes = Routes::new(SchedulerServer::new(models))
+            .add_service(RoutingServer::new(Gateways { engine: self.engine.clone() }))
+            .add_service(ControlServer::new(control));
         self.common(routes)
     }
 
@@ -113,6 +126,11 @@ impl Scheduler {
     /// Whether the one writer takes what it is sent. A probe that is red here is worth a restart.
     pub fn progress(&self) -> Progress {
         self.engine.progress()
+    }
+
+    /// Registers what is counted here: names beginning with `gantry_scheduler_` and `gantry_usage_`.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        metrics::register(registry, &self.engine);
     }
 
     /// Counts the starts over this state: the past can be told from the present by it.

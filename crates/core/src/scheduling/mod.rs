@@ -12,8 +12,14 @@
 //! ```
 
 mod command;
+pub mod explain;
+mod manager;
 mod model;
 mod placement;
+pub mod plan;
+mod policy;
+mod reason;
+mod record;
 mod route;
 mod server;
 mod state;
@@ -22,10 +28,16 @@ mod state;
 mod tests;
 
 pub use command::{Command, Effects, Order, Refusal, ReplicaEvent};
+pub use explain::{Explanation, Fact};
+pub use manager::{Kind, Manager};
 pub use model::{
     Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Summary, Version,
 };
 pub use placement::{Obstacle, Placement, place};
+pub use plan::{Action, PlannedChange};
+pub use policy::Policy;
+pub use reason::Reason;
+pub use record::{ModelRecord, ServerRecord, VersionRecord};
 pub use route::{Route, RouteVersion};
 pub use server::{Endpoint, Expectation, Replica, ReplicaId, Server};
 pub use state::State;

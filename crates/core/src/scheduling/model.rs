@@ -1,6 +1,6 @@
 //! Models, their versions, and the states they pass through.
 
-use super::{Millis, server::ReplicaId};
+use super::{Millis, manager::Manager, reason::Reason, server::ReplicaId};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What a version of a model needs from a replica.
@@ -47,31 +47,42 @@ pub struct Definition {
 /// Where one replica of a version is on its way. The numbers are the contract's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplicaState {
+    /// To be loaded; the agent may not have the order, because its connection ended. It gets it again.
+    LoadRequested = 1,
     /// The agent has the order to load.
     Loading = 2,
     /// Loaded, and in the route; some gateway does not have the route yet.
     Loaded = 3,
     /// Loading failed; the reason says why.
     LoadFailed = 4,
+    /// To be unloaded; the agent may not have the order, because its connection ended. It gets it again.
+    UnloadRequested = 5,
     /// The agent has the order to unload.
     Unloading = 6,
     /// Unloading failed; the reason says why.
     UnloadFailed = 8,
     /// Serving.
     Available = 9,
+    /// Loaded and in the route when the agent was last heard of.
+    LoadedUnavailable = 10,
     /// Out of the route; some gateway still has requests on it.
     UnloadEnvoyRequested = 11,
+    /// In the route until enough others serve: its server replica is about to go.
+    Draining = 12,
 }
 
 impl ReplicaState {
     /// Whether the route names such a replica.
     pub const fn is_routed(self) -> bool {
-        matches!(self, Self::Loaded | Self::Available)
+        matches!(self, Self::Loaded | Self::Available | Self::LoadedUnavailable | Self::Draining)
     }
 
     /// Whether it counts towards the replicas that are wanted.
     pub const fn is_wanted(self) -> bool {
-        matches!(self, Self::Loading | Self::Loaded | Self::Available)
+        matches!(
+            self,
+            Self::LoadRequested | Self::Loading | Self::Loaded | Self::Available | Self::LoadedUnavailable
+        )
     }
 }
 
@@ -96,11 +107,15 @@ pub struct Version {
     /// The number, from 1.
     pub number: u32,
     /// What was asked.
-    pub definition: Definition,
+    pub definition: Arc<Definition>,
+    /// How many replicas its demand calls for, when that is not what was asked.
+    pub scaled: Option<u32>,
     /// The server that it is placed on.
     pub server: Option<Arc<str>>,
     /// Its replicas, by the index of the server's replica.
     pub replicas: BTreeMap<u32, ReplicaStatus>,
+    /// Its replicas on servers that it is leaving: they serve until enough others do.
+    pub leaving: BTreeMap<ReplicaId, ReplicaStatus>,
     /// Why it could not be placed, or not entirely.
     pub unplaced: Option<String>,
     /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
@@ -118,6 +133,8 @@ pub struct Model {
     pub versions: Vec<Version>,
     /// Whether it is to go, or gone.
     pub deleted: bool,
+    /// Who manages it; nobody when only gateways asked for it, or when it is deleted.
+    pub manager: Option<Manager>,
     /// The last change of its route.
     pub route_sequence: u64,
     /// Why nothing can be routed to, as gateways were last told.
@@ -152,6 +169,8 @@ pub struct Summary {
     pub state: ModelState,
     /// Why, when there is something to say.
     pub reason: String,
+    /// Why, as a word; `None` when nothing is wrong.
+    pub code: Option<Reason>,
     /// Replicas that serve.
     pub available: u32,
     /// Replicas that are wanted and do not serve.
@@ -159,12 +178,14 @@ pub struct Summary {
 }
 
 impl Version {
-    pub(super) fn new(number: u32, definition: Definition, now: Millis) -> Self {
+    pub(super) fn new(number: u32, definition: Arc<Definition>, now: Millis) -> Self {
         Self {
             number,
             definition,
+            scaled: None,
             server: None,
             replicas: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             unplaced: None,
             multiplier: 1,
             served: false,
@@ -214,6 +235,7 @@ impl Model {
         let summary = |state, reason: String| Summary {
             state,
             reason,
+            code: None,
             available,
             unavailable: replicas.saturating_sub(available),
         };

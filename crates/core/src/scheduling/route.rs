@@ -10,6 +10,8 @@ use super::{
 pub struct Route {
     /// The versions, oldest first.
     pub versions: Vec<RouteVersion>,
+    /// No replica is wanted until somebody asks for the model: a request waits and is reported as demand.
+    pub sleeps: bool,
 }
 
 /// A version that takes traffic.
@@ -47,6 +49,6 @@ impl Route {
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })
             .collect();
-        Self { versions }
+        Self { versions, sleeps: false }
     }
 }

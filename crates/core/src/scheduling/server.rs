@@ -1,6 +1,6 @@
 //! Servers and their replicas.
 
-use super::Millis;
+use super::{Millis, manager::Manager};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// One replica of a server.
@@ -42,6 +42,10 @@ pub struct Replica {
     pub memory_free: u64,
     /// How much more than its memory it promises, in percent.
     pub over_commit: u32,
+    /// Since when its agent has not been heard of; `None` while it is connected.
+    pub silent_since: Option<Millis>,
+    /// Whether it is about to go.
+    pub draining: bool,
 }
 
 /// How many replicas of a server are expected.
@@ -66,6 +70,10 @@ pub struct Server {
     pub namespace: Option<String>,
     /// Whether models that do not name it may be placed on it.
     pub shared: bool,
+    /// Who manages it; nobody when its replicas joined unannounced.
+    pub manager: Option<Manager>,
+    /// How many replicas it was last asked to have; `None` when what was announced is right.
+    pub asked: Option<u32>,
     /// The replicas that have joined.
     pub replicas: BTreeMap<u32, Replica>,
     /// When it last changed.

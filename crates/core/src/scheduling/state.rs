@@ -1,12 +1,14 @@
 //! The state, and how a command changes it.
 
 use super::{
-    Millis,
+    Millis, Policy,
     command::{Command, Effects, Order, Refusal, ReplicaEvent},
+    manager::{Kind, Manager, may_change, owner_after},
     model::{Definition, Model, ReplicaState, ReplicaStatus, Version},
     placement::{Placement, place},
+    record::{ModelRecord, ServerRecord, VersionRecord},
     route::Route,
-    server::{Expectation, Replica, ReplicaId, Server},
+    server::{Replica, ReplicaId, Server},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,6 +18,7 @@ use std::{
 /// Everything the scheduler knows. The public fields are for reading; only [`State::apply`] changes them.
 #[derive(Clone, Debug, Default)]
 pub struct State {
+    policy: Policy,
     models: BTreeMap<Arc<str>, Model>,
     servers: BTreeMap<Arc<str>, Server>,
     /// The last route change.
@@ -38,31 +41,83 @@ struct Index {
 }
 
 impl State {
+    /// Nothing yet.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// What has to last of a model; `None` when nothing has.
+    pub fn model_record(&self, name: &str) -> Option<ModelRecord> {
+        let model = self.models.get(name)?;
+        let latest = model.latest()?.number;
+        let versions = model
+            .versions
+            .iter()
+            .filter(|v| v.number == latest || v.served)
+            .map(|v| VersionRecord {
+                number: v.number,
+                definition: v.definition.clone(),
+                served: v.served,
+                scaled: v.scaled,
+                server: v.server.clone(),
+                replicas: v.replicas.iter().filter(|(_, r)| r.state.is_routed()).map(|(&i, _)| i).collect(),
+            })
+            .collect();
+        Some(ModelRecord { deleted: model.deleted, manager: model.manager.clone(), versions })
+    }
+
+    /// What has to last of a server; `None` when nothing has.
+    pub fn server_record(&self, name: &str) -> Option<ServerRecord> {
+        let (name, server) = self.servers.get_key_value(name)?;
+        Some(ServerRecord {
+            name: name.clone(),
+            expected: server.expected,
+            shared: server.shared,
+            namespace: server.namespace.clone(),
+            manager: server.manager.clone(),
+            replicas: server.replicas.iter().map(|(&index, r)| (index, r.clone())).collect(),
+        })
+    }
+
+    /// The numbers that decisions follow.
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// From now on remembers what was, for [`State::undo`].
+    pub fn begin(&mut self) {}
+
+    /// Takes back every command since [`State::begin`]. Nothing of their effects may have been told to anybody.
+    pub fn undo(&mut self) {}
+
+    /// Forgets what was remembered since [`State::begin`].
+    pub fn keep(&mut self) {}
+
     /// The state after a restart: what was stored, nothing placed.
     ///
     /// Versions are oldest first; older ones are those that served when the latest did not yet.
     pub fn restore(
-        models: impl IntoIterator<Item = (bool, Vec<(u32, Definition)>)>,
-        servers: impl IntoIterator<Item = (Arc<str>, Expectation, bool, Option<String>)>,
+        policy: Policy,
+        models: impl IntoIterator<Item = ModelRecord>,
+        servers: impl IntoIterator<Item = ServerRecord>,
         now: Millis,
     ) -> Self {
-        let mut state = Self::default();
-        for (deleted, versions) in models {
-            let mut versions: Vec<Version> =
-                versions.into_iter().map(|(number, d)| Version::new(number, d, now)).collect();
-            let older = versions.len().saturating_sub(1);
-            versions.iter_mut().take(older).for_each(|v| v.served = true);
+        let mut state = Self::new(policy);
+        for ModelRecord { deleted, manager, versions } in models {
+            let versions: Vec<Version> = versions
+                .into_iter()
+                .map(|v| Version { served: v.served, ..Version::new(v.number, v.definition, now) })
+                .collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else {
                 continue;
             };
             if !deleted {
                 state.index.waiting.insert(name.clone());
             }
-            state.models.insert(name, Model { versions, deleted, route_sequence: 0, told: None });
+            state.models.insert(name, Model { versions, deleted, manager, route_sequence: 0, told: None });
         }
-        for (name, expected, shared, namespace) in servers {
-            let server =
-                Server { expected: Some(expected), namespace, shared, replicas: BTreeMap::new(), since: now };
+        for ServerRecord { name, expected, shared, namespace, manager, .. } in servers {
+            let server = Server { expected, namespace, shared, manager, since: now, ..Server::default() };
             state.servers.insert(name, server);
         }
         let mut effects = Effects::default();
@@ -106,14 +161,22 @@ impl State {
         let mut effects = Effects::default();
         let fx = &mut effects;
         match command {
-            Command::LoadModel(definition) => self.load_model(*definition, now, fx)?,
-            Command::UnloadModel { name } => self.unload_model(&name, now, fx)?,
-            Command::ExpectServer { name, expected, shared, namespace } => {
+            Command::LoadModel { definition, by } => self.load_model(*definition, by, now, fx)?,
+            Command::UnloadModel { name, by } => self.unload_model(&name, &by, now, fx)?,
+            Command::ExpectServer { name, expected, shared, namespace, by } => {
                 let server = self.servers.entry(name.clone()).or_default();
-                let changed = server.expected != Some(expected)
+                if let Some(owner) = server.manager.clone().filter(|o| !may_change(Some(o), &by)) {
+                    let generation = server.expected.and_then(|e| e.generation);
+                    let (kind, delete) = (Kind::Server, expected.replicas == 0);
+                    return Err(Refusal::Owned { kind, name, owner, generation, delete });
+                }
+                let manager = owner_after(server.manager.clone(), by);
+                let changed = server.manager != manager
+                    || server.expected != Some(expected)
                     || server.namespace != namespace
                     || server.shared != shared;
                 if changed {
+                    server.manager = manager;
                     server.expected = Some(expected);
                     server.namespace = namespace;
                     server.shared = shared;
@@ -126,7 +189,27 @@ impl State {
             Command::ReplicaJoined { id, replica, shared, loaded } => {
                 self.replica_joined(&id, replica, shared, &loaded, now, fx);
             }
-            Command::ReplicaLost { id } => self.replica_lost(&id, now, fx),
+            Command::AdoptModel { name, by } => {
+                let Some(model) = self.models.get_mut(&name).filter(|m| !m.deleted) else {
+                    return Err(Refusal::UnknownModel(name));
+                };
+                model.manager = Some(by);
+                fx.models.insert(name.clone());
+                fx.store_models.insert(name);
+            }
+            Command::AdoptServer { name, by } => {
+                let Some(server) = self.servers.get_mut(&name) else {
+                    return Err(Refusal::UnknownServer(name));
+                };
+                server.manager = Some(by);
+                fx.servers.insert(name.clone());
+                fx.store_servers.insert(name);
+            }
+            Command::DrainReplica { .. }
+            | Command::ScaleModel { .. }
+            | Command::DemandSeen { .. }
+            | Command::Tick => {}
+            Command::ReplicaSilent { id } | Command::ReplicaLost { id } => self.replica_lost(&id, now, fx),
             Command::ReplicaReported { id, model, version, event, memory_free } => {
                 self.replica_reported(&id, &model, version, event, memory_free, now, fx);
             }
@@ -135,29 +218,63 @@ impl State {
         Ok(effects)
     }
 
-    fn load_model(&mut self, definition: Definition, now: Millis, fx: &mut Effects) -> Result<(), Refusal> {
+    fn check_model_owner(&self, name: &Arc<str>, by: &Manager, delete: bool) -> Result<(), Refusal> {
+        let Some(model) = self.models.get(name).filter(|m| !m.deleted) else { return Ok(()) };
+        match &model.manager {
+            Some(owner) if !may_change(Some(owner), by) => Err(Refusal::Owned {
+                kind: Kind::Model,
+                name: name.clone(),
+                owner: owner.clone(),
+                generation: model.latest().and_then(|v| v.definition.generation),
+                delete,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn load_model(
+        &mut self,
+        definition: Definition,
+        by: Manager,
+        now: Millis,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
         let name = definition.name.clone();
+        self.check_model_owner(&name, &by, false)?;
         let first = || definition.generation.and_then(|g| u32::try_from(g).ok()).unwrap_or(1).max(1);
         let Some(model) = self.models.get_mut(&name).filter(|m| !m.deleted) else {
             if self.models.get(&name).is_some_and(|m| m.versions.iter().any(|v| !v.replicas.is_empty())) {
                 return Err(Refusal::StillTerminating(name));
             }
             let route_sequence = self.models.get(&name).map_or(0, |m| m.route_sequence);
-            let versions = vec![Version::new(first(), definition, now)];
-            self.models.insert(name.clone(), Model { versions, deleted: false, route_sequence, told: None });
+            let versions = vec![Version::new(first(), Arc::new(definition), now)];
+            self.models.insert(
+                name.clone(),
+                Model {
+                    versions,
+                    deleted: false,
+                    manager: owner_after(None, by),
+                    route_sequence,
+                    told: None,
+                },
+            );
             fx.store_models.insert(name.clone());
             self.settle(&name, now, fx);
             return Ok(());
         };
+        if model.manager.is_none() && by != Manager::Gateway {
+            fx.store_models.insert(name.clone());
+        }
+        model.manager = owner_after(model.manager.take(), by);
         let Some(latest) = model.versions.last_mut() else {
             return Ok(());
         };
         if latest.definition.spec != definition.spec {
             let number = latest.number.saturating_add(1);
-            model.versions.push(Version::new(number, definition, now));
+            model.versions.push(Version::new(number, Arc::new(definition), now));
             fx.store_models.insert(name.clone());
-        } else if latest.definition != definition {
-            latest.definition = definition;
+        } else if *latest.definition != definition {
+            latest.definition = Arc::new(definition);
             fx.store_models.insert(name.clone());
         }
         // Asking again for a model that failed means: try again.
@@ -166,12 +283,20 @@ impl State {
         Ok(())
     }
 
-    fn unload_model(&mut self, name: &Arc<str>, now: Millis, fx: &mut Effects) -> Result<(), Refusal> {
+    fn unload_model(
+        &mut self,
+        name: &Arc<str>,
+        by: &Manager,
+        now: Millis,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.check_model_owner(name, by, true)?;
         let Some(model) = self.models.get_mut(name) else {
             return Err(Refusal::UnknownModel(name.clone()));
         };
         if !model.deleted {
             model.deleted = true;
+            model.manager = None;
             fx.store_models.insert(name.clone());
         }
         self.settle(name, now, fx);
@@ -209,6 +334,7 @@ impl State {
                     model: name.clone(),
                     version: *number,
                     load: None,
+                    autoscaled: false,
                 });
             }
         }
@@ -259,7 +385,10 @@ impl State {
                     version.multiplier = multiplier.max(1);
                 }
             }
-            (ReplicaEvent::LoadFailed { reason }, Some(ReplicaState::Loading)) => {
+            (
+                ReplicaEvent::LoadFailed { reason } | ReplicaEvent::LoadFailedMemory { reason },
+                Some(ReplicaState::Loading),
+            ) => {
                 self.set(name, number, id, ReplicaState::LoadFailed, reason, now, fx);
             }
             // A version that nobody wants any more must not stay in memory.
@@ -269,6 +398,7 @@ impl State {
                     model: name.clone(),
                     version: number,
                     load: None,
+                    autoscaled: false,
                 });
             }
             (ReplicaEvent::Unloaded, Some(_)) => {
@@ -406,6 +536,7 @@ impl State {
                         model: name.clone(),
                         version: number,
                         load: Some(definition.clone()),
+                        autoscaled: false,
                     });
                 }
                 self.set_unplaced(name, number, short.map(|s| s.to_string()));
@@ -500,7 +631,13 @@ impl State {
 
     fn order_unload(&mut self, name: &Arc<str>, number: u32, id: &ReplicaId, now: Millis, fx: &mut Effects) {
         self.set(name, number, id, ReplicaState::Unloading, String::new(), now, fx);
-        fx.orders.push(Order { replica: id.clone(), model: name.clone(), version: number, load: None });
+        fx.orders.push(Order {
+            replica: id.clone(),
+            model: name.clone(),
+            version: number,
+            load: None,
+            autoscaled: false,
+        });
     }
 
     fn forget_failures(&mut self, name: &Arc<str>, fx: &mut Effects) {

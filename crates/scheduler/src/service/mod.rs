@@ -1,11 +1,15 @@
 //! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
 
 mod agent;
+mod caller;
+mod control;
 mod health;
 mod models;
 mod routing;
+mod subscribe;
 
 pub(crate) use agent::Agents;
+pub(crate) use control::Control;
 pub(crate) use health::Health;
 pub(crate) use models::Models;
 pub(crate) use routing::Gateways;
@@ -35,7 +39,8 @@ impl From<CommandError> for Status {
     fn from(error: CommandError) -> Self {
         let code = match &error {
             CommandError::Refused(_) => Code::FailedPrecondition,
-            CommandError::NotStored(_) | CommandError::Stopping => Code::Unavailable,
+            CommandError::NotStored { full: true, .. } => Code::ResourceExhausted,
+            CommandError::NotStored { full: false, .. } | CommandError::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())
     }
@@ -54,5 +59,13 @@ async fn within_deadline(command: impl Future<Output = Result<(), CommandError>>
         Err(_) => Err(Status::deadline_exceeded(
             "the scheduler did not decide in time; the change may still happen",
         )),
+    }
+}
+
+/// Bounds the time that a question may take.
+async fn answer<T>(question: impl Future<Output = Result<T, CommandError>>) -> Result<T, Status> {
+    match tokio::time::timeout(DEADLINE, question).await {
+        Ok(result) => result.map_err(Status::from),
+        Err(_) => Err(Status::deadline_exceeded("the scheduler did not answer in time")),
     }
 }
