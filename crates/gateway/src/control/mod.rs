@@ -1,8 +1,10 @@
 //! The gateway and the control plane: routes come from it, repository requests go to it.
 
+mod demand;
 mod follow;
 mod scheduler;
 
+pub use demand::report_demand;
 pub use follow::{follow, follow_over};
 pub use scheduler::SchedulerControl;
 
