@@ -31,7 +31,7 @@ impl Routes {
     pub fn visit(&self, model: &str, ticket: u64) -> Result<Visit, String> {
         self.enter(model, None, ticket, &[], usize::MAX).map(Visit).map_err(|refused| match refused {
             Refused::Unknown => format!("there is no model {model:?}"),
-            Refused::NoReplica { reason } => reason,
+            Refused::NoReplica { reason, .. } => reason,
             Refused::AllOpen { .. } | Refused::Full { .. } => "no replica takes more requests".into(),
         })
     }
