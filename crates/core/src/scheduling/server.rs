@@ -46,6 +46,33 @@ pub struct Replica {
     pub silent_since: Option<Millis>,
     /// Whether it is about to go.
     pub draining: bool,
+    /// Whether whoever asked to drain it waits for the answer.
+    pub owes_answer: bool,
+    /// Whether it is only drained so that the server can do without it.
+    pub packed: bool,
+    /// When its grace ends, in time that passed.
+    pub due: Option<Millis>,
+}
+
+impl Replica {
+    /// Whether new models may be placed on it.
+    pub const fn takes_models(&self) -> bool {
+        self.silent_since.is_none() && !self.draining
+    }
+
+    /// Memory without over-commit.
+    pub fn memory_real(&self) -> u64 {
+        let percent = 100 + u128::from(self.over_commit);
+        u64::try_from(u128::from(self.memory_total) * 100 / percent).unwrap_or(self.memory_total)
+    }
+
+    /// Whether what has to last of it is the same.
+    pub(super) fn lasts_as(&self, other: &Self) -> bool {
+        self.endpoint == other.endpoint
+            && self.capabilities == other.capabilities
+            && self.memory_total == other.memory_total
+            && self.over_commit == other.over_commit
+    }
 }
 
 /// How many replicas of a server are expected.
@@ -78,11 +105,25 @@ pub struct Server {
     pub replicas: BTreeMap<u32, Replica>,
     /// When it last changed.
     pub since: Millis,
+    /// When to look whether it has too many replicas, in time that passed.
+    pub(super) due: Option<Millis>,
+    /// How often its models could have been packed.
+    pub(super) packable: u32,
 }
 
 impl Server {
     /// Whether it is going away.
     pub fn is_leaving(&self) -> bool {
         self.expected.is_some_and(|e| e.replicas == 0)
+    }
+
+    /// How many of its replicas are connected.
+    pub fn present(&self) -> usize {
+        self.replicas.values().filter(|r| r.silent_since.is_none()).count()
+    }
+
+    /// Whether a replica of it is about to go, or gone.
+    pub(super) fn goes(&self, index: u32) -> bool {
+        self.is_leaving() || self.replicas.get(&index).is_none_or(|r| r.draining)
     }
 }
