@@ -23,9 +23,6 @@ mod service;
 mod status;
 mod view;
 
-#[cfg(test)]
-mod tests;
-
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, Thread};
 pub use progress::Progress;
