@@ -27,7 +27,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use writer::Writer;
 
 /// How many messages wait before a sender has to.
@@ -53,6 +53,10 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
 /// What the writer is asked to look up in the state, as it was last made durable.
 pub(crate) type Question = Box<dyn FnOnce(&State) + Send>;
+
+/// Keeps a stream open: when the writer lets go of it, because somebody took the place or did not keep up, it ends, and
+/// whoever reads it starts again.
+pub(crate) type Line = DropGuard;
 
 pub(crate) enum Message {
     /// What must last. It is answered when it is on disk.

@@ -1,6 +1,6 @@
 //! Who is connected: agents and gateways, and how far each is.
 
-use super::{Reply, demand::Demand};
+use super::{Line, Reply, demand::Demand};
 use crate::outbox::{Outbox, RouteChanges};
 use gantry_core::scheduling::{Order, ReplicaId};
 use std::{
@@ -16,11 +16,13 @@ const GATEWAY_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Agent {
     pub(super) connection: u64,
     pub(super) outbox: Arc<Outbox<VecDeque<Order>>>,
+    pub(super) _line: Line,
 }
 
 pub(super) struct Gateway {
     connection: u64,
     outbox: Arc<Outbox<RouteChanges>>,
+    _line: Line,
     applied: u64,
     drained: u64,
     progress: Instant,
@@ -80,8 +82,10 @@ impl Peers {
         name: Arc<str>,
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
+        line: Line,
     ) {
-        let gateway = Gateway { connection, outbox, applied: 0, drained: 0, progress: Instant::now() };
+        let progress = Instant::now();
+        let gateway = Gateway { connection, outbox, _line: line, applied: 0, drained: 0, progress };
         self.gateways.insert(name, gateway);
     }
 

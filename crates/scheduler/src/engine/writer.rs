@@ -17,6 +17,9 @@ use tokio::time::Instant;
 
 /// How many changes beyond twice the number of models may wait for a gateway before it starts again.
 const ROUTE_SLACK: usize = 4096;
+/// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
+/// clock may jump.
+const LONGEST_STEP: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
     clock: Arc<dyn Clock>,
@@ -32,6 +35,8 @@ pub(super) struct Writer {
     settled: (u64, u64),
     /// When core next wants to know the time.
     wake_at: Option<Millis>,
+    /// When core was last told the time.
+    told_time: Instant,
     /// Records that are out of date, and that nobody waits for.
     stale: Stale,
     /// Whether the last write failed: it is said once.
@@ -62,6 +67,7 @@ impl Writer {
             settled: (0, 0),
             // The first look at the clock comes at once: what was restored may have waited for a time that is past.
             wake_at: Some(0),
+            told_time: Instant::now(),
             stale: Stale::default(),
             disk_fails: false,
             missing: known_replicas(&state),
@@ -76,7 +82,11 @@ impl Writer {
     pub(super) fn wake(&self) -> Instant {
         let now = Instant::now();
         let Some(at) = self.wake_at else { return now + Duration::from_hours(1) };
-        now + Duration::from_millis(at.saturating_sub(self.clock.now()))
+        (now + Duration::from_millis(at.saturating_sub(self.clock.now()))).min(self.told_time + LONGEST_STEP)
+    }
+
+    fn wants_time(&self) -> bool {
+        self.wake_at.is_some_and(|at| at <= self.clock.now() || self.told_time.elapsed() >= LONGEST_STEP)
     }
 
     pub(super) fn drop_dead_gateways(&mut self) {
@@ -94,7 +104,7 @@ impl Writer {
         for message in batch.drain(..) {
             self.take(message, &mut turn, &mut questions);
         }
-        if self.wake_at.is_some_and(|at| at <= self.clock.now()) {
+        if self.wants_time() {
             self.pass(Command::Tick, &mut turn);
         }
         self.settle(&mut turn);
@@ -131,10 +141,10 @@ impl Writer {
                     self.pass(command, turn);
                 }
             }
-            Message::AgentJoined { id, connection, outbox, command } => {
+            Message::AgentJoined { id, connection, outbox, line, command } => {
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
-                self.peers.agent_joined(id, Agent { connection, outbox });
+                self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
                 self.pass(command, turn);
             }
             Message::AgentLeft { id, connection } => match self.peers.agent_left(&id, connection) {
@@ -157,9 +167,9 @@ impl Writer {
                     let _ = reply.send(Ok(true));
                 }
             }
-            Message::GatewayJoined { name, connection, outbox } => {
+            Message::GatewayJoined { name, connection, outbox, line } => {
                 tracing::info!(gateway = %name, "gateway joined");
-                self.peers.gateway_joined(name, connection, outbox);
+                self.peers.gateway_joined(name, connection, outbox, line);
             }
             Message::GatewayLeft { name, connection } => {
                 if self.peers.gateway_left(&name, connection) {
@@ -188,6 +198,7 @@ impl Writer {
     fn decide(&mut self, command: Command, turn: &mut Turn) -> Result<(), Refusal> {
         let effects = self.state.apply(command, self.clock.now())?;
         self.wake_at = effects.wake_at;
+        self.told_time = Instant::now();
         turn.effects.merge(effects);
         Ok(())
     }

@@ -76,6 +76,7 @@ impl pb::agent_service_server::AgentService for Agents {
             .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
             .collect();
         let outbox = Outbox::<VecDeque<Order>>::new();
+        let line = self.engine.stop.child_token();
         let connection =
             Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
         let joined = Message::AgentJoined {
@@ -83,6 +84,7 @@ impl pb::agent_service_server::AgentService for Agents {
             id,
             connection: connection.number,
             outbox: outbox.clone(),
+            line: line.clone().drop_guard(),
         };
         if !self.engine.send(joined).await {
             return Err(Status::unavailable("the scheduler is stopping"));
@@ -96,8 +98,9 @@ impl pb::agent_service_server::AgentService for Agents {
             loop {
                 let orders = tokio::select! {
                     biased;
-                    orders = outbox.orders() => orders,
                     () = sender.closed() => return,
+                    () = line.cancelled() => return,
+                    orders = outbox.orders() => orders,
                 };
                 for order in orders {
                     if !deliver(&sender, operation(&order)).await {

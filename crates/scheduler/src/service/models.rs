@@ -173,6 +173,7 @@ impl pb::scheduler_server::Scheduler for Models {
             tokio::select! {
                 biased;
                 () = sender.closed() => return,
+                () = engine.stop.cancelled() => return,
                 _ = first_syncs.changed() => {}
                 () = tokio::time::sleep(FIRST_SYNC) => {}
             }
@@ -181,7 +182,11 @@ impl pb::scheduler_server::Scheduler for Models {
                     return;
                 }
             }
-            sender.closed().await;
+            tokio::select! {
+                biased;
+                () = sender.closed() => {}
+                () = engine.stop.cancelled() => {}
+            }
         });
         Ok(Response::new(Stream::new(receiver)))
     }

@@ -11,6 +11,7 @@ use gantry_proto::gantry::{
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 pub(crate) struct Gateways {
@@ -30,7 +31,12 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    async fn run(self, outbox: Arc<Outbox<RouteChanges>>, to: mpsc::Sender<Result<RouteEvent, Status>>) {
+    async fn run(
+        self,
+        outbox: Arc<Outbox<RouteChanges>>,
+        line: CancellationToken,
+        to: mpsc::Sender<Result<RouteEvent, Status>>,
+    ) {
         let _counted = self.engine.metrics.subscribed("gateway");
         let mut start_again = true;
         loop {
@@ -38,9 +44,10 @@ impl Connection {
                 return;
             }
             let changes = tokio::select! {
-                    biased;
-                changes = outbox.changes() => changes,
+                biased;
                 () = to.closed() => return,
+                () = line.cancelled() => return,
+                changes = outbox.changes() => changes,
             };
             start_again = changes.start_again;
             for (sequence, model) in changes.by_sequence {
@@ -95,12 +102,18 @@ impl Routing for Gateways {
             number: self.engine.next_connection(),
         };
         let outbox = Outbox::<RouteChanges>::new();
-        let joined = Message::GatewayJoined { name, connection: connection.number, outbox: outbox.clone() };
+        let line = self.engine.stop.child_token();
+        let joined = Message::GatewayJoined {
+            name,
+            connection: connection.number,
+            outbox: outbox.clone(),
+            line: line.clone().drop_guard(),
+        };
         if !self.engine.send(joined).await {
             return Err(Status::unavailable("the scheduler is stopping"));
         }
         let (sender, receiver) = mpsc::channel(WINDOW);
-        tokio::spawn(connection.run(outbox, sender));
+        tokio::spawn(connection.run(outbox, line, sender));
         Ok(Response::new(Stream::new(receiver)))
     }
 

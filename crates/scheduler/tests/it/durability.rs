@@ -42,13 +42,14 @@ async fn asked(client: &mut Client) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_acknowledged_command_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let steps: [(&str, &[&str]); 6] = [
+    let steps: [(&str, &[&str]); 7] = [
         ("load", &["iris 1 /a false file:/x.yaml"]),
         ("again", &["iris 2 /b false file:/x.yaml"]),
         ("kubernetes", &["iris 2 /b false file:/x.yaml", "kube 7 /c false operator:ml"]),
         ("unload", &["iris 2 /b true ", "kube 7 /c false operator:ml"]),
         ("server", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 3 cli"]),
-        ("server again", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 0 cli"]),
+        ("server again", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 5 cli"]),
+        ("server gone", &["iris 2 /b true ", "kube 7 /c false operator:ml"]),
     ];
     for (step, expected) in steps {
         let running = scheduler(dir.path()).await;
@@ -59,6 +60,7 @@ async fn every_acknowledged_command_is_there_after_a_restart() {
             "kubernetes" => drop(c.load_model(of_kubernetes(model("kube", "/c"), 7)).await.unwrap()),
             "unload" => drop(c.unload_model(by("file:/x.yaml", unload("iris"))).await.unwrap()),
             "server" => drop(c.server_notify(notify("big", 3)).await.unwrap()),
+            "server again" => drop(c.server_notify(notify("big", 5)).await.unwrap()),
             _ => drop(c.server_notify(notify("big", 0)).await.unwrap()),
         }
         running.stop().await;
