@@ -75,6 +75,7 @@ pub(crate) enum Message {
         id: ReplicaId,
         connection: u64,
         outbox: Arc<Outbox<VecDeque<Order>>>,
+        line: Line,
         command: Command,
     },
     AgentLeft {
@@ -90,6 +91,7 @@ pub(crate) enum Message {
         name: Arc<str>,
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
+        line: Line,
     },
     GatewayLeft {
         name: Arc<str>,

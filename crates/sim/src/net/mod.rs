@@ -216,7 +216,7 @@ impl Net {
         }
         for known in &inner.connections {
             if let (Some(side), Some(connection)) = (known.side_of(host), known.connection.upgrade()) {
-                connection.kill(side, silently);
+                connection.kill(side, silently && *known.client != *OBSERVER);
             }
         }
     }
