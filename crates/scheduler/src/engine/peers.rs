@@ -150,6 +150,11 @@ impl Peers {
         (applied, drained)
     }
 
+    /// Whether gateways may be out there that have not come back since the scheduler started.
+    pub(super) const fn expects_gateways(&self) -> bool {
+        self.expected_until.is_some()
+    }
+
     /// Tells every gateway of changes, in the order of their numbers.
     pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
         for gateway in self.gateways.values_mut() {

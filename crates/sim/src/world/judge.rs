@@ -17,8 +17,9 @@ use tonic::{Status, transport::Channel};
 
 /// How long the world may take to come to rest when nothing more goes wrong.
 const REST: u64 = 600_000;
-/// How long it is left alone before that: what nobody hears from is given up, what is scaled cools down.
-const SETTLE: Duration = Duration::from_secs(200);
+/// How long it is left alone before that: what nobody hears from is given up, what nobody asks is scaled
+/// down.
+const SETTLE: Duration = Duration::from_secs(720);
 /// How long it is watched at rest.
 const QUIET: Duration = Duration::from_secs(180);
 /// How long the scheduler may take to answer somebody beside it.

@@ -31,8 +31,10 @@ use user::{Desk, Errand};
 
 /// How often the properties are looked at besides after each step.
 const LOOK: u64 = 5000;
-/// How long the scheduler waits for a gateway that it cannot reach, and a little.
-const PATIENCE: u64 = 35_000;
+/// A gateway that cannot be reached for this long may be given up by the scheduler.
+const PATIENCE: u64 = 8000;
+/// A detour that takes so long that no connection is made within its time.
+const TOO_SLOW: u64 = 500;
 /// How long reconnecting may take.
 const RECONNECT: u64 = 12_000;
 
@@ -279,7 +281,7 @@ impl World {
     fn link_suffers(&self, a: &str, b: &str, lasts: u64) {
         for host in [a, b] {
             self.facts.part(host, self.now() + lasts + RECONNECT);
-            if lasts >= PATIENCE - RECONNECT {
+            if lasts >= PATIENCE {
                 self.facts.disturb(host, self.now() + lasts + RECONNECT);
             }
         }
@@ -342,17 +344,22 @@ impl World {
             Action::Freeze { a, b } => {
                 self.net.freeze(&a, &b);
                 // The gateway's pings find it out in twenty seconds.
-                self.link_suffers(&a, &b, 20_000);
+                self.facts.part(&a, now + 20_000 + RECONNECT);
+                self.facts.part(&b, now + 20_000 + RECONNECT);
             }
             Action::LoseReplies { a, b, ends_after } => {
                 self.net.lose_replies(&a, &b, Duration::from_millis(ends_after));
-                self.link_suffers(&a, &b, 20_000);
+                self.facts.part(&a, now + 20_000 + RECONNECT);
+                self.facts.part(&b, now + 20_000 + RECONNECT);
             }
             Action::Slow { a, b, by, lasts } => {
                 let (a, b): (Host, Host) = (a.into(), b.into());
                 self.net.slow_down(&a, &b, Duration::from_millis(by));
                 self.facts.part(&a, now + lasts + RECONNECT);
                 self.facts.part(&b, now + lasts + RECONNECT);
+                if by >= TOO_SLOW {
+                    self.link_suffers(&a, &b, lasts);
+                }
                 self.add(now + lasts, Event::Hasten(a, b));
             }
             Action::FullDisk { lasts } => {
@@ -399,7 +406,7 @@ impl World {
         }
         for index in self.gateways.keys() {
             let noticed = if silent { 20_000 } else { 0 };
-            self.link_suffers(&gateway_host(*index), "scheduler", down + noticed);
+            self.facts.part(&gateway_host(*index), self.now() + down + noticed + RECONNECT);
         }
         self.add(self.now() + down, Event::SchedulerBack);
     }

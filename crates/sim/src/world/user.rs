@@ -42,7 +42,11 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) async fn connect(&self) -> Result<SchedulerClient<Channel>, Status> {
         let dialer = self.net.dialer(&self.host, &"scheduler".into(), CLIENTS);
-        let endpoint = Endpoint::from_static("http://scheduler").connect_timeout(DEADLINE);
+        let endpoint = Endpoint::from_static("http://scheduler")
+            .connect_timeout(DEADLINE)
+            .http2_keep_alive_interval(DEADLINE)
+            .keep_alive_timeout(DEADLINE)
+            .keep_alive_while_idle(true);
         let channel = endpoint.connect_with_connector(dialer).await;
         channel.map(SchedulerClient::new).map_err(|e| Status::unavailable(e.to_string()))
     }
