@@ -4,7 +4,8 @@ use super::{
     Millis, Policy,
     command::{Effects, Order},
     index::{Index, Timer},
-    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
+    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Told, Version},
+    route::Route,
     server::{ReplicaId, Server},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -53,7 +54,7 @@ impl Desk<'_> {
             _ => 0,
         };
         version.since = self.now;
-        if state == ReplicaState::Available && !version.served {
+        if state.is_routed() && !version.served {
             version.served = true;
             self.fx.store_models.insert(self.name.clone());
         }
@@ -184,9 +185,11 @@ impl Desk<'_> {
         let pending = model.versions.iter().flat_map(Version::statuses).any(|r| r.awaits == NEXT_CHANGE);
         // Whoever asks for a model that nothing serves is told why: when that changes, gateways have to know.
         let routed = model.versions.iter().any(|v| v.any(ReplicaState::is_routed));
-        let tell = match model.latest() {
-            Some(latest) if !routed && !model.deleted => Some(model.summary(latest).reason),
-            _ => None,
+        let latest = model.latest().filter(|_| !model.deleted);
+        let tell = Told {
+            reason: latest.filter(|_| !routed).map(|latest| model.summary(latest).reason),
+            sleeps: latest.is_some_and(Version::sleeps),
+            only_latest: latest.is_some_and(Route::takes_all),
         };
         let news = tell != model.told;
         if !pending && !news && !self.dirty {

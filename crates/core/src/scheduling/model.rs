@@ -127,7 +127,7 @@ pub struct Version {
     pub unplaced: Option<Arc<Obstacle>>,
     /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
     pub multiplier: u64,
-    /// Whether it ever served. Only such a version keeps traffic when a newer one is asked for.
+    /// Whether it was ever in the route. Only such a version keeps traffic when a newer one is asked for.
     pub served: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,
@@ -150,8 +150,8 @@ pub struct Model {
     pub manager: Option<Manager>,
     /// The last change of its route.
     pub route_sequence: u64,
-    /// Why nothing can be routed to, as gateways were last told.
-    pub(super) told: Option<String>,
+    /// What gateways were last told beside the replicas.
+    pub(super) told: Told,
     /// What was last seen of its demand.
     pub(super) demand: Option<Box<Demand>>,
     /// Under what it waits for room, and for how much.
@@ -160,6 +160,16 @@ pub struct Model {
     pub(super) due: Option<Millis>,
     /// When a deleted model is forgotten, in time that passed.
     pub(super) forget_at: Option<Millis>,
+}
+
+/// What gateways are told beside the replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Why nothing can be routed to.
+    pub(super) reason: Option<String>,
+    pub(super) sleeps: bool,
+    /// Whether older versions take no traffic.
+    pub(super) only_latest: bool,
 }
 
 /// What was last seen of the demand for a model. All times are of time that passed.
@@ -311,7 +321,7 @@ impl Model {
             deleted: false,
             manager,
             route_sequence: 0,
-            told: None,
+            told: Told::default(),
             demand: None,
             waits: None,
             due: None,

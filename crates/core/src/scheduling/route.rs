@@ -26,6 +26,12 @@ pub struct RouteVersion {
 }
 
 impl Route {
+    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more.
+    pub(super) fn takes_all(latest: &Version) -> bool {
+        let routed = latest.count(ReplicaState::is_routed);
+        routed > 0 && routed >= latest.wanted()
+    }
+
     /// The route of a model as it stands.
     ///
     /// Older versions keep traffic until the latest serves enough; until then traffic is shared by the number of
@@ -35,10 +41,7 @@ impl Route {
             return Self::default();
         }
         let latest_number = model.latest().map(|v| v.number);
-        let latest_serves = model.latest().is_some_and(|v| {
-            let routed = v.count(ReplicaState::is_routed);
-            routed > 0 && routed >= v.wanted()
-        });
+        let latest_serves = model.latest().is_some_and(Self::takes_all);
         let versions = model
             .versions
             .iter()

@@ -61,7 +61,7 @@ impl Desk<'_> {
         self.stay_again(version);
         self.leave_what_goes(version);
         let wanted = version.wanted();
-        if version.count(ReplicaState::is_wanted) > wanted {
+        if wanted == 0 || version.count(ReplicaState::is_wanted) > wanted {
             self.retire(version, wanted);
         }
         let have = version.count(ReplicaState::is_wanted);
@@ -79,6 +79,7 @@ impl Desk<'_> {
                 Placement::On { server, replicas, short } => {
                     if version.server.as_ref().is_some_and(|s| *s != server) {
                         version.leave_server();
+                        self.fx.store_models.insert(self.name.clone());
                         self.leave_what_goes(version);
                     }
                     let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;

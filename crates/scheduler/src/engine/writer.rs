@@ -246,7 +246,10 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored { reason: error.to_string(), full: record::is_full(error) };
+        let refusal = CommandError::NotStored {
+            reason: error.to_string(),
+            full: matches!(error, StoreError::Full { .. }),
+        };
         let metrics = &self.metrics;
         turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
     }
