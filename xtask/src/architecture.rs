@@ -16,6 +16,7 @@ const ARROWS: &[Arrow] = &[
     ("gantry-proto", &[], &[], "the contracts stand before everybody who speaks them"),
     ("gantry-store", &[], &[], "keeps bytes under keys; what they mean is the scheduler's"),
     ("gantry-artifacts", &[], &[], "fetches files; it does not know what a model is"),
+    ("gantry-tls", &[], &[], "wraps connections; it does not know what is said over them"),
     (
         "gantry-onnx",
         &["gantry-core", "gantry-trees"],
@@ -62,10 +63,25 @@ const ARROWS: &[Arrow] = &[
             "gantry-runtime",
             "gantry-scheduler",
             "gantry-store",
+            "gantry-tls",
             "gantry-trees",
         ],
         &[],
         "puts the parts together; nobody depends on it",
+    ),
+    (
+        "gantry-sim",
+        &[
+            "gantry-agent",
+            "gantry-artifacts",
+            "gantry-core",
+            "gantry-gateway",
+            "gantry-proto",
+            "gantry-scheduler",
+            "gantry-store",
+        ],
+        &[],
+        "is a world to break the parts in: it holds those that it breaks, and nobody depends on it",
     ),
     ("xtask", &[], &[], "is compiled first and alone, so that nothing is compiled twice"),
 ];
@@ -79,6 +95,10 @@ const UNSAFE: &[(&str, &str)] = &[
     (
         "crates/oip/tests/it/allocations.rs",
         "counts allocations: the trait of a global allocator cannot be implemented without it",
+    ),
+    (
+        "crates/sim/src/entropy.rs",
+        "takes the place of libc's getrandom: a C function cannot be defined without it",
     ),
 ];
 

@@ -10,12 +10,15 @@
 
 mod agent;
 mod artifact;
+mod connect;
 mod inventory;
+mod link;
 mod server;
 
 #[cfg(test)]
 mod tests;
 
-pub use agent::{Agent, Config};
-pub use artifact::{CONTENT, Secrets};
-pub use server::{LoadOrder, Loaded, ModelServer, Observer, Silent};
+pub use agent::{Agent, Config, Parts};
+pub use artifact::{Artifacts, CONTENT, Files, Secrets, Source};
+pub use connect::{Connect, Plain, tuned};
+pub use server::{Held, LoadOrder, Loaded, ModelServer, Observer, Silent};

@@ -1,9 +1,11 @@
 //! The gateway and the control plane: routes come from it, repository requests go to it.
 
+mod demand;
 mod follow;
 mod scheduler;
 
-pub use follow::follow;
+pub use demand::report_demand;
+pub use follow::{follow, follow_over};
 pub use scheduler::SchedulerControl;
 
 use futures::future::BoxFuture;

@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 use tokio::sync::Notify;
@@ -87,6 +87,7 @@ impl Inner {
         let new = self.build(&cell, wanted, old.as_deref());
         let kept: HashSet<*const Target> = new.targets().map(Arc::as_ptr).collect();
         cell.route.store(Some(Arc::new(new)));
+        cell.changed.notify_waiters();
         let gone = old.iter().flat_map(|r| r.targets()).filter(|t| !kept.contains(&Arc::as_ptr(t)));
         removed.targets.extend(gone.map(Arc::clone));
     }
@@ -98,6 +99,7 @@ impl Inner {
         if let Some(old) = cell.route.swap(None) {
             removed.targets.extend(old.targets().map(Arc::clone));
         }
+        cell.changed.notify_waiters();
     }
 
     fn build(&self, cell: &Cell, wanted: &pb::Route, old: Option<&Route>) -> Route {
@@ -110,7 +112,7 @@ impl Inner {
                 Some(Weighted { weight: v.weight, version, targets })
             })
             .collect();
-        Route { versions, reason: wanted.reason.clone() }
+        Route { versions, reason: wanted.reason.clone(), sleeps: wanted.sleeps }
     }
 
     fn version(&self, model: &Arc<str>, number: u32) -> Option<Arc<Version>> {
@@ -153,6 +155,8 @@ impl Inner {
             version: Arc::clone(version),
             endpoint,
             in_flight: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
+            busy_micros: AtomicU64::new(0),
             awaited: AtomicBool::new(false),
             idle: Notify::new(),
         });
@@ -164,7 +168,12 @@ impl Inner {
 }
 
 impl Route {
-    fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+    pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         self.versions.iter().flat_map(|v| &v.targets)
+    }
+
+    /// Whether some replica serves the model.
+    pub(super) fn is_served(&self) -> bool {
+        self.targets().next().is_some()
     }
 }

@@ -38,8 +38,8 @@ impl Entered {
 pub(crate) enum Refused {
     /// There is no such model.
     Unknown,
-    /// The model has no replica that serves it.
-    NoReplica { reason: String },
+    /// The model has no replica that serves it; one that sleeps is woken by asking for it.
+    NoReplica { reason: String, sleeps: bool },
     /// All replicas failed lately; the next may be tried after so many milliseconds.
     AllOpen { replicas: usize, wait: u64 },
     /// All replicas have as many requests as they may.
@@ -103,7 +103,7 @@ impl Route {
         });
         let by_weight = || balance::version(self.versions.iter().map(Weighted::share), ticket);
         let Some(first) = wanted.or_else(by_weight) else {
-            return Err(Refused::NoReplica { reason: self.reason.clone() });
+            return Err(Refused::NoReplica { reason: self.reason.clone(), sleeps: self.sleeps });
         };
         let Some(version) = self.versions.get(first) else {
             return Err(Refused::Unknown);

@@ -5,13 +5,17 @@
 //! known to be idle before its model is unloaded.
 
 mod apply;
+mod demand;
 mod endpoint;
 mod enter;
 mod table;
+mod visit;
 
 pub use apply::Removed;
+pub use demand::Demand;
 pub(crate) use endpoint::{Endpoint, Registry};
 pub(crate) use enter::{Entered, Refused, distance};
+pub use visit::Visit;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
@@ -20,7 +24,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 use tokio::sync::Notify;
@@ -38,18 +42,26 @@ struct Inner {
     writer: Mutex<apply::Writer>,
     versions: Mutex<HashMap<(String, u32), Weak<Version>>>,
     synced: AtomicBool,
+    /// Told when a request begins to wait for a model that sleeps.
+    wanted: Notify,
 }
 
 /// A model's place in the table; what it routes to changes, the place stays.
 pub(crate) struct Cell {
     model: Arc<str>,
     route: ArcSwapOption<Route>,
+    /// Told of each change of the route.
+    changed: Notify,
+    /// Requests that wait for a replica.
+    waiting: AtomicUsize,
 }
 
 /// What a model routes to now.
 pub(crate) struct Route {
     versions: Vec<Weighted>,
     reason: String,
+    /// No replica is wanted until somebody asks.
+    sleeps: bool,
 }
 
 struct Weighted {
@@ -78,6 +90,9 @@ pub(crate) struct Target {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) metrics: ModelMetrics,
     in_flight: AtomicUsize,
+    /// Inferences that ended, and the time they took, since the last look at the demand.
+    answered: AtomicU64,
+    busy_micros: AtomicU64,
     /// Somebody waits for `in_flight` to become zero.
     awaited: AtomicBool,
     idle: Notify,
@@ -117,6 +132,7 @@ impl Routes {
                 writer: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
+                wanted: Notify::new(),
             }),
         }
     }

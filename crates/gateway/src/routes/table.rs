@@ -5,8 +5,9 @@ use arc_swap::{ArcSwap, Guard};
 use hashbrown::HashTable;
 use std::{
     hash::{BuildHasher as _, RandomState},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
 };
+use tokio::sync::Notify;
 
 /// Enough that with ten thousand models a map that is replaced has about ten.
 const SHARDS: usize = 1024;
@@ -58,7 +59,12 @@ impl Table {
         if let Some(cell) = old.find(hash, |cell| &*cell.model == model) {
             return Some(Arc::clone(cell));
         }
-        let cell = Arc::new(Cell { model: model.into(), route: None.into() });
+        let cell = Arc::new(Cell {
+            model: model.into(),
+            route: None.into(),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        });
         let mut new = Shard::clone(&old);
         new.insert_unique(hash, Arc::clone(&cell), |c| self.hasher.hash_one(&*c.model));
         shard.store(Arc::new(new));
@@ -84,5 +90,9 @@ impl Table {
             .iter()
             .flat_map(|s| s.load().iter().map(|c| c.model.to_string()).collect::<Vec<_>>())
             .collect()
+    }
+
+    pub(super) fn cells(&self) -> Vec<Arc<Cell>> {
+        self.shards.iter().flat_map(|s| s.load().iter().map(Arc::clone).collect::<Vec<_>>()).collect()
     }
 }

@@ -79,7 +79,9 @@ impl Drop for Finish {
     fn drop(&mut self) {
         self.entered.report(self.outcome);
         if self.infer {
-            self.shared.metrics.inferred(&self.entered, self.protocol, self.code, self.started.elapsed());
+            let took = self.started.elapsed();
+            self.entered.used(took);
+            self.shared.metrics.inferred(&self.entered, self.protocol, self.code, took);
         }
     }
 }

@@ -69,17 +69,49 @@ impl Worker {
     ) -> Result<Entered, Error> {
         let most = self.shared.config.max_in_flight_per_replica;
         let sticky = sticky.map(HeaderValue::as_bytes);
-        self.shared.routes.enter(model, sticky, self.ticket(), tried, most).map_err(|refused| {
-            let mut nearest = None;
-            match refused {
-                Refused::Full { .. } => {
-                    self.shared.metrics.shed.inc();
-                }
-                Refused::Unknown => nearest = self.shared.routes.nearest(model),
-                _ => {}
+        let entered = self.shared.routes.enter(model, sticky, self.ticket(), tried, most);
+        entered.map_err(|refused| self.refusal(&refused, model, protocol))
+    }
+
+    /// Chooses a replica for an inference; wakes a model that sleeps and waits for it, as long as the request may.
+    pub(super) async fn enter_awake(
+        &self,
+        model: &str,
+        sticky: Option<&HeaderValue>,
+        protocol: Protocol,
+        deadline: Instant,
+    ) -> Result<Entered, Error> {
+        let most = self.shared.config.max_in_flight_per_replica;
+        let sticky = sticky.map(HeaderValue::as_bytes);
+        let mut woken = false;
+        loop {
+            let refused = match self.shared.routes.enter(model, sticky, self.ticket(), &[], most) {
+                Ok(entered) => return Ok(entered),
+                Err(refused) => refused,
+            };
+            // Once woken it is loaded, and meanwhile has no replica either.
+            let waits = matches!(&refused, Refused::NoReplica { sleeps, .. } if *sleeps || woken);
+            if !waits {
+                return Err(self.refusal(&refused, model, protocol));
             }
-            respond::refused(&refused, model, protocol, nearest)
-        })
+            woken = true;
+            let changed = tokio::time::timeout_at(deadline.into(), self.shared.routes.wake(model));
+            if changed.await.is_err() {
+                return Err(self.refusal(&refused, model, protocol));
+            }
+        }
+    }
+
+    fn refusal(&self, refused: &Refused, model: &str, protocol: Protocol) -> Error {
+        let mut nearest = None;
+        match refused {
+            Refused::Full { .. } => {
+                self.shared.metrics.shed.inc();
+            }
+            Refused::Unknown => nearest = self.shared.routes.nearest(model),
+            _ => {}
+        }
+        respond::refused(refused, model, protocol, nearest)
     }
 
     /// Answers a call: chooses a replica, sends, tries another where nothing was sent.

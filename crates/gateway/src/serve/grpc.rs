@@ -16,7 +16,7 @@ use gantry_oip::{
 use gantry_proto::inference as pb;
 use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 /// The bytes before a message.
 pub(super) const PREFIX: usize = 5;
@@ -66,17 +66,21 @@ impl Worker {
         };
         let mut first = first?;
         let sticky = parts.headers.get(headers::ROUTE);
-        let entered = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
-            Some(Ok(name)) => self.enter(plain_model(name, Protocol::Grpc)?, sticky, Protocol::Grpc, &[])?,
+        let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
+            Some(Ok(name)) => Cow::Borrowed(plain_model(name, Protocol::Grpc)?),
             Some(Err(_)) => return Err(Error::invalid("the header seldon-model is not a model's name")),
             None => {
                 let naming = self.name(&parts, &mut body, &mut first);
                 let Ok(name) = tokio::time::timeout_at(deadline.into(), naming).await else {
                     return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
                 };
-                let name = name?;
-                self.enter(&name, sticky, Protocol::Grpc, &[])?
+                Cow::Owned(name?)
             }
+        };
+        let entered = if infer {
+            self.enter_awake(&name, sticky, Protocol::Grpc, deadline).await?
+        } else {
+            self.enter(&name, sticky, Protocol::Grpc, &[])?
         };
         let call = Call {
             model: Arc::clone(&entered.version.model),

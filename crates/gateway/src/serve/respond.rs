@@ -30,10 +30,10 @@ pub(super) fn refused(refused: &Refused, model: &str, protocol: Protocol, neares
             let hint = nearest.map(|name| format!(": did you mean {name:?}?")).unwrap_or_default();
             Error::new(code, format!("there is no model {shown:?}{hint}"))
         }
-        Refused::NoReplica { reason } if reason.is_empty() => {
+        Refused::NoReplica { reason, .. } if reason.is_empty() => {
             Error::unavailable(format!("model {model} has no replica that serves it yet"), 1)
         }
-        Refused::NoReplica { reason } => {
+        Refused::NoReplica { reason, .. } => {
             Error::unavailable(format!("model {model} is not served: {reason}"), 1)
         }
         Refused::AllOpen { replicas, wait } => {

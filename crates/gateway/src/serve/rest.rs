@@ -82,14 +82,20 @@ impl Worker {
         let limit = self.shared.config.max_body;
         let size = read::announced(&body, limit)?;
         let sticky = parts.headers.get(headers::ROUTE);
-        let entered = self.enter(model, sticky, Protocol::Rest, &[])?;
+        let infer = matches!(ask, Ask::Infer | Ask::Other(_));
+        let deadline = deadline(started, self.shared.config.request_timeout);
+        let entered = if infer {
+            self.enter_awake(model, sticky, Protocol::Rest, deadline).await?
+        } else {
+            self.enter(model, sticky, Protocol::Rest, &[])?
+        };
         let call = Call {
             model: Arc::clone(&entered.version.model),
             sticky: sticky.cloned(),
             protocol: Protocol::Rest,
-            infer: matches!(ask, Ask::Infer | Ask::Other(_)),
+            infer,
             started,
-            deadline: deadline(started, self.shared.config.request_timeout),
+            deadline,
         };
         let payload = if size.is_some_and(|n| n <= read::SMALL) {
             let reading = read::whole(&mut body, limit);

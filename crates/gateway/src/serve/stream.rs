@@ -97,14 +97,15 @@ impl Worker {
             _ => peek_name(&message).ok_or_else(|| Error::invalid("the message is not valid protobuf"))?,
         };
         let sticky = parts.headers.get(headers::ROUTE);
-        let entered = self.enter(name, sticky, Protocol::Grpc, &[])?;
+        let deadline = deadline(started, self.shared.config.request_timeout);
+        let entered = self.enter_awake(name, sticky, Protocol::Grpc, deadline).await?;
         let call = Call {
             model: Arc::clone(&entered.version.model),
             sticky: sticky.cloned(),
             protocol: Protocol::Grpc,
             infer: true,
             started,
-            deadline: deadline(started, self.shared.config.request_timeout),
+            deadline,
         };
         let uri = Uri::from_static("/inference.GRPCInferenceService/ModelInfer");
         debug_assert!(uri.path().starts_with(SERVICE));

@@ -3,7 +3,8 @@
 use crate::support::{FakeLocal, PATIENCE, Running, local_endpoint, nobody, route, until};
 use gantry_gateway::control;
 use gantry_proto::gantry::{
-    Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent, Synced, WatchRoutesRequest,
+    DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
+    Synced, WatchRoutesRequest,
     route_event::Event,
     routing_server::{Routing, RoutingServer},
 };
@@ -27,6 +28,7 @@ type Events = mpsc::Sender<Result<RouteEvent, Status>>;
 struct FakeScheduler {
     watchers: Arc<Mutex<Vec<Events>>>,
     told: Arc<Mutex<Vec<RouteAcknowledgement>>>,
+    asked: Arc<Mutex<Vec<DemandReport>>>,
 }
 
 #[tonic::async_trait]
@@ -52,9 +54,10 @@ impl Routing for FakeScheduler {
 
     async fn report_demand(
         &self,
-        _: Request<gantry_proto::gantry::DemandReport>,
-    ) -> Result<Response<gantry_proto::gantry::DemandResponse>, Status> {
-        Ok(Response::new(gantry_proto::gantry::DemandResponse {}))
+        request: Request<DemandReport>,
+    ) -> Result<Response<DemandResponse>, Status> {
+        self.asked.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(DemandResponse {}))
     }
 }
 
@@ -281,4 +284,27 @@ async fn the_repository_is_the_schedulers() {
     let answer = alone.client().send("POST", "/v2/repository/index", &[], "").await;
     assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "5"));
     assert!(answer.text().contains("the scheduler cannot be reached"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scheduler_is_told_what_is_asked_of_models() {
+    let scheduler = FakeScheduler::default();
+    let (address, stop) = scheduler.start("127.0.0.1:0".parse().unwrap()).await;
+    let running = Running::with_iris(&FakeLocal::new());
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+    let shutdown = CancellationToken::new();
+    let telling = tokio::spawn(control::report_demand(
+        channel,
+        "gateway-1".into(),
+        running.routes.clone(),
+        shutdown.clone(),
+    ));
+    assert_eq!(running.client().send("POST", "/v2/models/iris/infer", &[], "{}").await.status, 200);
+    until("the request is told", || async { !scheduler.asked.lock().unwrap().is_empty() }).await;
+    let report = scheduler.asked.lock().unwrap()[0].clone();
+    assert_eq!(report.subscriber, "gateway-1");
+    assert!(report.models[0].model == "iris" && report.models[0].answered == 1, "{report:?}");
+    shutdown.cancel();
+    telling.await.unwrap();
+    stop.cancel();
 }

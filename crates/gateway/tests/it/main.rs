@@ -11,6 +11,7 @@
 mod attacks;
 mod balancing;
 mod control;
+mod demand;
 mod grpc;
 mod limits;
 mod rest;
