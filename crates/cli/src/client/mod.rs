@@ -8,7 +8,7 @@ mod scheduler;
 mod tls;
 
 pub(crate) use address::Address;
-pub(crate) use figures::{Figures, admin, figures};
+pub(crate) use figures::{Figures, admin, figures, supervised};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
 pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
 pub(crate) use tls::{TlsArgs, agree, lasting_scheduler};

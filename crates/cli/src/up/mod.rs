@@ -18,7 +18,7 @@ mod local;
 pub(crate) mod paths;
 mod record;
 mod screen;
-mod servers;
+pub(crate) mod servers;
 mod sources;
 mod statuses;
 mod usage;

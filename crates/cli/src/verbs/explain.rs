@@ -1,16 +1,21 @@
 //! `gantry explain`: why a model or a server is as it is, the root cause first.
 
+use super::supervised;
 use crate::{
     args::Global,
-    client::Scheduler,
+    client::{self, Address, Scheduler, admin},
     failure::{Exit, Failure},
     output::{Style, Tone, emit, harmless, say},
     reference::{self, Reference, word},
 };
 use clap::ValueEnum;
+use gantry_api::Kind;
 use gantry_proto::gantry::Explanation;
 use serde_json::{Value, json};
+use std::time::Duration;
 
+/// What the processes of a server do is a bonus: nobody waits long for it.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// The reason of an object that has nothing wrong with it.
 const READY: &str = "Ready";
 /// The label of the last line.
@@ -44,7 +49,14 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     let mut missing = false;
     for one in what {
         match scheduler.explain(&one).await {
-            Ok(explanation) => explained.push((one, explanation)),
+            Ok(mut explanation) => {
+                if one.kind == Kind::Server {
+                    let address = Address::parse(&global.admin(), 9003, "--admin")?;
+                    let processes = client::supervised(&mut admin(&address, PATIENCE)).await;
+                    supervised::amend(&mut explanation, &one.name, &processes, supervised::now());
+                }
+                explained.push((one, explanation));
+            }
             Err(failure) if failure.exit == Exit::NotFound => {
                 say(&failure.message);
                 missing = true;

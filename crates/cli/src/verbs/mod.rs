@@ -13,6 +13,7 @@ pub(crate) mod lint;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod status;
+mod supervised;
 pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod wait;

@@ -9,6 +9,7 @@
 //!                                                             └─▶ beside (an agent for each that answers)
 //! ```
 
+mod beside;
 mod identity;
 mod ledger;
 mod plan;
@@ -21,7 +22,8 @@ mod supervisor;
 mod tail;
 mod words;
 
-pub(crate) use recipe::{Place, Recipe};
-pub(crate) use report::Report;
+pub(crate) use beside::agents;
+pub(crate) use recipe::Recipe;
+pub(crate) use report::{ReplicaReport, Report};
 pub(crate) use scaling::follow as follow_scaling;
-pub(crate) use supervisor::{Beside, Replica, Supervisor, Wishes};
+pub(crate) use supervisor::{Supervisor, Wishes};

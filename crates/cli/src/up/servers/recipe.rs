@@ -105,6 +105,12 @@ impl Recipe {
         Ok(Some(Self { replicas: asked.expected_replicas, bounds, ..recipe }))
     }
 
+    /// Whether the server takes both protocols at its one port: nobody tells it a second one.
+    pub(crate) fn one_port(&self) -> bool {
+        let mentions = |text: &String| text.contains("{grpc_port}");
+        self.kind != "mlserver" && !self.command.iter().any(mentions) && !self.env.values().any(mentions)
+    }
+
     /// A number that changes when a replica would have to be started anew.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -254,6 +260,9 @@ mod tests {
         assert_eq!(command, ["mlserver", "start", "/models", "--port", "1"]);
         assert_eq!((env["A"].as_str(), env["B"].as_str()), ("1", "2=x"));
         assert_eq!(env["MLSERVER_HTTP_PORT"], "1");
+        assert!(!recipe.one_port());
+        let plain = server(&[("command", "serve {http_port}"), ("server-type", "oip")]);
+        assert!(Recipe::read(&plain, Path::new("/")).unwrap().unwrap().one_port());
         assert_eq!(Recipe::read(&Server::named("plain", 1), Path::new("/")).unwrap(), None);
     }
 

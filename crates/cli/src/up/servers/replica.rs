@@ -6,8 +6,10 @@ use super::{
     plan::{Key, Millis, Seen},
     recipe::Place,
     report::ReplicaReport,
+    supervisor::Farewell,
     tail::Tail,
 };
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// What is known of a replica.
@@ -42,8 +44,8 @@ pub(super) struct Run {
     pub(super) ready: bool,
     /// Ends what watches it.
     pub(super) over: CancellationToken,
-    /// Ends the agent beside it.
-    pub(super) agent: Option<CancellationToken>,
+    /// The agent beside it, and how it is told to end.
+    pub(super) agent: Option<(Farewell, JoinHandle<()>)>,
 }
 
 impl Slot {

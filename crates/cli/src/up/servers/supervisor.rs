@@ -20,7 +20,10 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 /// How often what replicas say is read.
@@ -29,6 +32,8 @@ const HEAR: Duration = Duration::from_millis(200);
 const PROBE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// How long it may take to say so.
 const PROBE_TIME: Duration = Duration::from_secs(2);
+/// How long the agent of a replica that is stopped may take to move its models elsewhere.
+const LEAVE: Duration = Duration::from_secs(75);
 /// How long everything has to end when we do.
 const GOODBYE: Duration = Duration::from_secs(15);
 
@@ -36,15 +41,34 @@ const GOODBYE: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     pub(crate) server: String,
-    pub(crate) replica: u32,
+    pub(crate) index: u32,
     pub(crate) recipe: Recipe,
     pub(crate) place: Place,
     /// Where the agent may keep what it needs to remember.
     pub(crate) directory: PathBuf,
 }
 
-/// Starts an agent beside a replica; it ends when the token is cancelled.
-pub(crate) type Beside = Arc<dyn Fn(Replica, CancellationToken) + Send + Sync>;
+/// How an agent is told to end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Farewell {
+    /// In good order: models are moved elsewhere first.
+    pub(crate) leave: CancellationToken,
+    /// At once: its server is gone.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Farewell {
+    /// Waits until one of them is said.
+    pub(crate) async fn any(&self) {
+        tokio::select! {
+            () = self.leave.cancelled() => {}
+            () = self.gone.cancelled() => {}
+        }
+    }
+}
+
+/// Starts an agent beside a replica, as a task of its own.
+pub(crate) type Beside = Arc<dyn Fn(Replica, Farewell) -> JoinHandle<()> + Send + Sync>;
 
 /// What is wanted of each server: from its manifest, and how many replicas the scheduler asked for.
 #[derive(Clone, Debug)]
@@ -124,7 +148,9 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// A supervisor that knows the processes of the last run.
     pub(crate) fn new(state_dir: &Path, wishes: &Wishes, beside: Beside, report: Report) -> Self {
-        let (ledger, entries) = Ledger::open(state_dir);
+        // Servers run elsewhere: what they are told about must not depend on where we are.
+        let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
+        let (ledger, entries) = Ledger::open(&state_dir);
         let (sender, news) = mpsc::channel(64);
         let mut supervisor = Self {
             directory: state_dir.join("servers"),
@@ -203,7 +229,7 @@ impl Supervisor {
                         self.start(&key, recipe);
                     }
                 }
-                Action::Stop(key) => self.stop(&key),
+                Action::Stop(key) => self.stop(&key, true),
                 Action::Forget(key) => {
                     self.slots.remove(&key);
                 }
@@ -236,6 +262,7 @@ impl Supervisor {
             tracing::warn!(server = %key.0, replica = key.1, %error, "no place to start it in");
             Place { http_port: 0, grpc_port: 0, metrics_port: 0, models_dir: home.join("models") }
         });
+        let place = if recipe.one_port() { Place { grpc_port: place.http_port, ..place } } else { place };
         let (words, env) = recipe.fill(&key.0, key.1, &place);
         let log = self.log_of(key);
         let mut slot = Slot {
@@ -277,12 +304,11 @@ impl Supervisor {
         let (sender, key_of, waited) = (self.sender.clone(), key.clone(), process.clone());
         let mark = self.mark(key);
         tokio::spawn(async move {
-            let how = match child {
-                Some(mut child) => child.wait().await.map_or_else(|e| e.to_string(), process::how),
-                None => {
-                    process::ended(&waited).await;
-                    "ended; how is not known, since it was started by an earlier run of gantry".into()
-                }
+            let how = if let Some(mut child) = child {
+                child.wait().await.map_or_else(|e| e.to_string(), process::how)
+            } else {
+                process::ended(&waited).await;
+                "ended; how is not known, since it was started by an earlier run of gantry".into()
             };
             process::sweep(waited.pid, &mark);
             let _ = sender.send(News::Ended { key: key_of, run: number, how }).await;
@@ -293,7 +319,8 @@ impl Supervisor {
         slot.phase = Phase::Running(Run { number, process, since: now(), ready: false, over, agent: None });
     }
 
-    fn stop(&mut self, key: &Key) {
+    /// Ends a replica; `gently` lets its models be moved elsewhere first.
+    fn stop(&mut self, key: &Key, gently: bool) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let phase = std::mem::replace(&mut slot.phase, Phase::Stopped);
         let Phase::Running(mut run) = phase else {
@@ -302,12 +329,21 @@ impl Supervisor {
         };
         tracing::info!(server = %key.0, replica = key.1, pid = run.process.pid, "stopping");
         run.over.cancel();
-        if let Some(agent) = run.agent.take() {
-            agent.cancel();
-        }
-        let process = run.process.clone();
+        let (agent, process) = (run.agent.take(), run.process.clone());
         slot.phase = Phase::Stopping(run);
-        tokio::spawn(async move { process::end(&process).await });
+        tokio::spawn(async move {
+            if let Some((farewell, agent)) = agent {
+                if gently {
+                    farewell.leave.cancel();
+                } else {
+                    farewell.gone.cancel();
+                }
+                if tokio::time::timeout(LEAVE, agent).await.is_err() {
+                    farewell.gone.cancel();
+                }
+            }
+            process::end(&process).await;
+        });
     }
 
     fn take(&mut self, news: News) {
@@ -329,19 +365,19 @@ impl Supervisor {
                 tracing::info!(server = %key.0, replica = key.1, "ready");
                 let recipe = self.wanted.borrow().get(&key.0).map(|(recipe, _)| recipe.clone());
                 if let (None, Some(recipe)) = (&run.agent, recipe) {
-                    let token = CancellationToken::new();
-                    run.agent = Some(token.clone());
+                    let farewell = Farewell::default();
                     let directory = self.directory.join(format!("{}-{}", key.0, key.1));
-                    let place = slot.place.clone();
-                    (self.beside)(Replica { server: key.0, replica: key.1, recipe, place, directory }, token);
+                    let replica =
+                        Replica { server: key.0, index: key.1, recipe, place: slot.place.clone(), directory };
+                    run.agent = Some((farewell.clone(), (self.beside)(replica, farewell)));
                 }
             }
             News::Ended { key, how, .. } => {
                 slot.hear(true);
                 let Some(run) = slot.run_mut() else { return };
                 run.over.cancel();
-                if let Some(agent) = run.agent.take() {
-                    agent.cancel();
+                if let Some((farewell, _)) = run.agent.take() {
+                    farewell.gone.cancel();
                 }
                 let ran = now().saturating_sub(run.since);
                 if matches!(slot.phase, Phase::Stopping(_)) {
@@ -370,7 +406,9 @@ impl Supervisor {
     /// Stops every replica and waits until they are gone.
     async fn end(mut self) {
         let keys: Vec<Key> = self.slots.keys().cloned().collect();
-        keys.iter().for_each(|key| self.stop(key));
+        for key in &keys {
+            self.stop(key, false);
+        }
         let gone = async {
             while self.slots.values().any(|s| s.run().is_some()) {
                 let Some(news) = self.news.recv().await else { return };

@@ -14,13 +14,12 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
                 None => return Err("ends with a backslash".into()),
             },
             (_, Some(open)) if letter == open => quote = None,
-            (_, Some(_)) => word.get_or_insert_default().push(letter),
             ('"' | '\'', None) => {
                 quote = Some(letter);
                 word.get_or_insert_default();
             }
             (blank, None) if blank.is_whitespace() => words.extend(word.take()),
-            (_, None) => word.get_or_insert_default().push(letter),
+            _ => word.get_or_insert_default().push(letter),
         }
     }
     if let Some(open) = quote {
