@@ -156,7 +156,7 @@ fn failures_have_the_known_shape_and_our_words() {
             4,
             "Error: rpc error: code = Unavailable desc = no scheduler answers at 127.0.0.1:1",
         ),
-        (&["model", "status", "iris", "--scheduler-host", "a b"], 2, "Error: --scheduler-host"),
+        (&["model", "status", "iris", "--scheduler-host", "a b"], 2, "Error: --scheduler"),
     ] {
         let ours = world.gantry(args);
         assert_eq!((ours.code, ours.stdout.as_str()), (code, ""), "{args:?} {ours:?}");

@@ -277,10 +277,14 @@ impl Supervisor {
         };
         match process::start(&words, &env, &recipe.directory, &log, &self.mark(key)) {
             Ok(mut child) => {
-                let process = child.id().and_then(Identity::of);
-                let Some(process) = process else {
-                    // Gone before it could be looked at; whoever waits for it learns how it ended.
+                let pid = child.id();
+                let Some(process) = pid.and_then(Identity::of) else {
+                    // It ended before it could be looked at.
                     let how = child.try_wait().ok().flatten().map_or("ended at once".into(), process::how);
+                    if let Some(pid) = pid {
+                        process::sweep(pid, &self.mark(key));
+                    }
+                    slot.hear(true);
                     slot.fail(&how, 0, self.chance(key));
                     self.slots.insert(key.clone(), slot);
                     return;
