@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn differences_are_named_by_field() {
-        let now = Model::named("m", "s3://bucket/old?signature=secret");
+        let now = Model::from_proto(&Model::named("m", "s3://bucket/old?signature=secret").to_proto());
         let mut asked = Model::named("m", "s3://bucket/new?signature=secret");
         assert_eq!(differences(&now, &now.clone()), [] as [&str; 0]);
         asked.spec.replicas = Some(3);
