@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A `gantry up` of the test's own.
 struct Up {
@@ -210,4 +210,39 @@ fn a_mistake_in_a_recipe_is_named_with_its_place() {
             .contains("side.yaml:1: metadata.annotations.gantry.dev/command has a ' that is not closed"),
         "{ran:?}"
     );
+}
+
+#[test]
+fn what_a_file_asks_for_is_refused_to_others_until_it_is_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = |file: &str, replicas: u32| {
+        let iris = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/iris");
+        let text = format!(
+            "apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata:\n  name: iris\nspec:\n  storageUri: {}\n  \
+             minReplicas: 1\n  replicas: {replicas}\n",
+            iris.canonicalize().unwrap().display()
+        );
+        write(dir.path(), file, &text);
+    };
+    model("models/a.yaml", 1);
+    let up = Up::start(dir.path());
+    let refused = up.gantry(&["delete", "model/iris"]);
+    let file = dir.path().canonicalize().unwrap().join("models/a.yaml");
+    let words = format!("iris belongs to the file {}: remove it there.", file.display());
+    assert_eq!(refused.code, 6, "{refused:?}");
+    assert_eq!(refused.stderr, format!("{words}\nTo take it over on purpose: gantry adopt model/iris\n"));
+    // From one file to another it stays ours: in the same moment, so that it never goes.
+    std::fs::create_dir(dir.path().join("models/deep")).unwrap();
+    std::fs::rename(dir.path().join("models/a.yaml"), dir.path().join("models/deep/b.yaml")).unwrap();
+    model("models/deep/b.yaml", 2);
+    let begun = Instant::now();
+    while up.gantry(&["get", "model/iris", "-o", "jsonpath={.spec.replicas}"]).ok() != "2\n" {
+        assert!(begun.elapsed() < PATIENCE, "the change was not taken");
+    }
+    let adopted = up.gantry(&["adopt", "model/iris"]).ok();
+    assert!(
+        adopted.starts_with("model/iris adopted from the file ") && adopted.contains("deep/b.yaml"),
+        "{adopted}"
+    );
+    assert_eq!(up.gantry(&["delete", "model/iris", "--wait"]).ok(), "model/iris deleted\n");
 }

@@ -146,7 +146,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
         let mut stranger = sh(dir.path(), "exec sleep 600");
-        let (_, status) = tokio::join!(end(&identity), child.wait());
+        let ((), status) = tokio::join!(end(&identity), child.wait());
         assert_eq!(how(status.unwrap()), "was killed by SIGTERM");
         ended(&worker).await;
         // The number is ours no more: whoever has it, or nobody, is left alone.

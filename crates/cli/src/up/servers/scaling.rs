@@ -1,6 +1,6 @@
 //! Follows the scheduler's requests for more or fewer replicas of a server.
 
-use super::supervisor::Wishes;
+use super::wishes::Wishes;
 use crate::up::calls::Calls;
 use gantry_proto::scheduler::{
     ServerSubscriptionRequest, scheduler_client::SchedulerClient, server_status_response::Type,

@@ -4,14 +4,14 @@ use super::{
     identity::Identity,
     ledger::Ledger,
     plan::{self, Action, Key, Millis},
+    probe::probe,
     process,
     recipe::{Place, Recipe},
     replica::{Phase, Run, Slot},
     report::Report,
     tail::Tail,
+    wishes::{Wanted, Wishes},
 };
-use crate::client::{Address, Connection};
-use gantry_proto::scheduler::ServerNotify;
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
@@ -28,10 +28,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How often what replicas say is read.
 const HEAR: Duration = Duration::from_millis(200);
-/// How often a replica that starts is asked whether it is ready, and one that is ready whether it still is.
-const PROBE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// How long it may take to say so.
-const PROBE_TIME: Duration = Duration::from_secs(2);
 /// How long the agent of a replica that is stopped may take to move its models elsewhere.
 const LEAVE: Duration = Duration::from_secs(75);
 /// How long everything has to end when we do.
@@ -70,63 +66,8 @@ impl Farewell {
 /// Starts an agent beside a replica, as a task of its own.
 pub(crate) type Beside = Arc<dyn Fn(Replica, Farewell) -> JoinHandle<()> + Send + Sync>;
 
-/// What is wanted of each server: from its manifest, and how many replicas the scheduler asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct Wishes(watch::Sender<BTreeMap<String, (Recipe, u32)>>);
-
-impl Wishes {
-    pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(BTreeMap::new()))
-    }
-
-    /// Takes what the manifests say. A server whose manifest says the same as before keeps the size it was scaled to.
-    pub(crate) fn set(&self, recipes: &BTreeMap<String, Recipe>) {
-        self.0.send_if_modified(|wanted| {
-            let next: BTreeMap<_, _> = recipes
-                .iter()
-                .map(|(name, recipe)| {
-                    let kept = wanted
-                        .get(name)
-                        .filter(|(old, _)| old.replicas == recipe.replicas && old.bounds == recipe.bounds);
-                    (name.clone(), (recipe.clone(), kept.map_or(recipe.replicas, |(_, size)| *size)))
-                })
-                .collect();
-            let changed = next != *wanted;
-            *wanted = next;
-            changed
-        });
-    }
-
-    /// Takes a request for another size; says what is announced, if it is a change of a server of ours.
-    pub(crate) fn scale(&self, server: &str, asked: u32) -> Option<(u32, ServerNotify)> {
-        let mut announced = None;
-        self.0.send_if_modified(|wanted| {
-            let Some((recipe, size)) = wanted.get_mut(server) else { return false };
-            let (fewest, most) = recipe.bounds;
-            let next = asked.clamp(fewest, most);
-            if next == *size {
-                return false;
-            }
-            *size = next;
-            announced = Some((
-                next,
-                ServerNotify {
-                    name: server.to_owned(),
-                    expected_replicas: next,
-                    shared: true,
-                    min_replicas: fewest,
-                    max_replicas: most,
-                    ..ServerNotify::default()
-                },
-            ));
-            true
-        });
-        announced
-    }
-}
-
 /// What happened to a run.
-enum News {
+pub(super) enum News {
     Ended { key: Key, run: u64, how: String },
     Ready { key: Key, run: u64, ready: bool },
 }
@@ -136,7 +77,7 @@ pub(crate) struct Supervisor {
     directory: PathBuf,
     ledger: Ledger,
     slots: BTreeMap<Key, Slot>,
-    wanted: watch::Receiver<BTreeMap<String, (Recipe, u32)>>,
+    wanted: watch::Receiver<Wanted>,
     beside: Beside,
     report: Report,
     runs: u64,
@@ -156,7 +97,7 @@ impl Supervisor {
             directory: state_dir.join("servers"),
             ledger,
             slots: BTreeMap::new(),
-            wanted: wishes.0.subscribe(),
+            wanted: wishes.subscribe(),
             beside,
             report,
             runs: 0,
@@ -453,28 +394,4 @@ fn free_place(models_dir: PathBuf) -> std::io::Result<Place> {
     let [http_port, grpc_port, metrics_port] =
         held.each_ref().map(|l| l.local_addr().map_or(0, |a| a.port()));
     Ok(Place { http_port, grpc_port, metrics_port, models_dir })
-}
-
-/// Asks a replica whether it is ready, until its run is over, and tells when that changes.
-async fn probe(key: Key, run: u64, port: u16, news: mpsc::Sender<News>, over: CancellationToken) {
-    let Ok(address) = Address::parse(&format!("127.0.0.1:{port}"), port, "") else { return };
-    let mut connection = Connection::new(address, PROBE_TIME);
-    let mut was = false;
-    let asking = async {
-        loop {
-            let answer = connection.get("/v2/health/ready").await;
-            let ready = answer.is_ok_and(|a| a.status().is_success());
-            if ready != was {
-                was = ready;
-                if news.send(News::Ready { key: key.clone(), run, ready }).await.is_err() {
-                    return;
-                }
-            }
-            tokio::time::sleep(if ready { PROBE.1 } else { PROBE.0 }).await;
-        }
-    };
-    tokio::select! {
-        () = asking => {}
-        () = over.cancelled() => {}
-    }
 }
