@@ -94,7 +94,7 @@ pub(super) fn place(
         if server.replicas.is_empty() || server.is_leaving() || !admits(needs, name, server) {
             continue;
         }
-        let mut fits: Vec<Fit> = Vec::new();
+        let mut fits: Vec<Fit> = Vec::with_capacity(server.replicas.len());
         for (&number, replica) in &server.replicas {
             let holds = match version.status(name, number) {
                 Some(status) if status.state.is_wanted() && !replica.draining => true,
