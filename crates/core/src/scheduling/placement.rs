@@ -88,7 +88,7 @@ pub(super) fn place(
     let needs = &version.definition.needs;
     let demand = version.demand();
     let wanted = version.wanted();
-    let floor = version.definition.scaling.min;
+    let floor = version.floor();
     let mut best: Option<(Score<'_>, &Arc<str>, Vec<Fit>)> = None;
     for (name, server) in servers {
         if server.replicas.is_empty() || server.is_leaving() || !admits(needs, name, server) {

@@ -23,8 +23,11 @@ impl State {
         fx: &mut Effects,
     ) {
         let server = self.servers.entry(id.server.clone()).or_default();
-        if server.expected.is_none() {
-            server.shared |= shared;
+        // An announcement may leave it out: agents always say whether they take any model.
+        server.joined_shared |= shared;
+        if shared && !server.shared {
+            server.shared = true;
+            fx.store_servers.insert(id.server.clone());
         }
         server.since = now;
         let replica = Replica {
