@@ -177,7 +177,8 @@ impl State {
             // Without a connection it cannot be told what follows. It says what it holds when it joins again.
             return;
         }
-        let unloaded = event == ReplicaEvent::Unloaded;
+        // Also what could not be loaded leaves room: what was promised to it.
+        let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
@@ -185,7 +186,7 @@ impl State {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }
-        if freed || (unloaded && known) {
+        if freed || (leaves_room && known) {
             self.retry_waiting(&id.server, false, now, fx);
         }
         if draining {

@@ -413,3 +413,17 @@ fn what_agents_say_of_sharing_counts() {
     world.quiesce();
     assert_eq!(world.summary("m").state, ModelState::Available);
 }
+
+#[test]
+fn what_could_not_be_loaded_leaves_its_room_to_others() {
+    let mut world = World::new();
+    world.join(&id("s", 0), 15);
+    world.load(definition("a", 1, 1)).unwrap();
+    world.load(definition("b", 1, 1)).unwrap();
+    assert_eq!(world.summary("b").code, Some(Reason::NoMemory));
+    world.work(&id("s", 0), Luck::Bad);
+    assert_eq!(states(&world, "b"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    world.quiesce();
+    world.wait(2_000);
+    assert_eq!(world.summary("a").code, Some(Reason::NoMemory), "now it has to wait");
+}
