@@ -395,3 +395,35 @@ fn what_the_runtime_takes_counts_from_then_on() {
         "2 replicas are wanted, server s can take 1: needs 40 B, most free is 35 B on s-1"
     );
 }
+
+#[test]
+fn what_agents_say_of_sharing_counts() {
+    let mut world = World::new();
+    let unsaid = |replicas| Command::ExpectServer {
+        name: "s".into(),
+        expected: Expectation { replicas, min: 0, max: 0, generation: None },
+        shared: false,
+        namespace: None,
+        by: Manager::Cli,
+    };
+    world.apply(unsaid(1)).unwrap();
+    world.join(&id("s", 0), 100);
+    world.apply(unsaid(2)).unwrap();
+    world.load(definition("m", 1, 1)).unwrap();
+    world.quiesce();
+    assert_eq!(world.summary("m").state, ModelState::Available);
+}
+
+#[test]
+fn what_could_not_be_loaded_leaves_its_room_to_others() {
+    let mut world = World::new();
+    world.join(&id("s", 0), 15);
+    world.load(definition("a", 1, 1)).unwrap();
+    world.load(definition("b", 1, 1)).unwrap();
+    assert_eq!(world.summary("b").code, Some(Reason::NoMemory));
+    world.work(&id("s", 0), Luck::Bad);
+    assert_eq!(states(&world, "b"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    world.quiesce();
+    world.wait(2_000);
+    assert_eq!(world.summary("a").code, Some(Reason::NoMemory), "now it has to wait");
+}
