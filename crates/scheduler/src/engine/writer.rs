@@ -129,15 +129,24 @@ impl Writer {
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
         let stored = self.persist();
-        if let Err(error) = stored
-            && has_lasting
-        {
-            self.take_back(&mut turn, &error);
-        } else if has_lasting {
-            self.state.keep();
-            let metrics = &self.metrics;
-            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
-        }
+        let answer = match stored {
+            Err(error) if has_lasting => Err(self.take_back(&mut turn, &error)),
+            _ => {
+                self.state.keep();
+                Ok(())
+            }
+        };
+        // Whoever is answered and asks at once sees what was changed: published first.
+        self.publisher.publish(&self.state, &turn.effects);
+        let metrics = &self.metrics;
+        let refused = answer.is_err();
+        turn.answer(&answer, |at| {
+            if refused {
+                metrics.refused("not_stored");
+            } else {
+                metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
+            }
+        });
         for reply in turn.joined {
             // Also when its name could not be stored: a full disk is no reason to route nothing.
             let _ = reply.send(Ok(()));
@@ -253,7 +262,7 @@ impl Writer {
     }
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
         self.state.undo();
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
@@ -265,12 +274,7 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored {
-            reason: error.to_string(),
-            full: matches!(error, StoreError::Full { .. }),
-        };
-        let metrics = &self.metrics;
-        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
@@ -315,9 +319,8 @@ impl Writer {
         }
     }
 
-    /// Publishes what changed, then lets everybody know whom it concerns.
+    /// Lets everybody know whom it concerns.
     fn tell(&mut self, effects: Effects) {
-        self.publisher.publish(&self.state, &effects);
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }
