@@ -14,6 +14,9 @@ impl Desk<'_> {
     /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
     pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
         let latest_serves = model.latest().is_some_and(Version::serves_enough);
+        if latest_serves {
+            self.supersede(model);
+        }
         let (deleted, count) = (model.deleted, model.versions.len());
         let home = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
@@ -33,6 +36,15 @@ impl Desk<'_> {
         self.prune(model);
         self.publish_route(model);
         self.arm(model);
+    }
+
+    /// The latest version serves: older ones never come back, whatever becomes of it.
+    fn supersede(&mut self, model: &mut Model) {
+        let older = model.versions.len().saturating_sub(1);
+        for version in model.versions.iter_mut().take(older).filter(|v| v.served) {
+            version.served = false;
+            self.fx.store_models.insert(self.name.clone());
+        }
     }
 
     /// Clears the way for another try where loading or unloading failed.
