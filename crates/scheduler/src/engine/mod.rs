@@ -78,6 +78,8 @@ pub(crate) enum Message {
         outbox: Arc<Outbox<VecDeque<Order>>>,
         line: Line,
         command: Command,
+        /// Answered when it is known to everybody.
+        reply: Reply<()>,
     },
     AgentLeft {
         id: ReplicaId,
@@ -149,9 +151,12 @@ impl Handle {
 
     /// Sends a message from where nobody can wait. A full queue is waited for in a task of its own.
     pub(crate) fn send_later(&self, message: Message) {
-        if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message) {
+        if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message)
+            // There is none when the process ends.
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let sender = self.sender.clone();
-            tokio::spawn(async move { sender.send(message).await.is_ok() });
+            runtime.spawn(async move { sender.send(message).await.is_ok() });
         }
     }
 

@@ -75,8 +75,10 @@ impl Peers {
             return None;
         }
         self.agents.remove(id);
-        // Nobody is left to be drained: whoever waits is told that the scheduler cannot say.
-        self.drains.remove(id);
+        // Nobody is left to be drained.
+        for reply in self.drains.remove(id).into_iter().flatten() {
+            let _ = reply.send(Ok(false));
+        }
         Some(if self.leaving.remove(id) { Farewell::Goodbye } else { Farewell::Silence })
     }
 

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 /// How many changes beyond twice the number of models may wait for a gateway before it starts again.
 const ROUTE_SLACK: usize = 4096;
+/// How long a disk that failed is left alone when nobody waits for it.
+const DISK_REST: Duration = Duration::from_secs(1);
 /// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
 /// clock may jump.
 const LONGEST_STEP: Duration = Duration::from_secs(2);
@@ -44,8 +46,8 @@ pub(super) struct Writer {
     stale: Stale,
     /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
     held_back: Vec<Order>,
-    /// Whether the last write failed: it is said once.
-    disk_fails: bool,
+    /// When the last write failed, if it did: that is said once.
+    disk_fails: Option<Instant>,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
     missing: BTreeSet<ReplicaId>,
     started: Instant,
@@ -83,7 +85,7 @@ impl Writer {
             told_time: Instant::now(),
             stale: Stale::default(),
             held_back: Vec::new(),
-            disk_fails: false,
+            disk_fails: None,
             missing: known_replicas(&state),
             started: Instant::now(),
             state,
@@ -128,7 +130,7 @@ impl Writer {
         self.settle(&mut turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let stored = self.persist();
+        let stored = self.persist(has_lasting);
         let answer = match stored {
             Err(error) if has_lasting => Err(self.take_back(&mut turn, &error)),
             _ => {
@@ -136,8 +138,9 @@ impl Writer {
                 Ok(())
             }
         };
-        // Whoever is answered and asks at once sees what was changed: published first.
+        // Whoever is answered and asks at once sees what was changed, and it is not news any more.
         self.publisher.publish(&self.state, &turn.effects);
+        self.tell(std::mem::take(&mut turn.effects));
         let metrics = &self.metrics;
         let refused = answer.is_err();
         turn.answer(&answer, |at| {
@@ -151,7 +154,6 @@ impl Writer {
             // Also when its name could not be stored: a full disk is no reason to route nothing.
             let _ = reply.send(Ok(()));
         }
-        self.tell(turn.effects);
         for question in questions {
             question(&self.state);
         }
@@ -172,7 +174,8 @@ impl Writer {
                     self.pass(command, turn);
                 }
             }
-            Message::AgentJoined { id, connection, outbox, line, command } => {
+            Message::AgentJoined { id, connection, outbox, line, command, reply } => {
+                turn.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
                 // What it holds and should not is decided anew.
@@ -278,8 +281,10 @@ impl Writer {
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
-    fn persist(&mut self) -> Result<(), StoreError> {
-        if self.stale.is_empty() {
+    fn persist(&mut self, is_waited_for: bool) -> Result<(), StoreError> {
+        // A disk that fails is not asked at every report: each time costs a look at the whole file.
+        let rests = self.disk_fails.is_some_and(|at| at.elapsed() < DISK_REST) && !is_waited_for;
+        if self.stale.is_empty() || rests {
             return Ok(());
         }
         let state = &self.state;
@@ -305,13 +310,13 @@ impl Writer {
         match committed {
             Ok(()) => {
                 self.stale = Stale::default();
-                if std::mem::take(&mut self.disk_fails) {
+                if self.disk_fails.take().is_some() {
                     tracing::info!("the disk takes changes again");
                 }
                 Ok(())
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.disk_fails, true) {
+                if self.disk_fails.replace(Instant::now()).is_none() {
                     tracing::error!(%error, "changes cannot be stored and are refused; what serves goes on");
                 }
                 Err(error)
