@@ -307,15 +307,21 @@ impl Desk<'_> {
                 }
                 if !version.any(|s| s == ReplicaState::LoadFailed) {
                     version.attempts = 0;
+                    version.last_failure = None;
                     version.retry_at = None;
                     version.avoid.clear();
                 }
             }
-            (ReplicaEvent::LoadFailed { reason }, ReplicaState::Loading) => {
+            // Also what was loaded may turn out not to be: then it leaves the route at once.
+            (ReplicaEvent::LoadFailed { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, false);
             }
-            (ReplicaEvent::LoadFailedMemory { reason }, ReplicaState::Loading) => {
+            (ReplicaEvent::LoadFailedMemory { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, true);
             }
@@ -335,9 +341,11 @@ impl Desk<'_> {
         version.attempts = version.attempts.saturating_add(1);
         let due = self.passed.saturating_add(self.backoff(version.attempts));
         version.retry_at = Some(version.retry_at.map_or(due, |known| known.max(due)));
-        if let Some(status) = version.status_mut(server, index) {
-            status.no_memory = no_memory;
-        }
+        let Some(status) = version.status_mut(server, index) else { return };
+        status.no_memory = no_memory;
+        let loading = status.state == ReplicaState::LoadFailed;
+        let failure = loading.then(|| format!("{server}-{index}: {}", status.reason));
+        version.last_failure = failure.or_else(|| version.last_failure.take());
     }
 
     /// Every gateway has followed up to here. Returns whether anything changed.

@@ -446,3 +446,20 @@ fn an_older_version_helps_until_it_is_superseded_and_never_after() {
     assert_eq!(world.routed("m"), [2], "it had taken over");
     assert_eq!(world.routed_to("m"), ["s-0"]);
 }
+
+#[test]
+fn what_turns_out_not_to_be_loaded_leaves_the_route() {
+    let mut world = served();
+    let s = id("s", 0);
+    world.agents.get_mut(&s).unwrap().loaded.clear();
+    let event = ReplicaEvent::LoadFailed { reason: "it crashed".into() };
+    let report =
+        Command::ReplicaReported { id: s.clone(), model: "m".into(), version: 1, event, memory_free: 100 };
+    assert!(world.apply(report).unwrap().routes.contains("m"));
+    assert!(world.routed_to("m").is_empty());
+    assert_eq!(world.summary("m").reason, "s-0: it crashed");
+    world.wait(1_500);
+    assert_eq!(world.summary("m").reason, "tried again after s-0: it crashed");
+    world.quiesce();
+    assert_eq!((world.summary("m").state, world.summary("m").reason.as_str()), (ModelState::Available, ""));
+}
