@@ -96,6 +96,7 @@ fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
     world.silence(&s);
     assert_eq!(states(&world, "n"), [("s-0".to_owned(), ReplicaState::LoadRequested)]);
     world.agents.get_mut(&s).unwrap().loaded.clear();
+    world.forget(&s, None);
     let effects = world.announce(&s);
     let loads: Vec<&str> = effects.orders.iter().filter(|o| o.load.is_some()).map(|o| &*o.model).collect();
     assert_eq!(loads, ["m", "n"]);
@@ -450,16 +451,30 @@ fn an_older_version_helps_until_it_is_superseded_and_never_after() {
 #[test]
 fn what_turns_out_not_to_be_loaded_leaves_the_route() {
     let mut world = served();
-    let s = id("s", 0);
-    world.agents.get_mut(&s).unwrap().loaded.clear();
-    let event = ReplicaEvent::LoadFailed { reason: "it crashed".into() };
-    let report =
-        Command::ReplicaReported { id: s.clone(), model: "m".into(), version: 1, event, memory_free: 100 };
-    assert!(world.apply(report).unwrap().routes.contains("m"));
+    world.crash(&id("s", 0));
     assert!(world.routed_to("m").is_empty());
     assert_eq!(world.summary("m").reason, "s-0: it crashed");
     world.wait(1_500);
     assert_eq!(world.summary("m").reason, "tried again after s-0: it crashed");
     world.quiesce();
     assert_eq!((world.summary("m").state, world.summary("m").reason.as_str()), (ModelState::Available, ""));
+}
+
+#[test]
+fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
+    let mut world = served();
+    let (s, t) = (id("s", 0), id("t", 0));
+    world.join(&t, 100);
+    world.silence(&s);
+    world.wait(11_000);
+    world.work(&t, Luck::Good);
+    let effects = world.announce(&s);
+    assert!(effects.orders.is_empty(), "a gateway may not know yet that it moved");
+    world.follow(0, 9);
+    assert!(world.agents[&s].orders.is_empty());
+    world.follow_routes();
+    assert_eq!(world.agents[&s].orders.len(), 1);
+    world.quiesce();
+    assert!(world.agents[&s].loaded.is_empty());
+    assert_eq!(world.routed_to("m"), ["t-0"]);
 }
