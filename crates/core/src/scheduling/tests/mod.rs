@@ -61,13 +61,16 @@ fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
     }
 }
 
+/// Replicas, and the version that each serves.
+type Places = BTreeSet<(ReplicaId, u32)>;
+
 /// Agents that do what they are told, and gateways that follow: the world around a [`State`].
 struct World {
     state: State,
     agents: BTreeMap<ReplicaId, Agent>,
     now: Millis,
     /// Every route that gateways were told, by its number; and up to which one they have nothing under way any more.
-    told: BTreeMap<Arc<str>, BTreeMap<u64, BTreeSet<(ReplicaId, u32)>>>,
+    told: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
     drained: u64,
 }
 
@@ -147,7 +150,9 @@ impl World {
     fn forget(&mut self, id: &ReplicaId, model: Option<&str>) {
         for (name, routes) in &mut self.told {
             if model.is_none_or(|m| m == &**name) {
-                routes.values_mut().for_each(|places| places.retain(|(place, _)| place != id));
+                for places in routes.values_mut() {
+                    places.retain(|(place, _)| place != id);
+                }
             }
         }
     }
