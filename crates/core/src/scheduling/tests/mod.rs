@@ -2,6 +2,7 @@
 
 mod explain;
 mod faults;
+mod garbage;
 mod histories;
 mod lifecycle;
 mod ownership;
