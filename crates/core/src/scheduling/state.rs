@@ -13,6 +13,7 @@ use super::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound::Included,
     sync::Arc,
 };
 
@@ -132,14 +133,13 @@ impl State {
         fx: &mut Effects,
         work: impl FnOnce(&mut Desk<'_>, &mut Model) -> R,
     ) -> Option<R> {
-        let (name, _) = self.models.get_key_value(name)?;
-        let name = name.clone();
-        let model = self.models.get_mut(&name)?;
+        // The map's own copy of the name is what is kept everywhere: one for each model, whoever said it.
+        let (name, model) = self.models.range_mut::<str, _>((Included(name), Included(name))).next()?;
         if let Some(journal) = &mut self.journal {
-            journal.remember(&name, Some(&*model));
+            journal.remember(name, Some(&*model));
         }
         let mut desk = Desk {
-            name: &name,
+            name,
             servers: &mut self.servers,
             index: &mut self.index,
             policy: &self.policy,
