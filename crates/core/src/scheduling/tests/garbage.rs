@@ -98,7 +98,7 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(few())]
 
     #[test]
     fn nothing_panics(

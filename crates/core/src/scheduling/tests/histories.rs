@@ -178,7 +178,7 @@ fn recover(world: &mut World) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(few())]
 
     /// Whatever happens in whatever order, the invariants hold at each step; and when the world comes to rest with
     /// room for everybody, every model is what was asked for last.

@@ -62,6 +62,12 @@ fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
     }
 }
 
+/// Half as many cases as usual, because each is long; `PROPTEST_CASES=20000` looks longer.
+fn few() -> proptest::prelude::ProptestConfig {
+    let usual = proptest::prelude::ProptestConfig::default();
+    proptest::prelude::ProptestConfig { cases: usual.cases / 2, failure_persistence: None, ..usual }
+}
+
 /// Replicas, and the version that each serves.
 type Places = BTreeSet<(ReplicaId, u32)>;
 
