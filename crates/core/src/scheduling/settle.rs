@@ -97,7 +97,7 @@ impl Desk<'_> {
                     }
                     let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;
                     let mut placed = 0;
-                    self.fx.orders.reserve(missing);
+                    self.fx.orders.reserve(missing.min(replicas.len()));
                     for index in replicas {
                         if placed < missing && !version.replicas.contains_key(&index) {
                             self.order_load(version, &server, index);
