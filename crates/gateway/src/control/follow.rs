@@ -117,17 +117,20 @@ impl Progress {
         if matches!(event.event, Some(Event::Reset(_))) {
             self.synced = false;
         }
-        self.synced |= matches!(event.event, Some(Event::Synced(_)));
+        // What a new beginning takes away may have been taken away by any change since the last word.
+        let is_beginning = matches!(event.event, Some(Event::Synced(_)));
+        let key = if is_beginning { 0 } else { sequence };
+        self.synced |= is_beginning;
         let removed = routes.apply(event);
         // Until Synced nothing is applied, and the numbers before it are those of old changes.
         if self.synced {
             self.applied = sequence;
         }
         if !removed.is_drained() {
-            *self.open.entry(sequence).or_default() += 1;
+            *self.open.entry(key).or_default() += 1;
             self.draining.push(Box::pin(async move {
                 removed.drained().await;
-                (epoch, sequence)
+                (epoch, key)
             }));
         }
     }
@@ -206,5 +209,39 @@ impl Telling {
         self.busy = None;
         self.tell(self.wanted);
         told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_proto::gantry::{Endpoint, Reset, Route, RouteVersion, Synced};
+
+    fn event(sequence: u64, event: Event) -> RouteEvent {
+        RouteEvent { epoch: 1, sequence, event: Some(event) }
+    }
+
+    fn route() -> Event {
+        let endpoints = vec![Endpoint { server: "a".into(), host: "h".into(), ..Endpoint::default() }];
+        let versions = vec![RouteVersion { version: 1, weight: 1, endpoints }];
+        Event::Upsert(Route { model: "m".into(), versions, ..Route::default() })
+    }
+
+    #[tokio::test]
+    async fn what_a_new_beginning_takes_away_holds_up_everything_before_it() {
+        let (routes, mut progress) = (Routes::default(), Progress::default());
+        for (sequence, what) in [(0, Event::Reset(Reset {})), (3, route()), (3, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, what));
+        }
+        assert_eq!(progress.acknowledgement(), Some((1, 3, 3)));
+        let request = routes.visit("m", 0).unwrap();
+        // Change 5 took the model away while nobody heard it; when we hear again, change 7 is the last.
+        for (sequence, what) in [(0, Event::Reset(Reset {})), (7, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, what));
+        }
+        assert_eq!(progress.acknowledgement(), Some((1, 7, 0)));
+        drop(request);
+        progress.drain().await;
+        assert_eq!(progress.acknowledgement(), Some((1, 7, 7)));
     }
 }
