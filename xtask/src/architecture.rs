@@ -89,15 +89,6 @@ const ARROWS: &[Arrow] = &[
 /// Files that may contain `unsafe`, and why.
 const UNSAFE: &[(&str, &str)] = &[
     (
-<<<<<<< HEAD
-        "crates/oip/tests/it/allocations.rs",
-        "counts allocations: the trait of a global allocator cannot be implemented without it",
-    ),
-    (
-        "crates/sim/src/entropy.rs",
-        "takes the place of libc's getrandom: a C function cannot be defined without it",
-    ),
-=======
         "crates/core/examples/schedule.rs",
         "counts allocations: the trait of a global allocator cannot be implemented without it",
     ),
@@ -105,7 +96,10 @@ const UNSAFE: &[(&str, &str)] = &[
         "crates/oip/tests/it/allocations.rs",
         "counts allocations: the trait of a global allocator cannot be implemented without it",
     ),
->>>>>>> w/core
+    (
+        "crates/sim/src/entropy.rs",
+        "takes the place of libc's getrandom: a C function cannot be defined without it",
+    ),
 ];
 
 /// Dependencies that would need more than a Rust toolchain, or a second TLS stack.

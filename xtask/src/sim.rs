@@ -7,9 +7,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let mut command = metadata::cargo();
     command.args(["run", "--quiet", "--release", "--package", "gantry-sim"]);
     if arguments.iter().any(|word| word.starts_with("--mutant")) {
-        // In a directory of its own: the parts are compiled with other features than anywhere else.
-        let target = metadata::root().join("target/mutants");
-        command.args(["--features", "mutants", "--target-dir"]).arg(target);
+        command.args(["--features", "mutants"]);
     }
     Ok(command.arg("--").args(arguments).status()?.success())
 }

@@ -7,12 +7,14 @@ use super::{
     model::{Model, ReplicaState, Version},
     placement::{Placement, place},
 };
+use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 impl Desk<'_> {
     /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
     pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
-        let latest_serves = model.latest().is_some_and(Version::serves_enough);
+        let latest_serves = !mutant::is("keeps_old_versions")
+            && (mutant::is("drops_old_versions_early") || model.latest().is_some_and(Version::serves_enough));
         let (deleted, count) = (model.deleted, model.versions.len());
         let home = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
@@ -37,7 +39,7 @@ impl Desk<'_> {
     /// Clears the way for another try where loading or unloading failed.
     fn retry(&mut self, version: &mut Version, again: bool) {
         let failed = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::UnloadFailed);
-        if !version.any(failed) {
+        if !version.any(failed) || mutant::is("never_tries_again") {
             return;
         }
         if !again && version.retry_at.is_some_and(|due| due > self.passed) {
@@ -61,7 +63,9 @@ impl Desk<'_> {
         self.stay_again(version);
         self.leave_what_goes(version);
         let wanted = version.wanted();
-        if wanted == 0 || version.count(ReplicaState::is_wanted) > wanted {
+        let excess =
+            version.count(ReplicaState::is_wanted) > wanted + u32::from(mutant::is("keeps_one_too_many"));
+        if wanted == 0 || excess {
             self.retire(version, wanted);
         }
         let have = version.count(ReplicaState::is_wanted);
@@ -85,7 +89,7 @@ impl Desk<'_> {
                     let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;
                     let fresh: Vec<u32> =
                         replicas.into_iter().filter(|i| !version.replicas.contains_key(i)).collect();
-                    waits = fresh.len() < missing;
+                    waits = fresh.len() < missing && !mutant::is("is_content_with_fewer_replicas");
                     for index in fresh.into_iter().take(missing) {
                         self.order_load(version, &server, index);
                     }

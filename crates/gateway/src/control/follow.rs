@@ -2,6 +2,7 @@
 
 use crate::Routes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use gantry_core::mutant;
 use gantry_proto::gantry::{
     RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
 };
@@ -119,14 +120,17 @@ impl Progress {
         }
         // What a new beginning takes away may have been taken away by any change since the last word.
         let is_beginning = matches!(event.event, Some(Event::Synced(_)));
-        let key = if is_beginning { 0 } else { sequence };
+        let key = if is_beginning && !mutant::is("drains_by_the_last_number") { 0 } else { sequence };
         self.synced |= is_beginning;
         let removed = routes.apply(event);
         // Until Synced nothing is applied, and the numbers before it are those of old changes.
+        if mutant::is("acknowledges_before_all_is_there") {
+            self.synced = true;
+        }
         if self.synced {
             self.applied = sequence;
         }
-        if !removed.is_drained() {
+        if !removed.is_drained() && !mutant::is("does_not_wait_for_requests") {
             *self.open.entry(key).or_default() += 1;
             self.draining.push(Box::pin(async move {
                 removed.drained().await;

@@ -6,6 +6,7 @@ use super::{
     turn::Turn,
 };
 use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
+use gantry_core::mutant;
 use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
@@ -120,6 +121,7 @@ impl Writer {
         let stored = self.persist();
         if let Err(error) = stored
             && has_lasting
+            && !mutant::is("acknowledges_what_is_not_stored")
         {
             self.take_back(&mut turn, &error);
         } else if has_lasting {
@@ -235,7 +237,9 @@ impl Writer {
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
     fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
-        self.state.undo();
+        if !mutant::is("does_not_take_back") {
+            self.state.undo();
+        }
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
         self.wake_at = Some(0);
@@ -315,7 +319,9 @@ impl Writer {
         }
         let servers: BTreeSet<_> =
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
-        self.models.tell(&effects.models);
+        if !mutant::is("leaves_subscribers_in_the_dark") {
+            self.models.tell(&effects.models);
+        }
         self.servers.tell(&servers);
     }
 

@@ -95,6 +95,8 @@ pub(crate) async fn run(plan: Plan) -> Outcome {
     let log = crate::log::Log::new(trace.clone(), disk_may_fail);
     // One process runs one world: there is no other subscriber.
     let _ = tracing::subscriber::set_global_default(log);
+    let panicked = trace.clone();
+    std::panic::set_hook(Box::new(move |panic| panicked.violate("no_panics", panic.to_string())));
     let mut world = World::new(plan, trace.clone());
     world.live().await;
     if trace.violation().is_none() {
@@ -112,6 +114,7 @@ impl World {
         let (facts, net, disk, clock) =
             (Facts::default(), Net::new(plan.seed), Disk::new(), WallClock::new());
         let calm = plan.is_calm();
+        facts.lock().dies = plan.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
         let mut replicas = BTreeMap::new();
         for server in &plan.servers {
             for index in 0..server.replicas {
