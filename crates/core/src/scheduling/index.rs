@@ -32,7 +32,7 @@ impl Shape {
             requirements: needs.requirements.clone(),
             explainer: needs.explainer,
             wanted: version.wanted(),
-            floor: version.definition.scaling.min,
+            floor: version.floor(),
             home: version.server.clone(),
             held: version.replicas.keys().copied().collect(),
         }

@@ -24,8 +24,11 @@ impl State {
         fx: &mut Effects,
     ) {
         let server = self.servers.entry(id.server.clone()).or_default();
-        if server.expected.is_none() {
-            server.shared |= shared;
+        // An announcement may leave it out: agents always say whether they take any model.
+        server.joined_shared |= shared;
+        if shared && !server.shared {
+            server.shared = true;
+            fx.store_servers.insert(id.server.clone());
         }
         server.since = now;
         let replica = Replica {
@@ -345,11 +348,16 @@ impl Desk<'_> {
     fn routes_settled(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
         let mut changed = false;
         for version in &mut model.versions {
-            let settled: Vec<(Arc<str>, u32, ReplicaState, u64)> = version
-                .places()
-                .filter(|(_, _, s)| s.awaits != 0)
-                .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits))
-                .collect();
+            if version.statuses().all(|s| s.awaits == 0) {
+                continue;
+            }
+            let mut settled = Vec::with_capacity(version.replicas.len() + version.leaving.len());
+            settled.extend(
+                version
+                    .places()
+                    .filter(|(_, _, s)| s.awaits != 0)
+                    .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits)),
+            );
             for (server, index, state, awaits) in settled {
                 match state {
                     ReplicaState::Loaded if awaits <= applied || mutant::is("is_available_at_once") => {

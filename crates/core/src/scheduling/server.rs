@@ -97,6 +97,8 @@ pub struct Server {
     pub namespace: Option<String>,
     /// Whether models that do not name it may be placed on it.
     pub shared: bool,
+    /// Whether its replicas say so.
+    pub(super) joined_shared: bool,
     /// Who manages it; nobody when its replicas joined unannounced.
     pub manager: Option<Manager>,
     /// How many replicas it was last asked to have; `None` when what was announced is right.
@@ -105,6 +107,8 @@ pub struct Server {
     pub replicas: BTreeMap<u32, Replica>,
     /// When it last changed.
     pub since: Millis,
+    /// When it was last asked to have more replicas, in time that passed.
+    pub(super) asked_at: Millis,
     /// When to look whether it has too many replicas, in time that passed.
     pub(super) due: Option<Millis>,
     /// How often its models could have been packed.

@@ -87,12 +87,15 @@ impl Desk<'_> {
                         self.leave_what_goes(version);
                     }
                     let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;
-                    let fresh: Vec<u32> =
-                        replicas.into_iter().filter(|i| !version.replicas.contains_key(i)).collect();
-                    waits = fresh.len() < missing && !mutant::is("is_content_with_fewer_replicas");
-                    for index in fresh.into_iter().take(missing) {
-                        self.order_load(version, &server, index);
+                    let mut placed = 0;
+                    self.fx.orders.reserve(missing);
+                    for index in replicas {
+                        if placed < missing && !version.replicas.contains_key(&index) {
+                            self.order_load(version, &server, index);
+                            placed += 1;
+                        }
                     }
+                    waits = placed < missing && !mutant::is("is_content_with_fewer_replicas");
                     if short.is_some() {
                         self.ask_for_replicas(version);
                     }

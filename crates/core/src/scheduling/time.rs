@@ -26,8 +26,8 @@ impl State {
     pub(super) fn tick(&mut self, now: Millis, fx: &mut Effects) {
         // What is due again by the time that it is done is for the next tick: this one comes to an end.
         let later = Bound::Excluded((self.clock.passed.saturating_add(1), Timer::Model("".into())));
-        let due: Vec<Timer> =
-            self.index.timers.range((Bound::Unbounded, later)).map(|(_, timer)| timer.clone()).collect();
+        let due = self.index.timers.range((Bound::Unbounded, later)).take(self.policy.batch.max(1));
+        let due: Vec<Timer> = due.map(|(_, timer)| timer.clone()).collect();
         for timer in due {
             match timer {
                 Timer::Model(name) => self.model_due(&name, now, fx),

@@ -181,6 +181,10 @@ impl World {
         for step in world.plan.steps.clone() {
             world.add(step.at, Event::Step(step.action));
         }
+        // Servers are announced before their replicas join, as an operator does.
+        for (server, index) in world.replicas.keys().cloned().collect::<Vec<_>>() {
+            world.add(50, Event::ReplicaBack(server, index));
+        }
         world.add(world.plan.length, Event::End);
         world.add(LOOK, Event::Look);
         world
@@ -197,7 +201,13 @@ impl World {
 
     /// Lets things happen until the plan's time is over.
     async fn live(&mut self) {
-        self.everything_starts();
+        self.scheduler_starts();
+        for index in self.gateways.keys().copied().collect::<Vec<_>>() {
+            self.gateway_starts(index);
+        }
+        for server in self.plan.servers.clone() {
+            tokio::spawn(self.desk.clone().announce(server.name, server.replicas, server.shared));
+        }
         while let Some((&(at, number), _)) = self.agenda.first_key_value() {
             let event = tokio::select! {
                 biased;

@@ -395,3 +395,21 @@ fn what_the_runtime_takes_counts_from_then_on() {
         "2 replicas are wanted, server s can take 1: needs 40 B, most free is 35 B on s-1"
     );
 }
+
+#[test]
+fn what_agents_say_of_sharing_counts() {
+    let mut world = World::new();
+    let unsaid = |replicas| Command::ExpectServer {
+        name: "s".into(),
+        expected: Expectation { replicas, min: 0, max: 0, generation: None },
+        shared: false,
+        namespace: None,
+        by: Manager::Cli,
+    };
+    world.apply(unsaid(1)).unwrap();
+    world.join(&id("s", 0), 100);
+    world.apply(unsaid(2)).unwrap();
+    world.load(definition("m", 1, 1)).unwrap();
+    world.quiesce();
+    assert_eq!(world.summary("m").state, ModelState::Available);
+}
