@@ -39,7 +39,11 @@ impl Desk<'_> {
     /// Clears the way for another try where loading or unloading failed.
     fn retry(&mut self, version: &mut Version, again: bool) {
         let failed = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::UnloadFailed);
-        if !version.any(failed) || mutant::is("never_tries_again") {
+        if !version.any(failed) {
+            return;
+        }
+        if mutant::is("never_tries_again") {
+            version.retry_at = None;
             return;
         }
         if !again && version.retry_at.is_some_and(|due| due > self.passed) {
