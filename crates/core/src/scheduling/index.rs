@@ -153,6 +153,28 @@ impl Index {
         }
     }
 
+    /// The shapes of models that wait and that a server could take: those that name it, and those that name none.
+    pub(super) fn shapes_for(&self, server: &Arc<str>) -> Vec<Arc<Shape>> {
+        let first = |server: Option<Arc<str>>| Shape {
+            server,
+            requirements: Vec::new(),
+            explainer: false,
+            wanted: 0,
+            floor: 0,
+            home: None,
+            held: Vec::new(),
+        };
+        let of = |server: Option<Arc<str>>| {
+            let from = Arc::new(first(server.clone()));
+            self.waiting
+                .range(from..)
+                .map(|(shape, _)| shape)
+                .take_while(move |s| s.server == server)
+                .cloned()
+        };
+        of(None).chain(of(Some(server.clone()))).collect()
+    }
+
     /// Keeps under what a model waits.
     pub(super) fn wait(&mut self, name: &Arc<str>, model: &mut Model, waits: Option<(Arc<Shape>, u64)>) {
         if model.waits == waits {

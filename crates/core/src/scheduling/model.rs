@@ -128,7 +128,8 @@ pub struct Version {
     pub unplaced: Option<Arc<Obstacle>>,
     /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
     pub multiplier: u64,
-    /// Whether it was ever in the route. Only such a version keeps traffic when a newer one is asked for.
+    /// Whether it was ever in the route, and no newer one has taken its place. Only such a version keeps traffic when a
+    /// newer one is asked for.
     pub served: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,

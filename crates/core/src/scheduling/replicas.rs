@@ -10,7 +10,6 @@ use super::{
     settle::numbers_on,
     state::State,
 };
-use crate::mutant;
 use std::{collections::BTreeSet, sync::Arc};
 
 impl State {
@@ -59,7 +58,7 @@ impl State {
         }
         for (name, number) in &loaded {
             let wanted = self.with(name, now, fx, |desk, model| desk.welcome(model, *number, id));
-            if wanted != Some(true) && !mutant::is("leaves_strays") {
+            if wanted != Some(true) {
                 fx.orders.push(unload(id, name, *number));
             }
         }
@@ -104,9 +103,7 @@ impl State {
                 for version in &mut model.versions {
                     desk.clear(version, &id.server, id.index);
                 }
-                if !mutant::is("forgets_the_lost") {
-                    desk.settle(model, true);
-                }
+                desk.settle(model, true);
             });
         }
         self.forget_server_if_gone(&id.server, fx);
@@ -180,15 +177,16 @@ impl State {
             // Without a connection it cannot be told what follows. It says what it holds when it joins again.
             return;
         }
-        let unloaded = event == ReplicaEvent::Unloaded;
+        // Also what could not be loaded leaves room: what was promised to it.
+        let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
-        if loaded && !known && !mutant::is("keeps_what_came_too_late") {
+        if loaded && !known {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }
-        if (freed || (unloaded && known)) && !mutant::is("does_not_see_room") {
+        if freed || (leaves_room && known) {
             self.retry_waiting(&id.server, false, now, fx);
         }
         if draining {
@@ -261,7 +259,6 @@ impl Desk<'_> {
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
                 // It is tried again, elsewhere first.
                 (ReplicaState::LoadFailed, false) => {}
-                (_, false) if mutant::is("believes_its_own_memory") => {}
                 (_, false) => self.clear(version, server, index),
             }
         }
@@ -314,7 +311,6 @@ impl Desk<'_> {
                     version.avoid.clear();
                 }
             }
-            (ReplicaEvent::LoadFailed { .. }, _) if mutant::is("does_not_hear_failures") => return true,
             (ReplicaEvent::LoadFailed { reason }, ReplicaState::Loading) => {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, false);
@@ -360,7 +356,7 @@ impl Desk<'_> {
             );
             for (server, index, state, awaits) in settled {
                 match state {
-                    ReplicaState::Loaded if awaits <= applied || mutant::is("is_available_at_once") => {
+                    ReplicaState::Loaded if awaits <= applied => {
                         self.set(version, &server, index, ReplicaState::Available, String::new());
                         changed = true;
                     }
@@ -369,10 +365,7 @@ impl Desk<'_> {
                             status.awaits = 0;
                         }
                     }
-                    ReplicaState::UnloadEnvoyRequested
-                        if awaits <= drained + u64::from(mutant::is("drains_one_too_few"))
-                            || (mutant::is("unloads_when_applied") && awaits <= applied) =>
-                    {
+                    ReplicaState::UnloadEnvoyRequested if awaits <= drained => {
                         self.order_unload(version, &server, index);
                         changed = true;
                     }

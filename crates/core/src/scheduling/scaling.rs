@@ -204,6 +204,7 @@ impl super::State {
                 (replica.packed, replica.draining) = (false, false);
                 fx.servers.insert(name.clone());
             }
+            self.retry_waiting(name, true, now, fx);
             return;
         }
         if !policy.packing {

@@ -126,6 +126,11 @@ impl Server {
         self.replicas.values().filter(|r| r.silent_since.is_none()).count()
     }
 
+    /// Whether none of its replicas is about to go.
+    pub(super) fn nothing_goes(&self) -> bool {
+        !self.is_leaving() && !self.replicas.values().any(|r| r.draining)
+    }
+
     /// Whether a replica of it is about to go, or gone.
     pub(super) fn goes(&self, index: u32) -> bool {
         self.is_leaving() || self.replicas.get(&index).is_none_or(|r| r.draining)

@@ -6,15 +6,17 @@ use super::{
     index::{Shape, Timer},
     model::{Model, ReplicaState, Version},
     placement::{Placement, place},
+    server::Server,
 };
-use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 impl Desk<'_> {
     /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
     pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
-        let latest_serves = !mutant::is("keeps_old_versions")
-            && (mutant::is("drops_old_versions_early") || model.latest().is_some_and(Version::serves_enough));
+        let latest_serves = model.latest().is_some_and(Version::serves_enough);
+        if latest_serves {
+            self.supersede(model);
+        }
         let (deleted, count) = (model.deleted, model.versions.len());
         let home = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
@@ -36,14 +38,19 @@ impl Desk<'_> {
         self.arm(model);
     }
 
+    /// The latest version serves: older ones never come back, whatever becomes of it.
+    fn supersede(&mut self, model: &mut Model) {
+        let older = model.versions.len().saturating_sub(1);
+        for version in model.versions.iter_mut().take(older).filter(|v| v.served) {
+            version.served = false;
+            self.fx.store_models.insert(self.name.clone());
+        }
+    }
+
     /// Clears the way for another try where loading or unloading failed.
     fn retry(&mut self, version: &mut Version, again: bool) {
         let failed = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::UnloadFailed);
         if !version.any(failed) {
-            return;
-        }
-        if mutant::is("never_tries_again") {
-            version.retry_at = None;
             return;
         }
         if !again && version.retry_at.is_some_and(|due| due > self.passed) {
@@ -67,9 +74,7 @@ impl Desk<'_> {
         self.stay_again(version);
         self.leave_what_goes(version);
         let wanted = version.wanted();
-        let excess =
-            version.count(ReplicaState::is_wanted) > wanted + u32::from(mutant::is("keeps_one_too_many"));
-        if wanted == 0 || excess {
+        if wanted == 0 || version.count(ReplicaState::is_wanted) > wanted {
             self.retire(version, wanted);
         }
         let have = version.count(ReplicaState::is_wanted);
@@ -99,7 +104,7 @@ impl Desk<'_> {
                             placed += 1;
                         }
                     }
-                    waits = placed < missing && !mutant::is("is_content_with_fewer_replicas");
+                    waits = placed < missing;
                     if short.is_some() {
                         self.ask_for_replicas(version);
                     }
@@ -138,6 +143,11 @@ impl Desk<'_> {
 
     /// What is on a replica that is about to go serves until enough others do; what does not serve yet is taken away.
     fn leave_what_goes(&mut self, version: &mut Version) {
+        let home = version.server.as_ref().map(|name| self.servers.get(name));
+        // Almost always nothing goes, and this is asked with every report.
+        if version.leaving.is_empty() && home.is_none_or(|home| home.is_some_and(Server::nothing_goes)) {
+            return;
+        }
         let goes = |server: &str, index| self.servers.get(server).is_none_or(|s| s.goes(index));
         let leaves: Vec<(Arc<str>, u32, ReplicaState)> = version
             .places()

@@ -4,7 +4,7 @@ use super::{
     Millis,
     command::Effects,
     index::{Shape, Timer},
-    placement::offers_all,
+    placement::offers,
     server::ReplicaId,
     state::State,
 };
@@ -52,6 +52,9 @@ impl State {
         let passed = self.clock.passed;
         let Some(model) = self.models.get_mut(name) else { return };
         if model.deleted && model.forget_at.is_some_and(|at| at <= passed) {
+            if let Some(journal) = &mut self.journal {
+                journal.remember(name, Some(&*model));
+            }
             self.index.set_timer(&mut model.due, None, &Timer::Model(name.clone()));
             self.models.remove(name);
             fx.store_models.insert(name.clone());
@@ -70,8 +73,7 @@ impl State {
         if self.index.waiting.is_empty() || mutant::is("never_looks_at_who_waits") {
             return;
         }
-        let shapes: Vec<Arc<Shape>> = self.index.waiting.keys().cloned().collect();
-        for shape in shapes {
+        for shape in self.index.shapes_for(server) {
             let placed = self.could_help(server, &shape) && self.retry_shape(&shape, now, fx);
             if (replicas || placed) && self.index.waiting.contains_key(&shape) {
                 self.stale.insert(shape, None);
@@ -96,15 +98,13 @@ impl State {
 
     /// Whether a server offers what a model of this shape needs.
     fn could_help(&self, name: &Arc<str>, shape: &Shape) -> bool {
-        let needs = super::Needs {
-            requirements: shape.requirements.clone(),
-            memory: 0,
-            server: shape.server.clone(),
-            explainer: shape.explainer,
+        let needed = || {
+            let explainer = shape.explainer.then_some("alibi-explain");
+            shape.requirements.iter().map(|r| r.trim()).chain(explainer)
         };
         self.servers.get(name).is_some_and(|server| {
-            super::placement::admits(&needs, name, server)
-                && server.replicas.values().any(|r| r.takes_models() && offers_all(&needs, r))
+            let admitted = server.shared || shape.server.is_some();
+            admitted && server.replicas.values().any(|r| r.takes_models() && needed().all(|n| offers(r, n)))
         })
     }
 
