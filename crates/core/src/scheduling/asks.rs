@@ -54,7 +54,8 @@ impl State {
                     model.demand = Some(Box::new(Demand { active: desk.passed, ..Demand::default() }));
                 }
             }
-            // Asking again for a model that failed means: try again.
+            // Asking again for a model that failed means: try again, as if it were the first time.
+            model.versions.iter_mut().for_each(|v| v.attempts = 0);
             desk.settle(model, true);
         });
         Ok(())

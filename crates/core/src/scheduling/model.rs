@@ -133,6 +133,8 @@ pub struct Version {
     pub served: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,
+    /// Where and why it could not be loaded the last time, until it could.
+    pub last_failure: Option<String>,
     /// When its state last changed.
     pub since: Millis,
     /// When a load that failed is tried again, in time that passed.
@@ -222,6 +224,7 @@ impl Version {
             multiplier: 1,
             served: false,
             attempts: 0,
+            last_failure: None,
             since: now,
             retry_at: None,
             avoid: Vec::new(),

@@ -22,6 +22,9 @@ impl State {
         now: Millis,
         fx: &mut Effects,
     ) {
+        // What gateways were told before this moment may still lead them to what is not wanted any more.
+        let told = self.sequence;
+        self.strays.retain(|(_, of, ..)| of != id);
         let server = self.servers.entry(id.server.clone()).or_default();
         // An announcement may leave it out: agents always say whether they take any model.
         server.joined_shared |= shared;
@@ -59,9 +62,10 @@ impl State {
         for (name, number) in &loaded {
             let wanted = self.with(name, now, fx, |desk, model| desk.welcome(model, *number, id));
             if wanted != Some(true) {
-                fx.orders.push(unload(id, name, *number));
+                self.strays.insert((told, id.clone(), name.clone(), *number));
             }
         }
+        self.unload_strays(fx);
         let joined = self.index.on(&id.server, id.index).is_none();
         if joined && self.policy.server_autoscaling {
             self.look_at_server_later(&id.server);
@@ -200,7 +204,23 @@ impl State {
         }
     }
 
+    /// Unloads what nobody wants and no gateway can use any more.
+    fn unload_strays(&mut self, fx: &mut Effects) {
+        while self.strays.first().is_some_and(|(told, ..)| *told <= self.drained)
+            && let Some((_, id, name, number)) = self.strays.pop_first()
+        {
+            let wanted = self.models.get(&name).into_iter().flat_map(|m| &m.versions);
+            let wanted =
+                wanted.filter(|v| v.number == number).any(|v| v.status(&id.server, id.index).is_some());
+            let replica = self.servers.get(&id.server).and_then(|s| s.replicas.get(&id.index));
+            if !wanted && replica.is_some_and(|r| r.silent_since.is_none()) {
+                fx.orders.push(unload(&id, &name, number));
+            }
+        }
+    }
+
     pub(super) fn routes_settled(&mut self, applied: u64, drained: u64, now: Millis, fx: &mut Effects) {
+        self.drained = drained;
         let reached = applied.max(drained);
         let later = self.index.settling.split_off(&reached.saturating_add(1));
         let due = std::mem::replace(&mut self.index.settling, later);
@@ -211,6 +231,7 @@ impl State {
                 }
             });
         }
+        self.unload_strays(fx);
     }
 }
 
@@ -307,15 +328,21 @@ impl Desk<'_> {
                 }
                 if !version.any(|s| s == ReplicaState::LoadFailed) {
                     version.attempts = 0;
+                    version.last_failure = None;
                     version.retry_at = None;
                     version.avoid.clear();
                 }
             }
-            (ReplicaEvent::LoadFailed { reason }, ReplicaState::Loading) => {
+            // Also what was loaded may turn out not to be: then it leaves the route at once.
+            (ReplicaEvent::LoadFailed { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, false);
             }
-            (ReplicaEvent::LoadFailedMemory { reason }, ReplicaState::Loading) => {
+            (ReplicaEvent::LoadFailedMemory { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, true);
             }
@@ -335,9 +362,11 @@ impl Desk<'_> {
         version.attempts = version.attempts.saturating_add(1);
         let due = self.passed.saturating_add(self.backoff(version.attempts));
         version.retry_at = Some(version.retry_at.map_or(due, |known| known.max(due)));
-        if let Some(status) = version.status_mut(server, index) {
-            status.no_memory = no_memory;
-        }
+        let Some(status) = version.status_mut(server, index) else { return };
+        status.no_memory = no_memory;
+        let loading = status.state == ReplicaState::LoadFailed;
+        let failure = loading.then(|| format!("{server}-{index}: {}", status.reason));
+        version.last_failure = failure.or_else(|| version.last_failure.take());
     }
 
     /// Every gateway has followed up to here. Returns whether anything changed.

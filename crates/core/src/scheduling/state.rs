@@ -11,7 +11,10 @@ use super::{
     route::Route,
     server::{ReplicaId, Server},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Everything the scheduler knows. Only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +28,11 @@ pub struct State {
     pub(super) index: Index,
     /// Shapes whose models are to be tried again in parts, and the last one that was.
     pub(super) stale: BTreeMap<Arc<Shape>, Option<(u64, Arc<str>)>>,
+    /// Versions that agents hold and that nobody wants, by the route change that gateways have to be done with before
+    /// they may be unloaded.
+    pub(super) strays: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
+    /// The last route change that gateways said to be done with.
+    pub(super) drained: u64,
     pub(super) journal: Option<Box<Journal>>,
 }
 

@@ -96,6 +96,7 @@ fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
     world.silence(&s);
     assert_eq!(states(&world, "n"), [("s-0".to_owned(), ReplicaState::LoadRequested)]);
     world.agents.get_mut(&s).unwrap().loaded.clear();
+    world.forget(&s, None);
     let effects = world.announce(&s);
     let loads: Vec<&str> = effects.orders.iter().filter(|o| o.load.is_some()).map(|o| &*o.model).collect();
     assert_eq!(loads, ["m", "n"]);
@@ -445,4 +446,35 @@ fn an_older_version_helps_until_it_is_superseded_and_never_after() {
     world.quiesce();
     assert_eq!(world.routed("m"), [2], "it had taken over");
     assert_eq!(world.routed_to("m"), ["s-0"]);
+}
+
+#[test]
+fn what_turns_out_not_to_be_loaded_leaves_the_route() {
+    let mut world = served();
+    world.crash(&id("s", 0));
+    assert!(world.routed_to("m").is_empty());
+    assert_eq!(world.summary("m").reason, "s-0: it crashed");
+    world.wait(1_500);
+    assert_eq!(world.summary("m").reason, "tried again after s-0: it crashed");
+    world.quiesce();
+    assert_eq!((world.summary("m").state, world.summary("m").reason.as_str()), (ModelState::Available, ""));
+}
+
+#[test]
+fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
+    let mut world = served();
+    let (s, t) = (id("s", 0), id("t", 0));
+    world.join(&t, 100);
+    world.silence(&s);
+    world.wait(11_000);
+    world.work(&t, Luck::Good);
+    let effects = world.announce(&s);
+    assert!(effects.orders.is_empty(), "a gateway may not know yet that it moved");
+    world.follow(0, 9);
+    assert!(world.agents[&s].orders.is_empty());
+    world.follow_routes();
+    assert_eq!(world.agents[&s].orders.len(), 1);
+    world.quiesce();
+    assert!(world.agents[&s].loaded.is_empty());
+    assert_eq!(world.routed_to("m"), ["t-0"]);
 }

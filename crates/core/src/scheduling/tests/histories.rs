@@ -17,7 +17,8 @@ enum Step {
     Work { id: ReplicaId, luck: Luck },
     Demand { model: u8, in_flight: u64, waiting: bool },
     Scale { model: u8, version: u32, change: i32 },
-    FollowRoutes,
+    Crash { id: ReplicaId },
+    Follow { not_applied: u64, not_drained: u64 },
     Wait { time: Millis },
     Restart,
 }
@@ -45,7 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u8..4, 0u64..100, any::<bool>())
             .prop_map(|(model, in_flight, waiting)| Step::Demand { model, in_flight, waiting }),
         1 => (0u8..4, 1u32..4, -2i32..3).prop_map(|(model, version, change)| Step::Scale { model, version, change }),
-        4 => Just(Step::FollowRoutes),
+        4 => (0u64..4, 0u64..4).prop_map(|(not_applied, not_drained)| Step::Follow { not_applied, not_drained }),
+        1 => some_id().prop_map(|id| Step::Crash { id }),
         2 => prop_oneof![Just(2_000u64), Just(12_000), Just(700_000)].prop_map(|time| Step::Wait { time }),
         1 => Just(Step::Restart),
     ]
@@ -54,7 +56,14 @@ fn step() -> impl Strategy<Value = Step> {
 impl Step {
     /// Whether a model that is served may stop being served by it.
     const fn may_interrupt(&self) -> bool {
-        matches!(self, Self::Unload { .. } | Self::Join { .. } | Self::Lose { .. } | Self::Wait { .. })
+        matches!(
+            self,
+            Self::Unload { .. }
+                | Self::Join { .. }
+                | Self::Lose { .. }
+                | Self::Wait { .. }
+                | Self::Crash { .. }
+        )
     }
 }
 
@@ -142,7 +151,8 @@ fn take(world: &mut World, step: Step, book: &mut Asked) {
         Step::Scale { model, version, change } => {
             world.apply(Command::ScaleModel { name: format!("m{model}").into(), version, change }).unwrap();
         }
-        Step::FollowRoutes => world.follow_routes(),
+        Step::Follow { not_applied, not_drained } => world.follow(not_applied, not_drained),
+        Step::Crash { id } => world.crash(&id),
         Step::Wait { time } => {
             world.wait(time);
         }
