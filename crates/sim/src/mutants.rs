@@ -15,7 +15,6 @@ const MUTANTS: &[(&str, &str)] = &[
     ("ignores_memory", "a replica without room is as good as another"),
     ("ignores_capabilities", "a server that cannot run the model is as good as another"),
     ("ignores_the_named_server", "a model that names a server goes anywhere"),
-    ("ignores_sharing", "a server of one's own takes everybody's models"),
     ("forgets_what_is_promised", "what is being loaded takes no memory yet"),
     ("never_takes_back_a_promise", "memory stays promised to what is gone"),
     ("is_content_with_fewer_replicas", "the replicas that are missing are never looked for again"),

@@ -36,7 +36,7 @@ pub(super) fn offers(replica: &Replica, requirement: &str) -> bool {
 pub(super) fn admits(needs: &Needs, name: &str, server: &Server) -> bool {
     match &needs.server {
         Some(only) => **only == *name || mutant::is("ignores_the_named_server"),
-        None => server.shared || mutant::is("ignores_sharing"),
+        None => server.shared,
     }
 }
 
