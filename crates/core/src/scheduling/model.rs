@@ -1,6 +1,7 @@
 //! Models, their versions, and the states they pass through.
 
 use super::{Millis, index::Shape, manager::Manager, obstacle::Obstacle, server::ReplicaId};
+use crate::mutant;
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 /// What a version of a model needs from a replica.
@@ -288,7 +289,10 @@ impl Version {
     /// The replicas that the route names.
     pub fn routed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.places()
-            .filter(|(_, _, r)| r.state.is_routed())
+            .filter(|(_, _, r)| {
+                r.state.is_routed()
+                    || (mutant::is("routes_what_is_loading") && r.state == ReplicaState::Loading)
+            })
             .map(|(server, index, _)| ReplicaId { server: server.clone(), index })
     }
 

@@ -10,6 +10,7 @@ use super::{
     settle::numbers_on,
     state::State,
 };
+use crate::mutant;
 use std::{collections::BTreeSet, sync::Arc};
 
 impl State {
@@ -61,7 +62,7 @@ impl State {
         }
         for (name, number) in &loaded {
             let wanted = self.with(name, now, fx, |desk, model| desk.welcome(model, *number, id));
-            if wanted != Some(true) {
+            if wanted != Some(true) && !mutant::is("leaves_strays") {
                 self.strays.insert((told, id.clone(), name.clone(), *number));
             }
         }
@@ -107,7 +108,9 @@ impl State {
                 for version in &mut model.versions {
                     desk.clear(version, &id.server, id.index);
                 }
-                desk.settle(model, true);
+                if !mutant::is("forgets_the_lost") {
+                    desk.settle(model, true);
+                }
             });
         }
         self.forget_server_if_gone(&id.server, fx);
@@ -186,11 +189,11 @@ impl State {
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
-        if loaded && !known {
+        if loaded && !known && !mutant::is("keeps_what_came_too_late") {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }
-        if freed || (leaves_room && known) {
+        if (freed || (leaves_room && known)) && !mutant::is("does_not_see_room") {
             self.retry_waiting(&id.server, false, now, fx);
         }
         if draining {
@@ -280,6 +283,7 @@ impl Desk<'_> {
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
                 // It is tried again, elsewhere first.
                 (ReplicaState::LoadFailed, false) => {}
+                (_, false) if mutant::is("believes_its_own_memory") => {}
                 (_, false) => self.clear(version, server, index),
             }
         }
@@ -334,6 +338,7 @@ impl Desk<'_> {
                 }
             }
             // Also what was loaded may turn out not to be: then it leaves the route at once.
+            (ReplicaEvent::LoadFailed { .. }, _) if mutant::is("does_not_hear_failures") => return true,
             (ReplicaEvent::LoadFailed { reason }, state)
                 if state == ReplicaState::Loading || state.is_routed() =>
             {
@@ -385,7 +390,7 @@ impl Desk<'_> {
             );
             for (server, index, state, awaits) in settled {
                 match state {
-                    ReplicaState::Loaded if awaits <= applied => {
+                    ReplicaState::Loaded if awaits <= applied || mutant::is("is_available_at_once") => {
                         self.set(version, &server, index, ReplicaState::Available, String::new());
                         changed = true;
                     }
@@ -394,7 +399,10 @@ impl Desk<'_> {
                             status.awaits = 0;
                         }
                     }
-                    ReplicaState::UnloadEnvoyRequested if awaits <= drained => {
+                    ReplicaState::UnloadEnvoyRequested
+                        if awaits <= drained + u64::from(mutant::is("drains_one_too_few"))
+                            || (mutant::is("unloads_when_applied") && awaits <= applied) =>
+                    {
                         self.order_unload(version, &server, index);
                         changed = true;
                     }

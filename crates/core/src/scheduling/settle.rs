@@ -8,12 +8,14 @@ use super::{
     placement::{Placement, place},
     server::Server,
 };
+use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 impl Desk<'_> {
     /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
     pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
-        let latest_serves = model.latest().is_some_and(Version::serves_enough);
+        let latest_serves = !mutant::is("keeps_old_versions")
+            && (mutant::is("drops_old_versions_early") || model.latest().is_some_and(Version::serves_enough));
         if latest_serves {
             self.supersede(model);
         }
@@ -53,6 +55,10 @@ impl Desk<'_> {
         if !version.any(failed) {
             return;
         }
+        if mutant::is("never_tries_again") {
+            version.retry_at = None;
+            return;
+        }
         if !again && version.retry_at.is_some_and(|due| due > self.passed) {
             return;
         }
@@ -74,7 +80,8 @@ impl Desk<'_> {
         self.stay_again(version);
         self.leave_what_goes(version);
         let wanted = version.wanted();
-        if wanted == 0 || version.count(ReplicaState::is_wanted) > wanted {
+        let most = wanted + u32::from(mutant::is("keeps_one_too_many"));
+        if wanted == 0 || version.count(ReplicaState::is_wanted) > most {
             self.retire(version, wanted);
         }
         let have = version.count(ReplicaState::is_wanted);
@@ -104,7 +111,7 @@ impl Desk<'_> {
                             placed += 1;
                         }
                     }
-                    waits = placed < missing;
+                    waits = placed < missing && !mutant::is("is_content_with_fewer_replicas");
                     if short.is_some() {
                         self.ask_for_replicas(version);
                     }

@@ -2,6 +2,7 @@
 
 use super::{Line, Reply, demand::Demand};
 use crate::outbox::{Outbox, RouteChanges};
+use gantry_core::mutant;
 use gantry_core::scheduling::{Order, ReplicaId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -71,7 +72,8 @@ impl Peers {
     /// Whether the connection was the replica's last one, and whether it had said goodbye.
     pub(super) fn agent_left(&mut self, id: &ReplicaId, connection: u64) -> Option<Farewell> {
         // A replica that has subscribed again is not lost when its old connection ends.
-        if self.agents.get(id).is_none_or(|a| a.connection != connection) {
+        let current = |a: &Agent| a.connection == connection || mutant::is("takes_the_old_end_for_the_new");
+        if !self.agents.get(id).is_some_and(current) {
             return None;
         }
         self.agents.remove(id);
@@ -85,7 +87,7 @@ impl Peers {
     /// Whether a report is of the present subscription of its replica.
     pub(super) fn is_current(&self, id: &ReplicaId, epoch: u64, subscription: Option<(u64, u64)>) -> bool {
         let Some(agent) = self.agents.get(id) else { return false };
-        subscription.is_none_or(|s| s == (epoch, agent.connection))
+        subscription.is_none_or(|s| s == (epoch, agent.connection)) || mutant::is("believes_late_reports")
     }
 
     pub(super) fn drain(&mut self, id: ReplicaId, reply: Reply<bool>) {
@@ -151,10 +153,11 @@ impl Peers {
     /// up nothing but the unloading of what it may still route to.
     pub(super) fn settled(&self, sequence: u64) -> (u64, u64) {
         let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
-        if self.expects_gateways() {
+        if self.expects_gateways() && !mutant::is("does_not_wait_after_a_start") {
             return (applied, 0);
         }
-        let absent = self.absent.values().map(|a| a.drained);
+        let absent =
+            self.absent.values().map(|a| a.drained).filter(|_| !mutant::is("forgets_absent_gateways"));
         let drained = self.gateways.values().map(|g| g.drained).chain(absent).min().unwrap_or(sequence);
         (applied, drained)
     }
@@ -167,7 +170,7 @@ impl Peers {
     /// Tells every gateway of changes, in the order of their numbers.
     pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
         for gateway in self.gateways.values_mut() {
-            if gateway.applied >= gateway.told {
+            if gateway.applied >= gateway.told && !mutant::is("is_impatient") {
                 gateway.progress = Instant::now();
             }
             gateway.told = changes.last().map_or(gateway.told, |(sequence, _)| *sequence);

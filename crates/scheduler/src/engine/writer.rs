@@ -9,6 +9,7 @@ use crate::{
     clock::Clock, metrics::Metrics, outbox::Audience, record, restore::Restored, scheduler::Config,
     view::Publisher,
 };
+use gantry_core::mutant;
 use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
@@ -132,7 +133,9 @@ impl Writer {
         self.stale.servers.append(&mut turn.effects.store_servers);
         let stored = self.persist(has_lasting);
         let answer = match stored {
-            Err(error) if has_lasting => Err(self.take_back(&mut turn, &error)),
+            Err(error) if has_lasting && !mutant::is("acknowledges_what_is_not_stored") => {
+                Err(self.take_back(&mut turn, &error))
+            }
             _ => {
                 self.state.keep();
                 Ok(())
@@ -266,7 +269,9 @@ impl Writer {
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
     fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
-        self.state.undo();
+        if !mutant::is("does_not_take_back") {
+            self.state.undo();
+        }
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
         self.wake_at = Some(0);
@@ -347,7 +352,9 @@ impl Writer {
         }
         let servers: BTreeSet<_> =
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
-        self.models.tell(&effects.models);
+        if !mutant::is("leaves_subscribers_in_the_dark") {
+            self.models.tell(&effects.models);
+        }
         self.servers.tell(&servers);
     }
 
