@@ -10,13 +10,17 @@ gantry-sim --replay SEED|PLAN.json [--hours H] [--shrink]
     Runs one world and shows everything that happened.
   --hours H   how long things go wrong, in virtual hours (default 1); then the world has to come to rest
   --shrink    leaves out of a failing plan what is not needed to fail
-  --mutant M  with a program built with the feature `mutants`: with this mistake";
+gantry-sim --mutants [--seeds N] [--from S] [--hours H]
+    Puts each known mistake into the parts in turn and looks for a seed that finds it, among N.
+  --mutant M  with this mistake; both need a program that is built with the feature `mutants`";
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Many seeds, a process each.
     Seeds,
+    /// Every mistake, with one seed after the other until one finds it.
+    Mutants,
     /// One seed or plan, in this process, for another one of us to read.
     World,
     /// One seed or plan, for people to read.
@@ -58,6 +62,7 @@ impl Arguments {
                 "--jobs" => read.jobs = usize::try_from(number(word, value()?)?).unwrap_or(1).max(1),
                 "--hours" => read.length = hours(value()?)?,
                 "--shrink" => read.shrink = true,
+                "--mutants" => read.command = Command::Mutants,
                 "--mutant" => read.mutant = Some(value()?.clone()),
                 "--replay" => (read.command, read.which) = (Command::Replay, value()?.clone()),
                 "--world" => (read.command, read.which) = (Command::World, value()?.clone()),

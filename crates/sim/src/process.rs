@@ -2,8 +2,7 @@
 
 use crate::{
     arguments::Arguments,
-    entropy,
-    plan::Plan,
+    entropy, mutants,
     trace::{self, Violation},
     world::{self, Outcome},
 };
@@ -25,7 +24,7 @@ pub(crate) struct Report {
 
 /// Runs a world in this process and reports on it.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, String> {
-    let outcome = live(arguments.plan()?)?;
+    let outcome = live(arguments)?;
     let report = Report {
         violation: outcome.violation.as_ref().map(|v| (v.property.clone(), v.to_string())),
         lines: outcome.lines.len(),
@@ -36,7 +35,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, String> {
 }
 
 /// Lives through a plan. Once in a process: see [`entropy`].
-pub(crate) fn live(plan: Plan) -> Result<Outcome, String> {
+pub(crate) fn live(arguments: &Arguments) -> Result<Outcome, String> {
+    let plan = arguments.plan()?;
+    if let Some(mutant) = &arguments.mutant {
+        mutants::choose(mutant)?;
+    }
     entropy::seed(plan.seed);
     std::thread::spawn(|| {
         std::thread::sleep(LONGEST);

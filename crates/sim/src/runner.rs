@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::{
         Mutex, PoisonError,
@@ -63,12 +63,12 @@ pub(crate) fn seeds(arguments: &Arguments) -> Result<bool, String> {
 
 /// Runs one world and shows everything that happened.
 pub(crate) fn replay(arguments: &Arguments) -> Result<bool, String> {
-    let plan = arguments.plan()?;
     if arguments.shrink {
+        let plan = arguments.plan()?;
         let name = Path::new(&arguments.which).file_stem().map(|s| s.to_string_lossy().into_owned());
         return make_smaller(plan, &name.unwrap_or_default(), arguments);
     }
-    let outcome = process::live(plan)?;
+    let outcome = process::live(arguments)?;
     for line in &outcome.lines {
         println!("{line}");
     }
@@ -84,7 +84,7 @@ fn flags(arguments: &Arguments) -> String {
 }
 
 /// Runs a world in a process of its own; an error when the process did not end as it should.
-fn child(which: &str, arguments: &Arguments) -> Result<Report, String> {
+pub(crate) fn child(which: &str, arguments: &Arguments) -> Result<Report, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
     let hours = arguments.length as f64 / 3_600_000.0;
@@ -121,10 +121,6 @@ fn make_smaller(plan: Plan, name: &str, arguments: &Arguments) -> Result<bool, S
     std::fs::write(&file, small.write()).map_err(|e| e.to_string())?;
     println!("{name}: {property}, with {} of {before} steps:", small.steps.len());
     small.steps.iter().for_each(|step| println!("  {:>8} ms {}", step.at, step.action));
-    println!("  cargo xtask sim --replay {}{}", shown(&file), flags(arguments));
+    println!("  cargo xtask sim --replay {}{}", file.display(), flags(arguments));
     Ok(false)
-}
-
-fn shown(file: &PathBuf) -> std::path::Display<'_> {
-    file.display()
 }

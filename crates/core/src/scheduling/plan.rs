@@ -155,8 +155,9 @@ fn model(
         says.push(format!("version {} would go on serving", older.number));
     }
     says.extend(overcommitted(after, &loads));
-    let placed = version.any(super::ReplicaState::is_wanted) && version.unplaced.is_none();
-    (action, says, placed || version.wanted() == 0)
+    let (have, floor) = (version.count(super::ReplicaState::is_wanted), version.floor());
+    let placed = have >= version.wanted() || (floor > 0 && have >= floor);
+    (action, says, placed)
 }
 
 /// Where a version would be loaded.

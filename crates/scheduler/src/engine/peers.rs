@@ -2,6 +2,7 @@
 
 use super::{Line, Reply, demand::Demand};
 use crate::outbox::{Outbox, RouteChanges};
+use gantry_core::mutant;
 use gantry_core::scheduling::{Order, ReplicaId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -46,7 +47,8 @@ pub(super) struct Peers {
     pub(super) agents: BTreeMap<ReplicaId, Agent>,
     gateways: BTreeMap<Arc<str>, Gateway>,
     absent: BTreeMap<Arc<str>, Absent>,
-    /// Until when gateways of an earlier life may come back.
+    /// Gateways of an earlier life that are not back yet, and until when they are waited for.
+    expected: BTreeSet<Arc<str>>,
     expected_until: Option<Instant>,
     pub(super) demand: Demand,
     /// Who waits for a replica to be drained.
@@ -56,10 +58,10 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Nobody is connected yet; in a later life of the scheduler gateways may be out there with routes of the last.
-    pub(super) fn new(is_first_life: bool) -> Self {
-        let expected_until = (!is_first_life).then(|| Instant::now() + GATEWAY_PATIENCE);
-        Self { expected_until, ..Self::default() }
+    /// Nobody is connected yet; gateways of an earlier life may be out there with routes of that life.
+    pub(super) fn new(expected: BTreeSet<Arc<str>>) -> Self {
+        let expected_until = Some(Instant::now() + GATEWAY_PATIENCE);
+        Self { expected, expected_until, ..Self::default() }
     }
 
     pub(super) fn agent_joined(&mut self, id: ReplicaId, agent: Agent) {
@@ -70,19 +72,22 @@ impl Peers {
     /// Whether the connection was the replica's last one, and whether it had said goodbye.
     pub(super) fn agent_left(&mut self, id: &ReplicaId, connection: u64) -> Option<Farewell> {
         // A replica that has subscribed again is not lost when its old connection ends.
-        if self.agents.get(id).is_none_or(|a| a.connection != connection) {
+        let current = |a: &Agent| a.connection == connection || mutant::is("takes_the_old_end_for_the_new");
+        if !self.agents.get(id).is_some_and(current) {
             return None;
         }
         self.agents.remove(id);
-        // Nobody is left to be drained: whoever waits is told that the scheduler cannot say.
-        self.drains.remove(id);
+        // Nobody is left to be drained.
+        for reply in self.drains.remove(id).into_iter().flatten() {
+            let _ = reply.send(Ok(false));
+        }
         Some(if self.leaving.remove(id) { Farewell::Goodbye } else { Farewell::Silence })
     }
 
     /// Whether a report is of the present subscription of its replica.
     pub(super) fn is_current(&self, id: &ReplicaId, epoch: u64, subscription: Option<(u64, u64)>) -> bool {
         let Some(agent) = self.agents.get(id) else { return false };
-        subscription.is_none_or(|s| s == (epoch, agent.connection))
+        subscription.is_none_or(|s| s == (epoch, agent.connection)) || mutant::is("believes_late_reports")
     }
 
     pub(super) fn drain(&mut self, id: ReplicaId, reply: Reply<bool>) {
@@ -108,7 +113,13 @@ impl Peers {
         let progress = Instant::now();
         let gateway = Gateway { connection, outbox, _line: line, applied: 0, drained: 0, told: 0, progress };
         self.absent.remove(&name);
+        self.expected.remove(&name);
         self.gateways.insert(name, gateway);
+    }
+
+    /// Whether a gateway is there, or may be out there with routes that it had.
+    pub(super) fn counts_on(&self, name: &Arc<str>) -> bool {
+        self.gateways.contains_key(name) || self.absent.contains_key(name) || self.expected.contains(name)
     }
 
     /// Whether a gateway is gone that was there.
@@ -142,23 +153,24 @@ impl Peers {
     /// up nothing but the unloading of what it may still route to.
     pub(super) fn settled(&self, sequence: u64) -> (u64, u64) {
         let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
-        if self.expected_until.is_some() {
+        if self.expects_gateways() && !mutant::is("does_not_wait_after_a_start") {
             return (applied, 0);
         }
-        let absent = self.absent.values().map(|a| a.drained);
+        let absent =
+            self.absent.values().map(|a| a.drained).filter(|_| !mutant::is("forgets_absent_gateways"));
         let drained = self.gateways.values().map(|g| g.drained).chain(absent).min().unwrap_or(sequence);
         (applied, drained)
     }
 
     /// Whether gateways may be out there that have not come back since the scheduler started.
-    pub(super) const fn expects_gateways(&self) -> bool {
-        self.expected_until.is_some()
+    pub(super) fn expects_gateways(&self) -> bool {
+        !self.expected.is_empty()
     }
 
     /// Tells every gateway of changes, in the order of their numbers.
     pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
         for gateway in self.gateways.values_mut() {
-            if gateway.applied >= gateway.told {
+            if gateway.applied >= gateway.told && !mutant::is("is_impatient") {
                 gateway.progress = Instant::now();
             }
             gateway.told = changes.last().map_or(gateway.told, |(sequence, _)| *sequence);
@@ -166,17 +178,30 @@ impl Peers {
         }
     }
 
-    /// A gateway that does not keep up must not keep models from being available, or replicas from being unloaded.
-    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) {
+    /// A gateway that does not keep up, or does not come back, must not keep models from being available, or replicas
+    /// from being unloaded. Returns the names of those that are not counted on any more.
+    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
         self.gateways.retain(|name, gateway| {
             let dead = gateway.applied < sequence && gateway.progress.elapsed() > GATEWAY_PATIENCE;
             if dead {
                 tracing::warn!(gateway = %name, "gateway does not follow the routes and is left behind");
+                gone.push(name.clone());
             }
             !dead
         });
-        self.absent.retain(|_, absent| absent.since.elapsed() <= GATEWAY_GRACE);
-        self.expected_until = self.expected_until.filter(|until| Instant::now() < *until);
+        self.absent.retain(|name, absent| {
+            let stays = absent.since.elapsed() <= GATEWAY_GRACE;
+            if !stays {
+                gone.push(name.clone());
+            }
+            stays
+        });
+        if self.expected_until.is_some_and(|until| Instant::now() >= until) {
+            self.expected_until = None;
+            gone.extend(std::mem::take(&mut self.expected));
+        }
+        gone
     }
 }
 

@@ -5,7 +5,11 @@ use super::{
     peers::{Agent, Farewell, Peers},
     turn::Turn,
 };
-use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
+use crate::{
+    clock::Clock, metrics::Metrics, outbox::Audience, record, restore::Restored, scheduler::Config,
+    view::Publisher,
+};
+use gantry_core::mutant;
 use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
@@ -17,6 +21,8 @@ use tokio::time::Instant;
 
 /// How many changes beyond twice the number of models may wait for a gateway before it starts again.
 const ROUTE_SLACK: usize = 4096;
+/// How long a disk that failed is left alone when nobody waits for it.
+const DISK_REST: Duration = Duration::from_secs(1);
 /// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
 /// clock may jump.
 const LONGEST_STEP: Duration = Duration::from_secs(2);
@@ -41,8 +47,8 @@ pub(super) struct Writer {
     stale: Stale,
     /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
     held_back: Vec<Order>,
-    /// Whether the last write failed: it is said once.
-    disk_fails: bool,
+    /// When the last write failed, if it did: that is said once.
+    disk_fails: Option<Instant>,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
     missing: BTreeSet<ReplicaId>,
     started: Instant,
@@ -53,15 +59,23 @@ pub(super) struct Writer {
 struct Stale {
     models: BTreeSet<Arc<str>>,
     servers: BTreeSet<Arc<str>>,
+    gateways: BTreeSet<Arc<str>>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        self.models.is_empty() && self.servers.is_empty() && self.gateways.is_empty()
+    }
 }
 
 impl Writer {
-    pub(super) fn new(config: Config, state: State, handle: &Handle) -> Self {
+    pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
+        let Restored { state, gateways } = restored;
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
             epoch: config.store.epoch(),
-            peers: Peers::new(config.store.epoch() == 1),
+            peers: Peers::new(gateways),
             store: config.store,
             models: handle.models.clone(),
             servers: handle.servers.clone(),
@@ -72,7 +86,7 @@ impl Writer {
             told_time: Instant::now(),
             stale: Stale::default(),
             held_back: Vec::new(),
-            disk_fails: false,
+            disk_fails: None,
             missing: known_replicas(&state),
             started: Instant::now(),
             state,
@@ -93,7 +107,7 @@ impl Writer {
     }
 
     pub(super) fn drop_dead_gateways(&mut self) {
-        self.peers.drop_dead_gateways(self.state.sequence());
+        self.stale.gateways.extend(self.peers.drop_dead_gateways(self.state.sequence()));
         if !self.peers.expects_gateways() && !self.held_back.is_empty() {
             let orders = std::mem::take(&mut self.held_back);
             self.give(&orders);
@@ -117,17 +131,32 @@ impl Writer {
         self.settle(&mut turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let stored = self.persist();
-        if let Err(error) = stored
-            && has_lasting
-        {
-            self.take_back(&mut turn, &error);
-        } else if has_lasting {
-            self.state.keep();
-            let metrics = &self.metrics;
-            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
+        let stored = self.persist(has_lasting);
+        let answer = match stored {
+            Err(error) if has_lasting && !mutant::is("acknowledges_what_is_not_stored") => {
+                Err(self.take_back(&mut turn, &error))
+            }
+            _ => {
+                self.state.keep();
+                Ok(())
+            }
+        };
+        // Whoever is answered and asks at once sees what was changed, and it is not news any more.
+        self.publisher.publish(&self.state, &turn.effects);
+        self.tell(std::mem::take(&mut turn.effects));
+        let metrics = &self.metrics;
+        let refused = answer.is_err();
+        turn.answer(&answer, |at| {
+            if refused {
+                metrics.refused("not_stored");
+            } else {
+                metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
+            }
+        });
+        for reply in turn.joined {
+            // Also when its name could not be stored: a full disk is no reason to route nothing.
+            let _ = reply.send(Ok(()));
         }
-        self.tell(turn.effects);
         for question in questions {
             question(&self.state);
         }
@@ -148,7 +177,8 @@ impl Writer {
                     self.pass(command, turn);
                 }
             }
-            Message::AgentJoined { id, connection, outbox, line, command } => {
+            Message::AgentJoined { id, connection, outbox, line, command, reply } => {
+                turn.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
                 // What it holds and should not is decided anew.
@@ -176,8 +206,12 @@ impl Writer {
                     let _ = reply.send(Ok(true));
                 }
             }
-            Message::GatewayJoined { name, connection, outbox, line } => {
+            Message::GatewayJoined { name, connection, outbox, line, reply } => {
                 tracing::info!(gateway = %name, "gateway joined");
+                if !self.peers.counts_on(&name) {
+                    self.stale.gateways.insert(name.clone());
+                }
+                turn.joined.push(reply);
                 self.peers.gateway_joined(name, connection, outbox, line);
             }
             Message::GatewayLeft { name, connection } => {
@@ -234,8 +268,10 @@ impl Writer {
     }
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
-        self.state.undo();
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
+        if !mutant::is("does_not_take_back") {
+            self.state.undo();
+        }
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
         self.wake_at = Some(0);
@@ -246,17 +282,14 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored {
-            reason: error.to_string(),
-            full: matches!(error, StoreError::Full { .. }),
-        };
-        let metrics = &self.metrics;
-        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
-    fn persist(&mut self) -> Result<(), StoreError> {
-        if self.stale.models.is_empty() && self.stale.servers.is_empty() {
+    fn persist(&mut self, is_waited_for: bool) -> Result<(), StoreError> {
+        // A disk that fails is not asked at every report: each time costs a look at the whole file.
+        let rests = self.disk_fails.is_some_and(|at| at.elapsed() < DISK_REST) && !is_waited_for;
+        if self.stale.is_empty() || rests {
             return Ok(());
         }
         let state = &self.state;
@@ -270,20 +303,25 @@ impl Writer {
             key: name.to_string(),
             value: state.server_record(name).map(|r| record::of_server(&r)),
         });
-        let changes: Vec<Change> = models.chain(servers).collect();
+        let gateways = self.stale.gateways.iter().map(|name| Change {
+            table: Table::Gateways,
+            key: name.to_string(),
+            value: self.peers.counts_on(name).then(Vec::new),
+        });
+        let changes: Vec<Change> = models.chain(servers).chain(gateways).collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
         match committed {
             Ok(()) => {
                 self.stale = Stale::default();
-                if std::mem::take(&mut self.disk_fails) {
+                if self.disk_fails.take().is_some() {
                     tracing::info!("the disk takes changes again");
                 }
                 Ok(())
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.disk_fails, true) {
+                if self.disk_fails.replace(Instant::now()).is_none() {
                     tracing::error!(%error, "changes cannot be stored and are refused; what serves goes on");
                 }
                 Err(error)
@@ -291,9 +329,8 @@ impl Writer {
         }
     }
 
-    /// Publishes what changed, then lets everybody know whom it concerns.
+    /// Lets everybody know whom it concerns.
     fn tell(&mut self, effects: Effects) {
-        self.publisher.publish(&self.state, &effects);
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }
@@ -315,7 +352,9 @@ impl Writer {
         }
         let servers: BTreeSet<_> =
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
-        self.models.tell(&effects.models);
+        if !mutant::is("leaves_subscribers_in_the_dark") {
+            self.models.tell(&effects.models);
+        }
         self.servers.tell(&servers);
     }
 

@@ -1,6 +1,6 @@
 //! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
 
-use super::{Stream, WINDOW, caller, deliver};
+use super::{Stream, WINDOW, answer, caller, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -79,16 +79,15 @@ impl pb::agent_service_server::AgentService for Agents {
         let line = self.engine.stop.child_token();
         let connection =
             Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
-        let joined = Message::AgentJoined {
+        let joined = self.engine.answered(|reply| Message::AgentJoined {
             command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
             id,
             connection: connection.number,
             outbox: outbox.clone(),
             line: line.clone().drop_guard(),
-        };
-        if !self.engine.send(joined).await {
-            return Err(Status::unavailable("the scheduler is stopping"));
-        }
+            reply,
+        });
+        answer(joined).await?;
         let subscription = format!("{}.{}", self.engine.epoch, connection.number);
         let counted = self.engine.metrics.subscribed("agent");
         let (sender, receiver) = mpsc::channel(WINDOW);

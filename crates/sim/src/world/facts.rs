@@ -69,6 +69,8 @@ pub(crate) struct FactsInner {
     disturbed: BTreeMap<String, u64>,
     /// Until when a host may not be connected.
     apart: BTreeMap<String, u64>,
+    /// Whether the scheduler may die between refusing and forgetting what its disk did not take.
+    pub(crate) dies: bool,
     /// Nothing that must be served without a break is, until everything has come to rest.
     pub(crate) gaps_allowed: bool,
 }

@@ -139,6 +139,11 @@ impl InferenceServer {
             let what = format!("{} was asked to load {} for {:?}", self.host, key.0, spec.requirements);
             self.trace.violate("placement_respects_capabilities", what);
         }
+        let named = spec.server.as_ref().filter(|name| !name.is_empty());
+        if !named.map_or(self.plan.shared, |name| *name == self.plan.name) {
+            let what = format!("{} was asked to load {}, which is meant for {named:?}", self.host, key.0);
+            self.trace.violate("placement_respects_the_server", what);
+        }
         let free = self.memory_free();
         let mut inner = self.lock();
         if !spec.uri.starts_with("sim://broken") {

@@ -95,6 +95,8 @@ pub(crate) async fn run(plan: Plan) -> Outcome {
     let log = crate::log::Log::new(trace.clone(), disk_may_fail);
     // One process runs one world: there is no other subscriber.
     let _ = tracing::subscriber::set_global_default(log);
+    let panicked = trace.clone();
+    std::panic::set_hook(Box::new(move |panic| panicked.violate("no_panics", panic.to_string())));
     let mut world = World::new(plan, trace.clone());
     world.live().await;
     if trace.violation().is_none() {
@@ -112,6 +114,7 @@ impl World {
         let (facts, net, disk, clock) =
             (Facts::default(), Net::new(plan.seed), Disk::new(), WallClock::new());
         let calm = plan.is_calm();
+        facts.lock().dies = plan.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
         let mut replicas = BTreeMap::new();
         for server in &plan.servers {
             for index in 0..server.replicas {
@@ -178,6 +181,10 @@ impl World {
         for step in world.plan.steps.clone() {
             world.add(step.at, Event::Step(step.action));
         }
+        // Servers are announced before their replicas join, as an operator does.
+        for (server, index) in world.replicas.keys().cloned().collect::<Vec<_>>() {
+            world.add(50, Event::ReplicaBack(server, index));
+        }
         world.add(world.plan.length, Event::End);
         world.add(LOOK, Event::Look);
         world
@@ -194,7 +201,13 @@ impl World {
 
     /// Lets things happen until the plan's time is over.
     async fn live(&mut self) {
-        self.everything_starts();
+        self.scheduler_starts();
+        for index in self.gateways.keys().copied().collect::<Vec<_>>() {
+            self.gateway_starts(index);
+        }
+        for server in self.plan.servers.clone() {
+            tokio::spawn(self.desk.clone().announce(server.name, server.replicas, server.shared));
+        }
         while let Some((&(at, number), _)) = self.agenda.first_key_value() {
             let event = tokio::select! {
                 biased;

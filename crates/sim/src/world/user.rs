@@ -101,8 +101,11 @@ impl Desk {
         let answer: Result<(), Status> = answer.await;
         let code = answer.as_ref().map_or_else(Status::code, |()| Code::Ok);
         self.trace.note(&self.host, format_args!("{what} as {model}: {code:?}"));
+        // What the disk did not take is taken back, unless the scheduler dies before it can.
+        let taken_back = code == Code::ResourceExhausted && !self.facts.lock().dies;
         let answer = match code {
             Code::Ok => Answer::Done,
+            _ if taken_back => Answer::Refused,
             Code::FailedPrecondition | Code::InvalidArgument | Code::NotFound => Answer::Refused,
             _ => Answer::Unknown,
         };

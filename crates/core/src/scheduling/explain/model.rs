@@ -195,7 +195,19 @@ impl Case<'_> {
             return (Reason::Silent, cause, silent_next(&place));
         }
         if let Some((place, _, since)) = self.first(ReplicaState::Loading) {
-            let cause = format!("{place} has been loading version {number} for {}", ago(self.now, since));
+            let for_long = ago(self.now, since);
+            if let Some(failure) = &self.version.last_failure {
+                let cause = format!(
+                    "{}; {place} has been loading version {number} again for {for_long}",
+                    bare(failure)
+                );
+                return (
+                    Reason::LoadFailed,
+                    cause,
+                    format!("fix what {place} said, or wait for the outcome"),
+                );
+            }
+            let cause = format!("{place} has been loading version {number} for {for_long}");
             return (Reason::Loading, cause, format!("wait; the agent's log tells how far {place} is"));
         }
         if let Some((place, _, since)) = self.first(ReplicaState::Loaded) {
@@ -262,7 +274,9 @@ impl Case<'_> {
             let next = version
                 .retry_at
                 .map(|due| format!(", again in {}", Span(due.saturating_sub(self.state.clock.passed))));
-            format!("{} in a row failed{}", many(version.attempts as usize, "load"), next.unwrap_or_default())
+            let last = version.last_failure.as_ref().map(|failure| format!(", last on {failure}"));
+            let (next, last) = (next.unwrap_or_default(), last.unwrap_or_default());
+            format!("{} in a row failed{last}{next}", many(version.attempts as usize, "load"))
         });
         let verdicts = (!self.model.deleted).then(|| {
             self.state.servers().iter().map(|(name, server)| self.verdict(name, server)).collect::<Vec<_>>()

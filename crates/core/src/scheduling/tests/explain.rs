@@ -177,6 +177,16 @@ fn on_the_way() -> Vec<Failure> {
             "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
         ),
         failure(
+            started(|w| {
+                w.work(&id("s", 0), Luck::Bad);
+                w.wait(1_500);
+                w.now += 2_000;
+            }),
+            Reason::LoadFailed,
+            "demand is not ready: s-0: no such file; s-0 has been loading version 1 again for 2 s.",
+            "fix what s-0 said, or wait for the outcome",
+        ),
+        failure(
             started(|w| w.work(&id("s", 0), Luck::NoMemory)),
             Reason::LoadFailedMemory,
             "demand is not ready: s-0 ran out of memory when it loaded version 1: no such file.",

@@ -96,6 +96,7 @@ fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
     world.silence(&s);
     assert_eq!(states(&world, "n"), [("s-0".to_owned(), ReplicaState::LoadRequested)]);
     world.agents.get_mut(&s).unwrap().loaded.clear();
+    world.forget(&s, None);
     let effects = world.announce(&s);
     let loads: Vec<&str> = effects.orders.iter().filter(|o| o.load.is_some()).map(|o| &*o.model).collect();
     assert_eq!(loads, ["m", "n"]);
@@ -394,4 +395,86 @@ fn what_the_runtime_takes_counts_from_then_on() {
         world.summary("m").reason,
         "2 replicas are wanted, server s can take 1: needs 40 B, most free is 35 B on s-1"
     );
+}
+
+#[test]
+fn what_agents_say_of_sharing_counts() {
+    let mut world = World::new();
+    let unsaid = |replicas| Command::ExpectServer {
+        name: "s".into(),
+        expected: Expectation { replicas, min: 0, max: 0, generation: None },
+        shared: false,
+        namespace: None,
+        by: Manager::Cli,
+    };
+    world.apply(unsaid(1)).unwrap();
+    world.join(&id("s", 0), 100);
+    world.apply(unsaid(2)).unwrap();
+    world.load(definition("m", 1, 1)).unwrap();
+    world.quiesce();
+    assert_eq!(world.summary("m").state, ModelState::Available);
+}
+
+#[test]
+fn what_could_not_be_loaded_leaves_its_room_to_others() {
+    let mut world = World::new();
+    world.join(&id("s", 0), 15);
+    world.load(definition("a", 1, 1)).unwrap();
+    world.load(definition("b", 1, 1)).unwrap();
+    assert_eq!(world.summary("b").code, Some(Reason::NoMemory));
+    world.work(&id("s", 0), Luck::Bad);
+    assert_eq!(states(&world, "b"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    world.quiesce();
+    world.wait(2_000);
+    assert_eq!(world.summary("a").code, Some(Reason::NoMemory), "now it has to wait");
+}
+
+#[test]
+fn an_older_version_helps_until_it_is_superseded_and_never_after() {
+    let mut world = served();
+    world.join(&id("s", 1), 300);
+    world.load(definition("m", 2, 1)).unwrap();
+    world.work(&id("s", 1), Luck::Good);
+    assert_eq!(world.routed("m"), [2]);
+    world.silence(&id("s", 1));
+    assert_eq!(world.routed("m"), [1, 2], "the new one fell silent before it took over");
+    world.announce(&id("s", 1));
+    assert_eq!(world.routed("m"), [2]);
+    world.follow_routes();
+    world.silence(&id("s", 1));
+    world.wait(11_000);
+    world.quiesce();
+    assert_eq!(world.routed("m"), [2], "it had taken over");
+    assert_eq!(world.routed_to("m"), ["s-0"]);
+}
+
+#[test]
+fn what_turns_out_not_to_be_loaded_leaves_the_route() {
+    let mut world = served();
+    world.crash(&id("s", 0));
+    assert!(world.routed_to("m").is_empty());
+    assert_eq!(world.summary("m").reason, "s-0: it crashed");
+    world.wait(1_500);
+    assert_eq!(world.summary("m").reason, "tried again after s-0: it crashed");
+    world.quiesce();
+    assert_eq!((world.summary("m").state, world.summary("m").reason.as_str()), (ModelState::Available, ""));
+}
+
+#[test]
+fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
+    let mut world = served();
+    let (s, t) = (id("s", 0), id("t", 0));
+    world.join(&t, 100);
+    world.silence(&s);
+    world.wait(11_000);
+    world.work(&t, Luck::Good);
+    let effects = world.announce(&s);
+    assert!(effects.orders.is_empty(), "a gateway may not know yet that it moved");
+    world.follow(0, 9);
+    assert!(world.agents[&s].orders.is_empty());
+    world.follow_routes();
+    assert_eq!(world.agents[&s].orders.len(), 1);
+    world.quiesce();
+    assert!(world.agents[&s].loaded.is_empty());
+    assert_eq!(world.routed_to("m"), ["t-0"]);
 }

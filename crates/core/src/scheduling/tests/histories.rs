@@ -17,7 +17,8 @@ enum Step {
     Work { id: ReplicaId, luck: Luck },
     Demand { model: u8, in_flight: u64, waiting: bool },
     Scale { model: u8, version: u32, change: i32 },
-    FollowRoutes,
+    Crash { id: ReplicaId },
+    Follow { not_applied: u64, not_drained: u64 },
     Wait { time: Millis },
     Restart,
 }
@@ -45,7 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u8..4, 0u64..100, any::<bool>())
             .prop_map(|(model, in_flight, waiting)| Step::Demand { model, in_flight, waiting }),
         1 => (0u8..4, 1u32..4, -2i32..3).prop_map(|(model, version, change)| Step::Scale { model, version, change }),
-        4 => Just(Step::FollowRoutes),
+        4 => (0u64..4, 0u64..4).prop_map(|(not_applied, not_drained)| Step::Follow { not_applied, not_drained }),
+        1 => some_id().prop_map(|id| Step::Crash { id }),
         2 => prop_oneof![Just(2_000u64), Just(12_000), Just(700_000)].prop_map(|time| Step::Wait { time }),
         1 => Just(Step::Restart),
     ]
@@ -54,7 +56,14 @@ fn step() -> impl Strategy<Value = Step> {
 impl Step {
     /// Whether a model that is served may stop being served by it.
     const fn may_interrupt(&self) -> bool {
-        matches!(self, Self::Unload { .. } | Self::Join { .. } | Self::Lose { .. } | Self::Wait { .. })
+        matches!(
+            self,
+            Self::Unload { .. }
+                | Self::Join { .. }
+                | Self::Lose { .. }
+                | Self::Wait { .. }
+                | Self::Crash { .. }
+        )
     }
 }
 
@@ -98,9 +107,16 @@ fn take(world: &mut World, step: Step, book: &mut Asked) {
                 unload(&format!("m{}", (model + 1) % 4)),
                 expect("s0", 0, 0, 0),
                 Command::AdoptModel { name: format!("m{model}").into(), by: Manager::Other("me".into()) },
+                // Facts that were told in between are taken back too, and told again.
+                demand(&format!("m{model}"), 99, true),
+                Command::ReplicaSilent { id: id("s0", 1) },
+                Command::ReplicaLost { id: id("s1", 1) },
+                Command::DrainReplica { id: id("s1", 0) },
+                Command::RoutesSettled { applied: u64::MAX - 1, drained: u64::MAX - 1 },
+                Command::Tick,
             ];
-            for ask in asks {
-                let _ = world.state.apply(ask, world.now);
+            for (ask, time) in asks.into_iter().zip(1..) {
+                let _ = world.state.apply(ask, world.now + time * 4_000);
             }
             world.state.undo();
             assert_eq!(before.models(), world.state.models());
@@ -135,7 +151,8 @@ fn take(world: &mut World, step: Step, book: &mut Asked) {
         Step::Scale { model, version, change } => {
             world.apply(Command::ScaleModel { name: format!("m{model}").into(), version, change }).unwrap();
         }
-        Step::FollowRoutes => world.follow_routes(),
+        Step::Follow { not_applied, not_drained } => world.follow(not_applied, not_drained),
+        Step::Crash { id } => world.crash(&id),
         Step::Wait { time } => {
             world.wait(time);
         }
@@ -161,7 +178,7 @@ fn recover(world: &mut World) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(few())]
 
     /// Whatever happens in whatever order, the invariants hold at each step; and when the world comes to rest with
     /// room for everybody, every model is what was asked for last.

@@ -2,6 +2,7 @@
 
 mod explain;
 mod faults;
+mod garbage;
 mod histories;
 mod lifecycle;
 mod ownership;
@@ -61,11 +62,23 @@ fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
     }
 }
 
+/// Half as many cases as usual, because each is long; `PROPTEST_CASES=20000` looks longer.
+fn few() -> proptest::prelude::ProptestConfig {
+    let usual = proptest::prelude::ProptestConfig::default();
+    proptest::prelude::ProptestConfig { cases: usual.cases / 2, failure_persistence: None, ..usual }
+}
+
+/// Replicas, and the version that each serves.
+type Places = BTreeSet<(ReplicaId, u32)>;
+
 /// Agents that do what they are told, and gateways that follow: the world around a [`State`].
 struct World {
     state: State,
     agents: BTreeMap<ReplicaId, Agent>,
     now: Millis,
+    /// Every route that gateways were told, by its number; and up to which one they have nothing under way any more.
+    told: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
+    drained: u64,
 }
 
 #[derive(Default)]
@@ -96,7 +109,8 @@ impl World {
     }
 
     fn with(policy: Policy) -> Self {
-        Self { state: State::new(policy), agents: BTreeMap::new(), now: 1_000_000_000_000 }
+        let (state, now) = (State::new(policy), 1_000_000_000_000);
+        Self { state, agents: BTreeMap::new(), now, told: BTreeMap::new(), drained: 0 }
     }
 
     fn apply(&mut self, command: Command) -> Result<Effects, Refusal> {
@@ -112,6 +126,7 @@ impl World {
                 agent.orders.push_back(order.clone());
             }
             self.check_effects(&before, effects, &shown);
+            self.tell(&effects.routes);
         } else {
             assert_eq!(before.models(), self.state.models(), "what is refused changes nothing");
             assert_eq!(before.servers(), self.state.servers(), "what is refused changes nothing");
@@ -126,7 +141,31 @@ impl World {
         self.apply(Command::LoadModel { definition: Box::new(definition), by: Manager::Cli })
     }
 
+    /// Gateways are told of routes.
+    fn tell(&mut self, names: &BTreeSet<Arc<str>>) {
+        for name in names {
+            let Some(model) = self.state.models().get(name) else { continue };
+            let places = self.state.route(name).versions.into_iter().flat_map(|v| {
+                let number = v.version;
+                v.replicas.into_iter().map(move |id| (id, number))
+            });
+            self.told.entry(name.clone()).or_default().insert(model.route_sequence, places.collect());
+        }
+    }
+
+    /// Nobody can use what an agent lost by itself.
+    fn forget(&mut self, id: &ReplicaId, model: Option<&str>) {
+        for (name, routes) in &mut self.told {
+            if model.is_none_or(|m| m == &**name) {
+                for places in routes.values_mut() {
+                    places.retain(|(place, _)| place != id);
+                }
+            }
+        }
+    }
+
     fn join(&mut self, id: &ReplicaId, memory: u64) -> Effects {
+        self.forget(id, None);
         self.agents.insert(id.clone(), Agent { memory, connected: true, ..Agent::default() });
         self.announce(id)
     }
@@ -148,7 +187,18 @@ impl World {
         }
     }
 
+    /// An agent finds that it does not hold what it held.
+    fn crash(&mut self, id: &ReplicaId) {
+        let Some(agent) = self.agents.get_mut(id).filter(|a| a.connected) else { return };
+        let Some((model, version)) = agent.loaded.pop_first() else { return };
+        let memory_free = agent.memory_free();
+        self.forget(id, Some(&model));
+        let event = ReplicaEvent::LoadFailed { reason: "it crashed".into() };
+        self.apply(Command::ReplicaReported { id: id.clone(), model, version, event, memory_free }).unwrap();
+    }
+
     fn lose(&mut self, id: &ReplicaId) {
+        self.forget(id, None);
         self.agents.remove(id);
         self.apply(Command::ReplicaLost { id: id.clone() }).unwrap();
     }
@@ -181,8 +231,24 @@ impl World {
     }
 
     fn follow_routes(&mut self) {
+        self.follow(0, 0);
+    }
+
+    /// Gateways follow, but for the last so many changes.
+    fn follow(&mut self, not_applied: u64, not_drained: u64) {
         let sequence = self.state.sequence();
-        self.apply(Command::RoutesSettled { applied: sequence, drained: sequence }).unwrap();
+        let applied = sequence.saturating_sub(not_applied);
+        self.drained = self.drained.max(applied.saturating_sub(not_drained));
+        self.apply(Command::RoutesSettled { applied, drained: self.drained }).unwrap();
+    }
+
+    /// Every place that a gateway may send a request to.
+    fn in_use(&self) -> impl Iterator<Item = (&Arc<str>, &(ReplicaId, u32))> {
+        self.told.iter().flat_map(|(name, routes)| {
+            let last = routes.range(..=self.drained).next_back();
+            let later = routes.range(self.drained + 1..);
+            last.into_iter().chain(later).flat_map(move |(_, places)| places.iter().map(move |p| (name, p)))
+        })
     }
 
     /// Lets time pass, with ticks as often as they are asked for.
@@ -207,6 +273,9 @@ impl World {
             agent.orders.clear();
         });
         self.state = State::restore(*self.state.policy(), models, servers, self.now);
+        self.told.clear();
+        self.drained = 0;
+        self.tell(&self.state.models().keys().cloned().collect());
         self.check();
     }
 
@@ -268,6 +337,13 @@ impl World {
     /// What must hold at every moment.
     fn check(&self) {
         self.state.check_index();
+        for (name, (id, version)) in self.in_use() {
+            let agent = self.agents.get(id).filter(|a| a.connected);
+            assert!(
+                agent.is_none_or(|a| a.loaded.contains(&(name.clone(), *version))),
+                "{name} version {version} was unloaded from {id} while a gateway may have requests there"
+            );
+        }
         let mut used: BTreeMap<ReplicaId, u64> = BTreeMap::new();
         for (name, model) in self.state.models() {
             let route = self.state.route(name);
