@@ -54,9 +54,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let store = Store::open(&dir.path().join("state")).unwrap();
-        let running = gantry_scheduler::start(gantry_scheduler::Config { clients: any, agents: any, store })
-            .await
-            .unwrap();
+        let running = gantry_scheduler::start(gantry_scheduler::Config::new(store), any, any).await.unwrap();
         let mut client = SchedulerClient::connect(format!("http://{}", running.clients)).await.unwrap();
         let statuses =
             client.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap().into_inner();

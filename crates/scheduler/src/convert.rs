@@ -1,8 +1,8 @@
-//! The contract's messages into what core decides on, and into what the store keeps.
+//! The contract's messages into what core decides on.
 
 use gantry_api::check_name;
-use gantry_core::scheduling::{Definition, Expectation, Model, Needs, Scaling};
-use gantry_proto::{gantry as own, scheduler as pb};
+use gantry_core::scheduling::{Command, Definition, Expectation, Manager, Needs, Scaling};
+use gantry_proto::scheduler as pb;
 use prost::Message as _;
 use std::sync::Arc;
 
@@ -10,6 +10,12 @@ use std::sync::Arc;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Invalid(String);
+
+impl Invalid {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
 
 fn invalid<T>(message: impl Into<String>) -> Result<T, Invalid> {
     Err(Invalid(message.into()))
@@ -94,30 +100,20 @@ pub(crate) fn expectation(server: &pb::ServerNotify) -> Result<Expectation, Inva
     })
 }
 
+/// The announcement of a server, as a command.
+pub(crate) fn announcement(server: pb::ServerNotify, by: Manager) -> Result<Command, Invalid> {
+    let expected = expectation(&server)?;
+    Ok(Command::ExpectServer {
+        name: server.name.into(),
+        expected,
+        shared: server.shared,
+        namespace: server.kubernetes_meta.map(|k| k.namespace),
+        by,
+    })
+}
+
 /// The contract's message that a definition was made from.
 pub(crate) fn message(definition: &Definition) -> pb::Model {
     // It was encoded by `definition`, so it decodes; an empty model is the answer to a program error.
     pb::Model::decode(&*definition.whole).unwrap_or_default()
-}
-
-/// What the store keeps of a model: the latest version, and those that serve until it does.
-pub(crate) fn stored(model: &Model) -> Vec<u8> {
-    let latest = model.latest().map(|v| v.number);
-    let versions = model
-        .versions
-        .iter()
-        .filter(|v| Some(v.number) == latest || v.served)
-        .map(|v| own::stored_model::Version { number: v.number, definition: Some(message(&v.definition)) })
-        .collect();
-    own::StoredModel { deleted: model.deleted, versions }.encode_to_vec()
-}
-
-/// What the store kept of a model: whether it is deleted, and its versions.
-pub(crate) fn restored(bytes: &[u8]) -> Result<(bool, Vec<(u32, Definition)>), Invalid> {
-    let model = own::StoredModel::decode(bytes).map_err(|e| Invalid(e.to_string()))?;
-    let mut versions = Vec::with_capacity(model.versions.len());
-    for version in model.versions {
-        versions.push((version.number, definition(version.definition.unwrap_or_default())?));
-    }
-    Ok((model.deleted, versions))
 }

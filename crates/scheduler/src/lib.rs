@@ -9,14 +9,23 @@
 //! An outbox holds what its reader has not seen yet and is bounded by what exists, not by how slow the reader is: see
 //! the module `outbox`.
 
+mod clock;
 mod convert;
 mod engine;
+mod metrics;
 mod outbox;
+mod progress;
+mod record;
+mod restore;
+mod scheduler;
 mod server;
 mod service;
 mod status;
+mod view;
 
-#[cfg(test)]
-mod tests;
-
-pub use server::{Config, Running, StartError, start};
+pub use clock::{Clock, SystemClock};
+pub use engine::{Engine, Thread};
+pub use progress::Progress;
+pub use restore::RecordError;
+pub use scheduler::{Config, Scheduler, StartError, build};
+pub use server::{Running, serve, start, tcp};

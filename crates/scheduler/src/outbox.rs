@@ -61,8 +61,8 @@ impl Outbox<Names> {
 }
 
 impl Outbox<VecDeque<Order>> {
-    pub(crate) fn push(&self, order: Order) {
-        self.fill(|orders| orders.push_back(order));
+    pub(crate) fn extend(&self, more: Vec<Order>) {
+        self.fill(|orders| orders.extend(more));
     }
 
     pub(crate) fn orders(&self) -> impl Future<Output = VecDeque<Order>> + '_ {
@@ -78,9 +78,9 @@ pub(crate) struct RouteChanges {
 }
 
 impl Outbox<RouteChanges> {
-    pub(crate) fn push(&self, sequence: u64, model: Arc<str>, limit: usize) {
+    pub(crate) fn extend(&self, more: &[(u64, Arc<str>)], limit: usize) {
         self.fill(|changes| {
-            changes.by_sequence.insert(sequence, model);
+            changes.by_sequence.extend(more.iter().cloned());
             if changes.by_sequence.len() > limit {
                 changes.by_sequence.clear();
                 changes.start_again = true;

@@ -2,11 +2,10 @@
 
 use crate::convert;
 use gantry_core::scheduling::{
-    Millis, Model, ModelState, ReplicaId, ReplicaState, Server, State, Summary, Version,
+    Manager, Millis, Model, ModelState, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State,
+    Summary, Version,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
-use prost::Message as _;
-use std::sync::Arc;
 
 fn timestamp(at: Millis) -> prost_types::Timestamp {
     let seconds = i64::try_from(at / 1000).unwrap_or(i64::MAX);
@@ -41,12 +40,12 @@ pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelS
         } else {
             pb::model_status_response::ModelOperation::ModelCreate as i32
         },
-        manager: String::new(),
+        manager: model.manager.as_ref().map(Manager::to_string).unwrap_or_default(),
     }
 }
 
 fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
-    let Summary { state, reason, available, unavailable } = model.summary(version);
+    let Summary { state, reason, code, available, unavailable } = model.summary(version);
     let definition = convert::message(&version.definition);
     pb::ModelVersionStatus {
         version: version.number,
@@ -55,14 +54,7 @@ fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
         model_replica_state: version
             .replicas
             .iter()
-            .map(|(&index, replica)| {
-                let status = pb::ModelReplicaStatus {
-                    state: replica_number(replica.state),
-                    reason: replica.reason.clone(),
-                    last_change_timestamp: Some(timestamp(replica.since)),
-                };
-                (i32::try_from(index).unwrap_or(i32::MAX), status)
-            })
+            .map(|(&index, replica)| (i32::try_from(index).unwrap_or(i32::MAX), replica_status(replica)))
             .collect(),
         state: Some(pb::ModelStatus {
             state: state_number(state),
@@ -73,14 +65,22 @@ fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
             // Requests go straight to the model: its gateway is ready when the model is.
             model_gw_state: state_number(state),
             model_gw_reason: String::new(),
-            reason_code: String::new(),
+            reason_code: code.map(|c| c.to_string()).unwrap_or_default(),
         }),
         model_defn: Some(definition),
     }
 }
 
-/// The status of a server.
-pub(crate) fn server(name: &Arc<str>, server: &Server, state: &State) -> pb::ServerStatusResponse {
+fn replica_status(replica: &ReplicaStatus) -> pb::ModelReplicaStatus {
+    pb::ModelReplicaStatus {
+        state: replica_number(replica.state),
+        reason: replica.reason.clone(),
+        last_change_timestamp: Some(timestamp(replica.since)),
+    }
+}
+
+/// The status of a server; `loaded` knows how many model replicas one of its replicas has.
+pub(crate) fn server(name: &str, server: &Server, loaded: impl Fn(u32) -> usize) -> pb::ServerStatusResponse {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let resources: Vec<pb::ServerReplicaResources> = server
         .replicas
@@ -89,16 +89,17 @@ pub(crate) fn server(name: &Arc<str>, server: &Server, state: &State) -> pb::Ser
             replica_idx: index,
             total_memory_bytes: replica.memory_total,
             available_memory_bytes: replica.memory_free,
-            num_loaded_models: count(state.loaded_on(&ReplicaId { server: name.clone(), index })),
+            num_loaded_models: count(loaded(index)),
             over_commit_percentage: replica.over_commit,
         })
         .collect();
+    let available = server.replicas.values().filter(|r| r.silent_since.is_none()).count();
     pb::ServerStatusResponse {
-        server_name: name.to_string(),
+        server_name: name.to_owned(),
         expected_replicas: server
             .expected
             .map_or(count(server.replicas.len()), |e| i32::try_from(e.replicas).unwrap_or(i32::MAX)),
-        available_replicas: count(server.replicas.len()),
+        available_replicas: count(available),
         num_loaded_model_replicas: resources.iter().map(|r| r.num_loaded_models).sum(),
         resources,
         kubernetes_meta: server.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
@@ -106,33 +107,31 @@ pub(crate) fn server(name: &Arc<str>, server: &Server, state: &State) -> pb::Ser
             generation: server.expected.and_then(|e| e.generation).unwrap_or(0),
         }),
         r#type: pb::server_status_response::Type::StatusUpdate as i32,
-        manager: String::new(),
+        manager: server.manager.as_ref().map(Manager::to_string).unwrap_or_default(),
     }
 }
 
-/// What the store keeps of a server; nothing when it was never announced.
-pub(crate) fn stored_server(name: &str, server: &Server) -> Option<Vec<u8>> {
-    let expected = server.expected?;
-    let announced = pb::ServerNotify {
-        name: name.to_owned(),
-        expected_replicas: expected.replicas,
-        shared: server.shared,
-        kubernetes_meta: server.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
-            namespace: namespace.clone(),
-            generation: expected.generation.unwrap_or(0),
-        }),
-        min_replicas: expected.min,
-        max_replicas: expected.max,
-    };
-    Some(own::StoredServer { announced: Some(announced) }.encode_to_vec())
+/// The word to whoever owns a server that it is to have another number of replicas.
+pub(crate) fn scaling_request(server: &pb::ServerStatusResponse, asked: u32) -> pb::ServerStatusResponse {
+    pb::ServerStatusResponse {
+        expected_replicas: i32::try_from(asked).unwrap_or(i32::MAX),
+        r#type: pb::server_status_response::Type::ScalingRequest as i32,
+        ..server.clone()
+    }
 }
 
 /// The route of a model; `None` when the model is not to be known to gateways.
-pub(crate) fn route(name: &str, state: &State) -> Option<own::Route> {
-    let model = state.models().get(name).filter(|m| !m.deleted)?;
-    let versions: Vec<own::RouteVersion> = state
-        .route(name)
-        .versions
+pub(crate) fn route(
+    name: &str,
+    model: &Model,
+    summary: Option<&Summary>,
+    state: &State,
+) -> Option<own::Route> {
+    if model.deleted {
+        return None;
+    }
+    let Route { versions, sleeps } = Route::of(model);
+    let versions = versions
         .into_iter()
         .map(|v| own::RouteVersion {
             version: v.version,
@@ -140,8 +139,8 @@ pub(crate) fn route(name: &str, state: &State) -> Option<own::Route> {
             endpoints: v.replicas.iter().filter_map(|id| endpoint(id, state)).collect(),
         })
         .collect();
-    let reason = model.latest().map(|v| model.summary(v).reason).unwrap_or_default();
-    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: false })
+    let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
+    Some(own::Route { model: name.to_owned(), versions, reason, sleeps })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

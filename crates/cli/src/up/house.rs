@@ -107,13 +107,10 @@ async fn open(
         failed(&format!("the admin endpoint cannot listen on {}: {e}; {choose}", at(args.admin_port)))
     })?;
     let admin_at = admin_listener.local_addr().map_err(|e| failed(&e))?;
-    let scheduler = gantry_scheduler::start(gantry_scheduler::Config {
-        clients: at(args.scheduler_port),
-        agents: at(args.agent_port),
-        store,
-    })
-    .await
-    .map_err(|e| failed(&e))?;
+    let (clients, agents) = (at(args.scheduler_port), at(args.agent_port));
+    let scheduler = gantry_scheduler::start(gantry_scheduler::Config::new(store), clients, agents)
+        .await
+        .map_err(|e| failed(&e))?;
     let endpoint =
         Endpoint::from_shared(format!("http://{}", reachable(scheduler.clients))).map_err(|e| failed(&e))?;
     let channel = endpoint.connect().await.map_err(|e| failed(&e))?;

@@ -119,7 +119,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let store = Store::open(&dir.path().join("state")).unwrap();
-        let running = runtime.block_on(start(Config { clients: any, agents: any, store })).unwrap();
+        let running = runtime.block_on(start(Config::new(store), any, any)).unwrap();
         let (scheduler, agents) = (running.clients, running.agents);
         Self { runtime, dir, scheduler, running: Some(running), agents, joined: Mutex::default() }
     }

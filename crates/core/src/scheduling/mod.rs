@@ -11,24 +11,46 @@
 //!                                        LoadFailed
 //! ```
 
+mod asks;
+mod clock;
 mod command;
+mod desk;
+pub mod explain;
+mod index;
+mod journal;
+mod manager;
 mod model;
+mod obstacle;
 mod placement;
+pub mod plan;
+mod policy;
+mod reason;
+mod record;
+mod replicas;
 mod route;
+mod scaling;
 mod server;
+mod settle;
 mod state;
+mod summary;
+mod time;
 
 #[cfg(test)]
 mod tests;
 
 pub use command::{Command, Effects, Order, Refusal, ReplicaEvent};
-pub use model::{
-    Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Summary, Version,
-};
-pub use placement::{Obstacle, Placement, place};
+pub use explain::{Explanation, Fact};
+pub use manager::{Kind, Manager};
+pub use model::{Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version};
+pub use obstacle::Obstacle;
+pub use plan::{Action, PlannedChange};
+pub use policy::Policy;
+pub use reason::Reason;
+pub use record::{ModelRecord, ServerRecord, VersionRecord};
 pub use route::{Route, RouteVersion};
 pub use server::{Endpoint, Expectation, Replica, ReplicaId, Server};
 pub use state::State;
+pub use summary::Summary;
 
 /// Milliseconds since 1970, as the caller's clock has them.
 pub type Millis = u64;

@@ -1,7 +1,7 @@
 //! Who may send a model traffic: the route that gateways follow.
 
 use super::{
-    model::{Model, ReplicaState},
+    model::{Model, ReplicaState, Version},
     server::ReplicaId,
 };
 
@@ -10,6 +10,8 @@ use super::{
 pub struct Route {
     /// The versions, oldest first.
     pub versions: Vec<RouteVersion>,
+    /// No replica is wanted until somebody asks for the model: a request waits and is reported as demand.
+    pub sleeps: bool,
 }
 
 /// A version that takes traffic.
@@ -35,7 +37,7 @@ impl Route {
         let latest_number = model.latest().map(|v| v.number);
         let latest_serves = model.latest().is_some_and(|v| {
             let routed = v.count(ReplicaState::is_routed);
-            routed > 0 && routed >= v.definition.scaling.replicas
+            routed > 0 && routed >= v.wanted()
         });
         let versions = model
             .versions
@@ -47,6 +49,6 @@ impl Route {
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })
             .collect();
-        Self { versions }
+        Self { versions, sleeps: model.latest().is_some_and(Version::sleeps) }
     }
 }

@@ -25,6 +25,7 @@ fn replica(memory: u64) -> Replica {
         memory_total: memory,
         memory_free: memory,
         over_commit: 0,
+        ..Replica::default()
     }
 }
 
@@ -66,7 +67,7 @@ impl World {
     }
 
     fn load(&mut self, definition: Definition) -> Result<Effects, Refusal> {
-        self.apply(Command::LoadModel(Box::new(definition)))
+        self.apply(Command::LoadModel { definition: Box::new(definition), by: Manager::Cli })
     }
 
     fn join(&mut self, id: &ReplicaId, memory: u64) {
@@ -283,7 +284,7 @@ fn a_deleted_model_stays_known_and_can_come_back() {
     world.join(&id("s", 0), 100);
     world.load(definition("m", 1, 1)).unwrap();
     world.quiesce();
-    let unload = Command::UnloadModel { name: "m".into() };
+    let unload = Command::UnloadModel { name: "m".into(), by: Manager::Cli };
     world.apply(unload.clone()).unwrap();
     assert_eq!(world.summary("m").state, ModelState::Terminating);
     assert_eq!(world.load(definition("m", 1, 1)), Err(Refusal::StillTerminating("m".into())));
@@ -293,16 +294,25 @@ fn a_deleted_model_stays_known_and_can_come_back() {
     world.quiesce();
     assert_eq!(world.summary("m").state, ModelState::Available);
     assert_eq!(
-        world.apply(Command::UnloadModel { name: "x".into() }),
+        world.apply(Command::UnloadModel { name: "x".into(), by: Manager::Cli }),
         Err(Refusal::UnknownModel("x".into()))
     );
 }
 
 #[test]
 fn a_restart_brings_back_what_was_stored_and_what_served() {
-    let stored = vec![(false, vec![(1, definition("m", 1, 1)), (2, definition("m", 2, 1))])];
+    let version = |number: u32, served| VersionRecord {
+        number,
+        definition: Arc::new(definition("m", number as u8, 1)),
+        served,
+        scaled: None,
+        server: None,
+        replicas: Vec::new(),
+    };
+    let stored =
+        [ModelRecord { deleted: false, manager: None, versions: vec![version(1, true), version(2, false)] }];
     let mut world = World::new();
-    world.state = State::restore(stored, [], 0);
+    world.state = State::restore(Policy::default(), stored, [], 0);
     let s = id("s", 0);
     world.join(&s, 100);
     assert_eq!(world.agents[&s].orders.len(), 2, "the version that served comes back beside the new one");
@@ -372,7 +382,7 @@ proptest! {
                 }
                 Step::Unload { model } => {
                     let name = format!("m{model}");
-                    let known = world.apply(Command::UnloadModel { name: name.as_str().into() }).is_ok();
+                    let known = world.apply(Command::UnloadModel { name: name.as_str().into(), by: Manager::Cli }).is_ok();
                     prop_assert_eq!(known, world.state.models().contains_key(name.as_str()));
                     asked.remove(&name);
                 }

@@ -1,6 +1,6 @@
 //! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
 
-use super::{Stream, WINDOW, deliver, next_connection, within_deadline};
+use super::{Stream, WINDOW, caller, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -9,9 +9,12 @@ use gantry_api::check_name;
 use gantry_core::scheduling::{Command, Endpoint, Order, Replica, ReplicaEvent, ReplicaId};
 use gantry_proto::{agent as pb, scheduler};
 use prost::Message as _;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
+
+/// How long a replica may take to be drained. Loading its models elsewhere may take a while.
+const DRAIN_DEADLINE: Duration = Duration::from_mins(5);
 
 pub(crate) struct Agents {
     pub(crate) engine: Handle,
@@ -65,6 +68,7 @@ impl pb::agent_service_server::AgentService for Agents {
             ),
             memory_free: request.available_memory_bytes,
             over_commit: config.over_commit_percentage,
+            ..Replica::default()
         };
         let loaded = request
             .loaded_models
@@ -73,7 +77,7 @@ impl pb::agent_service_server::AgentService for Agents {
             .collect();
         let outbox = Outbox::<VecDeque<Order>>::new();
         let connection =
-            Connection { engine: self.engine.clone(), id: id.clone(), number: next_connection() };
+            Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
         let joined = Message::AgentJoined {
             command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
             id,
@@ -83,11 +87,15 @@ impl pb::agent_service_server::AgentService for Agents {
         if !self.engine.send(joined).await {
             return Err(Status::unavailable("the scheduler is stopping"));
         }
+        let subscription = format!("{}.{}", self.engine.epoch, connection.number);
+        let counted = self.engine.metrics.subscribed("agent");
         let (sender, receiver) = mpsc::channel(WINDOW);
         tokio::spawn(async move {
             let _connection = connection;
+            let _counted = counted;
             loop {
                 let orders = tokio::select! {
+                    biased;
                     orders = outbox.orders() => orders,
                     () = sender.closed() => return,
                 };
@@ -98,7 +106,12 @@ impl pb::agent_service_server::AgentService for Agents {
                 }
             }
         });
-        Ok(Response::new(Stream::new(receiver)))
+        let mut response = Response::new(Stream::new(receiver));
+        // An agent that gives it back with its reports is never misunderstood after a new subscription.
+        if let Ok(value) = subscription.parse() {
+            response.metadata_mut().insert(caller::SUBSCRIPTION, value);
+        }
+        Ok(response)
     }
 
     async fn agent_event(
@@ -106,14 +119,14 @@ impl pb::agent_service_server::AgentService for Agents {
         request: Request<pb::ModelEventMessage>,
     ) -> Result<Response<pb::ModelEventResponse>, Status> {
         use pb::model_event_message::Event;
+        let subscription = caller::subscription(request.metadata());
         let report = request.into_inner();
         let event = match report.event() {
             Event::Loaded => {
                 ReplicaEvent::Loaded { multiplier: report.runtime_info.as_ref().and_then(multiplier) }
             }
-            Event::LoadFailed | Event::LoadFailMemory => {
-                ReplicaEvent::LoadFailed { reason: report.message.clone() }
-            }
+            Event::LoadFailed => ReplicaEvent::LoadFailed { reason: report.message.clone() },
+            Event::LoadFailMemory => ReplicaEvent::LoadFailedMemory { reason: report.message.clone() },
             Event::Unloaded => ReplicaEvent::Unloaded,
             Event::UnloadFailed => ReplicaEvent::UnloadFailed { reason: report.message.clone() },
             Event::Removed | Event::RemoveFailed | Event::Rsync | Event::UnknownEvent => {
@@ -121,7 +134,9 @@ impl pb::agent_service_server::AgentService for Agents {
             }
         };
         match &event {
-            ReplicaEvent::LoadFailed { reason } | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
+            ReplicaEvent::LoadFailed { reason }
+            | ReplicaEvent::LoadFailedMemory { reason }
+            | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
                 model = %report.model_name, version = report.model_version,
                 server = %report.server_name, replica = report.replica_idx, "{reason}"
             ),
@@ -131,29 +146,56 @@ impl pb::agent_service_server::AgentService for Agents {
                 "{}", if event == ReplicaEvent::Unloaded { "unloaded" } else { "loaded" }
             ),
         }
+        let id = ReplicaId { server: report.server_name.into(), index: report.replica_idx };
         let command = Command::ReplicaReported {
-            id: ReplicaId { server: report.server_name.into(), index: report.replica_idx },
+            id: id.clone(),
             model: report.model_name.into(),
             version: report.model_version,
             event,
             memory_free: report.available_memory_bytes,
         };
-        within_deadline(self.engine.command(command)).await?;
+        if !self.engine.send(Message::Report { id, subscription, command }).await {
+            return Err(Status::unavailable("the scheduler is stopping"));
+        }
         Ok(Response::new(pb::ModelEventResponse {}))
     }
 
     async fn model_scaling_trigger(
         &self,
-        _: Request<Streaming<pb::ModelScalingTriggerMessage>>,
+        request: Request<Streaming<pb::ModelScalingTriggerMessage>>,
     ) -> Result<Response<pb::ModelScalingTriggerResponse>, Status> {
-        Err(Status::unimplemented("models are not scaled by their load yet"))
+        use pb::model_scaling_trigger_message::Trigger;
+        let subscription = caller::subscription(request.metadata());
+        let mut triggers = request.into_inner();
+        while let Some(trigger) = triggers.message().await? {
+            let amount = i32::try_from(trigger.amount).unwrap_or(i32::MAX);
+            let change = match trigger.trigger() {
+                Trigger::ScaleUp => amount,
+                Trigger::ScaleDown => -amount,
+            };
+            let id = ReplicaId { server: trigger.server_name.into(), index: trigger.replica_idx };
+            let name = trigger.model_name.into();
+            let command = Command::ScaleModel { name, version: trigger.model_version, change };
+            if !self.engine.send(Message::Report { id, subscription, command }).await {
+                return Err(Status::unavailable("the scheduler is stopping"));
+            }
+        }
+        Ok(Response::new(pb::ModelScalingTriggerResponse {}))
     }
 
     async fn agent_drain(
         &self,
-        _: Request<pb::AgentDrainRequest>,
+        request: Request<pb::AgentDrainRequest>,
     ) -> Result<Response<pb::AgentDrainResponse>, Status> {
-        Err(Status::unimplemented("replicas are not drained yet: end the subscription and its models move"))
+        let pb::AgentDrainRequest { server_name, replica_idx } = request.into_inner();
+        let id = ReplicaId { server: server_name.into(), index: replica_idx };
+        tracing::info!(server = %id.server, replica = id.index, "replica is drained");
+        let drained = self.engine.answered(|reply| Message::Drain { id, reply });
+        match tokio::time::timeout(DRAIN_DEADLINE, drained).await {
+            Ok(success) => Ok(Response::new(pb::AgentDrainResponse { success: success? })),
+            // Nobody took the models over in time: the agent decides whether it goes all the same.
+            Err(_) => Ok(Response::new(pb::AgentDrainResponse { success: false })),
+        }
     }
 }
 
@@ -170,7 +212,7 @@ fn operation(order: &Order) -> pb::ModelOperationMessage {
     pb::ModelOperationMessage {
         operation: operation as i32,
         model_version: Some(pb::ModelVersion { model: Some(model), version: order.version }),
-        autoscaling_enabled: false,
+        autoscaling_enabled: order.autoscaled,
     }
 }
 

@@ -1,18 +1,21 @@
 //! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
 
 mod agent;
+mod caller;
+mod control;
+mod health;
+mod models;
 mod routing;
-mod scheduler;
+mod subscribe;
 
 pub(crate) use agent::Agents;
+pub(crate) use control::Control;
+pub(crate) use health::Health;
+pub(crate) use models::Models;
 pub(crate) use routing::Gateways;
-pub(crate) use scheduler::Scheduler;
 
 use crate::engine::CommandError;
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -27,12 +30,6 @@ const WINDOW: usize = 64;
 /// What a stream sends.
 pub(crate) type Stream<T> = ReceiverStream<Result<T, Status>>;
 
-/// Tells connections of the same name apart.
-fn next_connection() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// Sends a message to a subscriber; false when the subscriber is gone or does not read.
 async fn deliver<T>(to: &mpsc::Sender<Result<T, Status>>, message: T) -> bool {
     matches!(tokio::time::timeout(PATIENCE, to.send(Ok(message))).await, Ok(Ok(())))
@@ -42,7 +39,8 @@ impl From<CommandError> for Status {
     fn from(error: CommandError) -> Self {
         let code = match &error {
             CommandError::Refused(_) => Code::FailedPrecondition,
-            CommandError::NotStored(_) | CommandError::Stopping => Code::Unavailable,
+            CommandError::NotStored { full: true, .. } => Code::ResourceExhausted,
+            CommandError::NotStored { full: false, .. } | CommandError::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())
     }
@@ -61,5 +59,13 @@ async fn within_deadline(command: impl Future<Output = Result<(), CommandError>>
         Err(_) => Err(Status::deadline_exceeded(
             "the scheduler did not decide in time; the change may still happen",
         )),
+    }
+}
+
+/// Bounds the time that a question may take.
+async fn answer<T>(question: impl Future<Output = Result<T, CommandError>>) -> Result<T, Status> {
+    match tokio::time::timeout(DEADLINE, question).await {
+        Ok(result) => result.map_err(Status::from),
+        Err(_) => Err(Status::deadline_exceeded("the scheduler did not answer in time")),
     }
 }

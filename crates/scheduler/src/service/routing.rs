@@ -1,10 +1,9 @@
 //! `gantry.v1.Routing`: the gateways' view.
 
-use super::{Stream, WINDOW, deliver, next_connection};
+use super::{Stream, WINDOW, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::{Outbox, RouteChanges},
-    status,
 };
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
@@ -32,18 +31,20 @@ impl Drop for Connection {
 
 impl Connection {
     async fn run(self, outbox: Arc<Outbox<RouteChanges>>, to: mpsc::Sender<Result<RouteEvent, Status>>) {
+        let _counted = self.engine.metrics.subscribed("gateway");
         let mut start_again = true;
         loop {
             if start_again && !self.send_everything(&to).await {
                 return;
             }
             let changes = tokio::select! {
+                    biased;
                 changes = outbox.changes() => changes,
                 () = to.closed() => return,
             };
             start_again = changes.start_again;
             for (sequence, model) in changes.by_sequence {
-                let route = status::route(&model, &self.engine.state());
+                let route = self.engine.view.model(&model).and_then(|v| v.route.clone());
                 let event = route.map_or_else(|| Event::Delete(model.to_string()), Event::Upsert);
                 if !self.send(&to, sequence, event).await {
                     return;
@@ -57,18 +58,11 @@ impl Connection {
             return false;
         }
         // The number is taken first: what changes while the routes are sent follows as a change of its own.
-        let (last, names) = {
-            let state = self.engine.state();
-            (state.sequence(), state.models().keys().cloned().collect::<Vec<_>>())
-        };
-        for name in names {
-            let (route, sequence) = {
-                let state = self.engine.state();
-                let sequence = state.models().get(&name).map_or(0, |m| m.route_sequence);
-                (status::route(&name, &state), sequence)
-            };
-            if let Some(route) = route
-                && !self.send(to, sequence, Event::Upsert(route)).await
+        let last = self.engine.view.sequence();
+        for name in self.engine.view.models() {
+            let Some(view) = self.engine.view.model(&name) else { continue };
+            if let Some(route) = view.route.clone()
+                && !self.send(to, view.model.route_sequence, Event::Upsert(route)).await
             {
                 return false;
             }
@@ -95,8 +89,11 @@ impl Routing for Gateways {
                 "subscriber is empty: a gateway needs a name of its own",
             ));
         }
-        let connection =
-            Connection { engine: self.engine.clone(), name: name.clone(), number: next_connection() };
+        let connection = Connection {
+            engine: self.engine.clone(),
+            name: name.clone(),
+            number: self.engine.next_connection(),
+        };
         let outbox = Outbox::<RouteChanges>::new();
         let joined = Message::GatewayJoined { name, connection: connection.number, outbox: outbox.clone() };
         if !self.engine.send(joined).await {
@@ -121,7 +118,12 @@ impl Routing for Gateways {
         Ok(Response::new(RouteAcknowledgementResponse {}))
     }
 
-    async fn report_demand(&self, _: Request<DemandReport>) -> Result<Response<DemandResponse>, Status> {
+    async fn report_demand(
+        &self,
+        request: Request<DemandReport>,
+    ) -> Result<Response<DemandResponse>, Status> {
+        let DemandReport { subscriber, models } = request.into_inner();
+        self.engine.send(Message::Demand { gateway: subscriber.into(), models }).await;
         Ok(Response::new(DemandResponse {}))
     }
 }

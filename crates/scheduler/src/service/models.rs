@@ -1,97 +1,43 @@
 //! `seldon.mlops.scheduler.Scheduler`: models and servers.
 
-use super::{Stream, WINDOW, deliver, within_deadline};
-use crate::{convert, engine::Handle, outbox::Audience, status};
+use super::{
+    Stream, WINDOW, caller, deliver,
+    subscribe::{snapshot, subscribe},
+    within_deadline,
+};
+use crate::{convert, engine::Handle, status};
 use gantry_core::scheduling::Command;
 use gantry_proto::{chainer, scheduler as pb};
-use std::{collections::BTreeSet, sync::Arc};
-use tokio::sync::mpsc;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 
-pub(crate) struct Scheduler {
+/// How long a control plane may take to send its servers before it is asked for the rest.
+const FIRST_SYNC: Duration = Duration::from_secs(30);
+
+pub(crate) struct Models {
     pub(crate) engine: Handle,
+    /// How many times a control plane has sent all its servers.
+    pub(crate) first_syncs: Arc<watch::Sender<u64>>,
 }
 
 fn not_yet<T>(what: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!("{what} are not supported yet by this version of gantry")))
 }
 
-/// What a subscription sends for a name, or nothing.
-type Describe<T> = fn(&Handle, &Arc<str>) -> Option<T>;
-
-impl Scheduler {
-    /// The current state of everything, then every change.
-    fn subscribe<T: Send + 'static>(
-        &self,
-        audience: &Audience,
-        everything: fn(&Handle) -> BTreeSet<Arc<str>>,
-        describe: Describe<T>,
-    ) -> Response<Stream<T>> {
-        let outbox = audience.join();
-        let engine = self.engine.clone();
-        let (sender, receiver) = mpsc::channel(WINDOW);
-        tokio::spawn(async move {
-            let mut names = everything(&engine);
-            loop {
-                for name in names {
-                    // The answer is made when it is sent: a slow subscriber gets the newest, not the oldest.
-                    let message = describe(&engine, &name);
-                    if let Some(message) = message
-                        && !deliver(&sender, message).await
-                    {
-                        return;
-                    }
-                }
-                tokio::select! {
-                    more = outbox.changed() => names = more,
-                    () = sender.closed() => return,
-                }
-            }
-        });
-        Response::new(Stream::new(receiver))
-    }
-
-    /// Sends what is there, then ends.
-    fn snapshot<T: Send + 'static>(
-        &self,
-        names: BTreeSet<Arc<str>>,
-        describe: impl Fn(&Handle, &Arc<str>) -> Option<T> + Send + 'static,
-    ) -> Response<Stream<T>> {
-        let engine = self.engine.clone();
-        let (sender, receiver) = mpsc::channel(WINDOW);
-        tokio::spawn(async move {
-            for name in names {
-                let message = describe(&engine, &name);
-                if let Some(message) = message
-                    && !deliver(&sender, message).await
-                {
-                    return;
-                }
-            }
-        });
-        Response::new(Stream::new(receiver))
-    }
+fn describe_model(engine: &Handle, name: &Arc<str>) -> Vec<pb::ModelStatusResponse> {
+    engine.view.model(name).map(|v| status::model(name, &v.model, false)).into_iter().collect()
 }
 
-fn all_models(engine: &Handle) -> BTreeSet<Arc<str>> {
-    engine.state().models().keys().cloned().collect()
-}
-
-fn all_servers(engine: &Handle) -> BTreeSet<Arc<str>> {
-    engine.state().servers().keys().cloned().collect()
-}
-
-fn describe_model(engine: &Handle, name: &Arc<str>) -> Option<pb::ModelStatusResponse> {
-    engine.state().models().get(name).map(|m| status::model(name, m, false))
-}
-
-fn describe_server(engine: &Handle, name: &Arc<str>) -> Option<pb::ServerStatusResponse> {
-    let state = engine.state();
-    state.servers().get(name).map(|s| status::server(name, s, &state))
+/// The status, and what is asked of whoever owns the server.
+fn describe_server(engine: &Handle, name: &Arc<str>) -> Vec<pb::ServerStatusResponse> {
+    let Some(view) = engine.view.server(name) else { return Vec::new() };
+    let asked = view.asked.map(|asked| status::scaling_request(&view.status, asked));
+    std::iter::once(view.status.clone()).chain(asked).collect()
 }
 
 #[tonic::async_trait]
-impl pb::scheduler_server::Scheduler for Scheduler {
+impl pb::scheduler_server::Scheduler for Models {
     type ModelStatusStream = Stream<pb::ModelStatusResponse>;
     type ServerStatusStream = Stream<pb::ServerStatusResponse>;
     type SubscribeModelStatusStream = Stream<pb::ModelStatusResponse>;
@@ -106,14 +52,17 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         &self,
         request: Request<pb::LoadModelRequest>,
     ) -> Result<Response<pb::LoadModelResponse>, Status> {
-        let Some(model) = request.into_inner().model else {
+        let (metadata, _, request) = request.into_parts();
+        let Some(model) = request.model else {
             return Err(Status::failed_precondition("model is missing from the request"));
         };
-        let definition = convert::definition(model)?;
-        let (name, uri) = (definition.name.clone(), convert::message(&definition));
-        within_deadline(self.engine.command(Command::LoadModel(Box::new(definition)))).await?;
-        let uri = uri.model_spec.map(|s| s.uri).unwrap_or_default();
-        tracing::info!(model = %name, uri = %redacted(&uri), "model asked for");
+        let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
+        let by = caller::manager(&metadata, kubernetes)?;
+        let uri = redacted(model.model_spec.as_ref().map_or("", |s| &s.uri));
+        let definition = Box::new(convert::definition(model)?);
+        let name = definition.name.clone();
+        within_deadline(self.engine.command(Command::LoadModel { definition, by })).await?;
+        tracing::info!(model = %name, %uri, "model asked for");
         Ok(Response::new(pb::LoadModelResponse {}))
     }
 
@@ -121,11 +70,14 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         &self,
         request: Request<pb::UnloadModelRequest>,
     ) -> Result<Response<pb::UnloadModelResponse>, Status> {
-        let name = request.into_inner().model.map(|m| m.name).unwrap_or_default();
+        let (metadata, _, request) = request.into_parts();
+        let by = caller::manager(&metadata, request.kubernetes_meta.as_ref())?;
+        let name = request.model.map(|m| m.name).unwrap_or_default();
         if name.is_empty() {
             return Err(Status::failed_precondition("model.name is missing from the request"));
         }
-        within_deadline(self.engine.command(Command::UnloadModel { name: name.as_str().into() })).await?;
+        let command = Command::UnloadModel { name: name.as_str().into(), by };
+        within_deadline(self.engine.command(command)).await?;
         tracing::info!(model = %name, "model to be unloaded");
         Ok(Response::new(pb::UnloadModelResponse {}))
     }
@@ -134,20 +86,18 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         &self,
         request: Request<pb::ServerNotifyRequest>,
     ) -> Result<Response<pb::ServerNotifyResponse>, Status> {
-        let servers = request.into_inner().servers;
+        let (metadata, _, pb::ServerNotifyRequest { servers, is_first_sync }) = request.into_parts();
         // All or nothing: check every one before the first is carried out.
         let mut commands = Vec::with_capacity(servers.len());
         for server in servers {
-            let expected = convert::expectation(&server)?;
-            commands.push(Command::ExpectServer {
-                name: server.name.into(),
-                expected,
-                shared: server.shared,
-                namespace: server.kubernetes_meta.map(|k| k.namespace),
-            });
+            let by = caller::manager(&metadata, server.kubernetes_meta.as_ref())?;
+            commands.push(convert::announcement(server, by)?);
         }
         for command in commands {
             within_deadline(self.engine.command(command)).await?;
+        }
+        if is_first_sync {
+            self.first_syncs.send_modify(|count| *count += 1);
         }
         Ok(Response::new(pb::ServerNotifyResponse {}))
     }
@@ -156,20 +106,16 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         &self,
         request: Request<pb::ModelStatusRequest>,
     ) -> Result<Response<Self::ModelStatusStream>, Status> {
-        let request = request.into_inner();
-        let all_versions = request.all_versions;
-        let names = match request.model {
-            None => all_models(&self.engine),
+        let pb::ModelStatusRequest { model, all_versions, .. } = request.into_inner();
+        let names = match model {
+            None => self.engine.view.models(),
+            Some(model) if self.engine.view.model(&model.name).is_some() => vec![model.name.into()],
             Some(model) => {
-                let state = self.engine.state();
-                let Some((name, _)) = state.models().get_key_value(model.name.as_str()) else {
-                    return Err(Status::failed_precondition(format!("model {} is not known", model.name)));
-                };
-                BTreeSet::from([name.clone()])
+                return Err(Status::failed_precondition(format!("model {} is not known", model.name)));
             }
         };
-        Ok(self.snapshot(names, move |engine, name| {
-            engine.state().models().get(name).map(|m| status::model(name, m, all_versions))
+        Ok(snapshot(&self.engine, names, move |engine, name| {
+            engine.view.model(name).map(|v| status::model(name, &v.model, all_versions))
         }))
     }
 
@@ -178,16 +124,13 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         request: Request<pb::ServerStatusRequest>,
     ) -> Result<Response<Self::ServerStatusStream>, Status> {
         let names = match request.into_inner().name {
-            None => all_servers(&self.engine),
-            Some(wanted) => {
-                let state = self.engine.state();
-                let Some((name, _)) = state.servers().get_key_value(wanted.as_str()) else {
-                    return Err(Status::failed_precondition(format!("server {wanted} is not known")));
-                };
-                BTreeSet::from([name.clone()])
+            None => self.engine.view.servers(),
+            Some(name) if self.engine.view.server(&name).is_some() => vec![name.into()],
+            Some(name) => {
+                return Err(Status::failed_precondition(format!("server {name} is not known")));
             }
         };
-        Ok(self.snapshot(names, describe_server))
+        Ok(snapshot(&self.engine, names, |engine, name| engine.view.server(name).map(|v| v.status.clone())))
     }
 
     async fn scheduler_status(
@@ -202,14 +145,14 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         &self,
         _: Request<pb::ModelSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeModelStatusStream>, Status> {
-        Ok(self.subscribe(&self.engine.models, all_models, describe_model))
+        Ok(subscribe(&self.engine, "model", &self.engine.models, |e| e.view.models(), describe_model))
     }
 
     async fn subscribe_server_status(
         &self,
         _: Request<pb::ServerSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeServerStatusStream>, Status> {
-        Ok(self.subscribe(&self.engine.servers, all_servers, describe_server))
+        Ok(subscribe(&self.engine, "server", &self.engine.servers, |e| e.view.servers(), describe_server))
     }
 
     async fn subscribe_control_plane(
@@ -217,11 +160,24 @@ impl pb::scheduler_server::Scheduler for Scheduler {
         _: Request<pb::ControlPlaneSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeControlPlaneStream>, Status> {
         use pb::control_plane_response::Event;
+        let mut first_syncs = self.first_syncs.subscribe();
+        let engine = self.engine.clone();
         let (sender, receiver) = mpsc::channel(WINDOW);
         tokio::spawn(async move {
-            for event in [Event::SendServers, Event::SendExperiments, Event::SendModels, Event::SendPipelines]
-            {
-                if !deliver(&sender, pb::ControlPlaneResponse { event: event as i32 }).await {
+            let _counted = engine.metrics.subscribed("control_plane");
+            let send = |event: Event| deliver(&sender, pb::ControlPlaneResponse { event: event as i32 });
+            if !send(Event::SendServers).await {
+                return;
+            }
+            // Servers come first, so that models find theirs. One that has none to send is not waited for for ever.
+            tokio::select! {
+                biased;
+                () = sender.closed() => return,
+                _ = first_syncs.changed() => {}
+                () = tokio::time::sleep(FIRST_SYNC) => {}
+            }
+            for event in [Event::SendExperiments, Event::SendModels, Event::SendPipelines] {
+                if !send(event).await {
                     return;
                 }
             }

@@ -1,0 +1,115 @@
+//! The state of a version as a whole, from the states of its replicas.
+
+use super::{
+    model::{Model, ModelState, ReplicaState, Version},
+    reason::Reason,
+};
+
+/// A version's state, why, and in how many replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The state.
+    pub state: ModelState,
+    /// Why, when there is something to say.
+    pub reason: String,
+    /// Why, as a word; `None` when nothing is wrong.
+    pub code: Option<Reason>,
+    /// Replicas that serve.
+    pub available: u32,
+    /// Replicas that are wanted and do not serve.
+    pub unavailable: u32,
+}
+
+impl Model {
+    /// The state of one of the versions.
+    pub fn summary(&self, version: &Version) -> Summary {
+        let available = version.count(|s| s == ReplicaState::Available);
+        let wanted = version.wanted();
+        let is_latest = self.versions.last().is_some_and(|v| v.number == version.number);
+        let summary = |state, code, reason: String| Summary {
+            state,
+            reason,
+            code,
+            available,
+            unavailable: wanted.saturating_sub(available),
+        };
+        if self.deleted || !is_latest {
+            return Summary { unavailable: 0, ..going(self.deleted, version, summary) };
+        }
+        if let Some((place, reason, no_memory)) = first(version, ReplicaState::LoadFailed) {
+            let code = if no_memory { Reason::LoadFailedMemory } else { Reason::LoadFailed };
+            return summary(ModelState::Failed, Some(code), format!("{place}: {reason}"));
+        }
+        if wanted == 0 && version.definition.scaling.min == 0 && available == 0 {
+            let (code, reason) = if version.sleeps() {
+                (Reason::Sleeping, "it sleeps until somebody asks for it")
+            } else {
+                (Reason::ScaledDown, "no replica is wanted")
+            };
+            return summary(ModelState::ScaledDown, Some(code), reason.into());
+        }
+        let unplaced = version.unplaced.as_deref();
+        let older_serves = self
+            .versions
+            .iter()
+            .any(|v| v.number != version.number && v.any(|s| s == ReplicaState::Available));
+        if version.serves_enough() || (available > 0 && older_serves) {
+            let reason = unplaced.map(ToString::to_string).unwrap_or_default();
+            return summary(ModelState::Available, unplaced.map(super::Obstacle::reason), reason);
+        }
+        if let Some(obstacle) = unplaced {
+            let state = if version.any(ReplicaState::is_wanted) {
+                ModelState::Progressing
+            } else {
+                ModelState::ScheduleFailed
+            };
+            return summary(state, Some(obstacle.reason()), obstacle.to_string());
+        }
+        let (code, reason) = progress(version);
+        summary(ModelState::Progressing, Some(code), reason)
+    }
+}
+
+/// The state of a version that nobody wants any more.
+fn going(
+    deleted: bool,
+    version: &Version,
+    summary: impl Fn(ModelState, Option<Reason>, String) -> Summary,
+) -> Summary {
+    if let Some((place, reason, _)) = first(version, ReplicaState::UnloadFailed) {
+        let reason = format!("{place}: {reason}");
+        return summary(ModelState::TerminateFailed, Some(Reason::UnloadFailed), reason);
+    }
+    if !version.is_nowhere() {
+        return summary(ModelState::Terminating, Some(Reason::Terminating), String::new());
+    }
+    let code = if deleted { Reason::Deleted } else { Reason::Superseded };
+    summary(ModelState::Terminated, Some(code), String::new())
+}
+
+/// What a version on its way waits for.
+fn progress(version: &Version) -> (Reason, String) {
+    if let Some((place, ..)) = first(version, ReplicaState::LoadedUnavailable)
+        .or_else(|| first(version, ReplicaState::LoadRequested))
+    {
+        return (Reason::Silent, format!("{place} does not answer"));
+    }
+    if version.any(|s| s == ReplicaState::Loading) {
+        return (Reason::Loading, String::new());
+    }
+    if version.any(|s| s == ReplicaState::Loaded) {
+        return (Reason::Routing, String::new());
+    }
+    match first(version, ReplicaState::Draining) {
+        Some((place, ..)) => (Reason::Draining, format!("{place} is being drained")),
+        None => (Reason::Loading, String::new()),
+    }
+}
+
+/// The first replica in a state: where it is, why, and whether memory was missing.
+fn first(version: &Version, state: ReplicaState) -> Option<(String, &str, bool)> {
+    version
+        .places()
+        .find(|(_, _, r)| r.state == state)
+        .map(|(server, index, r)| (format!("{server}-{index}"), r.reason.as_str(), r.no_memory))
+}

@@ -1,0 +1,321 @@
+//! What the writer does with messages: decide, make durable, answer, tell.
+
+use super::{
+    CommandError, Handle, Message, Question,
+    peers::{Agent, Farewell, Peers},
+    turn::Turn,
+};
+use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
+use gantry_core::scheduling::{Command, Effects, Millis, Refusal, ReplicaId, State};
+use gantry_store::{Change, Store, StoreError, Table};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// How many changes beyond twice the number of models may wait for a gateway before it starts again.
+const ROUTE_SLACK: usize = 4096;
+
+pub(super) struct Writer {
+    clock: Arc<dyn Clock>,
+    state: State,
+    store: Store,
+    epoch: u64,
+    peers: Peers,
+    publisher: Publisher,
+    models: Arc<Audience>,
+    servers: Arc<Audience>,
+    metrics: Arc<Metrics>,
+    /// What the last settlement was, so that nothing is settled twice.
+    settled: (u64, u64),
+    /// When core next wants to know the time.
+    wake_at: Option<Millis>,
+    /// Records that are out of date, and that nobody waits for.
+    stale: Stale,
+    /// Whether the last write failed: it is said once.
+    disk_fails: bool,
+    /// Replicas of the last life that have not joined again, and since when they are waited for.
+    missing: BTreeSet<ReplicaId>,
+    started: Instant,
+}
+
+/// Names of records that are out of date.
+#[derive(Default)]
+struct Stale {
+    models: BTreeSet<Arc<str>>,
+    servers: BTreeSet<Arc<str>>,
+}
+
+impl Writer {
+    pub(super) fn new(config: Config, state: State, handle: &Handle) -> Self {
+        let mut writer = Self {
+            clock: config.clock,
+            publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
+            epoch: config.store.epoch(),
+            store: config.store,
+            peers: Peers::default(),
+            models: handle.models.clone(),
+            servers: handle.servers.clone(),
+            metrics: handle.metrics.clone(),
+            settled: (0, 0),
+            // The first look at the clock comes at once: what was restored may have waited for a time that is past.
+            wake_at: Some(0),
+            stale: Stale::default(),
+            disk_fails: false,
+            missing: known_replicas(&state),
+            started: Instant::now(),
+            state,
+        };
+        writer.publisher.everything(&writer.state);
+        writer
+    }
+
+    /// When the writer wants to be woken though nothing is sent.
+    pub(super) fn wake(&self) -> Instant {
+        let now = Instant::now();
+        let Some(at) = self.wake_at else { return now + Duration::from_hours(1) };
+        now + Duration::from_millis(at.saturating_sub(self.clock.now()))
+    }
+
+    pub(super) fn drop_dead_gateways(&mut self) {
+        self.peers.drop_dead_gateways(self.state.sequence());
+    }
+
+    /// Takes messages in order, makes durable what must last, then answers and tells.
+    pub(super) fn turn(&mut self, batch: &mut Vec<Message>) {
+        let has_lasting = batch.iter().any(|m| matches!(m, Message::Command { .. }));
+        let mut turn = Turn::new(has_lasting);
+        let mut questions = Vec::new();
+        if has_lasting {
+            self.state.begin();
+        }
+        for message in batch.drain(..) {
+            self.take(message, &mut turn, &mut questions);
+        }
+        if self.wake_at.is_some_and(|at| at <= self.clock.now()) {
+            self.pass(Command::Tick, &mut turn);
+        }
+        self.settle(&mut turn);
+        self.stale.models.append(&mut turn.effects.store_models);
+        self.stale.servers.append(&mut turn.effects.store_servers);
+        let stored = self.persist();
+        if let Err(error) = stored
+            && has_lasting
+        {
+            self.take_back(&mut turn, &error);
+        } else if has_lasting {
+            self.state.keep();
+            let metrics = &self.metrics;
+            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
+        }
+        self.tell(turn.effects);
+        for question in questions {
+            question(&self.state);
+        }
+    }
+
+    fn take(&mut self, message: Message, turn: &mut Turn, questions: &mut Vec<Question>) {
+        match message {
+            Message::Command { command, reply, at } => match self.decide(command, turn) {
+                Ok(()) => turn.lasting.push((reply, at)),
+                Err(refusal) => {
+                    self.metrics.refused("refused");
+                    let _ = reply.send(Err(refusal.into()));
+                }
+            },
+            Message::Report { id, subscription, command } => {
+                // A late report of an earlier subscription speaks of a replica that has said since how it is.
+                if self.peers.is_current(&id, self.epoch, subscription) {
+                    self.pass(command, turn);
+                }
+            }
+            Message::AgentJoined { id, connection, outbox, command } => {
+                tracing::info!(server = %id.server, replica = id.index, "replica joined");
+                self.found(&id);
+                self.peers.agent_joined(id, Agent { connection, outbox });
+                self.pass(command, turn);
+            }
+            Message::AgentLeft { id, connection } => match self.peers.agent_left(&id, connection) {
+                Some(Farewell::Goodbye) => {
+                    tracing::info!(server = %id.server, replica = id.index, "replica left");
+                    self.pass(Command::ReplicaLost { id }, turn);
+                }
+                Some(Farewell::Silence) => {
+                    tracing::warn!(server = %id.server, replica = id.index, "the connection to a replica ended");
+                    self.pass(Command::ReplicaSilent { id }, turn);
+                }
+                None => {}
+            },
+            Message::Drain { id, reply } => {
+                if self.peers.agents.contains_key(&id) {
+                    self.peers.drain(id.clone(), reply);
+                    self.pass(Command::DrainReplica { id }, turn);
+                } else {
+                    // Nothing of ours is there.
+                    let _ = reply.send(Ok(true));
+                }
+            }
+            Message::GatewayJoined { name, connection, outbox } => {
+                tracing::info!(gateway = %name, "gateway joined");
+                self.peers.gateway_joined(name, connection, outbox);
+            }
+            Message::GatewayLeft { name, connection } => {
+                if self.peers.gateway_left(&name, connection) {
+                    tracing::info!(gateway = %name, "gateway left");
+                    for command in self.peers.demand.forget(&name) {
+                        self.pass(command, turn);
+                    }
+                }
+            }
+            Message::GatewayAcknowledged { name, applied, drained } => {
+                self.peers.acknowledged(&name, applied, drained);
+            }
+            Message::Demand { gateway, models } => {
+                if self.peers.has_gateway(&gateway) {
+                    let known = self.state.models();
+                    let find = |name: &str| known.get_key_value(name).map(|(name, _)| name.clone());
+                    for command in self.peers.demand.report(&gateway, models, find) {
+                        self.pass(command, turn);
+                    }
+                }
+            }
+            Message::Ask(question) => questions.push(question),
+        }
+    }
+
+    fn decide(&mut self, command: Command, turn: &mut Turn) -> Result<(), Refusal> {
+        let effects = self.state.apply(command, self.clock.now())?;
+        self.wake_at = effects.wake_at;
+        turn.effects.merge(effects);
+        Ok(())
+    }
+
+    /// Carries out what nobody waits for.
+    fn pass(&mut self, command: Command, turn: &mut Turn) {
+        if let Some(passing) = &mut turn.passing {
+            passing.push(command.clone());
+        }
+        // A refusal has no reader here, and changes nothing.
+        let _ = self.decide(command, turn);
+    }
+
+    /// Tells core how far the gateways are, for as long as that changes anything.
+    fn settle(&mut self, turn: &mut Turn) {
+        loop {
+            let (applied, drained) = self.peers.settled(self.state.sequence());
+            if (applied, drained) == self.settled {
+                return;
+            }
+            self.settled = (applied, drained);
+            let _ = self.decide(Command::RoutesSettled { applied, drained }, turn);
+        }
+    }
+
+    /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
+        self.state.undo();
+        // What was settled belongs to what was taken back, and so does what core waits for.
+        self.settled = (0, 0);
+        self.wake_at = Some(0);
+        turn.effects = Effects::default();
+        for command in turn.passing.take().unwrap_or_default() {
+            let _ = self.decide(command, turn);
+        }
+        self.settle(turn);
+        self.stale.models.append(&mut turn.effects.store_models);
+        self.stale.servers.append(&mut turn.effects.store_servers);
+        let refusal = CommandError::NotStored { reason: error.to_string(), full: record::is_full(error) };
+        let metrics = &self.metrics;
+        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+    }
+
+    /// Writes every record that is out of date. What could not be written stays so, and is tried again.
+    fn persist(&mut self) -> Result<(), StoreError> {
+        if self.stale.models.is_empty() && self.stale.servers.is_empty() {
+            return Ok(());
+        }
+        let state = &self.state;
+        let models = self.stale.models.iter().map(|name| Change {
+            table: Table::Models,
+            key: name.to_string(),
+            value: state.model_record(name).map(|r| record::of_model(&r)),
+        });
+        let servers = self.stale.servers.iter().map(|name| Change {
+            table: Table::Servers,
+            key: name.to_string(),
+            value: state.server_record(name).map(|r| record::of_server(&r)),
+        });
+        let changes: Vec<Change> = models.chain(servers).collect();
+        let start = Instant::now();
+        let committed = self.store.commit(&changes);
+        self.metrics.committed(start.elapsed(), committed.is_ok());
+        match committed {
+            Ok(()) => {
+                self.stale = Stale::default();
+                if std::mem::take(&mut self.disk_fails) {
+                    tracing::info!("the disk takes changes again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.disk_fails, true) {
+                    tracing::error!(%error, "changes cannot be stored and are refused; what serves goes on");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Publishes what changed, then lets everybody know whom it concerns.
+    fn tell(&mut self, effects: Effects) {
+        self.publisher.publish(&self.state, &effects);
+        for (id, all) in effects.drained {
+            self.peers.drained(id, all);
+        }
+        // Orders of one replica go into its box at once, so that its reader wakes once.
+        let mut orders = BTreeMap::<&ReplicaId, Vec<_>>::new();
+        for order in &effects.orders {
+            orders.entry(&order.replica).or_default().push(order.clone());
+        }
+        for (replica, orders) in orders {
+            if let Some(agent) = self.peers.agents.get(replica) {
+                agent.outbox.extend(orders);
+            }
+        }
+        if !effects.routes.is_empty() && self.peers.gateways() > 0 {
+            let known = self.state.models();
+            let mut changes: Vec<(u64, Arc<str>)> = effects
+                .routes
+                .iter()
+                // A model that is forgotten was taken from the routes when it was deleted.
+                .filter_map(|name| known.get(name).map(|m| (m.route_sequence, name.clone())))
+                .collect();
+            changes.sort_unstable();
+            self.peers.routes_changed(&changes, known.len() * 2 + ROUTE_SLACK);
+        }
+        let servers: BTreeSet<_> =
+            effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
+        self.models.tell(&effects.models);
+        self.servers.tell(&servers);
+    }
+
+    /// A replica of the last life is there again.
+    fn found(&mut self, id: &ReplicaId) {
+        if self.missing.remove(id) && self.missing.is_empty() {
+            let took = self.started.elapsed();
+            self.metrics.resync_seconds.set(took.as_secs_f64());
+            tracing::info!(seconds = took.as_secs_f64(), "every replica of the last life has joined again");
+        }
+    }
+}
+
+fn known_replicas(state: &State) -> BTreeSet<ReplicaId> {
+    let servers = state.servers().iter();
+    servers
+        .flat_map(|(name, server)| {
+            server.replicas.keys().map(move |&index| ReplicaId { server: name.clone(), index })
+        })
+        .collect()
+}

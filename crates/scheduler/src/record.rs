@@ -1,0 +1,159 @@
+//! What the store keeps of models and servers, and how it is read again.
+
+use crate::convert::{self, Invalid};
+use gantry_core::scheduling::{Endpoint, Manager, ModelRecord, Replica, ServerRecord, VersionRecord};
+use gantry_proto::{
+    gantry::{StoredModel, StoredServer, stored_model, stored_server},
+    scheduler as pb,
+};
+use gantry_store::StoreError;
+use prost::Message as _;
+use std::sync::Arc;
+
+/// The form that is written. The first one knew nothing of managers and places.
+const FORM: u32 = 1;
+
+/// A model for the store.
+pub(crate) fn of_model(record: &ModelRecord) -> Vec<u8> {
+    let versions = record
+        .versions
+        .iter()
+        .map(|v| stored_model::Version {
+            number: v.number,
+            definition: v.definition.whole.to_vec(),
+            served: v.served,
+            scaled: v.scaled,
+            server: v.server.as_deref().unwrap_or_default().to_owned(),
+            replicas: v.replicas.clone(),
+        })
+        .collect();
+    let manager = name_of(record.manager.as_ref());
+    StoredModel { deleted: record.deleted, versions, manager, form: FORM }.encode_to_vec()
+}
+
+/// A model from the store.
+pub(crate) fn model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
+    let stored = StoredModel::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    known_form(stored.form)?;
+    let latest = stored.versions.last().map(|v| v.number);
+    let mut versions = Vec::with_capacity(stored.versions.len());
+    for v in stored.versions {
+        let asked = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
+        versions.push(VersionRecord {
+            number: v.number,
+            definition: Arc::new(convert::definition(asked)?),
+            served: v.served || (stored.form == 0 && Some(v.number) != latest),
+            scaled: v.scaled,
+            server: Some(v.server).filter(|s| !s.is_empty()).map(Arc::from),
+            replicas: v.replicas,
+        });
+    }
+    Ok(ModelRecord { deleted: stored.deleted, manager: manager(&stored.manager), versions })
+}
+
+/// A server for the store.
+pub(crate) fn of_server(record: &ServerRecord) -> Vec<u8> {
+    let announced = record.expected.map(|expected| pb::ServerNotify {
+        name: record.name.to_string(),
+        expected_replicas: expected.replicas,
+        shared: record.shared,
+        kubernetes_meta: record.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
+            namespace: namespace.clone(),
+            generation: expected.generation.unwrap_or(0),
+        }),
+        min_replicas: expected.min,
+        max_replicas: expected.max,
+    });
+    let replicas = record
+        .replicas
+        .iter()
+        .map(|(index, r)| stored_server::Replica {
+            index: *index,
+            host: r.endpoint.host.clone(),
+            http_port: r.endpoint.http_port.into(),
+            grpc_port: r.endpoint.grpc_port.into(),
+            capabilities: r.capabilities.clone(),
+            memory_total: r.memory_total,
+            memory_free: r.memory_free,
+            over_commit: r.over_commit,
+            draining: r.draining,
+        })
+        .collect();
+    StoredServer {
+        announced,
+        manager: name_of(record.manager.as_ref()),
+        replicas,
+        name: record.name.to_string(),
+        shared: record.shared,
+    }
+    .encode_to_vec()
+}
+
+/// A server from the store.
+pub(crate) fn server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
+    let stored = StoredServer::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    let expected = stored.announced.as_ref().map(convert::expectation).transpose()?;
+    let (name, shared) = match &stored.announced {
+        // The first form had nothing but the announcement.
+        Some(announced) => (announced.name.as_str(), announced.shared),
+        None if stored.name.is_empty() => return Err(Invalid::new("it is empty")),
+        None => (stored.name.as_str(), stored.shared),
+    };
+    let mut replicas = Vec::with_capacity(stored.replicas.len());
+    for r in stored.replicas {
+        let port = |port: u32| {
+            u16::try_from(port)
+                .map_err(|_| Invalid::new(format!("replica {}: {port} is not a port", r.index)))
+        };
+        let replica = Replica {
+            endpoint: Endpoint {
+                http_port: port(r.http_port)?,
+                grpc_port: port(r.grpc_port)?,
+                host: r.host.clone(),
+            },
+            capabilities: r.capabilities,
+            memory_total: r.memory_total,
+            memory_free: r.memory_free,
+            over_commit: r.over_commit,
+            draining: r.draining,
+            ..Replica::default()
+        };
+        replicas.push((r.index, replica));
+    }
+    Ok(ServerRecord {
+        name: Arc::from(name),
+        expected,
+        shared,
+        namespace: stored.announced.and_then(|a| a.kubernetes_meta).map(|k| k.namespace),
+        manager: manager(&stored.manager),
+        replicas,
+    })
+}
+
+fn known_form(form: u32) -> Result<(), Invalid> {
+    if form > FORM {
+        return Err(Invalid::new(format!("it has form {form}, this gantry knows forms up to {FORM}")));
+    }
+    Ok(())
+}
+
+fn name_of(manager: Option<&Manager>) -> String {
+    manager.map(ToString::to_string).unwrap_or_default()
+}
+
+fn manager(name: &str) -> Option<Manager> {
+    let Ok(manager) = name.parse();
+    Some(manager).filter(|_| !name.is_empty())
+}
+
+/// Whether a write failed because there is no room.
+pub(crate) fn is_full(error: &StoreError) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.kind() == std::io::ErrorKind::StorageFull;
+        }
+        cause = error.source();
+    }
+    false
+}

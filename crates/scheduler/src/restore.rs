@@ -1,0 +1,41 @@
+//! The state as it was stored.
+
+use crate::{record, scheduler::StartError};
+use gantry_core::scheduling::{Millis, Policy, State};
+use gantry_store::{Store, Table};
+
+/// A record in the store cannot be understood. It is named, and nothing is started on half a state.
+#[derive(Debug, thiserror::Error)]
+#[error("the record of {table} {key} in the store cannot be read: {reason}")]
+pub struct RecordError {
+    /// Which table it is in.
+    pub table: &'static str,
+    /// Its key.
+    pub key: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Reads everything.
+pub(crate) fn state(store: &Store, policy: Policy, now: Millis) -> Result<State, StartError> {
+    let models = read(store, Table::Models, "model", record::model)?;
+    let servers = read(store, Table::Servers, "server", record::server)?;
+    Ok(State::restore(policy, models, servers, now))
+}
+
+fn read<T>(
+    store: &Store,
+    table: Table,
+    kind: &'static str,
+    record: fn(&[u8]) -> Result<T, crate::convert::Invalid>,
+) -> Result<Vec<T>, StartError> {
+    let records = store.read(table)?;
+    let mut read = Vec::with_capacity(records.len());
+    for (key, bytes) in records {
+        match record(&bytes) {
+            Ok(value) => read.push(value),
+            Err(error) => return Err(RecordError { table: kind, key, reason: error.to_string() }.into()),
+        }
+    }
+    Ok(read)
+}

@@ -1,0 +1,87 @@
+//! Whether the scheduler works: `grpc.health.v1.Health` and the contract's own question. Both ask for progress.
+
+use super::{Stream, WINDOW, deliver};
+use crate::engine::Handle;
+use gantry_proto::health::{
+    HealthCheckRequest, HealthCheckResponse, health_check_service_server::HealthCheckService,
+};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::{self, health_check_response::ServingStatus, health_server};
+
+/// How often a watcher's answer is looked at anew.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Names that can be asked for; the empty one is the whole.
+const SERVICES: [&str; 6] = [
+    "",
+    "seldon.mlops.scheduler.Scheduler",
+    "seldon.mlops.agent.AgentService",
+    "seldon.mlops.health.HealthCheckService",
+    "gantry.v1.Routing",
+    "gantry.v1.Control",
+];
+
+#[derive(Clone)]
+pub(crate) struct Health {
+    pub(crate) engine: Handle,
+}
+
+fn status(engine: &Handle) -> i32 {
+    let status =
+        if engine.progress().is_moving() { ServingStatus::Serving } else { ServingStatus::NotServing };
+    status as i32
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    type WatchStream = Stream<pb::HealthCheckResponse>;
+
+    async fn check(
+        &self,
+        request: Request<pb::HealthCheckRequest>,
+    ) -> Result<Response<pb::HealthCheckResponse>, Status> {
+        let service = request.into_inner().service;
+        if !SERVICES.contains(&service.as_str()) {
+            return Err(Status::not_found(format!("service {service} is not known")));
+        }
+        Ok(Response::new(pb::HealthCheckResponse { status: status(&self.engine) }))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<pb::HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        // The protocol wants an unknown service to be watched too: it may come.
+        let known = SERVICES.contains(&request.into_inner().service.as_str());
+        let engine = self.engine.clone();
+        let (sender, receiver) = mpsc::channel(WINDOW);
+        tokio::spawn(async move {
+            let mut told = None;
+            loop {
+                let now = if known { status(&engine) } else { ServingStatus::ServiceUnknown as i32 };
+                if told != Some(now) && !deliver(&sender, pb::HealthCheckResponse { status: now }).await {
+                    return;
+                }
+                told = Some(now);
+                tokio::select! {
+                    biased;
+                    () = sender.closed() => return,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            }
+        });
+        Ok(Response::new(Stream::new(receiver)))
+    }
+}
+
+#[tonic::async_trait]
+impl HealthCheckService for Health {
+    async fn health_check(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        Ok(Response::new(HealthCheckResponse { ok: self.engine.progress().is_moving() }))
+    }
+}

@@ -1,0 +1,162 @@
+//! What is known, for everybody who reads: made anew for what changed, after it was made durable.
+//!
+//! The writer owns the state and publishes what follows from it, one immutable part for each model and server. A
+//! reader holds a part for as long as it likes and stops nobody; the writer waits for readers only while one of them
+//! looks up a name.
+
+use crate::{metrics::Metrics, status};
+use gantry_core::scheduling::{Effects, Model, ReplicaId, State, Summary};
+use gantry_proto::{gantry as own, scheduler as pb};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+type Parts<T> = RwLock<BTreeMap<Arc<str>, Arc<T>>>;
+
+/// What is known of a model.
+#[derive(Debug)]
+pub(crate) struct ModelView {
+    pub(crate) model: Model,
+    /// Of the latest version.
+    pub(crate) summary: Option<Summary>,
+    /// `None` when the model is not to be known to gateways.
+    pub(crate) route: Option<own::Route>,
+}
+
+/// What is known of a server.
+#[derive(Debug)]
+pub(crate) struct ServerView {
+    pub(crate) status: pb::ServerStatusResponse,
+    /// How many replicas it is to have, when that is not what was announced.
+    pub(crate) asked: Option<u32>,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    models: Parts<ModelView>,
+    servers: Parts<ServerView>,
+    sequence: AtomicU64,
+}
+
+fn read<T>(parts: &Parts<T>) -> RwLockReadGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
+    // Each change is a single insertion: the map is valid at every moment.
+    parts.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(parts: &Parts<T>) -> RwLockWriteGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
+    parts.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl View {
+    pub(crate) fn model(&self, name: &str) -> Option<Arc<ModelView>> {
+        read(&self.models).get(name).cloned()
+    }
+
+    pub(crate) fn server(&self, name: &str) -> Option<Arc<ServerView>> {
+        read(&self.servers).get(name).cloned()
+    }
+
+    pub(crate) fn models(&self) -> Vec<Arc<str>> {
+        read(&self.models).keys().cloned().collect()
+    }
+
+    pub(crate) fn servers(&self) -> Vec<Arc<str>> {
+        read(&self.servers).keys().cloned().collect()
+    }
+
+    /// The number of the last route change that is in the view.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+}
+
+/// Keeps the view and what is counted of it.
+pub(crate) struct Publisher {
+    view: Arc<View>,
+    metrics: Arc<Metrics>,
+    /// Model replicas in a route, by server replica.
+    loaded: BTreeMap<ReplicaId, usize>,
+}
+
+impl Publisher {
+    pub(crate) fn new(view: Arc<View>, metrics: Arc<Metrics>) -> Self {
+        Self { view, metrics, loaded: BTreeMap::new() }
+    }
+
+    /// Publishes all that there is.
+    pub(crate) fn everything(&mut self, state: &State) {
+        let everything = Effects {
+            models: state.models().keys().cloned().collect(),
+            servers: state.servers().keys().cloned().collect(),
+            ..Effects::default()
+        };
+        self.publish(state, &everything);
+    }
+
+    /// Publishes what a turn changed.
+    pub(crate) fn publish(&mut self, state: &State, effects: &Effects) {
+        let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
+        let parts: Vec<_> = names.map(|name| (name, model_view(name, state))).collect();
+        for (name, part) in parts {
+            let before = {
+                let mut models = write(&self.view.models);
+                match &part {
+                    Some(part) => models.insert(name.clone(), part.clone()),
+                    None => models.remove(name),
+                }
+            };
+            self.count(before.as_deref(), part.as_deref());
+        }
+        self.view.sequence.store(state.sequence(), Ordering::Release);
+        for name in effects.servers.iter().chain(effects.scale_servers.keys()) {
+            let part = state.servers().get(name).map(|server| {
+                let loaded = |index| {
+                    let id = ReplicaId { server: name.clone(), index };
+                    self.loaded.get(&id).copied().unwrap_or(0)
+                };
+                Arc::new(ServerView { status: status::server(name, server, loaded), asked: server.asked })
+            });
+            let before = {
+                let mut servers = write(&self.view.servers);
+                match &part {
+                    Some(part) => servers.insert(name.clone(), part.clone()),
+                    None => servers.remove(name),
+                }
+            };
+            self.metrics
+                .server_changed(before.as_deref().map(|s| &s.status), part.as_deref().map(|s| &s.status));
+        }
+    }
+
+    fn count(&mut self, before: Option<&ModelView>, after: Option<&ModelView>) {
+        for id in before.into_iter().flat_map(routed) {
+            if let Some(count) = self.loaded.get_mut(&id) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.loaded.remove(&id);
+                }
+            }
+        }
+        for id in after.into_iter().flat_map(routed) {
+            *self.loaded.entry(id).or_default() += 1;
+        }
+        let state = |view: &ModelView| view.summary.as_ref().map(|s| s.state);
+        self.metrics.model_changed(before.and_then(state), after.and_then(state));
+    }
+}
+
+fn model_view(name: &Arc<str>, state: &State) -> Option<Arc<ModelView>> {
+    let model = state.models().get(name)?;
+    let summary = model.latest().map(|v| model.summary(v));
+    let route = status::route(name, model, summary.as_ref(), state);
+    Some(Arc::new(ModelView { model: model.clone(), summary, route }))
+}
+
+fn routed(view: &ModelView) -> impl Iterator<Item = ReplicaId> + '_ {
+    view.model.versions.iter().flat_map(gantry_core::scheduling::Version::routed)
+}

@@ -1,0 +1,99 @@
+//! Many at once cannot wedge it. The large version of this is the example `drive`.
+
+use crate::support::{Agent, Client, client, joining, model, scheduler, subscribe};
+use gantry_proto::{
+    agent::{agent_service_client::AgentServiceClient, model_event_message::Event},
+    scheduler::{ModelStatusRequest, model_status::ModelState},
+};
+use std::collections::BTreeMap;
+
+const MODELS: usize = 300;
+
+async fn load_all(client: &Client, in_flight: usize) {
+    use futures::StreamExt as _;
+    futures::stream::iter(0..MODELS)
+        .map(|i| {
+            let mut client = client.clone();
+            async move { client.load_model(model(&format!("m{i}"), "/a")).await.unwrap() }
+        })
+        .buffer_unordered(in_flight)
+        .for_each(|_| async {})
+        .await;
+}
+
+async fn states(client: &mut Client) -> BTreeMap<String, ModelState> {
+    let statuses = client.model_status(ModelStatusRequest::default()).await.unwrap();
+    let statuses = crate::support::all(statuses).await.into_iter();
+    statuses.map(|s| (s.model_name, s.versions[0].state.as_ref().unwrap().state())).collect()
+}
+
+/// Waits until every model is in a state.
+async fn until_all(client: &mut Client, wanted: ModelState) {
+    crate::support::within(async {
+        loop {
+            let states = states(client).await;
+            if states.len() == MODELS && states.values().all(|s| *s == wanted) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_model_ends_in_the_truth_however_many_are_asked_for_at_once() {
+    for in_flight in [1, 64] {
+        let dir = tempfile::tempdir().unwrap();
+        let running = scheduler(dir.path()).await;
+        let mut client = client(&running).await;
+        let _never_reads = subscribe(&mut client).await;
+        let mut agent = Agent::join(&running).await;
+        let answering = tokio::spawn(async move { while !agent.obey(None).await.0.is_empty() {} });
+        load_all(&client, in_flight).await;
+        until_all(&mut client, ModelState::ModelAvailable).await;
+        answering.abort();
+        running.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_with_many_models_is_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut client = client(&running).await;
+    load_all(&client, 64).await;
+    until_all(&mut client, ModelState::ScheduleFailed).await;
+    let names: Vec<String> = (0..MODELS).map(|i| format!("m{i}")).collect();
+    let loaded: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
+    let _agent = Agent::join_as(&running, 0, &loaded).await;
+    until_all(&mut client, ModelState::ModelAvailable).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_never_reads_its_orders_stops_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut client = client(&running).await;
+    let mut deaf = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
+    let _orders = deaf.subscribe(joining(0, &[])).await.unwrap().into_inner();
+    load_all(&client, 64).await;
+    until_all(&mut client, ModelState::ModelProgressing).await;
+    let report = gantry_proto::agent::ModelEventMessage {
+        server_name: "builtin".into(),
+        model_name: "m7".into(),
+        model_version: 1,
+        event: Event::Loaded as i32,
+        available_memory_bytes: 1 << 30,
+        ..Default::default()
+    };
+    deaf.agent_event(report).await.unwrap();
+    crate::support::within(async {
+        while states(&mut client).await["m7"] != ModelState::ModelAvailable {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    running.stop().await;
+}

@@ -1,0 +1,256 @@
+//! The contract: every call answers, with the documented code.
+
+use crate::support::{Agent, client, control, joining, model, scheduler, status_of, unload, within};
+use gantry_proto::{
+    agent::{
+        AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelScalingTriggerMessage,
+        agent_service_client::AgentServiceClient,
+    },
+    chainer,
+    gantry::{
+        AdoptRequest, DemandReport, ExplainRequest, ModelDemand, PlanRequest, RouteAcknowledgement,
+        WatchRoutesRequest, routing_client::RoutingClient,
+    },
+    health::{HealthCheckRequest, health_check_service_client::HealthCheckServiceClient},
+    scheduler::{self as pb, LoadModelRequest, ServerNotify, ServerNotifyRequest},
+};
+use tonic::{Code, Status, transport::Channel};
+use tonic_health::pb as grpc_health;
+
+/// The code of an answer, and what it says.
+fn code<T>(result: Result<tonic::Response<T>, Status>) -> (Code, String) {
+    match result {
+        Ok(_) => (Code::Ok, String::new()),
+        Err(status) => (status.code(), status.message().to_owned()),
+    }
+}
+
+fn scaled(replicas: u32, min_replicas: u32, max_replicas: u32) -> LoadModelRequest {
+    let mut request = model("m", "/a");
+    request.model.as_mut().unwrap().deployment_spec =
+        Some(pb::DeploymentSpec { replicas, min_replicas, max_replicas, log_payloads: false });
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_cannot_be_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut client = client(&running).await;
+    let long = "x".repeat(300);
+    let mut no_requirement = model("m", "/a");
+    let spec = no_requirement.model.as_mut().unwrap().model_spec.as_mut().unwrap();
+    spec.requirements.push(" ".into());
+    for (request, says) in [
+        (LoadModelRequest { model: None }, "model is missing"),
+        (LoadModelRequest { model: Some(pb::Model::default()) }, "model.meta is missing"),
+        (model("", "/a"), "model name is empty"),
+        (model("a.b", "/a"), "contains '.'"),
+        (model("../x", "/a"), "contains '.'"),
+        (model(&long, "/a"), "model name"),
+        (model("m", " "), "modelSpec.uri is empty"),
+        (no_requirement, "a requirement is empty"),
+        (scaled(1, 3, 2), "minReplicas 3 is more than maxReplicas 2"),
+        (scaled(1, 2, 0), "replicas 1 is fewer than minReplicas 2"),
+        (scaled(3, 0, 2), "replicas 3 is more than maxReplicas 2"),
+    ] {
+        let (code, said) = code(client.load_model(request).await);
+        assert_eq!(code, Code::FailedPrecondition, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    let empty = client.model_status(pb::ModelStatusRequest::default()).await.unwrap();
+    assert!(crate::support::all(empty).await.is_empty(), "nothing of it is kept");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_of_the_scheduler_answers_as_the_contract_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let ok = (Code::Ok, String::new());
+    assert_eq!(code(c.load_model(model("iris", "/a")).await), ok);
+    let server = ServerNotify { name: "big".into(), expected_replicas: 1, ..Default::default() };
+    let notify = |name: &str| ServerNotifyRequest {
+        servers: vec![ServerNotify { name: name.into(), ..server.clone() }],
+        is_first_sync: true,
+    };
+    assert_eq!(code(c.server_notify(notify("big")).await), ok);
+    assert_eq!(code(c.server_notify(ServerNotifyRequest::default()).await), ok);
+    assert_eq!(code(c.server_notify(notify("b.g")).await).0, Code::FailedPrecondition);
+    assert_eq!(code(c.model_status(status_of("iris")).await), ok);
+    let unknown = code(c.model_status(status_of("nobody")).await);
+    assert_eq!(unknown, (Code::FailedPrecondition, "model nobody is not known".into()));
+    let server_status =
+        |name: &str| pb::ServerStatusRequest { name: Some(name.into()), ..Default::default() };
+    assert_eq!(code(c.server_status(server_status("big")).await), ok);
+    let unknown = code(c.server_status(server_status("nobody")).await);
+    assert_eq!(unknown, (Code::FailedPrecondition, "server nobody is not known".into()));
+    let version = c.scheduler_status(pb::SchedulerStatusRequest::default()).await.unwrap().into_inner();
+    assert_eq!(version.application_version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(code(c.subscribe_model_status(pb::ModelSubscriptionRequest::default()).await), ok);
+    assert_eq!(code(c.subscribe_server_status(pb::ServerSubscriptionRequest::default()).await), ok);
+    assert_eq!(code(c.subscribe_control_plane(pb::ControlPlaneSubscriptionRequest::default()).await), ok);
+    assert_eq!(code(c.model_status_event(pb::ModelUpdateStatusMessage::default()).await), ok);
+    assert_eq!(code(c.unload_model(unload("iris")).await), ok);
+    let unknown = code(c.unload_model(unload("nobody")).await);
+    assert_eq!(unknown.0, Code::FailedPrecondition);
+    assert!(unknown.1.contains("nobody is not known"), "{}", unknown.1);
+    assert_eq!(code(c.unload_model(pb::UnloadModelRequest::default()).await).0, Code::FailedPrecondition);
+    let later = [
+        code(c.load_pipeline(pb::LoadPipelineRequest::default()).await),
+        code(c.unload_pipeline(pb::UnloadPipelineRequest::default()).await),
+        code(c.pipeline_status(pb::PipelineStatusRequest::default()).await),
+        code(c.subscribe_pipeline_status(pb::PipelineSubscriptionRequest::default()).await),
+        code(c.pipeline_status_event(chainer::PipelineUpdateStatusMessage::default()).await),
+        code(c.start_experiment(pb::StartExperimentRequest::default()).await),
+        code(c.stop_experiment(pb::StopExperimentRequest::default()).await),
+        code(c.experiment_status(pb::ExperimentStatusRequest::default()).await),
+        code(c.subscribe_experiment_status(pb::ExperimentSubscriptionRequest::default()).await),
+    ];
+    for (code, said) in later {
+        assert_eq!(code, Code::Unimplemented);
+        assert!(said.contains("not supported yet"), "{said}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_of_agents_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
+    for (request, says) in [
+        (AgentSubscribeRequest::default(), "serverName is empty"),
+        (AgentSubscribeRequest { server_name: "a.b".into(), ..joining(0, &[]) }, "serverName contains"),
+        (AgentSubscribeRequest { replica_config: None, ..joining(0, &[]) }, "replicaConfig is missing"),
+        (
+            {
+                let mut request = joining(0, &[]);
+                request.replica_config.as_mut().unwrap().inference_http_port = 70_000;
+                request
+            },
+            "inferenceHttpPort 70000 is not a port",
+        ),
+    ] {
+        let (code, said) = code(c.subscribe(request).await);
+        assert_eq!(code, Code::FailedPrecondition);
+        assert!(said.contains(says), "{said}");
+    }
+    let _agent = Agent::join(&running).await;
+    for event in 0..=9 {
+        let report = ModelEventMessage {
+            server_name: "builtin".into(),
+            model_name: "nobody".into(),
+            model_version: 1,
+            event,
+            ..Default::default()
+        };
+        assert_eq!(
+            code(c.agent_event(report).await).0,
+            Code::Ok,
+            "event {event} of a model that is not known"
+        );
+    }
+    assert_eq!(code(c.agent_event(ModelEventMessage::default()).await).0, Code::Ok);
+    let triggers = vec![ModelScalingTriggerMessage { amount: u32::MAX, ..Default::default() }];
+    assert_eq!(code(c.model_scaling_trigger(tokio_stream::iter(triggers)).await).0, Code::Ok);
+    let nothing_there = AgentDrainRequest { server_name: "nobody".into(), replica_idx: 7 };
+    assert!(within(c.agent_drain(nothing_there)).await.unwrap().into_inner().success);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_calls_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    client(&running).await.load_model(model("iris", "/a")).await.unwrap();
+    let mut c = control(&running).await;
+    let explain = |kind: &str, name: &str| ExplainRequest { kind: kind.into(), name: name.into() };
+    let why = c.explain(explain("model", "iris")).await.unwrap().into_inner();
+    assert!(why.headline.contains("iris"), "{}", why.headline);
+    for request in [explain("model", "nobody"), explain("server", "nobody"), explain("ship", "iris")] {
+        let (code, said) = code(c.explain(request).await);
+        assert_eq!(code, Code::FailedPrecondition);
+        assert!(said.contains("is not known"), "{said}");
+    }
+    let plan = PlanRequest { models: vec![model("x", "/a").model.unwrap()], ..Default::default() };
+    assert_eq!(code(c.plan(plan).await).0, Code::Ok);
+    let bad = PlanRequest { models: vec![pb::Model::default()], ..Default::default() };
+    assert_eq!(code(c.plan(bad).await).0, Code::FailedPrecondition);
+    let many = PlanRequest { unload: vec!["x".into(); 10_001], ..Default::default() };
+    assert!(code(c.plan(many).await).1.contains("too many"));
+    let nobody = AdoptRequest { kind: "model".into(), name: "nobody".into() };
+    assert_eq!(code(c.adopt(nobody).await).0, Code::FailedPrecondition);
+
+    let mut r = RoutingClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    let nameless = code(r.watch_routes(WatchRoutesRequest::default()).await);
+    assert_eq!(nameless.0, Code::FailedPrecondition);
+    let of_another_life = RouteAcknowledgement { epoch: 77, applied: 1 << 40, ..Default::default() };
+    assert_eq!(code(r.acknowledge_routes(of_another_life).await).0, Code::Ok);
+    let demand = ModelDemand { model: "nobody".into(), in_flight_milli: u64::MAX, ..Default::default() };
+    let report = DemandReport { subscriber: "g".into(), models: vec![demand.clone(), demand] };
+    assert_eq!(code(r.report_demand(report).await).0, Code::Ok);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_listeners_say_whether_they_work_and_what_they_offer() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    for (at, service) in [
+        (running.clients, "seldon.mlops.scheduler.Scheduler"),
+        (running.agents, "seldon.mlops.agent.AgentService"),
+    ] {
+        let channel = Channel::from_shared(format!("http://{at}")).unwrap().connect().await.unwrap();
+        let mut plain = HealthCheckServiceClient::new(channel.clone());
+        assert!(plain.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
+        let mut health = grpc_health::health_client::HealthClient::new(channel.clone());
+        let ask = |service: &str| grpc_health::HealthCheckRequest { service: service.into() };
+        for service in ["", service] {
+            let answer = health.check(ask(service)).await.unwrap().into_inner();
+            assert_eq!(answer.status(), grpc_health::health_check_response::ServingStatus::Serving);
+        }
+        assert_eq!(code(health.check(ask("nobody")).await).0, Code::NotFound);
+        let mut watched = health.watch(ask("")).await.unwrap().into_inner();
+        assert_eq!(within(watched.message()).await.unwrap().unwrap().status, 1);
+        assert!(services(channel.clone()).await.contains(&service.to_owned()));
+        assert!(services_alpha(channel).await.contains(&service.to_owned()));
+    }
+    assert!(running.scheduler().progress().is_moving());
+    running.stop().await;
+}
+
+async fn services(channel: Channel) -> Vec<String> {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(channel);
+    let mut answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap().into_inner();
+    match within(answers.message()).await.unwrap().unwrap().message_response.unwrap() {
+        MessageResponse::ListServicesResponse(list) => list.service.into_iter().map(|s| s.name).collect(),
+        other => panic!("{other:?} is no list"),
+    }
+}
+
+async fn services_alpha(channel: Channel) -> Vec<String> {
+    use tonic_reflection::pb::v1alpha::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(channel);
+    let mut answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap().into_inner();
+    match within(answers.message()).await.unwrap().unwrap().message_response.unwrap() {
+        MessageResponse::ListServicesResponse(list) => list.service.into_iter().map(|s| s.name).collect(),
+        other => panic!("{other:?} is no list"),
+    }
+}

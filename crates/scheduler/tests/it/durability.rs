@@ -1,0 +1,176 @@
+//! What was acknowledged is there after a restart, and what cannot be read is named.
+
+use crate::support::{
+    Agent, Client, Gateway, all, by, client, model, of_kubernetes, scheduler, status, subscribe, unload,
+    until,
+};
+use gantry_proto::{
+    agent::model_operation_message::Operation,
+    gantry::{StoredModel, StoredServer, stored_model},
+    scheduler::{
+        ModelStatusRequest, ServerNotify, ServerNotifyRequest, ServerStatusRequest, model_status::ModelState,
+    },
+};
+use gantry_scheduler::{Config, StartError, build};
+use gantry_store::{Change, Store, Table};
+use prost::Message as _;
+
+fn notify(name: &str, replicas: u32) -> ServerNotifyRequest {
+    let server = ServerNotify { name: name.into(), expected_replicas: replicas, ..Default::default() };
+    ServerNotifyRequest { servers: vec![server], is_first_sync: false }
+}
+
+/// What a client can see of what was asked for.
+async fn asked(client: &mut Client) -> Vec<String> {
+    let models = client.model_status(ModelStatusRequest { all_versions: true, ..Default::default() });
+    let models = all(models.await.unwrap()).await.into_iter().map(|m| {
+        let latest = &m.versions[0];
+        let spec = latest.model_defn.as_ref().unwrap().model_spec.as_ref().unwrap();
+        format!("{} {} {} {} {}", m.model_name, latest.version, spec.uri, m.deleted, m.manager)
+    });
+    let mut asked: Vec<String> = models.collect();
+    let servers = client.server_status(ServerStatusRequest::default()).await.unwrap();
+    asked.extend(
+        all(servers)
+            .await
+            .into_iter()
+            .map(|s| format!("{} {} {}", s.server_name, s.expected_replicas, s.manager)),
+    );
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_acknowledged_command_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps: [(&str, &[&str]); 6] = [
+        ("load", &["iris 1 /a false file:/x.yaml"]),
+        ("again", &["iris 2 /b false file:/x.yaml"]),
+        ("kubernetes", &["iris 2 /b false file:/x.yaml", "kube 7 /c false operator:ml"]),
+        ("unload", &["iris 2 /b true ", "kube 7 /c false operator:ml"]),
+        ("server", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 3 cli"]),
+        ("server again", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 0 cli"]),
+    ];
+    for (step, expected) in steps {
+        let running = scheduler(dir.path()).await;
+        let mut c = client(&running).await;
+        match step {
+            "load" => drop(c.load_model(by("file:/x.yaml", model("iris", "/a"))).await.unwrap()),
+            "again" => drop(c.load_model(by("file:/x.yaml", model("iris", "/b"))).await.unwrap()),
+            "kubernetes" => drop(c.load_model(of_kubernetes(model("kube", "/c"), 7)).await.unwrap()),
+            "unload" => drop(c.unload_model(by("file:/x.yaml", unload("iris"))).await.unwrap()),
+            "server" => drop(c.server_notify(notify("big", 3)).await.unwrap()),
+            _ => drop(c.server_notify(notify("big", 0)).await.unwrap()),
+        }
+        running.stop().await;
+        let running = scheduler(dir.path()).await;
+        assert_eq!(asked(&mut client(&running).await).await, expected, "after {step}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_are_there_at_once_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let mut statuses = subscribe(&mut c).await;
+    let mut agent = Agent::join(&running).await;
+    c.load_model(model("iris", "/a")).await.unwrap();
+    agent.obey(None).await;
+    until(&mut statuses, "iris", ModelState::ModelAvailable).await;
+    running.stop().await;
+    let running = scheduler(dir.path()).await;
+    let (_gateway, routes) = Gateway::join(&running).await;
+    assert_eq!(routes[0].versions[0].endpoints[0].http_port, 8080, "{routes:?}");
+    // It is routed to, but nobody has said that it serves.
+    let mut c = client(&running).await;
+    let waiting = status(&mut c, "iris").await;
+    assert_ne!(waiting.versions[0].state.as_ref().unwrap().state(), ModelState::ModelAvailable);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_holds_is_not_loaded_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let mut agent = Agent::join(&running).await;
+    c.load_model(model("iris", "/a")).await.unwrap();
+    agent.obey(None).await;
+    c.load_model(model("rose", "/a")).await.unwrap();
+    drop(agent);
+    running.stop().await;
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let mut statuses = subscribe(&mut c).await;
+    let mut agent = Agent::join_as(&running, 0, &[("iris", 1)]).await;
+    assert_eq!(agent.obey(None).await, ("rose".into(), 1, Operation::LoadModel));
+    for name in ["iris", "rose"] {
+        loop {
+            let state = status(&mut c, name).await.versions[0].state.clone().unwrap();
+            if state.state() == ModelState::ModelAvailable {
+                break;
+            }
+            crate::support::within(statuses.message()).await.unwrap().unwrap();
+        }
+    }
+    running.stop().await;
+}
+
+fn first_form() -> Vec<Change> {
+    let version = |number: u32, uri: &str| stored_model::Version {
+        number,
+        definition: model("iris", uri).model.unwrap().encode_to_vec(),
+        ..Default::default()
+    };
+    let iris = StoredModel { versions: vec![version(1, "/a"), version(2, "/b")], ..Default::default() };
+    let gone = StoredModel { deleted: true, versions: vec![version(1, "/a")], ..Default::default() };
+    let big = ServerNotify { name: "big".into(), expected_replicas: 3, shared: true, ..Default::default() };
+    let big = StoredServer { announced: Some(big), ..Default::default() };
+    vec![
+        Change { table: Table::Models, key: "iris".into(), value: Some(iris.encode_to_vec()) },
+        Change { table: Table::Servers, key: "big".into(), value: Some(big.encode_to_vec()) },
+        Change { table: Table::Models, key: "gone".into(), value: Some(gone.encode_to_vec()) },
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_the_first_form_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    Store::open(dir.path()).unwrap().commit(&first_form()[..2]).unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    assert_eq!(asked(&mut c).await, ["iris 2 /b false ", "big 3 "]);
+    // It has no owner yet: the first that names itself has it from then on.
+    c.load_model(by("file:/x.yaml", model("iris", "/b"))).await.unwrap();
+    assert_eq!(asked(&mut c).await, ["iris 2 /b false file:/x.yaml", "big 3 "]);
+    // Its older version served when the newer one did not: both are wanted until the newer one does.
+    let mut agent = Agent::join(&running).await;
+    let mut loaded = [agent.order().await.1, agent.order().await.1];
+    loaded.sort_unstable();
+    assert_eq!(loaded, [1, 2]);
+    running.stop().await;
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_named_and_nothing_is_started() {
+    let newer = StoredModel { form: 9, ..Default::default() };
+    let bad_name = model("a.b", "/a").model.unwrap().encode_to_vec();
+    let version = stored_model::Version { number: 1, definition: bad_name, ..Default::default() };
+    let renamed = StoredModel { versions: vec![version], form: 1, ..Default::default() };
+    for (table, kind, bytes, says) in [
+        (Table::Models, "model", vec![0xff, 0xff, 0xff], "cannot be read"),
+        (Table::Models, "model", newer.encode_to_vec(), "it has form 9"),
+        (Table::Models, "model", renamed.encode_to_vec(), "contains '.'"),
+        (Table::Servers, "server", vec![0x0a, 0x7f], "cannot be read"),
+        (Table::Servers, "server", vec![], "it is empty"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        store.commit(&[Change { table, key: "broken".into(), value: Some(bytes) }]).unwrap();
+        let error = build(Config::new(store)).unwrap_err();
+        assert!(matches!(error, StartError::Record(_)), "{error}");
+        let said = error.to_string();
+        assert!(said.contains(&format!("the record of {kind} broken")) && said.contains(says), "{said}");
+    }
+}

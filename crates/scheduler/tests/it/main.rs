@@ -1,0 +1,13 @@
+//! The whole scheduler over real gRPC, with agents and gateways that the tests play.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod burst;
+mod contract;
+mod durability;
+mod lifecycle;
+mod metrics;
+mod ownership;
+mod seam;
+mod subscriptions;
+mod support;

@@ -1,0 +1,40 @@
+//! What is counted.
+
+use crate::support::{Agent, client, model, scheduler, subscribe, unload, until};
+use gantry_proto::scheduler::model_status::ModelState;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut registry = Registry::default();
+    running.scheduler().register_metrics(&mut registry);
+    let mut client = client(&running).await;
+    let mut statuses = subscribe(&mut client).await;
+    let mut agent = Agent::join(&running).await;
+    client.load_model(model("iris", "/a")).await.unwrap();
+    client.unload_model(unload("nobody")).await.unwrap_err();
+    agent.obey(None).await;
+    until(&mut statuses, "iris", ModelState::ModelAvailable).await;
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        "gantry_scheduler_schedule_seconds_count 1",
+        "gantry_scheduler_queue_depth 0",
+        "gantry_scheduler_moving 1",
+        "gantry_scheduler_models{state=\"ModelAvailable\"} 1",
+        "gantry_scheduler_models{state=\"ModelProgressing\"} 0",
+        "gantry_scheduler_commands_refused_total{reason=\"refused\"} 1",
+        "gantry_scheduler_store_commit_failures_total 0",
+        "gantry_scheduler_subscribers{kind=\"model\"} 1",
+        "gantry_scheduler_subscribers{kind=\"agent\"} 1",
+        "gantry_usage_model_count 1",
+        "gantry_usage_server_count 1",
+        "gantry_usage_server_replica_count 1",
+        "gantry_usage_overcommit_enabled_count 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    running.stop().await;
+}

@@ -1,0 +1,67 @@
+//! Every object has a manager, and only that one changes it.
+
+use crate::support::{by, client, control, model, of_kubernetes, scheduler, status, unload};
+use gantry_proto::{
+    gantry::AdoptRequest,
+    scheduler::{KubernetesMeta, ServerNotify, ServerNotifyRequest, ServerStatusRequest},
+};
+use tonic::Code;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_by_somebody_else_is_refused_with_the_owner_s_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    c.load_model(by("file:/srv/iris.yaml", model("iris", "/a"))).await.unwrap();
+    c.load_model(model("typed", "/a")).await.unwrap();
+    c.load_model(of_kubernetes(model("kube", "/a"), 7)).await.unwrap();
+    for (name, manager) in [("iris", "file:/srv/iris.yaml"), ("typed", "cli"), ("kube", "operator:ml")] {
+        assert_eq!(status(&mut c, name).await.manager, manager);
+    }
+    for (name, owner) in [("iris", "/srv/iris.yaml"), ("kube", "namespace ml, generation 7")] {
+        let refused = c.unload_model(unload(name)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains(owner), "{}", refused.message());
+        assert!(refused.message().contains(&format!("gantry adopt model/{name}")), "{}", refused.message());
+        assert!(c.load_model(model(name, "/b")).await.is_err());
+    }
+    // The same manager may, and so may a gateway that acts for whoever it is.
+    c.load_model(by("file:/srv/iris.yaml", model("iris", "/b"))).await.unwrap();
+    c.unload_model(by("owner", unload("kube"))).await.unwrap();
+    let nameless = c.load_model(by("", model("x", "/a"))).await.unwrap_err();
+    assert!(nameless.message().contains("gantry-manager"), "{}", nameless.message());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_taken_over_on_purpose() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let mut control = control(&running).await;
+    c.load_model(of_kubernetes(model("iris", "/a"), 1)).await.unwrap();
+    let adopt = |kind: &str, name: &str| AdoptRequest { kind: kind.into(), name: name.into() };
+    let adopted = control.adopt(adopt("model", "iris")).await.unwrap().into_inner();
+    assert_eq!(adopted.previous, "operator:ml");
+    assert_eq!(status(&mut c, "iris").await.manager, "cli");
+    c.load_model(model("iris", "/b")).await.unwrap();
+    let notify = |kubernetes: Option<KubernetesMeta>| ServerNotifyRequest {
+        servers: vec![ServerNotify {
+            name: "big".into(),
+            expected_replicas: 1,
+            kubernetes_meta: kubernetes,
+            ..Default::default()
+        }],
+        is_first_sync: false,
+    };
+    let kubernetes = KubernetesMeta { namespace: "ml".into(), generation: 1 };
+    c.server_notify(notify(Some(kubernetes))).await.unwrap();
+    assert_eq!(c.server_notify(notify(None)).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(control.adopt(adopt("server", "big")).await.unwrap().into_inner().previous, "operator:ml");
+    c.server_notify(notify(None)).await.unwrap();
+    let servers = crate::support::all(c.server_status(ServerStatusRequest::default()).await.unwrap()).await;
+    assert_eq!(servers[0].manager, "cli");
+    let owner = control.adopt(by("owner", adopt("model", "iris"))).await.unwrap_err();
+    assert_eq!(owner.code(), Code::FailedPrecondition);
+    running.stop().await;
+}
