@@ -16,6 +16,7 @@ const ARROWS: &[Arrow] = &[
     ("gantry-proto", &[], &[], "the contracts stand before everybody who speaks them"),
     ("gantry-store", &[], &[], "keeps bytes under keys; what they mean is the scheduler's"),
     ("gantry-artifacts", &[], &[], "fetches files; it does not know what a model is"),
+    ("gantry-tls", &[], &[], "wraps connections; it does not know what is said over them"),
     (
         "gantry-onnx",
         &["gantry-core", "gantry-trees"],
@@ -62,6 +63,7 @@ const ARROWS: &[Arrow] = &[
             "gantry-runtime",
             "gantry-scheduler",
             "gantry-store",
+            "gantry-tls",
             "gantry-trees",
         ],
         &[],

@@ -1,6 +1,6 @@
 //! The command line: sub-commands and the flags that all of them share.
 
-use crate::{duration, roles, up, verbs};
+use crate::{client, duration, roles, up, verbs};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(crate) struct Global {
     /// Give up after this long, such as 500ms, 30s or 2m [default: 10s; 60s where something is waited for]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) tls: client::TlsArgs,
 }
 
 impl Global {
@@ -80,6 +82,10 @@ pub(crate) enum Command {
     Up(up::Args),
     /// Serve model files alone, without a scheduler
     Runtime(roles::runtime::Args),
+    /// Decide alone: the control plane as a process of its own, for agents and gateways elsewhere
+    Scheduler(roles::scheduler::Args),
+    /// Route alone: the data plane as a process of its own, in front of servers elsewhere
+    Gateway(roles::gateway::Args),
     Apply(verbs::apply::Args),
     Delete(verbs::delete::Args),
     Get(verbs::get::Args),

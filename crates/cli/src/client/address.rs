@@ -9,11 +9,26 @@ use std::fmt;
 pub(crate) struct Address {
     host: String,
     port: u16,
+    /// What the scheme says, if there is one.
+    tls: Option<bool>,
 }
 
 impl Address {
     /// Reads `host`, `host:port` or `http://host:port`; `flag` is named when it is wrong.
     pub(crate) fn parse(text: &str, default_port: u16, flag: &str) -> Result<Self, Failure> {
+        let address = Self::parse_any(text, default_port, flag)?;
+        if address.tls == Some(true) {
+            let text = text.escape_debug();
+            let remedy = format!("write HOST:PORT, such as 127.0.0.1:{default_port}");
+            return Err(Failure::usage(format!(
+                "{flag} \"{text}\" asks for TLS, which is not spoken there: {remedy}"
+            )));
+        }
+        Ok(address)
+    }
+
+    /// The same, where `https://` may stand before it.
+    pub(crate) fn parse_any(text: &str, default_port: u16, flag: &str) -> Result<Self, Failure> {
         let wrong = |why: &str| {
             Failure::usage(format!(
                 "{flag} \"{}\" {why}: write HOST:PORT, such as 127.0.0.1:{default_port}",
@@ -21,10 +36,11 @@ impl Address {
             ))
         };
         let plain = text.trim().trim_end_matches('/');
-        if plain.starts_with("https://") {
-            return Err(wrong("asks for TLS, which this version does not speak"));
-        }
-        let plain = plain.strip_prefix("http://").unwrap_or(plain);
+        let (plain, tls) = match (plain.strip_prefix("https://"), plain.strip_prefix("http://")) {
+            (Some(rest), _) => (rest, Some(true)),
+            (None, Some(rest)) => (rest, Some(false)),
+            (None, None) => (plain, None),
+        };
         let authority: Authority = plain.parse().map_err(|_| wrong("is not an address"))?;
         if authority.host().is_empty() || authority.as_str().contains('@') {
             return Err(wrong("is not an address"));
@@ -35,12 +51,17 @@ impl Address {
             (_, Some(port)) if port > 0 => port,
             _ => return Err(wrong("has no valid port")),
         };
-        Ok(Self { host: authority.host().to_owned(), port })
+        Ok(Self { host: authority.host().to_owned(), port, tls })
     }
 
     /// The address as a base for URLs.
     pub(crate) fn url(&self) -> String {
         format!("http://{self}")
+    }
+
+    /// Whether it asks for TLS, or for none; most say nothing.
+    pub(crate) const fn tls(&self) -> Option<bool> {
+        self.tls
     }
 }
 

@@ -4,11 +4,13 @@ mod address;
 mod figures;
 mod http;
 mod scheduler;
+mod tls;
 
 pub(crate) use address::Address;
 pub(crate) use figures::{Figures, admin, figures};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
 pub(crate) use scheduler::Scheduler;
+pub(crate) use tls::{TlsArgs, lasting_scheduler};
 
 use crate::failure::Failure;
 use std::future::Future;

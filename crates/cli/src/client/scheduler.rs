@@ -1,6 +1,6 @@
 //! The scheduler, with a deadline on every call and words for every refusal.
 
-use super::Address;
+use super::{Address, tls};
 use crate::{
     args::Global,
     failure::{Exit, Failure},
@@ -8,11 +8,9 @@ use crate::{
 };
 use gantry_api::{Kind, nearest};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
-use std::{future::Future, time::Duration};
-use tonic::{
-    Code, Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use gantry_tls::{Connector, explain};
+use std::{error::Error as _, future::Future, time::Duration};
+use tonic::{Code, Status, Streaming, transport::Channel};
 
 /// Who we are to the scheduler.
 const SUBSCRIBER: &str = "gantry-cli";
@@ -30,17 +28,17 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// Connects; fails at once when nobody listens.
     pub(crate) async fn connect(global: &Global) -> Result<Self, Failure> {
-        let address = Address::parse(&global.scheduler(), 9004, "--scheduler")?;
+        let (address, tls) = tls::scheduler(global)?;
         let deadline = global.call_timeout();
-        let endpoint = Endpoint::from_shared(address.url())
+        let connector = Connector::new(tls.clone()).within(deadline);
+        let endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
             .map_err(|e| Failure::usage(format!("--scheduler {address}: {e}")))?
-            .connect_timeout(deadline)
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
-        let channel = endpoint.connect().await.map_err(|_| {
-            Failure::unavailable(format!(
-                "no scheduler answers at {address}: start one with `gantry up`, or name another with --scheduler"
-            ))
+        let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+            let remedy = "start one with `gantry up`, or name another with --scheduler";
+            let why = if tls.is_some() { explain(&error) } else { remedy.to_owned() };
+            Failure::unavailable(format!("no scheduler answers at {address}: {why}"))
         })?;
         Ok(Self {
             address,
@@ -189,7 +187,11 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
         }
         Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
             "the scheduler at {address} broke off: {}",
-            if status.message().is_empty() { "the connection ended" } else { status.message() }
+            match (status.source(), status.message()) {
+                (Some(_), _) => explain(status),
+                (None, "") => "the connection ended".to_owned(),
+                (None, message) => message.to_owned(),
+            }
         )),
         code => {
             Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))

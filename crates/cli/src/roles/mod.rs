@@ -1,5 +1,8 @@
 //! What `gantry` can be when it is not a client.
 
+pub(crate) mod gateway;
+pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod runtime;
+pub(crate) mod scheduler;
 pub(crate) mod signal;

@@ -19,3 +19,14 @@ pub(crate) async fn asked_to_stop() {
         let _ = tokio::signal::ctrl_c().await;
     }
 }
+
+/// A token that is cancelled when somebody asks to stop.
+pub(crate) fn stopping() -> tokio_util::sync::CancellationToken {
+    let stop = tokio_util::sync::CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        asked_to_stop().await;
+        asked.cancel();
+    });
+    stop
+}

@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Admin {
     pub(crate) registry: Registry,
     pub(crate) lines: Lines,
+    /// Why the process is worth a restart, if it is: it answers, and does nothing.
+    pub(crate) stuck: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// What is not ready yet; empty when all is.
     pub(crate) not_ready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Requests and times by model.
@@ -31,8 +33,12 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener, stop: Cancellatio
     let ended = stop.clone();
     let state = Arc::new(Shared { admin, ended });
     let router = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(live))
         .route("/readyz", get(ready))
+        // The names of Seldon's scheduler.
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .route("/startup", get(ready))
         .route("/metrics", get(metrics))
         .route("/logs", get(logs))
         .route("/top", get(top))
@@ -49,6 +55,13 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener, stop: Cancellatio
 struct Shared {
     admin: Admin,
     ended: CancellationToken,
+}
+
+async fn live(State(shared): State<Arc<Shared>>) -> Response {
+    match (shared.admin.stuck)() {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {

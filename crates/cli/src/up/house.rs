@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
-    roles::{log, signal},
+    roles::{listen::bind, log, scheduler::stuck, signal},
 };
 use gantry_agent::{Agent, Secrets};
 use gantry_artifacts::Fetcher;
@@ -55,6 +55,8 @@ struct House {
     client: SchedulerClient<Channel>,
     inference: SocketAddr,
     admin: SocketAddr,
+    /// What listens with TLS, and where.
+    secure: Vec<(&'static str, SocketAddr)>,
     ready: Arc<AtomicBool>,
     gateway: JoinHandle<()>,
     stop_gateway: CancellationToken,
@@ -92,10 +94,13 @@ async fn open(
     screen: Arc<Screen>,
 ) -> Result<House, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
-    let at = |port: u16| SocketAddr::new(args.host, port);
+    // Inference is for others; the control plane is for this machine, unless a flag says otherwise.
+    let tls = args.listen.tls()?;
+    let own = args.listen.plaintext_of_up(args.host);
+    let at = |port: u16| SocketAddr::new(own, port);
     // Every port is taken before anything is said to work.
     let gateway = Gateway::bind(gantry_gateway::Config {
-        listen: at(args.inference_port),
+        listen: SocketAddr::new(args.host, args.inference_port),
         max_body: args.max_body,
         max_in_flight: args.max_in_flight,
         request_timeout: Duration::from_secs(args.request_timeout),
@@ -108,9 +113,22 @@ async fn open(
     })?;
     let admin_at = admin_listener.local_addr().map_err(|e| failed(&e))?;
     let (clients, agents) = (at(args.scheduler_port), at(args.agent_port));
-    let scheduler = gantry_scheduler::start(gantry_scheduler::Config::new(store), clients, agents)
+    let mut scheduler = gantry_scheduler::start(gantry_scheduler::Config::new(store), clients, agents)
         .await
         .map_err(|e| failed(&e))?;
+    let mut secure = Vec::new();
+    if let Some(tls) = tls {
+        let (listen, host) = (&args.listen, args.host);
+        let (clients, clients_at) =
+            bind("the scheduler", host, listen.scheduler_mtls_port, "--scheduler-mtls-port").await?;
+        let (agents, agents_at) =
+            bind("the scheduler's agent service", host, listen.agent_mtls_port, "--agent-mtls-port").await?;
+        scheduler
+            .serve_clients(gantry_tls::incoming(clients, Some(tls.clone())))
+            .and_then(|()| scheduler.serve_agents(gantry_tls::incoming(agents, Some(tls))))
+            .map_err(|e| failed(&e))?;
+        secure = vec![("scheduler", clients_at), ("agents", agents_at)];
+    }
     let endpoint =
         Endpoint::from_shared(format!("http://{}", reachable(scheduler.clients))).map_err(|e| failed(&e))?;
     let channel = endpoint.connect().await.map_err(|e| failed(&e))?;
@@ -181,9 +199,11 @@ async fn open(
     let is_ready = ready.clone();
     let follows = routes.clone();
     let statistics = runtime.clone();
+    let writer = scheduler.scheduler().clone();
     let admin = Admin {
         registry,
         lines,
+        stuck: Box::new(move || stuck(writer.progress())),
         not_ready: Box::new(move || {
             let mut missing = Vec::new();
             if !follows.is_synced() {
@@ -205,6 +225,7 @@ async fn open(
         client,
         inference,
         admin: admin_at,
+        secure,
         ready,
         gateway,
         stop_gateway,
@@ -335,6 +356,9 @@ impl House {
             inference.to_string()
         ));
         say(&format!("  scheduler   {:<31} gRPC", reachable(self.scheduler.clients).to_string()));
+        for (what, address) in &self.secure {
+            say(&format!("  {what:<11} {:<31} gRPC with TLS", address.to_string()));
+        }
         say(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
         say("");
         let ready = |name: &&String| statuses.known.get(*name) == Some(&Fate::Ready);

@@ -8,20 +8,23 @@
 //! The parts talk to each other as they would across machines; only a request goes from the gateway to the runtime
 //! without a socket.
 
-mod admin;
+pub(crate) mod admin;
 mod example;
 mod fingerprint;
 mod follow;
 mod house;
 mod local;
-mod paths;
+pub(crate) mod paths;
 mod record;
 mod screen;
 mod sources;
 mod statuses;
 mod usage;
 
-use crate::{failure::Failure, roles::log};
+use crate::{
+    failure::Failure,
+    roles::{listen, log},
+};
 use gantry_artifacts::NetRule;
 use std::{net::IpAddr, path::PathBuf};
 
@@ -36,7 +39,8 @@ pub(crate) struct Args {
     #[arg(long, env = "GANTRY_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Address to listen on. Anything but loopback lets other machines in.
+    /// Address to listen on for inference. Anything but loopback lets other machines in. The other ports, which can
+    /// change what is served, stay on loopback unless --tls-cert or --allow-plaintext opens them too.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) host: IpAddr,
 
@@ -95,6 +99,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
+
+    #[command(flatten)]
+    /// Who may reach the control plane.
+    pub(crate) listen: listen::ListenArgs,
 }
 
 /// Runs until Ctrl-C.

@@ -27,6 +27,8 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Up(args) => up::run(args),
         Command::Runtime(args) => roles::runtime::run(args),
+        Command::Scheduler(args) => roles::scheduler::run(args),
+        Command::Gateway(args) => roles::gateway::run(global, args),
         Command::Apply(args) => apply::run(global, args),
         Command::Delete(args) => delete::run(global, args),
         Command::Get(args) => block_on(get::run(global, args)),

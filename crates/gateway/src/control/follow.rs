@@ -12,6 +12,8 @@ use tonic::transport::{Channel, Endpoint};
 /// The first pause before connecting again, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Keeps the routes as the scheduler at `endpoint` says, until `shutdown` is cancelled.
 ///
 /// While the scheduler is away the last known routes stay. What was applied, and what has no request in flight any
@@ -22,11 +24,25 @@ pub async fn follow(endpoint: Endpoint, subscriber: String, routes: Routes, shut
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);
+    follow_over(move || Box::pin(connected(endpoint.clone())), subscriber, routes, shutdown).await;
+}
+
+async fn connected(endpoint: Endpoint) -> Result<Channel, BoxError> {
+    Ok(endpoint.connect().await?)
+}
+
+/// The same over connections of the caller's making: each call of `connect` opens one, within a time of its own.
+pub async fn follow_over(
+    connect: impl Fn() -> BoxFuture<'static, Result<Channel, BoxError>>,
+    subscriber: String,
+    routes: Routes,
+    shutdown: CancellationToken,
+) {
     let mut pause = PAUSES.0;
     // What is still in flight outlives a connection, and even a scheduler.
     let mut progress = Progress::default();
     loop {
-        let following = follow_once(&endpoint, &subscriber, &routes, &mut progress, &mut pause);
+        let following = follow_once(&connect, &subscriber, &routes, &mut progress, &mut pause);
         let error = tokio::select! {
             () = shutdown.cancelled() => return,
             ended = following => ended.err(),
@@ -44,16 +60,14 @@ pub async fn follow(endpoint: Endpoint, subscriber: String, routes: Routes, shut
     }
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 async fn follow_once(
-    endpoint: &Endpoint,
+    connect: &impl Fn() -> BoxFuture<'static, Result<Channel, BoxError>>,
     subscriber: &str,
     routes: &Routes,
     progress: &mut Progress,
     pause: &mut Duration,
 ) -> Result<(), BoxError> {
-    let channel = endpoint.connect().await?;
+    let channel = connect().await?;
     let mut client = RoutingClient::new(channel.clone());
     let request = WatchRoutesRequest { subscriber: subscriber.to_owned() };
     let mut events = client.watch_routes(request).await?.into_inner();

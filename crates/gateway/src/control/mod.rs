@@ -5,7 +5,7 @@ mod follow;
 mod scheduler;
 
 pub use demand::report_demand;
-pub use follow::follow;
+pub use follow::{follow, follow_over};
 pub use scheduler::SchedulerControl;
 
 use futures::future::BoxFuture;

@@ -1,0 +1,100 @@
+//! A connection, encrypted or not.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::TlsStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// A TCP connection, with or without TLS.
+#[derive(Debug)]
+pub enum Connection {
+    /// As it goes over the wire.
+    Plain(TcpStream),
+    /// Inside TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    /// The other end.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.socket().peer_addr().ok()
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.socket().connect_info()
+    }
+}
+
+/// Does the same to whichever stream it is.
+macro_rules! either {
+    ($connection:expr, $stream:ident => $does:expr) => {
+        match $connection.get_mut() {
+            Connection::Plain(stream) => {
+                let $stream = Pin::new(stream);
+                $does
+            }
+            Connection::Tls(stream) => {
+                let $stream = Pin::new(stream.as_mut());
+                $does
+            }
+        }
+    };
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(self, stream => stream.poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_shutdown(cx))
+    }
+}
