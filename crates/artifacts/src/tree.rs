@@ -21,11 +21,13 @@ pub struct Limits {
     pub depth: usize,
     /// How many times larger than itself an archive may become.
     pub ratio: u64,
+    /// Up to this many bytes any ratio is fine: small files of zeros are not an attack.
+    pub ratio_from: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 64 << 30, files: 10_000, depth: 16, ratio: 200 }
+        Self { bytes: 64 << 30, files: 10_000, depth: 16, ratio: 200, ratio_from: 16 << 20 }
     }
 }
 

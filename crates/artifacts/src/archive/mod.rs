@@ -12,9 +12,6 @@ use crate::digest::{Sha256, hex};
 use crate::error::FetchError;
 use crate::tree::{Limits, Names, Record};
 
-/// Below this size any ratio is fine: small files of zeros are not an attack.
-const RATIO_FREE_BYTES: u64 = 16 << 20;
-
 /// The archives that are unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -130,7 +127,9 @@ impl Output<'_> {
             ))
             .remedy("raise the limit for artifact bytes if this size is intended"));
         }
-        if self.unpacked > RATIO_FREE_BYTES && self.unpacked > self.packed.saturating_mul(self.limits.ratio) {
+        if self.unpacked > self.limits.ratio_from
+            && self.unpacked > self.packed.saturating_mul(self.limits.ratio)
+        {
             return Err(FetchError::too_large(format!(
                 "the archive unpacks to more than {} times its size",
                 self.limits.ratio
@@ -235,7 +234,7 @@ mod tests {
             let (archive, into) = (dir.path().join("archive"), dir.path().join("into"));
             std::fs::write(&archive, &bytes).unwrap();
             std::fs::create_dir(&into).unwrap();
-            let limits = Limits { bytes: 1 << 20, files: 10, depth: 4, ratio: 10 };
+            let limits = Limits { bytes: 1 << 20, files: 10, depth: 4, ratio: 10, ratio_from: 1 << 16 };
             let result = unpack(&archive, format, &into, limits);
             prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
             if let Ok(records) = result {

@@ -1,0 +1,112 @@
+//! No room, and a device that fails.
+
+use gantry_store::faults::{Disk, Fault};
+use gantry_store::{Store, StoreError};
+
+use crate::{batch, models, put};
+
+#[test]
+fn a_full_disk_refuses_the_batch_and_the_store_works_again_with_room() {
+    let disk = Disk::new();
+    let store = disk.open().unwrap();
+    store.commit(&batch(1)).unwrap();
+    let before = models(&store);
+    disk.limit(disk.bytes().len());
+    let large = put("large", vec![7; 4 << 20]);
+    for _ in 0..3 {
+        let error = store.commit(std::slice::from_ref(&large)).unwrap_err();
+        assert!(matches!(error, StoreError::Full { .. }), "{error}");
+        assert!(
+            error.to_string().contains("state.redb cannot be written, the disk is full: make room"),
+            "{error}"
+        );
+        assert_eq!(models(&store), before, "a refused batch is not there, and reading goes on");
+    }
+    // What still fits is still written.
+    store.commit(&[put("small", "1")]).unwrap();
+    disk.heal();
+    store.commit(&[large]).unwrap();
+    disk.crash(1);
+    assert_eq!(models(&disk.open().unwrap()).len(), before.len() + 2);
+}
+
+#[test]
+fn a_refused_batch_is_not_there_whichever_write_failed() {
+    for fault in [Fault::Full, Fault::Broken] {
+        for good in 0.. {
+            let disk = Disk::new();
+            let store = disk.open().unwrap();
+            store.commit(&batch(1)).unwrap();
+            let before = models(&store);
+            disk.fail_writes_after(good, fault);
+            let result = store.commit(&batch(2));
+            disk.heal();
+            let Err(error) = result else {
+                assert!(good > 3, "it fails at least a few times");
+                break;
+            };
+            assert_eq!(matches!(error, StoreError::Full { .. }), fault == Fault::Full, "{error}");
+            assert_eq!(models(&store), before, "{fault:?} after {good} writes");
+            store.commit(&batch(3)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_batch_whose_sync_failed_is_taken_back() {
+    let disk = Disk::new();
+    let store = disk.open().unwrap();
+    store.commit(&batch(1)).unwrap();
+    let before = models(&store);
+    disk.fail_syncs(Fault::Broken);
+    let error = store.commit(&batch(2)).unwrap_err();
+    assert!(matches!(error, StoreError::File { doing: "written", .. }), "{error}");
+    assert!(store.commit(&batch(3)).is_err(), "the device is still broken");
+    disk.heal();
+    assert_eq!(models(&store), before);
+    drop(store);
+    disk.crash(3);
+    assert_eq!(models(&disk.open().unwrap()), before);
+}
+
+/// Runs in a process that may not write files beyond a size: see the test below.
+#[test]
+#[ignore = "the child of `a_real_file_that_may_not_grow`"]
+fn child_with_little_room() {
+    let Ok(dir) = std::env::var("GANTRY_TEST_DIR") else { return };
+    let store = Store::open(dir.as_ref()).unwrap();
+    let mut written = 0;
+    let error = loop {
+        match store.commit(&[put(&format!("m{written}"), vec![1; 100_000])]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 1000, "there is a limit");
+    };
+    assert!(matches!(error, StoreError::Full { .. }), "{error}");
+    assert_eq!(models(&store).len(), written, "reading goes on");
+    store.commit(&[crate::remove("m0"), crate::remove("m1")]).unwrap();
+    assert_eq!(models(&store).len(), written - 2, "making room in the store itself works");
+    println!("kept {}", written - 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_real_file_that_may_not_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    // The limit is in units of 512 or 1024 bytes, as the shell likes. The signal that would end the process is ignored,
+    // so that the write fails instead.
+    let script = "trap '' XFSZ; ulimit -f 4096; exec \"$0\" --exact full::child_with_little_room --ignored --nocapture";
+    let child = std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env("GANTRY_TEST_DIR", dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{said}\n{}", String::from_utf8_lossy(&child.stderr));
+    let kept: usize = said.split("kept ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(models(&store).len(), kept);
+    store.commit(&[put("large", vec![0; 4 << 20])]).unwrap();
+}

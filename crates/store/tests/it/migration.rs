@@ -1,0 +1,95 @@
+//! Files of earlier programs.
+
+use std::collections::BTreeMap;
+
+use gantry_store::faults::{Disk, Fault};
+use gantry_store::{FORMAT, Store, StoreError};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::{models, put};
+
+/// Written by `gantry up examples/quickstart` of the first format, which was then killed.
+const FORMAT_1: &[u8] = include_bytes!("fixtures/format-1.redb");
+
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const MODELS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("models");
+
+/// What a file of the first format holds, read without our code.
+fn raw(file: &[u8]) -> (u64, BTreeMap<String, Vec<u8>>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raw");
+    std::fs::write(&path, file).unwrap();
+    let database = Database::open(path).unwrap();
+    let read = database.begin_read().unwrap();
+    let format = read.open_table(META).unwrap().get("format").unwrap().unwrap().value();
+    let records = read.open_table(MODELS).unwrap();
+    let records = records.iter().unwrap().map(|entry| {
+        let (key, value) = entry.unwrap();
+        (key.value().to_owned(), value.value().to_vec())
+    });
+    (format, records.collect())
+}
+
+#[test]
+fn the_first_format_is_migrated_and_kept_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("state.redb"), FORMAT_1).unwrap();
+    let (_, expected) = raw(FORMAT_1);
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["demand", "fraud", "iris"]);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(models(&store), expected);
+    assert_eq!(store.epoch(), 2, "the starts go on counting");
+    store.commit(&[put("new", "1")]).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!((models(&store).len(), store.epoch()), (4, 3), "it is migrated once");
+    let kept = std::fs::read(dir.path().join("state.redb.format-1")).unwrap();
+    assert_eq!(raw(&kept), (1, expected));
+}
+
+#[test]
+fn a_migration_that_fails_leaves_the_old_state() {
+    let (_, expected) = raw(FORMAT_1);
+    let mut failures = 0;
+    for fault in [Fault::Full, Fault::Broken] {
+        for good in 0.. {
+            let disk = Disk::with(FORMAT_1.to_vec());
+            disk.fail_writes_after(good, fault);
+            let result = disk.open();
+            disk.heal();
+            let Err(error) = result else { break };
+            failures += 1;
+            assert_eq!(matches!(error, StoreError::Full { .. }), fault == Fault::Full, "{error}");
+            disk.crash(good);
+            let now = raw(&disk.bytes());
+            assert_eq!(now, (1, expected.clone()), "{fault:?} after {good} writes");
+            assert_eq!(models(&disk.open().unwrap()), expected, "and the next start migrates it");
+        }
+    }
+    assert!(failures > 10, "{failures}");
+}
+
+#[test]
+fn a_copy_that_cannot_be_kept_stops_the_migration() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("state.redb"), FORMAT_1).unwrap();
+    // Where the copy would go, something else is.
+    std::fs::create_dir_all(dir.path().join("state.redb.format-1/occupied")).unwrap();
+    Store::open(dir.path()).unwrap_err();
+    assert_eq!(raw(&std::fs::read(dir.path().join("state.redb")).unwrap()), raw(FORMAT_1));
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    {
+        let database = Database::open(dir.path().join("state.redb")).unwrap();
+        let write = database.begin_write().unwrap();
+        write.open_table(META).unwrap().insert("format", FORMAT + 1).unwrap();
+        write.commit().unwrap();
+    }
+    let error = Store::open(dir.path()).unwrap_err();
+    assert!(matches!(&error, StoreError::TooNew { found, .. } if *found == FORMAT + 1), "{error}");
+    assert!(error.to_string().contains("use a newer gantry"), "{error}");
+}

@@ -1,0 +1,43 @@
+//! Opening, reopening and sharing a directory.
+
+use gantry_store::faults::Disk;
+use gantry_store::{Store, StoreError, Table};
+
+use crate::{models, put, remove};
+
+#[test]
+fn what_was_committed_is_there_after_a_reopen() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.epoch(), 1);
+    store.commit(&[put("a", "1"), put("b", "2")]).unwrap();
+    store.commit(&[remove("a")]).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.epoch(), 2);
+    assert_eq!(store.read(Table::Models).unwrap(), [("b".to_owned(), b"2".to_vec())]);
+    assert!(store.read(Table::Servers).unwrap().is_empty());
+}
+
+#[test]
+fn a_second_process_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Store::open(dir.path()).unwrap();
+    let error = Store::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains(&format!("in use by another gantry (pid {})", std::process::id())), "{error}");
+}
+
+#[test]
+fn a_disk_has_one_handle_at_a_time() {
+    let disk = Disk::new();
+    let first = disk.open().unwrap();
+    assert!(matches!(disk.open(), Err(StoreError::InUse { .. })));
+    drop(first);
+    let second = disk.open().unwrap();
+    // A process that is gone holds nothing, and can do nothing any more.
+    disk.kill();
+    let third = disk.open().unwrap();
+    assert!(second.commit(&[put("a", "from the dead")]).is_err());
+    assert_eq!(models(&third).len(), 0);
+    assert_eq!(third.epoch(), 3);
+}
