@@ -15,5 +15,6 @@ mod help;
 mod infer;
 mod lint;
 mod objects;
+mod seldon;
 mod waiting;
 mod world;

@@ -50,12 +50,15 @@ pub(crate) fn command(args: &[&str]) -> Command {
         "GANTRY_ADMIN",
         "SELDON_SCHEDULE_HOST",
         "SELDON_INFER_HOST",
+        "SELDON_FORCE_CONTROL_PLANE",
         "NO_COLOR",
         "CLICOLOR_FORCE",
         "COLUMNS",
     ] {
         command.env_remove(variable);
     }
+    // Nobody's configurations and sessions but the test's own.
+    command.env("HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }
