@@ -1,35 +1,28 @@
 //! Subscribes, carries out orders, reports.
 
 use crate::{
-    artifact::{self, Secrets},
+    artifact::{Artifacts, Secrets, Source},
+    connect::{Connect, Plain},
     inventory::{Inventory, Key, Ticket},
+    link::Link,
     server::{LoadOrder, Loaded, ModelServer, Observer},
 };
 use gantry_artifacts::Fetcher;
 use gantry_proto::{
     agent::{
-        AgentSubscribeRequest, ModelEventMessage, ModelOperationMessage, ReplicaConfig,
-        agent_service_client::AgentServiceClient, model_event_message::Event,
+        AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelOperationMessage, ModelVersion,
+        ReplicaConfig, agent_service_client::AgentServiceClient, model_event_message::Event,
         model_operation_message::Operation,
     },
     scheduler,
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use tokio::sync::Semaphore;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::transport::{Channel, Endpoint};
 
-/// Artifacts that are fetched and models that are loaded at the same time.
-const PARALLEL: usize = 8;
 /// The wait before the first attempt to connect again; it doubles up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// How long a report may take, and how often it is tried while the connection lasts.
-const REPORT_TIME: Duration = Duration::from_secs(10);
-const REPORT_TRIES: u32 = 3;
 
 /// Which replica this agent looks after, and what it offers.
 #[derive(Clone, Debug)]
@@ -54,14 +47,34 @@ pub struct Config {
     pub grpc_port: u16,
 }
 
+/// What an agent works with.
+pub struct Parts {
+    /// The way to the scheduler.
+    pub connect: Arc<dyn Connect>,
+    /// Where models' files come from.
+    pub source: Arc<dyn Source>,
+    /// Who watches.
+    pub observer: Arc<dyn Observer>,
+    /// How many artifacts are fetched and models loaded at the same time.
+    pub parallel: usize,
+    /// How long the files of one model may take to arrive.
+    pub fetch_time: Duration,
+}
+
+impl Parts {
+    /// These parts, with the usual limits.
+    pub fn new(connect: Arc<dyn Connect>, source: Arc<dyn Source>, observer: Arc<dyn Observer>) -> Self {
+        Self { connect, source, observer, parallel: 8, fetch_time: Duration::from_hours(2) }
+    }
+}
+
 /// One replica's agent.
 pub struct Agent {
     config: Config,
     server: Arc<dyn ModelServer>,
-    fetcher: Fetcher,
-    secrets: Secrets,
-    observer: Arc<dyn Observer>,
+    parts: Parts,
     inventory: Inventory,
+    link: Link,
     slots: Semaphore,
     tasks: TaskTracker,
 }
@@ -73,7 +86,7 @@ impl std::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// An agent for a server.
+    /// An agent for a server, which reaches the scheduler at `config.scheduler` without TLS.
     pub fn new(
         config: Config,
         server: Arc<dyn ModelServer>,
@@ -81,14 +94,24 @@ impl Agent {
         secrets: Secrets,
         observer: Arc<dyn Observer>,
     ) -> Arc<Self> {
+        let connect = Arc::new(Plain::new(config.scheduler.clone()));
+        Self::assemble(
+            config,
+            server,
+            Parts::new(connect, Arc::new(Artifacts { fetcher, secrets }), observer),
+        )
+    }
+
+    /// An agent for a server, made of these parts.
+    pub fn assemble(config: Config, server: Arc<dyn ModelServer>, parts: Parts) -> Arc<Self> {
+        let slots = Semaphore::new(parts.parallel.max(1));
         Arc::new(Self {
             config,
             server,
-            fetcher,
-            secrets,
-            observer,
+            parts,
             inventory: Inventory::default(),
-            slots: Semaphore::new(PARALLEL),
+            link: Link::default(),
+            slots,
             tasks: TaskTracker::new(),
         })
     }
@@ -98,15 +121,14 @@ impl Agent {
         let mut wait = FIRST_WAIT;
         while !stop.is_cancelled() {
             let before = Instant::now();
-            let ended = tokio::select! {
-                ended = self.clone().follow() => ended,
+            let reason = tokio::select! {
+                reason = self.session() => reason,
                 () = stop.cancelled() => break,
             };
+            self.link.ended();
             if before.elapsed() > LONGEST_WAIT {
                 wait = FIRST_WAIT;
             }
-            let reason =
-                ended.map_or_else(|e| e.message().to_owned(), |()| "the scheduler ended the stream".into());
             tracing::warn!(server = %self.config.server, replica = self.config.replica, %reason, "not connected to the scheduler");
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -114,25 +136,38 @@ impl Agent {
             }
             wait = (wait * 2).min(LONGEST_WAIT);
         }
+        self.link.ended();
         self.tasks.close();
     }
 
-    /// One subscription, from its beginning to its end.
-    async fn follow(self: Arc<Self>) -> Result<(), tonic::Status> {
-        let unreachable = |e: tonic::transport::Error| tonic::Status::unavailable(e.to_string());
-        let channel = Endpoint::from_shared(self.config.scheduler.clone())
-            .map_err(unreachable)?
-            .connect_timeout(Duration::from_secs(5))
-            .http2_keep_alive_interval(Duration::from_secs(30))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .keep_alive_while_idle(true)
-            .connect()
-            .await
-            .map_err(unreachable)?;
+    /// Whether the scheduler has taken this agent's subscription.
+    pub fn is_subscribed(&self) -> bool {
+        self.link.is_subscribed()
+    }
+
+    /// One subscription, from its beginning to its end; says why it ended. It lasts no longer than the server does:
+    /// a replica that cannot answer is better lost than believed.
+    async fn session(self: &Arc<Self>) -> String {
+        if let Some(held) = self.server.settle().await {
+            self.inventory.adopt(held);
+        }
+        tokio::select! {
+            reason = self.server.lost() => reason,
+            () = self.link.broken() => "a report was lost".into(),
+            ended = self.follow() => ended.err().unwrap_or_else(|| "the scheduler ended the stream".into()),
+        }
+    }
+
+    async fn follow(self: &Arc<Self>) -> Result<(), String> {
+        let said = |status: tonic::Status| status.message().to_owned();
+        let channel = self.parts.connect.connect().await?;
         let mut client = AgentServiceClient::new(channel);
-        let mut orders = client.subscribe(self.subscription()).await?.into_inner();
-        while let Some(order) = orders.message().await? {
-            self.obey(order, &client);
+        self.link.connected(client.clone());
+        // No deadline: some schedulers say nothing before their first order. Pings find out whether it lives.
+        let mut orders = client.subscribe(self.subscription()).await.map_err(said)?.into_inner();
+        self.link.subscribed();
+        while let Some(order) = orders.message().await.map_err(said)? {
+            self.obey(order);
         }
         Ok(())
     }
@@ -156,26 +191,28 @@ impl Agent {
         }
     }
 
-    fn memory_free(&self) -> u64 {
+    /// Memory that is not promised to a model yet.
+    pub fn memory_free(&self) -> u64 {
         let promised = (self.config.memory_bytes / 100).saturating_mul(u64::from(self.config.over_commit));
         self.config.memory_bytes.saturating_add(promised).saturating_sub(self.inventory.memory())
     }
 
     /// Starts the work on an order; orders for different models do not wait for each other.
-    fn obey(self: &Arc<Self>, order: ModelOperationMessage, client: &AgentServiceClient<Channel>) {
+    fn obey(self: &Arc<Self>, order: ModelOperationMessage) {
         let operation = order.operation();
-        let Some(version) = order.model_version else { return };
-        let Some(model) = version.model else { return };
+        let Some(definition) = order.model_version else { return };
+        let Some(model) = definition.model.as_ref() else { return };
         let Some(name) = model.meta.as_ref().map(|m| m.name.clone()) else { return };
-        let key: Key = (name, version.version);
-        let (this, client) = (self.clone(), client.clone());
+        let key: Key = (name, definition.version);
+        let this = self.clone();
         match operation {
             Operation::LoadModel => {
                 let ticket = self.inventory.begin(&key, model.clone());
-                self.tasks.spawn(async move { this.load(key, model, ticket, client).await });
+                let autoscaling = order.autoscaling_enabled;
+                self.tasks.spawn(async move { this.load(key, definition, autoscaling, ticket).await });
             }
             Operation::UnloadModel => {
-                self.tasks.spawn(async move { this.unload(key, client).await });
+                self.tasks.spawn(async move { this.unload(key).await });
             }
             Operation::UnknownEvent => {
                 tracing::warn!(model = %key.0, "an order of an unknown kind is passed over");
@@ -183,34 +220,34 @@ impl Agent {
         }
     }
 
-    async fn load(
-        &self,
-        key: Key,
-        model: scheduler::Model,
-        ticket: Option<Ticket>,
-        client: AgentServiceClient<Channel>,
-    ) {
+    async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, ticket: Option<Ticket>) {
         let Some(ticket) = ticket else {
             // The order came again, after a break in the connection perhaps.
             if self.inventory.is_loaded(&key) {
-                self.report(&key, Event::Loaded, String::new(), client).await;
+                self.report(&key, Event::Loaded, String::new(), None).await;
             }
             return;
         };
         let started = Instant::now();
-        let result = self.fetch_and_load(&key, &model, &ticket.cancel).await;
+        let result = self.fetch_and_load(&key, definition, autoscaling, &ticket.cancel).await;
         let (name, version) = (&key.0, key.1);
-        self.observer.finished(name, version, result.as_ref().map_err(String::as_str), started.elapsed());
+        self.parts.observer.finished(
+            name,
+            version,
+            result.as_ref().map_err(String::as_str),
+            started.elapsed(),
+        );
         match result {
             Ok(loaded) => {
                 tracing::info!(model = %name, version, engine = %loaded.engine, "model loaded");
-                self.report(&key, Event::Loaded, String::new(), client).await;
+                self.report(&key, Event::Loaded, String::new(), loaded.runtime_info).await;
             }
             // Whoever cancelled reports the unloading instead.
             Err(_) if ticket.cancel.is_cancelled() => {}
             Err(reason) => {
                 self.inventory.remove(&key);
-                self.report(&key, Event::LoadFailed, reason, client).await;
+                tracing::warn!(model = %name, version, %reason, "model not loaded");
+                self.report(&key, Event::LoadFailed, reason, None).await;
             }
         }
     }
@@ -218,46 +255,55 @@ impl Agent {
     async fn fetch_and_load(
         &self,
         key: &Key,
-        model: &scheduler::Model,
+        definition: ModelVersion,
+        autoscaling: bool,
         cancel: &CancellationToken,
     ) -> Result<Loaded, String> {
         let _slot = self.slots.acquire().await.map_err(|_| "the agent is stopping".to_owned())?;
-        let Some(spec) = &model.model_spec else { return Err("the order has no modelSpec".into()) };
-        let progress = self.observer.fetching(&key.0, key.1);
+        let spec = definition.model.as_ref().and_then(|m| m.model_spec.clone());
+        let Some(spec) = spec else { return Err("the order has no modelSpec".into()) };
+        let progress = self.parts.observer.fetching(&key.0, key.1);
+        let fetching =
+            tokio::time::timeout(self.parts.fetch_time, self.parts.source.fetch(&spec, &*progress));
         // Fetching can be broken off at any point; loading cannot, so it is not begun in vain.
         let files = tokio::select! {
-            files = artifact::fetch(&self.fetcher, &self.secrets, spec, &*progress) => files?,
+            files = fetching => files.map_err(|_| {
+                format!("its files did not arrive within {} s", self.parts.fetch_time.as_secs())
+            })??,
             () = cancel.cancelled() => return Err("it is not wanted any more".into()),
         };
         let order = LoadOrder {
             name: internal_name(key),
-            directory: files.model_dir(),
+            directory: files.model_dir.clone(),
+            root: files.root.clone(),
             parameters: spec.parameters.iter().map(|p| (p.name.clone(), p.value.clone())).collect(),
+            definition,
+            autoscaling,
         };
         let loaded = self.server.load(order).await?;
-        self.inventory.loaded(key, loaded.memory_bytes, files);
+        let kept = self.server.needs_files().then_some(files);
+        self.inventory.loaded(key, loaded.memory_bytes, kept);
         Ok(loaded)
     }
 
-    async fn unload(&self, key: Key, client: AgentServiceClient<Channel>) {
+    async fn unload(&self, key: Key) {
         self.inventory.stop_loading(&key).await;
         match self.server.unload(internal_name(&key)).await {
             Ok(()) => {
                 self.inventory.remove(&key);
                 tracing::info!(model = %key.0, version = key.1, "model unloaded");
-                self.report(&key, Event::Unloaded, String::new(), client).await;
+                self.report(&key, Event::Unloaded, String::new(), None).await;
             }
-            Err(reason) => self.report(&key, Event::UnloadFailed, reason, client).await,
+            Err(reason) => self.report(&key, Event::UnloadFailed, reason, None).await,
         }
     }
 
-    /// Tells the scheduler. If that cannot be done, the connection is broken, and the next subscription tells.
     async fn report(
         &self,
         key: &Key,
         event: Event,
         message: String,
-        mut client: AgentServiceClient<Channel>,
+        runtime_info: Option<scheduler::ModelRuntimeInfo>,
     ) {
         let report = ModelEventMessage {
             server_name: self.config.server.clone(),
@@ -267,18 +313,25 @@ impl Agent {
             event: event as i32,
             message,
             available_memory_bytes: self.memory_free(),
-            runtime_info: None,
+            runtime_info,
         };
-        for _ in 0..REPORT_TRIES {
-            let mut request = tonic::Request::new(report.clone());
-            request.set_timeout(REPORT_TIME);
-            match client.agent_event(request).await {
-                Ok(_) => return,
-                Err(error) => {
-                    tracing::warn!(model = %key.0, version = key.1, %error, "the scheduler could not be told");
-                    tokio::time::sleep(FIRST_WAIT).await;
-                }
-            }
+        self.link.report(&report).await;
+    }
+
+    /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.
+    pub async fn drain(&self, limit: Duration) -> Result<(), String> {
+        let Some(mut client) = self.link.client().await else {
+            return Err("the scheduler is not connected".into());
+        };
+        let mut request = tonic::Request::new(AgentDrainRequest {
+            server_name: self.config.server.clone(),
+            replica_idx: self.config.replica,
+        });
+        request.set_timeout(limit);
+        match client.agent_drain(request).await {
+            Ok(answer) if answer.get_ref().success => Ok(()),
+            Ok(_) => Err("the scheduler could not move all models".into()),
+            Err(status) => Err(status.message().to_owned()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the server holds and what is being done about it.
 
-use gantry_artifacts::Fetched;
+use crate::{artifact::Files, server::Held};
 use gantry_proto::{agent as pb, scheduler};
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ struct Entry {
     busy: Arc<AsyncMutex<()>>,
     /// Keeps the files in the cache for as long as the model is loaded: engines may map them.
     #[allow(dead_code, reason = "held, not read")]
-    files: Option<Fetched>,
+    files: Option<Files>,
 }
 
 /// The right to load one version, and the word that it is not wanted any more.
@@ -58,12 +58,30 @@ impl Inventory {
         Some(ticket)
     }
 
-    /// Notes that a version is loaded.
-    pub(crate) fn loaded(&self, key: &Key, memory: u64, files: Fetched) {
+    /// Notes that a version is loaded; `files` are those that must stay.
+    pub(crate) fn loaded(&self, key: &Key, memory: u64, files: Option<Files>) {
         if let Some(entry) = self.lock().get_mut(key) {
             entry.loaded = true;
             entry.memory = entry.memory.max(memory);
-            entry.files = Some(files);
+            entry.files = files;
+        }
+    }
+
+    /// Makes what is loaded what the server says it holds. What is being loaded goes on.
+    pub(crate) fn adopt(&self, held: Vec<Held>) {
+        let mut entries = self.lock();
+        entries.retain(|_, entry| !entry.loaded);
+        for Held { definition, memory_bytes } in held {
+            let Some(model) = definition.model else { continue };
+            let Some(name) = model.meta.as_ref().map(|m| m.name.clone()) else { continue };
+            entries.entry((name, definition.version)).or_insert(Entry {
+                definition: model,
+                memory: memory_bytes,
+                loaded: true,
+                cancel: CancellationToken::new(),
+                busy: Arc::default(),
+                files: None,
+            });
         }
     }
 

@@ -10,12 +10,23 @@
 
 mod agent;
 mod artifact;
+#[allow(dead_code, unused_imports, reason = "the process around it is the next step")]
+mod backend;
+mod connect;
 mod inventory;
+mod link;
+#[allow(dead_code, unused_imports, reason = "the process around it is the next step")]
+mod metrics;
 mod server;
+#[allow(dead_code, unused_imports, reason = "the process around it is the next step")]
+mod shelf;
 
 #[cfg(test)]
 mod tests;
 
-pub use agent::{Agent, Config};
-pub use artifact::{CONTENT, Secrets};
-pub use server::{LoadOrder, Loaded, ModelServer, Observer, Silent};
+pub use agent::{Agent, Config, Parts};
+pub use artifact::{Artifacts, CONTENT, Files, Secrets, Source};
+pub use backend::{Kind, Surroundings};
+pub use connect::{Connect, Plain, tuned};
+pub use server::{Held, LoadOrder, Loaded, ModelServer, Observer, Silent};
+pub use shelf::Limits;

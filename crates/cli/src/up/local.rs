@@ -24,6 +24,7 @@ impl ModelServer for Builtin {
                     platform: info.platform.to_owned(),
                     engine: info.engine,
                     memory_bytes: info.memory_bytes as u64,
+                    ..Loaded::default()
                 }),
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => {

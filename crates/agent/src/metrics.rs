@@ -1,0 +1,177 @@
+//! What the agent counts, under the names that dashboards know.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::{sync::atomic::AtomicU64, time::Duration};
+
+/// Seconds, as a counter that takes fractions.
+type Seconds = Counter<f64, AtomicU64>;
+/// A number of bytes or things.
+type Number = Gauge<u64, AtomicU64>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Replica {
+    server: String,
+    server_replica: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Inference {
+    server: String,
+    server_replica: u32,
+    model: String,
+    model_internal: String,
+    method_type: &'static str,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Api {
+    server: String,
+    server_replica: u32,
+    method: &'static str,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Aggregate {
+    server: String,
+    server_replica: u32,
+    method_type: &'static str,
+}
+
+/// All that is counted for one replica.
+pub(crate) struct Metrics {
+    server: String,
+    replica: u32,
+    // Counters by what they do, gauges by type: a counter's name would get another ending than dashboards know.
+    pub(crate) evictions: Number,
+    pub(crate) misses: Number,
+    pub(crate) loads: Number,
+    pub(crate) unloads: Number,
+    loaded: Gauge,
+    loaded_bytes: Number,
+    evicted_bytes: Number,
+    capacity: Number,
+    over_commit: Number,
+    over_commit_percent: u32,
+    infer_total: Family<Inference, Counter>,
+    infer_seconds: Family<Inference, Seconds>,
+    api_seconds: Family<Api, Histogram, fn() -> Histogram>,
+    aggregate_total: Family<Aggregate, Counter>,
+    aggregate_seconds: Family<Aggregate, Seconds>,
+}
+
+fn latency() -> Histogram {
+    Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
+}
+
+impl Metrics {
+    /// The figures of one replica, in this registry.
+    pub(crate) fn new(server: &str, replica: u32, over_commit_percent: u32, registry: &mut Registry) -> Self {
+        let labels = Replica { server: server.to_owned(), server_replica: replica };
+        let mut gauge = |name: &str, help: &str| {
+            let family = Family::<Replica, Number>::default();
+            registry.register(name, help, family.clone());
+            family.get_or_create_owned(&labels)
+        };
+        let evictions = gauge("seldon_cache_evict_count", "Models evicted from the server's memory");
+        let misses = gauge("seldon_cache_miss_count", "Models that a request had to wait for");
+        let loads = gauge("seldon_load_model_counter", "Models loaded");
+        let unloads = gauge("seldon_unload_model_counter", "Models unloaded");
+        let loaded_bytes =
+            gauge("seldon_loaded_model_memory_bytes_gauge", "Memory of the models in the server's memory");
+        let evicted_bytes =
+            gauge("seldon_evicted_model_memory_bytes_gauge", "Memory of the models on disk only");
+        let capacity = gauge("seldon_server_replica_memory_capacity_bytes_gauge", "Memory for models");
+        let over_commit = gauge(
+            "seldon_server_replica_memory_capacity_overcommit_bytes_gauge",
+            "Memory for models that the scheduler is promised",
+        );
+        let family = Family::<Replica, Gauge>::default();
+        registry.register("seldon_loaded_model_gauge", "Models in the server's memory", family.clone());
+        let loaded = family.get_or_create_owned(&labels);
+        let metrics = Self {
+            server: server.to_owned(),
+            replica,
+            evictions,
+            misses,
+            loads,
+            unloads,
+            loaded,
+            loaded_bytes,
+            evicted_bytes,
+            capacity,
+            over_commit,
+            over_commit_percent,
+            infer_total: Family::default(),
+            infer_seconds: Family::default(),
+            api_seconds: Family::new_with_constructor(latency as fn() -> Histogram),
+            aggregate_total: Family::default(),
+            aggregate_seconds: Family::default(),
+        };
+        let r = registry;
+        r.register("seldon_model_infer", "Inference requests", metrics.infer_total.clone());
+        r.register(
+            "seldon_model_infer_seconds",
+            "Seconds spent on inference requests",
+            metrics.infer_seconds.clone(),
+        );
+        r.register(
+            "seldon_model_infer_api_seconds",
+            "Latency of inference requests",
+            metrics.api_seconds.clone(),
+        );
+        r.register(
+            "seldon_model_aggregate_infer",
+            "Inference requests of a replica",
+            metrics.aggregate_total.clone(),
+        );
+        r.register(
+            "seldon_model_aggregate_infer_seconds",
+            "Seconds spent on inference requests of a replica",
+            metrics.aggregate_seconds.clone(),
+        );
+        metrics
+    }
+
+    /// What the replica has room for.
+    pub(crate) fn capacity(&self, bytes: u64) {
+        self.capacity.set(bytes);
+        let promised = (bytes / 100).saturating_mul(u64::from(self.over_commit_percent));
+        self.over_commit.set(bytes.saturating_add(promised));
+    }
+
+    /// What is in memory, and what is on disk only.
+    pub(crate) fn memory(&self, models: usize, loaded: u64, evicted: u64) {
+        self.loaded.set(i64::try_from(models).unwrap_or(i64::MAX));
+        self.loaded_bytes.set(loaded);
+        self.evicted_bytes.set(evicted);
+    }
+
+    /// An inference request that has ended.
+    pub(crate) fn inferred(&self, internal: &str, method_type: &'static str, code: u16, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let (server, server_replica) = (self.server.clone(), self.replica);
+        let code = code.to_string();
+        let model = internal.rsplit_once('_').map_or(internal, |(model, _)| model).to_owned();
+        let labels = Inference {
+            server: server.clone(),
+            server_replica,
+            model,
+            model_internal: internal.to_owned(),
+            method_type,
+            code: code.clone(),
+        };
+        self.infer_total.get_or_create(&labels).inc();
+        self.infer_seconds.get_or_create(&labels).inc_by(seconds);
+        let aggregate = Aggregate { server: server.clone(), server_replica, method_type };
+        self.aggregate_total.get_or_create(&aggregate).inc();
+        self.aggregate_seconds.get_or_create(&aggregate).inc_by(seconds);
+        let api = Api { server, server_replica, method: method_type, code };
+        self.api_seconds.get_or_create(&api).observe(seconds);
+    }
+}

@@ -1,0 +1,191 @@
+//! What the agent has placed beside its server, written down so that the next start knows it.
+//!
+//! ```text
+//! <models>/<model>_<version>/          the files, as the server wants them; appears and disappears by one rename
+//! <models>/.placing-<model>_<version>  work in progress, or a folder on its way out
+//! <records>/<model>_<version>          the order that it was placed for
+//! ```
+
+use crate::backend::{Arranged, plain_name, remove_tree};
+use gantry_proto::agent::ModelOperationMessage;
+use prost::Message as _;
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const PLACING: &str = ".placing-";
+const LEAVING: &str = ".leaving-";
+
+/// The two directories.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    models: PathBuf,
+    records: PathBuf,
+}
+
+impl Records {
+    /// Opens the directories, making them when they are not there, and removes what a dead process left half-done.
+    pub(crate) fn open(models: &Path, records: &Path) -> Result<Self, String> {
+        let prepared = |path: &Path| {
+            fs::create_dir_all(path).map_err(|e| format!("{} cannot be created: {e}", path.display()))?;
+            // What cannot be written is better known now than with the first model.
+            let probe = path.join(".probe");
+            fs::write(&probe, []).map_err(|e| format!("{} cannot be written to: {e}", path.display()))?;
+            let _ = fs::remove_file(probe);
+            path.canonicalize().map_err(|e| format!("{} cannot be opened: {e}", path.display()))
+        };
+        let opened = Self { models: prepared(models)?, records: prepared(records)? };
+        for entry in fs::read_dir(&opened.models).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(PLACING) || name.starts_with(LEAVING) {
+                let _ = remove_tree(&entry.path());
+            }
+        }
+        Ok(opened)
+    }
+
+    /// The models that are placed and known, by name. A record without files, or files without a record, is removed.
+    pub(crate) fn known(&self) -> BTreeMap<String, ModelOperationMessage> {
+        let mut known = BTreeMap::new();
+        for entry in fs::read_dir(&self.records).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let order = fs::read(entry.path()).ok().and_then(|bytes| {
+                ModelOperationMessage::decode(&*bytes).ok().filter(|o| o.model_version.is_some())
+            });
+            match order {
+                Some(order) if plain_name(&name) && self.models.join(&name).is_dir() => {
+                    known.insert(name, order);
+                }
+                _ => {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+        for entry in fs::read_dir(&self.models).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if is_versioned(&name) && !known.contains_key(&name) {
+                tracing::warn!(model = %name, "files without a record are removed");
+                let _ = self.remove(&name);
+            }
+        }
+        known
+    }
+
+    /// Puts a model's files in their place, all at once, and writes down what for. Blocks.
+    pub(crate) fn place(
+        &self,
+        name: &str,
+        order: &ModelOperationMessage,
+        arrange: impl FnOnce(&Path) -> Result<Arranged, String>,
+    ) -> Result<Arranged, String> {
+        if !plain_name(name) {
+            return Err(format!("\"{}\" is not a model's name", name.escape_debug()));
+        }
+        let staging = self.models.join(format!("{PLACING}{name}"));
+        let failed = |e: io::Error| format!("its files cannot be placed in {}: {e}", self.models.display());
+        remove_tree(&staging).map_err(failed)?;
+        let arranged = arrange(&staging).and_then(|arranged| {
+            self.remove(name).map_err(failed)?;
+            fs::rename(&staging, self.models.join(name)).map_err(failed)?;
+            Ok(arranged)
+        });
+        let arranged = arranged.inspect_err(|_| drop(remove_tree(&staging)))?;
+        let mut order = order.clone();
+        if let Some(spec) = spec_of(&mut order) {
+            spec.model_runtime_info.clone_from(&arranged.runtime_info);
+        }
+        self.write(name, &order.encode_to_vec()).map_err(failed)?;
+        Ok(arranged)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let draft = self.records.join(format!("{PLACING}{name}"));
+        fs::write(&draft, bytes)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            // An order may carry credentials.
+            fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
+        }
+        fs::rename(draft, self.records.join(name))
+    }
+
+    /// Removes a model's record and files; what is not there counts as removed. Blocks.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.records.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let leaving = self.models.join(format!("{LEAVING}{name}"));
+        remove_tree(&leaving)?;
+        match fs::rename(self.models.join(name), &leaving) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        remove_tree(&leaving)
+    }
+}
+
+/// Whether a folder's name has the form of those that agents place.
+fn is_versioned(name: &str) -> bool {
+    let version = name.rsplit_once('_').map_or("", |(_, version)| version);
+    plain_name(name) && !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The part of an order that says what the model asks for.
+pub(crate) fn spec_of(order: &mut ModelOperationMessage) -> Option<&mut gantry_proto::scheduler::ModelSpec> {
+    order.model_version.as_mut()?.model.as_mut()?.model_spec.as_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_proto::{agent::ModelVersion, scheduler::Model};
+
+    fn order(version: u32) -> ModelOperationMessage {
+        let model = Some(Model::default());
+        ModelOperationMessage { model_version: Some(ModelVersion { model, version }), ..Default::default() }
+    }
+
+    fn files(place: &Path, text: &str) -> Result<Arranged, String> {
+        fs::create_dir_all(place).unwrap();
+        fs::write(place.join("model"), text).unwrap();
+        Ok(Arranged { platform: String::new(), runtime_info: None })
+    }
+
+    #[test]
+    fn what_is_placed_is_known_to_the_next_start_and_the_rest_is_cleared_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let (models, notes) = (dir.path().join("models"), dir.path().join("records"));
+        let records = Records::open(&models, &notes).unwrap();
+        records.place("a_1", &order(1), |p| files(p, "one")).unwrap();
+        records.place("a_1", &order(1), |p| files(p, "again")).unwrap();
+        records.place("b_2", &order(2), |p| files(p, "two")).unwrap();
+        assert_eq!(fs::read_to_string(models.join("a_1/model")).unwrap(), "again");
+        let failed = records.place("a_1", &order(1), |p| {
+            files(p, "half").unwrap();
+            Err("broken".into())
+        });
+        assert_eq!(failed.unwrap_err(), "broken");
+        assert_eq!(fs::read_to_string(models.join("a_1/model")).unwrap(), "again", "what was there stays");
+        // A crash in the middle, files of somebody else, a folder without a record, a record without files.
+        fs::create_dir_all(models.join(".placing-x_1")).unwrap();
+        fs::create_dir_all(models.join("mine")).unwrap();
+        fs::create_dir_all(models.join("c_1")).unwrap();
+        fs::remove_dir_all(models.join("b_2")).unwrap();
+        fs::write(notes.join("d_1"), "\u{1}nonsense").unwrap();
+        let known = Records::open(&models, &notes).unwrap().known();
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["a_1"]);
+        assert_eq!(known["a_1"].model_version.as_ref().unwrap().version, 1);
+        let mut left: Vec<_> =
+            fs::read_dir(&models).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["a_1", "mine"]);
+        assert!(records.place("../x_1", &order(1), |p| files(p, "")).is_err());
+        records.remove("a_1").unwrap();
+        records.remove("a_1").unwrap();
+        assert!(records.known().is_empty());
+    }
+}
