@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask test | bench | deps`.
+//! What developers run: `cargo xtask test | bench | sim | deps`.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 mod architecture;
@@ -7,6 +7,7 @@ mod count;
 mod deps;
 mod metadata;
 mod python;
+mod sim;
 mod test;
 
 use std::process::ExitCode;
@@ -23,6 +24,10 @@ cargo xtask COMMAND
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
       NAME is one of: start, memory, iris, gateway, routes, onnx, trees.
       Builds what it measures for release; GANTRY=PATH names another program.
+  sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|PLAN.json [--shrink] | --mutants
+      Runs the simulated world: N seeds, each H virtual hours of faults (default 100 and 1).
+      --replay shows everything that happens in one; --shrink leaves out of a failing plan what is not needed;
+      --mutants puts known mistakes into the parts and says which seed finds each.
   deps
       Checks the arrows between the crates and the house rules, and counts what is compiled.";
 
@@ -34,6 +39,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["bench-upstream"] => bench::upstream::serve(),
         ["bench-awake"] => Ok(bench::machine::stay_awake()),
+        ["sim", rest @ ..] => sim::run(rest),
         ["deps"] => deps::run(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

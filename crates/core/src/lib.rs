@@ -3,5 +3,6 @@
 //! Everything here is a pure function of its arguments, so that it can be tested by properties and replayed by
 //! the simulator. What touches the world lives in the crates that depend on this one.
 
+pub mod mutant;
 pub mod scheduling;
 pub mod tensor;

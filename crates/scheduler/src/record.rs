@@ -1,12 +1,13 @@
 //! What the store keeps of models and servers, and how it is read again.
 
 use crate::convert::{self, Invalid};
-use gantry_core::scheduling::{Endpoint, Manager, ModelRecord, Replica, ServerRecord, VersionRecord};
+use gantry_core::scheduling::{
+    Endpoint, Manager, ModelRecord, Replica, ReplicaId, ServerRecord, VersionRecord,
+};
 use gantry_proto::{
     gantry::{StoredModel, StoredServer, stored_model, stored_server},
     scheduler as pb,
 };
-use gantry_store::StoreError;
 use prost::Message as _;
 use std::sync::Arc;
 
@@ -25,6 +26,11 @@ pub(crate) fn of_model(record: &ModelRecord) -> Vec<u8> {
             scaled: v.scaled,
             server: v.server.as_deref().unwrap_or_default().to_owned(),
             replicas: v.replicas.clone(),
+            leaving: v
+                .leaving
+                .iter()
+                .map(|id| stored_model::Place { server: id.server.to_string(), replica: id.index })
+                .collect(),
         })
         .collect();
     let manager = name_of(record.manager.as_ref());
@@ -46,6 +52,11 @@ pub(crate) fn model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
             scaled: v.scaled,
             server: Some(v.server).filter(|s| !s.is_empty()).map(Arc::from),
             replicas: v.replicas,
+            leaving: v
+                .leaving
+                .into_iter()
+                .map(|place| ReplicaId { server: place.server.into(), index: place.replica })
+                .collect(),
         });
     }
     Ok(ModelRecord { deleted: stored.deleted, manager: manager(&stored.manager), versions })
@@ -144,16 +155,4 @@ fn name_of(manager: Option<&Manager>) -> String {
 fn manager(name: &str) -> Option<Manager> {
     let Ok(manager) = name.parse();
     Some(manager).filter(|_| !name.is_empty())
-}
-
-/// Whether a write failed because there is no room.
-pub(crate) fn is_full(error: &StoreError) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.kind() == std::io::ErrorKind::StorageFull;
-        }
-        cause = error.source();
-    }
-    false
 }

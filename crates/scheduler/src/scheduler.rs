@@ -22,6 +22,11 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
+/// The largest message from a client: a plan of ten thousand models is one.
+const LARGEST_FROM_CLIENTS: usize = 64 << 20;
+/// The largest message from an agent: it joins with the whole definition of everything that it holds.
+const LARGEST_FROM_AGENTS: usize = 256 << 20;
+
 /// What the scheduler is made of. `Config { clock, ..Config::new(store) }` changes one part.
 #[derive(Debug)]
 pub struct Config {
@@ -85,9 +90,9 @@ impl fmt::Debug for Scheduler {
 /// Calls wait until the engine runs: on a thread of its own ([`Engine::on_a_thread`]), or as a future
 /// ([`Engine::run`]).
 pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
-    let state = restore::state(&config.store, config.policy, config.clock.now())?;
+    let restored = restore::everything(&config.store, config.policy, config.clock.now())?;
     let clock = config.clock.clone();
-    let (engine, running) = engine::new(config, state);
+    let (engine, running) = engine::new(config, restored);
     Ok((Scheduler { engine, clock, first_syncs: Arc::default() }, running))
 }
 
@@ -96,15 +101,18 @@ impl Scheduler {
     pub fn client_routes(&self) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
-        let routes = Routes::new(SchedulerServer::new(models))
-            .add_service(RoutingServer::new(Gateways { engine: self.engine.clone() }))
-            .add_service(ControlServer::new(control));
+        let gateways = Gateways { engine: self.engine.clone() };
+        let models = SchedulerServer::new(models).max_decoding_message_size(LARGEST_FROM_CLIENTS);
+        let routes = Routes::new(models)
+            .add_service(RoutingServer::new(gateways).max_decoding_message_size(LARGEST_FROM_CLIENTS))
+            .add_service(ControlServer::new(control).max_decoding_message_size(LARGEST_FROM_CLIENTS));
         self.common(routes)
     }
 
     /// What agents call: the agents' contract, health, reflection.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
-        self.common(Routes::new(AgentServiceServer::new(Agents { engine: self.engine.clone() })))
+        let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
+        self.common(Routes::new(agents.max_decoding_message_size(LARGEST_FROM_AGENTS)))
     }
 
     fn common(&self, routes: Routes) -> Result<Routes, StartError> {

@@ -73,14 +73,15 @@ impl Running {
         Ok(())
     }
 
-    /// Stops taking calls, ends the streams and waits until all is written and the store is closed.
+    /// Stops taking calls, ends the streams and waits until all is written and the store is closed. Whoever still waits
+    /// for an answer is told that the scheduler is stopping.
     pub async fn stop(mut self) {
         self.stop.cancel();
+        self.scheduler.stop();
         let all = async { while self.tasks.join_next().await.is_some() {} };
         // A stream whose reader does not go away is cut off.
         let _ = tokio::time::timeout(FAREWELL, all).await;
         self.tasks.shutdown().await;
-        self.scheduler.stop();
         self.engine.ended().await;
     }
 }

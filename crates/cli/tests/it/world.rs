@@ -130,6 +130,7 @@ impl World {
     /// A server joins. It loads everything but artifacts named `broken`, which fail, and `slow`, which never end.
     pub(crate) fn join(&self, server: &str) {
         let (agents, server) = (self.agents, server.to_owned());
+        let (joined, has_joined) = std::sync::mpsc::channel();
         let agent = self.runtime.spawn(async move {
             let mut client = AgentServiceClient::connect(format!("http://{agents}")).await.unwrap();
             let request = AgentSubscribeRequest {
@@ -148,6 +149,7 @@ impl World {
                 available_memory_bytes: 1_000_000_000,
             };
             let mut orders = client.subscribe(request).await.unwrap().into_inner();
+            joined.send(()).unwrap();
             while let Ok(Some(order)) = orders.message().await {
                 let load = order.operation() == Operation::LoadModel;
                 let version = order.model_version.unwrap();
@@ -173,6 +175,7 @@ impl World {
                 client.agent_event(report).await.unwrap();
             }
         });
+        has_joined.recv_timeout(Duration::from_secs(20)).expect("the agent joins");
         self.joined.lock().unwrap().push(agent);
     }
 

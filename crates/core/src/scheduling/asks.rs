@@ -9,6 +9,7 @@ use super::{
     server::Expectation,
     state::State,
 };
+use crate::mutant;
 use std::sync::Arc;
 
 impl State {
@@ -53,7 +54,8 @@ impl State {
                     model.demand = Some(Box::new(Demand { active: desk.passed, ..Demand::default() }));
                 }
             }
-            // Asking again for a model that failed means: try again.
+            // Asking again for a model that failed means: try again, as if it were the first time.
+            model.versions.iter_mut().for_each(|v| v.attempts = 0);
             desk.settle(model, true);
         });
         Ok(())
@@ -69,6 +71,9 @@ impl State {
         // Agents and gateways know versions by number: one number must not come to mean two things.
         let number = earlier.and_then(Model::latest).map_or(first, |last| {
             let same = last.definition.spec == definition.spec;
+            if mutant::is("uses_numbers_again") {
+                return first;
+            }
             first.max(if same { last.number } else { last.number.saturating_add(1) })
         });
         let mut model =
@@ -94,7 +99,9 @@ impl State {
                 model.deleted = true;
                 model.manager = None;
                 model.demand = None;
-                desk.fx.store_models.insert(name.clone());
+                if !mutant::is("forgets_to_store_an_end") {
+                    desk.fx.store_models.insert(name.clone());
+                }
                 desk.fx.models.insert(name.clone());
             }
             desk.settle(model, true);
@@ -166,6 +173,7 @@ impl State {
         }
         let server = self.servers.entry(name.clone()).or_default();
         let manager = owner_after(server.manager.clone(), by);
+        let shared = shared || server.joined_shared;
         let changed = server.manager != manager
             || server.expected != Some(expected)
             || server.namespace != namespace
@@ -214,7 +222,9 @@ impl Desk<'_> {
                 demand.active = self.passed;
             }
             model.versions.push(version);
-            self.fx.store_models.insert(self.name.clone());
+            if !mutant::is("forgets_to_store_a_version") {
+                self.fx.store_models.insert(self.name.clone());
+            }
         } else if *latest.definition != definition {
             if latest.definition.scaling != definition.scaling {
                 latest.scaled = None;

@@ -4,9 +4,11 @@ use super::{
     Millis, Policy,
     command::{Effects, Order},
     index::{Index, Timer},
-    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
+    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Told, Version},
+    route::Route,
     server::{ReplicaId, Server},
 };
+use crate::mutant;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Everything but the model that is being worked on.
@@ -53,7 +55,7 @@ impl Desk<'_> {
             _ => 0,
         };
         version.since = self.now;
-        if state == ReplicaState::Available && !version.served {
+        if state.is_routed() && !version.served {
             version.served = true;
             self.fx.store_models.insert(self.name.clone());
         }
@@ -90,7 +92,9 @@ impl Desk<'_> {
             before = version.leaving.remove(&ReplicaId { server: server.clone(), index });
         }
         let Some(before) = before else { return };
-        self.index.promise(server, index, before.promised, 0);
+        if !mutant::is("never_takes_back_a_promise") {
+            self.index.promise(server, index, before.promised, 0);
+        }
         let empty = self.index.release(server, index, self.name);
         if empty {
             self.look_at_server(server);
@@ -154,6 +158,9 @@ impl Desk<'_> {
     /// Takes one replica away: out of the route first when it is in it.
     pub(super) fn take_away(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
         match version.status(server, index).map(|s| s.state) {
+            Some(state) if state.is_routed() && mutant::is("unloads_what_is_routed") => {
+                self.order_unload(version, server, index);
+            }
             Some(state) if state.is_routed() => {
                 self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
             }
@@ -184,9 +191,14 @@ impl Desk<'_> {
         let pending = model.versions.iter().flat_map(Version::statuses).any(|r| r.awaits == NEXT_CHANGE);
         // Whoever asks for a model that nothing serves is told why: when that changes, gateways have to know.
         let routed = model.versions.iter().any(|v| v.any(ReplicaState::is_routed));
-        let tell = match model.latest() {
-            Some(latest) if !routed && !model.deleted => Some(model.summary(latest).reason),
-            _ => None,
+        let latest = model.latest().filter(|_| !model.deleted);
+        let tell = Told {
+            reason: latest.filter(|_| !routed).map(|latest| model.summary(latest).reason),
+            sleeps: latest.is_some_and(Version::sleeps),
+            only_latest: latest.is_some_and(|latest| {
+                let is_older = |v: &Version| v.number != latest.number && v.any(ReplicaState::is_routed);
+                model.versions.iter().any(is_older) && Route::takes_all(latest)
+            }),
         };
         let news = tell != model.told;
         if !pending && !news && !self.dirty {
@@ -204,6 +216,8 @@ impl Desk<'_> {
             }
             self.index.settling.insert(*self.sequence, self.name.clone());
         }
-        self.fx.routes.insert(self.name.clone());
+        if !mutant::is("does_not_tell_gateways") || *self.sequence % 7 != 0 {
+            self.fx.routes.insert(self.name.clone());
+        }
     }
 }

@@ -1,11 +1,19 @@
 //! Taking back commands that could not be stored.
 //!
-//! Whoever makes commands durable in groups asks [`State::begin`], applies what clients ask, stores the records, and then
-//! says [`State::keep`]; or, when they could not be stored, [`State::undo`], and refuses them all. What agents and
-//! gateways report are facts: they are applied outside such a group, because they cannot be taken back.
+//! Whoever makes commands durable in groups asks [`State::begin`], applies them, stores the records, and then says
+//! [`State::keep`]; or, when they could not be stored, [`State::undo`], and refuses what was asked. What agents and
+//! gateways reported in between are facts: they are applied again.
 
-use super::{index::Index, model::Model, server::Server, state::State};
-use std::{collections::BTreeMap, sync::Arc};
+use super::{
+    index::Index,
+    model::Model,
+    server::{ReplicaId, Server},
+    state::State,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// What was, of everything that changed.
 #[derive(Clone, Debug)]
@@ -14,6 +22,8 @@ pub(super) struct Journal {
     /// There are few servers: all of them.
     servers: BTreeMap<Arc<str>, Server>,
     sequence: u64,
+    drained: u64,
+    strays: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
 }
 
 impl Journal {
@@ -32,6 +42,8 @@ impl State {
             models: BTreeMap::new(),
             servers: self.servers.clone(),
             sequence: self.sequence,
+            drained: self.drained,
+            strays: self.strays.clone(),
         }));
     }
 
@@ -48,6 +60,8 @@ impl State {
         }
         self.servers = journal.servers;
         self.sequence = journal.sequence;
+        self.drained = journal.drained;
+        self.strays = journal.strays;
         self.index = Index::rebuild(&self.models, &self.servers);
         // Which of those that wait were to be tried again is not remembered: all of them are.
         self.stale = self.index.waiting.keys().map(|shape| (shape.clone(), None)).collect();

@@ -5,11 +5,20 @@
 //! that cannot be carried out is answered with a [`Refusal`] and changes nothing.
 //!
 //! ```text
-//! replica of a version:  LoadRequested ─▶ Loading ─▶ Loaded ─▶ Available ─▶ UnloadEnvoyRequested ─▶ Unloading ─▶ gone
-//!                                            │        routed    every gateway      out of the route     every gateway
-//!                                            ▼                  has the route                           is done with it
-//!                                        LoadFailed
+//! replica of a version
+//!
+//!   LoadRequested ◀─▶ Loading ──▶ Loaded ──▶ Available ──▶ UnloadEnvoyRequested ──▶ Unloading ◀─▶ UnloadRequested
+//!    (silent)           │         routed   every gateway      out of the route     every gateway      (silent)
+//!                       ▼           │  ▲   has the route             ▲             is done with it       │
+//!                   LoadFailed      ▼  │                             │                 │                 ▼
+//!                  tried again   LoadedUnavailable   Draining ───────┘             UnloadFailed         gone
+//!                                    (silent)     until others serve                tried again
 //! ```
+//!
+//! One file, one subject: `asks` and `replicas` take what people and agents say; `settle` moves a model as far as it can
+//! go, on a `desk` where every transition keeps the `index` in step; `placement` and `obstacle` decide where, and why not;
+//! `scaling` how many; `time` what happens when nothing else does. What is asked of the state without changing it is in
+//! `summary`, `route`, `explain` and `plan`; what outlives a restart in `record`, what can be taken back in `journal`.
 
 mod asks;
 mod clock;

@@ -1,6 +1,7 @@
 //! Models, their versions, and the states they pass through.
 
 use super::{Millis, index::Shape, manager::Manager, obstacle::Obstacle, server::ReplicaId};
+use crate::mutant;
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 /// What a version of a model needs from a replica.
@@ -127,10 +128,13 @@ pub struct Version {
     pub unplaced: Option<Arc<Obstacle>>,
     /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
     pub multiplier: u64,
-    /// Whether it ever served. Only such a version keeps traffic when a newer one is asked for.
+    /// Whether it was ever in the route, and no newer one has taken its place. Only such a version keeps traffic when a
+    /// newer one is asked for.
     pub served: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,
+    /// Where and why it could not be loaded the last time, until it could.
+    pub last_failure: Option<String>,
     /// When its state last changed.
     pub since: Millis,
     /// When a load that failed is tried again, in time that passed.
@@ -150,8 +154,8 @@ pub struct Model {
     pub manager: Option<Manager>,
     /// The last change of its route.
     pub route_sequence: u64,
-    /// Why nothing can be routed to, as gateways were last told.
-    pub(super) told: Option<String>,
+    /// What gateways were last told beside the replicas.
+    pub(super) told: Told,
     /// What was last seen of its demand.
     pub(super) demand: Option<Box<Demand>>,
     /// Under what it waits for room, and for how much.
@@ -160,6 +164,16 @@ pub struct Model {
     pub(super) due: Option<Millis>,
     /// When a deleted model is forgotten, in time that passed.
     pub(super) forget_at: Option<Millis>,
+}
+
+/// What gateways are told beside the replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Why nothing can be routed to.
+    pub(super) reason: Option<String>,
+    pub(super) sleeps: bool,
+    /// Whether older versions take no traffic.
+    pub(super) only_latest: bool,
 }
 
 /// What was last seen of the demand for a model. All times are of time that passed.
@@ -210,6 +224,7 @@ impl Version {
             multiplier: 1,
             served: false,
             attempts: 0,
+            last_failure: None,
             since: now,
             retry_at: None,
             avoid: Vec::new(),
@@ -224,6 +239,17 @@ impl Version {
     /// How many replicas are wanted now.
     pub fn wanted(&self) -> u32 {
         self.scaled.unwrap_or(self.definition.scaling.replicas)
+    }
+
+    /// How many replicas are enough when there cannot be as many as wanted; 0 when there have to be.
+    ///
+    /// What demand calls for beyond what was asked is taken as far as it can be had.
+    pub fn floor(&self) -> u32 {
+        let asked = self.definition.scaling;
+        match self.scaled {
+            Some(scaled) if scaled > asked.replicas && asked.min == 0 => asked.replicas.max(1),
+            _ => asked.min,
+        }
     }
 
     /// Whether no replica is wanted until somebody asks for the model.
@@ -263,15 +289,18 @@ impl Version {
     /// The replicas that the route names.
     pub fn routed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.places()
-            .filter(|(_, _, r)| r.state.is_routed())
+            .filter(|(_, _, r)| {
+                r.state.is_routed()
+                    || (mutant::is("routes_what_is_loading") && r.state == ReplicaState::Loading)
+            })
             .map(|(server, index, _)| ReplicaId { server: server.clone(), index })
     }
 
     /// Whether as many replicas serve as the version may ask for.
     pub fn serves_enough(&self) -> bool {
         let available = self.count(|s| s == ReplicaState::Available);
-        let min = self.definition.scaling.min;
-        available >= self.wanted() || (min > 0 && available >= min)
+        let floor = self.floor();
+        available >= self.wanted() || (floor > 0 && available >= floor)
     }
 
     /// What is known of it on a replica.
@@ -311,7 +340,7 @@ impl Model {
             deleted: false,
             manager,
             route_sequence: 0,
-            told: None,
+            told: Told::default(),
             demand: None,
             waits: None,
             due: None,

@@ -6,6 +6,7 @@ use super::{
     obstacle::{Obstacle, obstacle},
     server::{Replica, Server},
 };
+use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// Where a version goes.
@@ -19,7 +20,7 @@ pub(super) enum Placement {
 
 /// Whether a replica offers everything that a version needs.
 pub(super) fn offers_all(needs: &Needs, replica: &Replica) -> bool {
-    needed(needs).all(|r| offers(replica, r))
+    mutant::is("ignores_capabilities") || needed(needs).all(|r| offers(replica, r))
 }
 
 /// The capabilities that a version needs.
@@ -34,14 +35,15 @@ pub(super) fn offers(replica: &Replica, requirement: &str) -> bool {
 /// Whether a version may be on a server at all.
 pub(super) fn admits(needs: &Needs, name: &str, server: &Server) -> bool {
     match &needs.server {
-        Some(only) => **only == *name,
+        Some(only) => **only == *name || mutant::is("ignores_the_named_server"),
         None => server.shared,
     }
 }
 
 /// Memory of a replica that is neither used nor promised.
 pub(super) fn free(index: &Index, server: &str, number: u32, replica: &Replica) -> u64 {
-    replica.memory_free.saturating_sub(index.promised(server, number))
+    let promised = if mutant::is("forgets_what_is_promised") { 0 } else { index.promised(server, number) };
+    replica.memory_free.saturating_sub(promised)
 }
 
 /// How good a server is for a version; larger is better.
@@ -88,13 +90,13 @@ pub(super) fn place(
     let needs = &version.definition.needs;
     let demand = version.demand();
     let wanted = version.wanted();
-    let floor = version.definition.scaling.min;
+    let floor = version.floor();
     let mut best: Option<(Score<'_>, &Arc<str>, Vec<Fit>)> = None;
     for (name, server) in servers {
         if server.replicas.is_empty() || server.is_leaving() || !admits(needs, name, server) {
             continue;
         }
-        let mut fits: Vec<Fit> = Vec::new();
+        let mut fits: Vec<Fit> = Vec::with_capacity(server.replicas.len());
         for (&number, replica) in &server.replicas {
             let holds = match version.status(name, number) {
                 Some(status) if status.state.is_wanted() && !replica.draining => true,
@@ -103,7 +105,11 @@ pub(super) fn place(
                 None => false,
             };
             let room = free(index, name, number, replica);
-            if holds || (replica.takes_models() && room >= demand && offers_all(needs, replica)) {
+            if holds
+                || (replica.takes_models()
+                    && (room >= demand || mutant::is("ignores_memory"))
+                    && offers_all(needs, replica))
+            {
                 fits.push(Fit {
                     holds,
                     fresh: !version.avoid.contains(&number),

@@ -6,7 +6,7 @@ use super::{
     index::Index,
     manager::Manager,
     model::{Definition, Demand, Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
-    server::{Expectation, Replica, Server},
+    server::{Expectation, Replica, ReplicaId, Server},
     state::State,
 };
 use std::sync::Arc;
@@ -33,10 +33,12 @@ pub struct VersionRecord {
     pub served: bool,
     /// How many replicas its demand called for, when that is not what was asked.
     pub scaled: Option<u32>,
-    /// The server that it was placed on.
+    /// The server that it was placed on, when it was routed to any of its replicas.
     pub server: Option<Arc<str>>,
     /// The replicas of that server that it was routed to.
     pub replicas: Vec<u32>,
+    /// The replicas of servers that it was leaving that it was routed to.
+    pub leaving: Vec<ReplicaId>,
 }
 
 /// What has to last of a server.
@@ -70,8 +72,14 @@ impl State {
                 definition: v.definition.clone(),
                 served: v.served,
                 scaled: v.scaled,
-                server: v.server.clone(),
+                server: v.server.clone().filter(|_| v.replicas.values().any(|r| r.state.is_routed())),
                 replicas: v.replicas.iter().filter(|(_, r)| r.state.is_routed()).map(|(&i, _)| i).collect(),
+                leaving: v
+                    .leaving
+                    .iter()
+                    .filter(|(_, r)| r.state.is_routed())
+                    .map(|(id, _)| id.clone())
+                    .collect(),
             })
             .collect();
         Some(ModelRecord { deleted: model.deleted, manager: model.manager.clone(), versions })
@@ -134,20 +142,25 @@ impl State {
         version.autoscaled = self.policy.model_autoscaling && (scaling.min > 0 || scaling.max > 0);
         version.scaled = record.scaled.filter(|_| version.autoscaled);
         version.served = record.served;
-        let Some((name, server)) = record.server.and_then(|name| self.servers.get_key_value(&name)) else {
-            return version;
+        let known = |server: &str, index: u32| {
+            self.servers.get(server).is_some_and(|s| s.replicas.contains_key(&index))
         };
-        for index in record.replicas.into_iter().filter(|i| server.replicas.contains_key(i)) {
-            let status = ReplicaStatus {
-                state: ReplicaState::LoadedUnavailable,
-                reason: String::new(),
-                since: now,
-                awaits: NEXT_CHANGE,
-                promised: 0,
-                no_memory: false,
-            };
-            version.server = Some(name.clone());
-            version.replicas.insert(index, status);
+        let status = |state, awaits| ReplicaStatus {
+            state,
+            reason: String::new(),
+            since: now,
+            awaits,
+            promised: 0,
+            no_memory: false,
+        };
+        if let Some(server) = record.server {
+            for index in record.replicas.into_iter().filter(|&i| known(&server, i)) {
+                version.server = Some(server.clone());
+                version.replicas.insert(index, status(ReplicaState::LoadedUnavailable, NEXT_CHANGE));
+            }
+        }
+        for id in record.leaving.into_iter().filter(|id| known(&id.server, id.index)) {
+            version.leaving.insert(id, status(ReplicaState::Draining, 0));
         }
         version
     }

@@ -10,6 +10,7 @@ use super::{
     settle::numbers_on,
     state::State,
 };
+use crate::mutant;
 use std::{collections::BTreeSet, sync::Arc};
 
 impl State {
@@ -22,9 +23,15 @@ impl State {
         now: Millis,
         fx: &mut Effects,
     ) {
+        // What gateways were told before this moment may still lead them to what is not wanted any more.
+        let told = self.sequence;
+        self.strays.retain(|(_, of, ..)| of != id);
         let server = self.servers.entry(id.server.clone()).or_default();
-        if server.expected.is_none() {
-            server.shared |= shared;
+        // An announcement may leave it out: agents always say whether they take any model.
+        server.joined_shared |= shared;
+        if shared && !server.shared {
+            server.shared = true;
+            fx.store_servers.insert(id.server.clone());
         }
         server.since = now;
         let replica = Replica {
@@ -55,10 +62,11 @@ impl State {
         }
         for (name, number) in &loaded {
             let wanted = self.with(name, now, fx, |desk, model| desk.welcome(model, *number, id));
-            if wanted != Some(true) {
-                fx.orders.push(unload(id, name, *number));
+            if wanted != Some(true) && !mutant::is("leaves_strays") {
+                self.strays.insert((told, id.clone(), name.clone(), *number));
             }
         }
+        self.unload_strays(fx);
         let joined = self.index.on(&id.server, id.index).is_none();
         if joined && self.policy.server_autoscaling {
             self.look_at_server_later(&id.server);
@@ -100,7 +108,9 @@ impl State {
                 for version in &mut model.versions {
                     desk.clear(version, &id.server, id.index);
                 }
-                desk.settle(model, true);
+                if !mutant::is("forgets_the_lost") {
+                    desk.settle(model, true);
+                }
             });
         }
         self.forget_server_if_gone(&id.server, fx);
@@ -174,15 +184,16 @@ impl State {
             // Without a connection it cannot be told what follows. It says what it holds when it joins again.
             return;
         }
-        let unloaded = event == ReplicaEvent::Unloaded;
+        // Also what could not be loaded leaves room: what was promised to it.
+        let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
-        if loaded && !known {
+        if loaded && !known && !mutant::is("keeps_what_came_too_late") {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }
-        if freed || (unloaded && known) {
+        if (freed || (leaves_room && known)) && !mutant::is("does_not_see_room") {
             self.retry_waiting(&id.server, false, now, fx);
         }
         if draining {
@@ -196,7 +207,23 @@ impl State {
         }
     }
 
+    /// Unloads what nobody wants and no gateway can use any more.
+    fn unload_strays(&mut self, fx: &mut Effects) {
+        while self.strays.first().is_some_and(|(told, ..)| *told <= self.drained)
+            && let Some((_, id, name, number)) = self.strays.pop_first()
+        {
+            let wanted = self.models.get(&name).into_iter().flat_map(|m| &m.versions);
+            let wanted =
+                wanted.filter(|v| v.number == number).any(|v| v.status(&id.server, id.index).is_some());
+            let replica = self.servers.get(&id.server).and_then(|s| s.replicas.get(&id.index));
+            if !wanted && replica.is_some_and(|r| r.silent_since.is_none()) {
+                fx.orders.push(unload(&id, &name, number));
+            }
+        }
+    }
+
     pub(super) fn routes_settled(&mut self, applied: u64, drained: u64, now: Millis, fx: &mut Effects) {
+        self.drained = drained;
         let reached = applied.max(drained);
         let later = self.index.settling.split_off(&reached.saturating_add(1));
         let due = std::mem::replace(&mut self.index.settling, later);
@@ -207,6 +234,7 @@ impl State {
                 }
             });
         }
+        self.unload_strays(fx);
     }
 }
 
@@ -253,6 +281,9 @@ impl Desk<'_> {
                     true,
                 ) => self.order_unload(version, server, index),
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
+                // It is tried again, elsewhere first.
+                (ReplicaState::LoadFailed, false) => {}
+                (_, false) if mutant::is("believes_its_own_memory") => {}
                 (_, false) => self.clear(version, server, index),
             }
         }
@@ -301,15 +332,22 @@ impl Desk<'_> {
                 }
                 if !version.any(|s| s == ReplicaState::LoadFailed) {
                     version.attempts = 0;
+                    version.last_failure = None;
                     version.retry_at = None;
                     version.avoid.clear();
                 }
             }
-            (ReplicaEvent::LoadFailed { reason }, ReplicaState::Loading) => {
+            // Also what was loaded may turn out not to be: then it leaves the route at once.
+            (ReplicaEvent::LoadFailed { .. }, _) if mutant::is("does_not_hear_failures") => return true,
+            (ReplicaEvent::LoadFailed { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, false);
             }
-            (ReplicaEvent::LoadFailedMemory { reason }, ReplicaState::Loading) => {
+            (ReplicaEvent::LoadFailedMemory { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.fail(version, server, index, true);
             }
@@ -329,23 +367,30 @@ impl Desk<'_> {
         version.attempts = version.attempts.saturating_add(1);
         let due = self.passed.saturating_add(self.backoff(version.attempts));
         version.retry_at = Some(version.retry_at.map_or(due, |known| known.max(due)));
-        if let Some(status) = version.status_mut(server, index) {
-            status.no_memory = no_memory;
-        }
+        let Some(status) = version.status_mut(server, index) else { return };
+        status.no_memory = no_memory;
+        let loading = status.state == ReplicaState::LoadFailed;
+        let failure = loading.then(|| format!("{server}-{index}: {}", status.reason));
+        version.last_failure = failure.or_else(|| version.last_failure.take());
     }
 
     /// Every gateway has followed up to here. Returns whether anything changed.
     fn routes_settled(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
         let mut changed = false;
         for version in &mut model.versions {
-            let settled: Vec<(Arc<str>, u32, ReplicaState, u64)> = version
-                .places()
-                .filter(|(_, _, s)| s.awaits != 0)
-                .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits))
-                .collect();
+            if version.statuses().all(|s| s.awaits == 0) {
+                continue;
+            }
+            let mut settled = Vec::with_capacity(version.replicas.len() + version.leaving.len());
+            settled.extend(
+                version
+                    .places()
+                    .filter(|(_, _, s)| s.awaits != 0)
+                    .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits)),
+            );
             for (server, index, state, awaits) in settled {
                 match state {
-                    ReplicaState::Loaded if awaits <= applied => {
+                    ReplicaState::Loaded if awaits <= applied || mutant::is("is_available_at_once") => {
                         self.set(version, &server, index, ReplicaState::Available, String::new());
                         changed = true;
                     }
@@ -354,7 +399,10 @@ impl Desk<'_> {
                             status.awaits = 0;
                         }
                     }
-                    ReplicaState::UnloadEnvoyRequested if awaits <= drained => {
+                    ReplicaState::UnloadEnvoyRequested
+                        if awaits <= drained + u64::from(mutant::is("drains_one_too_few"))
+                            || (mutant::is("unloads_when_applied") && awaits <= applied) =>
+                    {
                         self.order_unload(version, &server, index);
                         changed = true;
                     }

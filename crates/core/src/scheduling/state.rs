@@ -11,7 +11,11 @@ use super::{
     route::Route,
     server::{ReplicaId, Server},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::Included,
+    sync::Arc,
+};
 
 /// Everything the scheduler knows. Only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +29,11 @@ pub struct State {
     pub(super) index: Index,
     /// Shapes whose models are to be tried again in parts, and the last one that was.
     pub(super) stale: BTreeMap<Arc<Shape>, Option<(u64, Arc<str>)>>,
+    /// Versions that agents hold and that nobody wants, by the route change that gateways have to be done with before
+    /// they may be unloaded.
+    pub(super) strays: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
+    /// The last route change that gateways said to be done with.
+    pub(super) drained: u64,
     pub(super) journal: Option<Box<Journal>>,
 }
 
@@ -124,14 +133,13 @@ impl State {
         fx: &mut Effects,
         work: impl FnOnce(&mut Desk<'_>, &mut Model) -> R,
     ) -> Option<R> {
-        let (name, _) = self.models.get_key_value(name)?;
-        let name = name.clone();
-        let model = self.models.get_mut(&name)?;
+        // The map's own copy of the name is what is kept everywhere: one for each model, whoever said it.
+        let (name, model) = self.models.range_mut::<str, _>((Included(name), Included(name))).next()?;
         if let Some(journal) = &mut self.journal {
-            journal.remember(&name, Some(&*model));
+            journal.remember(name, Some(&*model));
         }
         let mut desk = Desk {
-            name: &name,
+            name,
             servers: &mut self.servers,
             index: &mut self.index,
             policy: &self.policy,

@@ -95,7 +95,8 @@ fn progress(version: &Version) -> (Reason, String) {
         return (Reason::Silent, format!("{place} does not answer"));
     }
     if version.any(|s| s == ReplicaState::Loading) {
-        return (Reason::Loading, String::new());
+        let again = version.last_failure.as_ref().map(|failure| format!("tried again after {failure}"));
+        return (Reason::Loading, again.unwrap_or_default());
     }
     if version.any(|s| s == ReplicaState::Loaded) {
         return (Reason::Routing, String::new());

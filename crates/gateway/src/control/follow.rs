@@ -2,6 +2,7 @@
 
 use crate::Routes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use gantry_core::mutant;
 use gantry_proto::gantry::{
     RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
 };
@@ -117,17 +118,23 @@ impl Progress {
         if matches!(event.event, Some(Event::Reset(_))) {
             self.synced = false;
         }
-        self.synced |= matches!(event.event, Some(Event::Synced(_)));
+        // What a new beginning takes away may have been taken away by any change since the last word.
+        let is_beginning = matches!(event.event, Some(Event::Synced(_)));
+        let key = if is_beginning && !mutant::is("drains_by_the_last_number") { 0 } else { sequence };
+        self.synced |= is_beginning;
         let removed = routes.apply(event);
         // Until Synced nothing is applied, and the numbers before it are those of old changes.
+        if mutant::is("acknowledges_before_all_is_there") {
+            self.synced = true;
+        }
         if self.synced {
             self.applied = sequence;
         }
-        if !removed.is_drained() {
-            *self.open.entry(sequence).or_default() += 1;
+        if !removed.is_drained() && !mutant::is("does_not_wait_for_requests") {
+            *self.open.entry(key).or_default() += 1;
             self.draining.push(Box::pin(async move {
                 removed.drained().await;
-                (epoch, sequence)
+                (epoch, key)
             }));
         }
     }
@@ -206,5 +213,39 @@ impl Telling {
         self.busy = None;
         self.tell(self.wanted);
         told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_proto::gantry::{Endpoint, Reset, Route, RouteVersion, Synced};
+
+    fn event(sequence: u64, event: Event) -> RouteEvent {
+        RouteEvent { epoch: 1, sequence, event: Some(event) }
+    }
+
+    fn route() -> Event {
+        let endpoints = vec![Endpoint { server: "a".into(), host: "h".into(), ..Endpoint::default() }];
+        let versions = vec![RouteVersion { version: 1, weight: 1, endpoints }];
+        Event::Upsert(Route { model: "m".into(), versions, ..Route::default() })
+    }
+
+    #[tokio::test]
+    async fn what_a_new_beginning_takes_away_holds_up_everything_before_it() {
+        let (routes, mut progress) = (Routes::default(), Progress::default());
+        for (sequence, what) in [(0, Event::Reset(Reset {})), (3, route()), (3, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, what));
+        }
+        assert_eq!(progress.acknowledgement(), Some((1, 3, 3)));
+        let request = routes.visit("m", 0).unwrap();
+        // Change 5 took the model away while nobody heard it; when we hear again, change 7 is the last.
+        for (sequence, what) in [(0, Event::Reset(Reset {})), (7, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, what));
+        }
+        assert_eq!(progress.acknowledgement(), Some((1, 7, 0)));
+        drop(request);
+        progress.drain().await;
+        assert_eq!(progress.acknowledgement(), Some((1, 7, 7)));
     }
 }

@@ -67,7 +67,7 @@ impl Routes {
                     self.inner.upsert(route, &mut removed);
                 }
                 for model in self.inner.table.names() {
-                    if !routes.contains_key(&model) {
+                    if !routes.contains_key(&model) && !gantry_core::mutant::is("keeps_what_is_gone") {
                         self.inner.delete(&model, &mut removed);
                     }
                 }

@@ -9,6 +9,7 @@ use crate::{
     metrics::Metrics,
     outbox::{Audience, Outbox, RouteChanges},
     progress::{Progress, Pulse},
+    restore::Restored,
     scheduler::Config,
     view::View,
 };
@@ -27,7 +28,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use writer::Writer;
 
 /// How many messages wait before a sender has to.
@@ -54,6 +55,10 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 /// What the writer is asked to look up in the state, as it was last made durable.
 pub(crate) type Question = Box<dyn FnOnce(&State) + Send>;
 
+/// Keeps a stream open: when the writer lets go of it, because somebody took the place or did not keep up, it ends, and
+/// whoever reads it starts again.
+pub(crate) type Line = DropGuard;
+
 pub(crate) enum Message {
     /// What must last. It is answered when it is on disk.
     Command {
@@ -71,7 +76,10 @@ pub(crate) enum Message {
         id: ReplicaId,
         connection: u64,
         outbox: Arc<Outbox<VecDeque<Order>>>,
+        line: Line,
         command: Command,
+        /// Answered when it is known to everybody.
+        reply: Reply<()>,
     },
     AgentLeft {
         id: ReplicaId,
@@ -86,6 +94,9 @@ pub(crate) enum Message {
         name: Arc<str>,
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
+        line: Line,
+        /// Answered when its name is durable: from then on nothing is unloaded that it may route to.
+        reply: Reply<()>,
     },
     GatewayLeft {
         name: Arc<str>,
@@ -140,9 +151,12 @@ impl Handle {
 
     /// Sends a message from where nobody can wait. A full queue is waited for in a task of its own.
     pub(crate) fn send_later(&self, message: Message) {
-        if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message) {
+        if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message)
+            // There is none when the process ends.
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let sender = self.sender.clone();
-            tokio::spawn(async move { sender.send(message).await.is_ok() });
+            runtime.spawn(async move { sender.send(message).await.is_ok() });
         }
     }
 
@@ -208,7 +222,7 @@ impl Thread {
 }
 
 /// A writer around a state, and the way to reach it.
-pub(crate) fn new(config: Config, state: State) -> (Handle, Engine) {
+pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let handle = Handle {
         sender,
@@ -221,7 +235,7 @@ pub(crate) fn new(config: Config, state: State) -> (Handle, Engine) {
         pulse: Arc::new(Pulse::new()),
         connections: Arc::default(),
     };
-    let writer = Writer::new(config, state, &handle);
+    let writer = Writer::new(config, restored, &handle);
     let engine = Engine { receiver, stop: handle.stop.clone(), pulse: handle.pulse.clone(), writer };
     (handle, engine)
 }

@@ -5,8 +5,12 @@ use super::{
     peers::{Agent, Farewell, Peers},
     turn::Turn,
 };
-use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
-use gantry_core::scheduling::{Command, Effects, Millis, Refusal, ReplicaId, State};
+use crate::{
+    clock::Clock, metrics::Metrics, outbox::Audience, record, restore::Restored, scheduler::Config,
+    view::Publisher,
+};
+use gantry_core::mutant;
+use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +21,11 @@ use tokio::time::Instant;
 
 /// How many changes beyond twice the number of models may wait for a gateway before it starts again.
 const ROUTE_SLACK: usize = 4096;
+/// How long a disk that failed is left alone when nobody waits for it.
+const DISK_REST: Duration = Duration::from_secs(1);
+/// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
+/// clock may jump.
+const LONGEST_STEP: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
     clock: Arc<dyn Clock>,
@@ -32,10 +41,14 @@ pub(super) struct Writer {
     settled: (u64, u64),
     /// When core next wants to know the time.
     wake_at: Option<Millis>,
+    /// When core was last told the time.
+    told_time: Instant,
     /// Records that are out of date, and that nobody waits for.
     stale: Stale,
-    /// Whether the last write failed: it is said once.
-    disk_fails: bool,
+    /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
+    held_back: Vec<Order>,
+    /// When the last write failed, if it did: that is said once.
+    disk_fails: Option<Instant>,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
     missing: BTreeSet<ReplicaId>,
     started: Instant,
@@ -46,24 +59,34 @@ pub(super) struct Writer {
 struct Stale {
     models: BTreeSet<Arc<str>>,
     servers: BTreeSet<Arc<str>>,
+    gateways: BTreeSet<Arc<str>>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        self.models.is_empty() && self.servers.is_empty() && self.gateways.is_empty()
+    }
 }
 
 impl Writer {
-    pub(super) fn new(config: Config, state: State, handle: &Handle) -> Self {
+    pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
+        let Restored { state, gateways } = restored;
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
             epoch: config.store.epoch(),
+            peers: Peers::new(gateways),
             store: config.store,
-            peers: Peers::default(),
             models: handle.models.clone(),
             servers: handle.servers.clone(),
             metrics: handle.metrics.clone(),
             settled: (0, 0),
             // The first look at the clock comes at once: what was restored may have waited for a time that is past.
             wake_at: Some(0),
+            told_time: Instant::now(),
             stale: Stale::default(),
-            disk_fails: false,
+            held_back: Vec::new(),
+            disk_fails: None,
             missing: known_replicas(&state),
             started: Instant::now(),
             state,
@@ -76,11 +99,19 @@ impl Writer {
     pub(super) fn wake(&self) -> Instant {
         let now = Instant::now();
         let Some(at) = self.wake_at else { return now + Duration::from_hours(1) };
-        now + Duration::from_millis(at.saturating_sub(self.clock.now()))
+        (now + Duration::from_millis(at.saturating_sub(self.clock.now()))).min(self.told_time + LONGEST_STEP)
+    }
+
+    fn wants_time(&self) -> bool {
+        self.wake_at.is_some_and(|at| at <= self.clock.now() || self.told_time.elapsed() >= LONGEST_STEP)
     }
 
     pub(super) fn drop_dead_gateways(&mut self) {
-        self.peers.drop_dead_gateways(self.state.sequence());
+        self.stale.gateways.extend(self.peers.drop_dead_gateways(self.state.sequence()));
+        if !self.peers.expects_gateways() && !self.held_back.is_empty() {
+            let orders = std::mem::take(&mut self.held_back);
+            self.give(&orders);
+        }
     }
 
     /// Takes messages in order, makes durable what must last, then answers and tells.
@@ -94,23 +125,38 @@ impl Writer {
         for message in batch.drain(..) {
             self.take(message, &mut turn, &mut questions);
         }
-        if self.wake_at.is_some_and(|at| at <= self.clock.now()) {
+        if self.wants_time() {
             self.pass(Command::Tick, &mut turn);
         }
         self.settle(&mut turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let stored = self.persist();
-        if let Err(error) = stored
-            && has_lasting
-        {
-            self.take_back(&mut turn, &error);
-        } else if has_lasting {
-            self.state.keep();
-            let metrics = &self.metrics;
-            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
+        let stored = self.persist(has_lasting);
+        let answer = match stored {
+            Err(error) if has_lasting && !mutant::is("acknowledges_what_is_not_stored") => {
+                Err(self.take_back(&mut turn, &error))
+            }
+            _ => {
+                self.state.keep();
+                Ok(())
+            }
+        };
+        // Whoever is answered and asks at once sees what was changed, and it is not news any more.
+        self.publisher.publish(&self.state, &turn.effects);
+        self.tell(std::mem::take(&mut turn.effects));
+        let metrics = &self.metrics;
+        let refused = answer.is_err();
+        turn.answer(&answer, |at| {
+            if refused {
+                metrics.refused("not_stored");
+            } else {
+                metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
+            }
+        });
+        for reply in turn.joined {
+            // Also when its name could not be stored: a full disk is no reason to route nothing.
+            let _ = reply.send(Ok(()));
         }
-        self.tell(turn.effects);
         for question in questions {
             question(&self.state);
         }
@@ -131,10 +177,13 @@ impl Writer {
                     self.pass(command, turn);
                 }
             }
-            Message::AgentJoined { id, connection, outbox, command } => {
+            Message::AgentJoined { id, connection, outbox, line, command, reply } => {
+                turn.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
-                self.peers.agent_joined(id, Agent { connection, outbox });
+                // What it holds and should not is decided anew.
+                self.held_back.retain(|order| order.replica != id);
+                self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
                 self.pass(command, turn);
             }
             Message::AgentLeft { id, connection } => match self.peers.agent_left(&id, connection) {
@@ -157,9 +206,13 @@ impl Writer {
                     let _ = reply.send(Ok(true));
                 }
             }
-            Message::GatewayJoined { name, connection, outbox } => {
+            Message::GatewayJoined { name, connection, outbox, line, reply } => {
                 tracing::info!(gateway = %name, "gateway joined");
-                self.peers.gateway_joined(name, connection, outbox);
+                if !self.peers.counts_on(&name) {
+                    self.stale.gateways.insert(name.clone());
+                }
+                turn.joined.push(reply);
+                self.peers.gateway_joined(name, connection, outbox, line);
             }
             Message::GatewayLeft { name, connection } => {
                 if self.peers.gateway_left(&name, connection) {
@@ -188,6 +241,7 @@ impl Writer {
     fn decide(&mut self, command: Command, turn: &mut Turn) -> Result<(), Refusal> {
         let effects = self.state.apply(command, self.clock.now())?;
         self.wake_at = effects.wake_at;
+        self.told_time = Instant::now();
         turn.effects.merge(effects);
         Ok(())
     }
@@ -214,8 +268,10 @@ impl Writer {
     }
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
-        self.state.undo();
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
+        if !mutant::is("does_not_take_back") {
+            self.state.undo();
+        }
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
         self.wake_at = Some(0);
@@ -226,14 +282,14 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored { reason: error.to_string(), full: record::is_full(error) };
-        let metrics = &self.metrics;
-        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
-    fn persist(&mut self) -> Result<(), StoreError> {
-        if self.stale.models.is_empty() && self.stale.servers.is_empty() {
+    fn persist(&mut self, is_waited_for: bool) -> Result<(), StoreError> {
+        // A disk that fails is not asked at every report: each time costs a look at the whole file.
+        let rests = self.disk_fails.is_some_and(|at| at.elapsed() < DISK_REST) && !is_waited_for;
+        if self.stale.is_empty() || rests {
             return Ok(());
         }
         let state = &self.state;
@@ -247,20 +303,25 @@ impl Writer {
             key: name.to_string(),
             value: state.server_record(name).map(|r| record::of_server(&r)),
         });
-        let changes: Vec<Change> = models.chain(servers).collect();
+        let gateways = self.stale.gateways.iter().map(|name| Change {
+            table: Table::Gateways,
+            key: name.to_string(),
+            value: self.peers.counts_on(name).then(Vec::new),
+        });
+        let changes: Vec<Change> = models.chain(servers).chain(gateways).collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
         match committed {
             Ok(()) => {
                 self.stale = Stale::default();
-                if std::mem::take(&mut self.disk_fails) {
+                if self.disk_fails.take().is_some() {
                     tracing::info!("the disk takes changes again");
                 }
                 Ok(())
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.disk_fails, true) {
+                if self.disk_fails.replace(Instant::now()).is_none() {
                     tracing::error!(%error, "changes cannot be stored and are refused; what serves goes on");
                 }
                 Err(error)
@@ -268,22 +329,16 @@ impl Writer {
         }
     }
 
-    /// Publishes what changed, then lets everybody know whom it concerns.
+    /// Lets everybody know whom it concerns.
     fn tell(&mut self, effects: Effects) {
-        self.publisher.publish(&self.state, &effects);
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }
-        // Orders of one replica go into its box at once, so that its reader wakes once.
-        let mut orders = BTreeMap::<&ReplicaId, Vec<_>>::new();
-        for order in &effects.orders {
-            orders.entry(&order.replica).or_default().push(order.clone());
+        let mut orders = effects.orders;
+        if self.peers.expects_gateways() {
+            self.held_back.extend(orders.extract_if(.., |order| order.load.is_none()));
         }
-        for (replica, orders) in orders {
-            if let Some(agent) = self.peers.agents.get(replica) {
-                agent.outbox.extend(orders);
-            }
-        }
+        self.give(&orders);
         if !effects.routes.is_empty() && self.peers.gateways() > 0 {
             let known = self.state.models();
             let mut changes: Vec<(u64, Arc<str>)> = effects
@@ -297,8 +352,23 @@ impl Writer {
         }
         let servers: BTreeSet<_> =
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
-        self.models.tell(&effects.models);
+        if !mutant::is("leaves_subscribers_in_the_dark") {
+            self.models.tell(&effects.models);
+        }
         self.servers.tell(&servers);
+    }
+
+    /// Gives orders to their agents. Those of one replica go into its box at once, so that its reader wakes once.
+    fn give(&self, orders: &[Order]) {
+        let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
+        for order in orders {
+            by_replica.entry(&order.replica).or_default().push(order.clone());
+        }
+        for (replica, orders) in by_replica {
+            if let Some(agent) = self.peers.agents.get(replica) {
+                agent.outbox.extend(orders);
+            }
+        }
     }
 
     /// A replica of the last life is there again.

@@ -1,6 +1,6 @@
 //! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
 
-use super::{Stream, WINDOW, caller, deliver};
+use super::{Stream, WINDOW, answer, caller, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -76,17 +76,18 @@ impl pb::agent_service_server::AgentService for Agents {
             .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
             .collect();
         let outbox = Outbox::<VecDeque<Order>>::new();
+        let line = self.engine.stop.child_token();
         let connection =
             Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
-        let joined = Message::AgentJoined {
+        let joined = self.engine.answered(|reply| Message::AgentJoined {
             command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
             id,
             connection: connection.number,
             outbox: outbox.clone(),
-        };
-        if !self.engine.send(joined).await {
-            return Err(Status::unavailable("the scheduler is stopping"));
-        }
+            line: line.clone().drop_guard(),
+            reply,
+        });
+        answer(joined).await?;
         let subscription = format!("{}.{}", self.engine.epoch, connection.number);
         let counted = self.engine.metrics.subscribed("agent");
         let (sender, receiver) = mpsc::channel(WINDOW);
@@ -96,8 +97,9 @@ impl pb::agent_service_server::AgentService for Agents {
             loop {
                 let orders = tokio::select! {
                     biased;
-                    orders = outbox.orders() => orders,
                     () = sender.closed() => return,
+                    () = line.cancelled() => return,
+                    orders = outbox.orders() => orders,
                 };
                 for order in orders {
                     if !deliver(&sender, operation(&order)).await {

@@ -68,6 +68,7 @@ impl health_server::Health for Health {
                 tokio::select! {
                     biased;
                     () = sender.closed() => return,
+                    () = engine.stop.cancelled() => return,
                     () = tokio::time::sleep(LOOK) => {}
                 }
             }

@@ -93,8 +93,10 @@ impl pb::scheduler_server::Scheduler for Models {
             let by = caller::manager(&metadata, server.kubernetes_meta.as_ref())?;
             commands.push(convert::announcement(server, by)?);
         }
-        for command in commands {
-            within_deadline(self.engine.command(command)).await?;
+        // Sent in order and at once, so that they share a write.
+        let commands = commands.into_iter().map(|command| within_deadline(self.engine.command(command)));
+        for result in futures::future::join_all(commands).await {
+            result?;
         }
         if is_first_sync {
             self.first_syncs.send_modify(|count| *count += 1);
@@ -173,6 +175,7 @@ impl pb::scheduler_server::Scheduler for Models {
             tokio::select! {
                 biased;
                 () = sender.closed() => return,
+                () = engine.stop.cancelled() => return,
                 _ = first_syncs.changed() => {}
                 () = tokio::time::sleep(FIRST_SYNC) => {}
             }
@@ -181,7 +184,11 @@ impl pb::scheduler_server::Scheduler for Models {
                     return;
                 }
             }
-            sender.closed().await;
+            tokio::select! {
+                biased;
+                () = sender.closed() => {}
+                () = engine.stop.cancelled() => {}
+            }
         });
         Ok(Response::new(Stream::new(receiver)))
     }

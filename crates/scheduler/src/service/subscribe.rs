@@ -31,6 +31,7 @@ pub(super) fn subscribe<T: Send + 'static>(
             let names = tokio::select! {
                 biased;
                 () = sender.closed() => return,
+                () = engine.stop.cancelled() => return,
                 names = outbox.changed() => names,
             };
             for name in names {

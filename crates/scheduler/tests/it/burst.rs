@@ -72,6 +72,34 @@ async fn an_agent_that_comes_with_many_models_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_may_join_with_more_than_four_megabytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut client = client(&running).await;
+    let uri = "x".repeat(20_000);
+    client.load_model(model("m7", &uri)).await.unwrap();
+    let mut request = joining(0, &[("m7", 1)]);
+    let loaded = request.loaded_models[0].clone();
+    for i in 0..MODELS {
+        let mut other = loaded.clone();
+        other.model = model(&format!("other-{i}"), &uri).model;
+        request.loaded_models.push(other);
+    }
+    assert!(prost::Message::encoded_len(&request) > 4 << 20);
+    let mut agent = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
+    let mut orders = agent.subscribe(request).await.unwrap().into_inner();
+    crate::support::within(async {
+        while states(&mut client).await["m7"] != ModelState::ModelAvailable {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // What nobody asked for is taken from it.
+    assert_eq!(crate::support::within(orders.message()).await.unwrap().unwrap().operation, 2);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_never_reads_its_orders_stops_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;

@@ -122,7 +122,7 @@ async fn every_call_of_agents_answers() {
     let mut c = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
     for (request, says) in [
         (AgentSubscribeRequest::default(), "serverName is empty"),
-        (AgentSubscribeRequest { server_name: "a.b".into(), ..joining(0, &[]) }, "serverName contains"),
+        (AgentSubscribeRequest { server_name: "a.b".into(), ..joining(0, &[]) }, "contains '.'"),
         (AgentSubscribeRequest { replica_config: None, ..joining(0, &[]) }, "replicaConfig is missing"),
         (
             {

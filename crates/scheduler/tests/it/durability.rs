@@ -1,19 +1,23 @@
 //! What was acknowledged is there after a restart, and what cannot be read is named.
 
 use crate::support::{
-    Agent, Client, Gateway, all, by, client, model, of_kubernetes, scheduler, status, subscribe, unload,
-    until,
+    Agent, Client, Gateway, all, by, client, model, of_kubernetes, scheduler, serve, status, subscribe,
+    unload, until,
 };
 use gantry_proto::{
-    agent::model_operation_message::Operation,
+    agent::{model_event_message::Event, model_operation_message::Operation},
     gantry::{StoredModel, StoredServer, stored_model},
     scheduler::{
         ModelStatusRequest, ServerNotify, ServerNotifyRequest, ServerStatusRequest, model_status::ModelState,
     },
 };
 use gantry_scheduler::{Config, StartError, build};
-use gantry_store::{Change, Store, Table};
+use gantry_store::{
+    Change, Store, Table,
+    faults::{Disk, Fault},
+};
 use prost::Message as _;
+use tonic::Code;
 
 fn notify(name: &str, replicas: u32) -> ServerNotifyRequest {
     let server = ServerNotify { name: name.into(), expected_replicas: replicas, ..Default::default() };
@@ -42,13 +46,14 @@ async fn asked(client: &mut Client) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_acknowledged_command_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let steps: [(&str, &[&str]); 6] = [
+    let steps: [(&str, &[&str]); 7] = [
         ("load", &["iris 1 /a false file:/x.yaml"]),
         ("again", &["iris 2 /b false file:/x.yaml"]),
         ("kubernetes", &["iris 2 /b false file:/x.yaml", "kube 7 /c false operator:ml"]),
         ("unload", &["iris 2 /b true ", "kube 7 /c false operator:ml"]),
         ("server", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 3 cli"]),
-        ("server again", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 0 cli"]),
+        ("server again", &["iris 2 /b true ", "kube 7 /c false operator:ml", "big 5 cli"]),
+        ("server gone", &["iris 2 /b true ", "kube 7 /c false operator:ml"]),
     ];
     for (step, expected) in steps {
         let running = scheduler(dir.path()).await;
@@ -59,6 +64,7 @@ async fn every_acknowledged_command_is_there_after_a_restart() {
             "kubernetes" => drop(c.load_model(of_kubernetes(model("kube", "/c"), 7)).await.unwrap()),
             "unload" => drop(c.unload_model(by("file:/x.yaml", unload("iris"))).await.unwrap()),
             "server" => drop(c.server_notify(notify("big", 3)).await.unwrap()),
+            "server again" => drop(c.server_notify(notify("big", 5)).await.unwrap()),
             _ => drop(c.server_notify(notify("big", 0)).await.unwrap()),
         }
         running.stop().await;
@@ -172,5 +178,72 @@ fn a_record_that_cannot_be_read_is_named_and_nothing_is_started() {
         assert!(matches!(error, StartError::Record(_)), "{error}");
         let said = error.to_string();
         assert!(said.contains(&format!("the record of {kind} broken")) && said.contains(says), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_stored_is_refused_and_everything_else_goes_on() {
+    for (fault, code, says) in [
+        (Fault::Full, Code::ResourceExhausted, "the disk is full"),
+        (Fault::Broken, Code::Unavailable, "input/output error"),
+    ] {
+        let disk = Disk::new();
+        let running = serve(Config::new(disk.open().unwrap())).await;
+        let mut c = client(&running).await;
+        let mut statuses = subscribe(&mut c).await;
+        let mut agent = Agent::join(&running).await;
+        c.load_model(model("iris", "/a")).await.unwrap();
+        agent.obey(None).await;
+        until(&mut statuses, "iris", ModelState::ModelAvailable).await;
+        c.load_model(model("slow", "/a")).await.unwrap();
+        assert_eq!(agent.order().await.0, "slow");
+
+        disk.fail_writes(fault);
+        for refused in [
+            c.load_model(model("rose", "/a")).await.map(drop),
+            c.load_model(model("iris", "/b")).await.map(drop),
+            c.unload_model(unload("iris")).await.map(drop),
+            c.server_notify(notify("big", 3)).await.map(drop),
+        ] {
+            let status = refused.unwrap_err();
+            assert_eq!(status.code(), code, "{status}");
+            assert!(status.message().contains(says) && status.message().contains("not made"), "{status}");
+        }
+        assert_eq!(
+            asked(&mut c).await[..2],
+            ["iris 1 /a false cli", "slow 1 /a false cli"],
+            "nothing changed"
+        );
+        // What agents report is no wish: it is so, whether it can be stored or not.
+        agent.client.agent_event(agent.report("slow", 1, Event::Loaded, "")).await.unwrap();
+        until(&mut statuses, "slow", ModelState::ModelAvailable).await;
+        assert!(running.scheduler().progress().is_moving());
+
+        disk.heal();
+        c.load_model(model("rose", "/a")).await.unwrap();
+        assert_eq!(agent.obey(None).await, ("rose".into(), 1, Operation::LoadModel));
+        until(&mut statuses, "rose", ModelState::ModelAvailable).await;
+        running.stop().await;
+        let running = serve(Config::new(disk.open().unwrap())).await;
+        let there = asked(&mut client(&running).await).await;
+        assert_eq!(there[..3], ["iris 1 /a false cli", "rose 1 /a false cli", "slow 1 /a false cli"]);
+        running.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_survives_a_power_failure() {
+    for seed in 0..20 {
+        let disk = Disk::new();
+        let running = serve(Config::new(disk.open().unwrap())).await;
+        let mut c = client(&running).await;
+        c.load_model(model("iris", "/a")).await.unwrap();
+        c.load_model(model("iris", "/b")).await.unwrap();
+        disk.crash(seed);
+        let after = disk.open().unwrap();
+        let again = serve(Config::new(after)).await;
+        assert_eq!(asked(&mut client(&again).await).await, ["iris 2 /b false cli"], "seed {seed}");
+        again.stop().await;
+        running.stop().await;
     }
 }

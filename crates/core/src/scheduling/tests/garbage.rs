@@ -1,0 +1,127 @@
+//! Whatever is said, in whatever order and with whatever numbers: nothing panics, and what is derived stays right.
+
+use super::*;
+use crate::scheduling::{explain, plan};
+use proptest::prelude::*;
+
+fn count() -> impl Strategy<Value = u32> {
+    prop_oneof![6 => 0u32..4, 1 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+fn bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0u64..100, 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn name() -> impl Strategy<Value = Arc<str>> {
+    prop_oneof![Just("a"), Just("b"), Just("")].prop_map(Arc::from)
+}
+
+fn place() -> impl Strategy<Value = ReplicaId> {
+    (name(), prop_oneof![4 => 0u32..3, 1 => Just(u32::MAX)])
+        .prop_map(|(server, index)| ReplicaId { server, index })
+}
+
+fn manager() -> impl Strategy<Value = Manager> {
+    prop_oneof![
+        6 => Just(Manager::Cli),
+        1 => Just(Manager::Gateway),
+        1 => Just(Manager::Operator { namespace: String::new() }),
+        1 => "\\PC{0,8}".prop_map(Manager::Other),
+    ]
+}
+
+fn any_definition() -> impl Strategy<Value = Box<Definition>> {
+    let needs = (bytes(), prop::option::weighted(0.2, name()), prop::bool::weighted(0.1), 0u8..3);
+    (name(), any::<u8>(), needs, (count(), count(), count()), prop::option::of(any::<i64>())).prop_map(
+        |(name, spec, (memory, server, explainer, requirement), (replicas, min, max), generation)| {
+            let requirements =
+                ["onnx", " xgboost ", ""].get(usize::from(requirement)).map(|r| (*r).to_owned());
+            Box::new(Definition {
+                name,
+                spec: Arc::from([spec % 3].as_slice()),
+                whole: Arc::from([spec].as_slice()),
+                needs: Needs { requirements: requirements.into_iter().collect(), memory, server, explainer },
+                scaling: Scaling { replicas, min, max },
+                generation,
+            })
+        },
+    )
+}
+
+fn event() -> impl Strategy<Value = ReplicaEvent> {
+    prop_oneof![
+        4 => prop::option::of(bytes()).prop_map(|multiplier| ReplicaEvent::Loaded { multiplier }),
+        1 => Just(ReplicaEvent::LoadFailed { reason: String::new() }),
+        1 => Just(ReplicaEvent::LoadFailedMemory { reason: "x.".into() }),
+        2 => Just(ReplicaEvent::Unloaded),
+        1 => Just(ReplicaEvent::UnloadFailed { reason: "\n".into() }),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let offered =
+        (bytes(), bytes(), any::<u32>(), any::<bool>()).prop_map(|(total, free, over_commit, all)| Replica {
+            capabilities: if all { vec!["onnx".into(), "xgboost".into()] } else { vec![] },
+            memory_total: total,
+            memory_free: free,
+            over_commit,
+            ..Replica::default()
+        });
+    prop_oneof![
+        4 => (any_definition(), manager()).prop_map(|(definition, by)| Command::LoadModel { definition, by }),
+        1 => (name(), manager()).prop_map(|(name, by)| Command::UnloadModel { name, by }),
+        1 => (name(), manager()).prop_map(|(name, by)| Command::AdoptModel { name, by }),
+        1 => (name(), manager()).prop_map(|(name, by)| Command::AdoptServer { name, by }),
+        2 => (name(), count(), count(), count(), any::<bool>(), manager()).prop_map(
+            |(name, replicas, min, max, shared, by)| {
+                let expected = Expectation { replicas, min, max, generation: None };
+                Command::ExpectServer { name, expected, shared, namespace: None, by }
+            }
+        ),
+        4 => (place(), offered, any::<bool>(), prop::collection::vec((name(), count()), 0..3)).prop_map(
+            |(id, replica, shared, loaded)| Command::ReplicaJoined { id, replica, shared, loaded }
+        ),
+        1 => place().prop_map(|id| Command::ReplicaSilent { id }),
+        1 => place().prop_map(|id| Command::ReplicaLost { id }),
+        1 => place().prop_map(|id| Command::DrainReplica { id }),
+        6 => (place(), name(), count(), event(), bytes()).prop_map(|(id, model, version, event, memory_free)| {
+            Command::ReplicaReported { id, model, version, event, memory_free }
+        }),
+        3 => (bytes(), bytes()).prop_map(|(applied, drained)| Command::RoutesSettled { applied, drained }),
+        1 => (name(), count(), any::<i32>())
+            .prop_map(|(name, version, change)| Command::ScaleModel { name, version, change }),
+        1 => (name(), bytes(), bytes(), any::<bool>()).prop_map(|(model, in_flight_milli, answered, waiting)| {
+            Command::DemandSeen { model, in_flight_milli, answered, waiting }
+        }),
+        3 => Just(Command::Tick),
+    ]
+}
+
+proptest! {
+    #![proptest_config(few())]
+
+    #[test]
+    fn nothing_panics(
+        commands in prop::collection::vec((command(), bytes()), 1..60),
+        packing in any::<bool>(),
+        grace in bytes(),
+    ) {
+        let policy = Policy { packing, grace, longest_step: u64::MAX, ..Policy::default() };
+        let mut state = State::new(policy);
+        for (command, now) in commands {
+            plan::plan(&state, vec![command.clone()], now);
+            let _ = state.apply(command, now);
+            state.check_index();
+            for name in state.models().keys() {
+                prop_assert!(explain::model(&state, name, now).is_some());
+                state.route(name);
+            }
+            for name in state.servers().keys() {
+                prop_assert!(explain::server(&state, name, now).is_some());
+            }
+        }
+        let models: Vec<_> = state.models().keys().filter_map(|n| state.model_record(n)).collect();
+        let servers: Vec<_> = state.servers().keys().filter_map(|n| state.server_record(n)).collect();
+        State::restore(policy, models, servers, u64::MAX).check_index();
+    }
+}

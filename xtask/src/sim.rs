@@ -1,0 +1,13 @@
+//! `cargo xtask sim`: the simulated world, built for release.
+
+use crate::{Failure, metadata};
+
+/// Builds the world and passes the words on to it; with `--mutants`, a world that can have mistakes in it.
+pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
+    let mut command = metadata::cargo();
+    command.args(["run", "--quiet", "--release", "--package", "gantry-sim"]);
+    if arguments.iter().any(|word| word.starts_with("--mutant")) {
+        command.args(["--features", "mutants"]);
+    }
+    Ok(command.arg("--").args(arguments).status()?.success())
+}
