@@ -253,6 +253,8 @@ impl Desk<'_> {
                     true,
                 ) => self.order_unload(version, server, index),
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
+                // It is tried again, elsewhere first.
+                (ReplicaState::LoadFailed, false) => {}
                 (_, false) => self.clear(version, server, index),
             }
         }

@@ -47,7 +47,11 @@ impl Route {
             .iter()
             .filter(|v| !latest_serves || Some(v.number) == latest_number)
             .filter_map(|v| {
-                let replicas: Vec<ReplicaId> = v.routed().collect();
+                let mut replicas: Vec<ReplicaId> = v.routed().collect();
+                if !v.leaving.is_empty() {
+                    // The same replicas are the same route, whichever server is being left.
+                    replicas.sort_unstable();
+                }
                 let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })

@@ -6,7 +6,7 @@ use super::{
     turn::Turn,
 };
 use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
-use gantry_core::scheduling::{Command, Effects, Millis, Refusal, ReplicaId, State};
+use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +39,8 @@ pub(super) struct Writer {
     told_time: Instant,
     /// Records that are out of date, and that nobody waits for.
     stale: Stale,
+    /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
+    held_back: Vec<Order>,
     /// Whether the last write failed: it is said once.
     disk_fails: bool,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
@@ -59,8 +61,8 @@ impl Writer {
             clock: config.clock,
             publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
             epoch: config.store.epoch(),
+            peers: Peers::new(config.store.epoch() == 1),
             store: config.store,
-            peers: Peers::default(),
             models: handle.models.clone(),
             servers: handle.servers.clone(),
             metrics: handle.metrics.clone(),
@@ -69,6 +71,7 @@ impl Writer {
             wake_at: Some(0),
             told_time: Instant::now(),
             stale: Stale::default(),
+            held_back: Vec::new(),
             disk_fails: false,
             missing: known_replicas(&state),
             started: Instant::now(),
@@ -91,6 +94,10 @@ impl Writer {
 
     pub(super) fn drop_dead_gateways(&mut self) {
         self.peers.drop_dead_gateways(self.state.sequence());
+        if !self.peers.expects_gateways() && !self.held_back.is_empty() {
+            let orders = std::mem::take(&mut self.held_back);
+            self.give(&orders);
+        }
     }
 
     /// Takes messages in order, makes durable what must last, then answers and tells.
@@ -144,6 +151,8 @@ impl Writer {
             Message::AgentJoined { id, connection, outbox, line, command } => {
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
+                // What it holds and should not is decided anew.
+                self.held_back.retain(|order| order.replica != id);
                 self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
                 self.pass(command, turn);
             }
@@ -288,16 +297,11 @@ impl Writer {
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }
-        // Orders of one replica go into its box at once, so that its reader wakes once.
-        let mut orders = BTreeMap::<&ReplicaId, Vec<_>>::new();
-        for order in &effects.orders {
-            orders.entry(&order.replica).or_default().push(order.clone());
+        let mut orders = effects.orders;
+        if self.peers.expects_gateways() {
+            self.held_back.extend(orders.extract_if(.., |order| order.load.is_none()));
         }
-        for (replica, orders) in orders {
-            if let Some(agent) = self.peers.agents.get(replica) {
-                agent.outbox.extend(orders);
-            }
-        }
+        self.give(&orders);
         if !effects.routes.is_empty() && self.peers.gateways() > 0 {
             let known = self.state.models();
             let mut changes: Vec<(u64, Arc<str>)> = effects
@@ -313,6 +317,19 @@ impl Writer {
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
         self.models.tell(&effects.models);
         self.servers.tell(&servers);
+    }
+
+    /// Gives orders to their agents. Those of one replica go into its box at once, so that its reader wakes once.
+    fn give(&self, orders: &[Order]) {
+        let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
+        for order in orders {
+            by_replica.entry(&order.replica).or_default().push(order.clone());
+        }
+        for (replica, orders) in by_replica {
+            if let Some(agent) = self.peers.agents.get(replica) {
+                agent.outbox.extend(orders);
+            }
+        }
     }
 
     /// A replica of the last life is there again.
