@@ -11,6 +11,9 @@ mod headers;
 mod rest;
 mod send;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     metrics::Metrics,
     shelf::{Refused, Shelf},

@@ -1,5 +1,6 @@
 //! What `gantry` can be when it is not a client.
 
+pub(crate) mod agent;
 pub(crate) mod gateway;
 pub(crate) mod listen;
 pub(crate) mod log;
