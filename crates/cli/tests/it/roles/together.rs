@@ -6,6 +6,7 @@ use super::{
     separate,
 };
 use crate::world::{command, finish};
+use gantry_trace::collector::Collector;
 use std::{
     net::TcpListener,
     path::Path,
@@ -24,6 +25,7 @@ struct Fleet {
     certificates: Certificates,
     /// Where the scheduler listens for clients and for agents, the same after each start.
     ports: (u16, u16),
+    environment: Vec<(String, String)>,
     scheduler: Option<Role>,
     server: Option<(Role, Role)>,
     gateway: Role,
@@ -32,6 +34,13 @@ struct Fleet {
 impl Fleet {
     /// Everything runs, and iris is served.
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with variables for every process.
+    fn start_with(environment: &[(&str, &str)]) -> Self {
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
         let dir = tempfile::tempdir().unwrap();
         let certificates = Certificates::new(dir.path());
         let free = || TcpListener::bind("127.0.0.1:0").unwrap();
@@ -39,9 +48,10 @@ impl Fleet {
         let (one, two) = (free(), free());
         let ports = (one.local_addr().unwrap().port(), two.local_addr().unwrap().port());
         drop((one, two));
-        let gateway =
-            Role::start(&separate::gateway(&format!("127.0.0.1:{}", ports.0), &certificates.client()));
-        let mut fleet = Self { dir, certificates, ports, scheduler: None, server: None, gateway };
+        let args = separate::gateway(&format!("127.0.0.1:{}", ports.0), &certificates.client());
+        let gateway = start(&args, &environment);
+        let mut fleet =
+            Self { dir, certificates, ports, environment, scheduler: None, server: None, gateway };
         fleet.start_scheduler();
         fleet.start_server();
         fleet.gateway.says("Ready.");
@@ -59,7 +69,7 @@ impl Fleet {
             .into_iter()
             .filter(|a| !a.ends_with("-mtls-port=0"))
             .collect();
-        let role = Role::start(&args);
+        let role = start(&args, &self.environment);
         role.says("Ready.");
         self.scheduler = Some(role);
     }
@@ -69,7 +79,7 @@ impl Fleet {
         let models = self.dir.path().join("models");
         std::fs::create_dir_all(&models).unwrap();
         let models = models.display().to_string();
-        let runtime = Role::start(&["runtime", &models, "--explicit", "--port=0"]);
+        let runtime = start(&["runtime", &models, "--explicit", "--port=0"], &self.environment);
         runtime.says("serving on http://");
         let said = runtime.said();
         let port = said.split("http://127.0.0.1:").nth(1).unwrap().split(',').next().unwrap().to_owned();
@@ -85,7 +95,7 @@ impl Fleet {
             args.push(format!("--{port}-port=0"));
         }
         args.extend(self.certificates.client());
-        let agent = Role::start(&args);
+        let agent = start(&args, &self.environment);
         agent.says("Ready.");
         self.server = Some((runtime, agent));
     }
@@ -103,6 +113,11 @@ impl Fleet {
     fn inference(&self) -> String {
         self.gateway.addresses()["inference"].clone()
     }
+}
+
+fn start<S: AsRef<str>>(args: &[S], environment: &[(String, String)]) -> Role {
+    let environment: Vec<(&str, &str)> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    Role::start_with(args, &environment)
 }
 
 /// Somebody who asks about a hundred times a second, and counts.
@@ -178,4 +193,29 @@ fn scheduler_and_server_killed_together_come_back_by_themselves() {
 
 fn is_ready(fleet: &Fleet) -> bool {
     fleet.gantry(&["get", "model", "iris", "-o", "json"]).contains("ModelAvailable")
+}
+
+#[test]
+fn a_trace_goes_through_every_process() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let collector = runtime.block_on(Collector::start()).unwrap();
+    let endpoint = format!("http://{}", collector.address);
+    let fleet = Fleet::start_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
+    let trace = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c_u128.to_be_bytes();
+    let parent = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+    assert_eq!(infer(&fleet.inference(), parent).unwrap().0, 200);
+    let spans = || -> Vec<_> { collector.told().into_iter().filter(|t| t.trace == trace).collect() };
+    until("four spans are told", || spans().len() >= 4);
+    let spans = spans();
+    let find = |service: &str, kind: i32| {
+        spans.iter().find(|s| s.service == service && s.kind == kind).unwrap_or_else(|| panic!("{spans:#?}"))
+    };
+    let (request, target) = (find("gantry-gateway", 2), find("gantry-gateway", 3));
+    let (agent, server) = (find("gantry-agent", 2), find("gantry-runtime", 2));
+    assert_eq!((&target.parent, &agent.parent, &server.parent), (&request.span, &target.span, &agent.span));
+    // What the scheduler was asked is told as well.
+    let load = "seldon.mlops.scheduler.Scheduler/LoadModel";
+    until("the scheduler's call is told", || {
+        collector.told().iter().any(|t| t.service == "gantry-scheduler" && t.name == load)
+    });
 }
