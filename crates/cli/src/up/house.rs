@@ -3,8 +3,9 @@
 use super::{
     Args,
     admin::{self, Admin},
+    calls::Calls,
     example,
-    follow::{Follower, News},
+    follow::{Applied, Follower, News},
     local::{Builtin, CAPABILITIES},
     paths,
     record::Record,
@@ -52,7 +53,7 @@ struct House {
     screen: Arc<Screen>,
     runtime: Arc<Runtime>,
     scheduler: gantry_scheduler::Running,
-    client: SchedulerClient<Channel>,
+    channel: Channel,
     inference: SocketAddr,
     admin: SocketAddr,
     /// What listens with TLS, and where.
@@ -223,12 +224,11 @@ async fn open(
         top: Box::new(usage::report(statistics)),
     };
     tokio::spawn(admin::serve(admin, admin_listener, stop_rest.clone()));
-    let client = SchedulerClient::new(channel);
     Ok(House {
         screen,
         runtime,
         scheduler,
-        client,
+        channel,
         inference,
         admin: admin_at,
         secure,
@@ -272,11 +272,13 @@ impl House {
             }
             _ => Failure::new(Exit::Failed, e.message().to_owned()),
         };
-        let mut client = self.client.clone();
+        let mut client = SchedulerClient::new(self.channel.clone());
         let mut statuses = Statuses::open(&mut client).await.map_err(failed)?;
         let watched: Vec<String> = args.paths.iter().map(|p| p.display().to_string()).collect();
-        let mut follower = Follower::new(sources, client, Record::open(state_dir));
-        follower.apply(&first).await.map_err(failed)?;
+        let calls = Calls::new(self.channel.clone());
+        let mut follower = Follower::new(sources, calls, Record::open(state_dir));
+        let applied = follower.apply(&first).await.map_err(failed)?;
+        self.show_foreign(&applied);
         let mut stop = std::pin::pin!(stop.cancelled());
         let settled = self.settle(&mut statuses, &first);
         tokio::select! {
@@ -381,12 +383,20 @@ impl House {
         }
     }
 
+    /// What was not taken, because it belongs to somebody else.
+    fn show_foreign(&self, applied: &Applied) {
+        for words in &applied.foreign {
+            self.screen.complain(words);
+        }
+    }
+
     fn show_news(&self, news: &News) {
         match news {
-            News::Changed(what) => {
-                for line in what {
+            News::Applied(applied) => {
+                for line in &applied.changed {
                     self.screen.say(&format!("  {line}"));
                 }
+                self.show_foreign(applied);
             }
             News::Broken(problems) => {
                 for line in problems.lines() {
@@ -405,7 +415,7 @@ impl House {
             self.stop_gateway.cancel();
             let _ = self.gateway.await;
             self.stop_rest.cancel();
-            drop(self.client);
+            drop(self.channel);
             self.scheduler.stop().await;
             trace::close(&self.tracer).await;
         };

@@ -16,5 +16,6 @@ mod infer;
 mod lint;
 mod objects;
 mod roles;
+mod seldon;
 mod waiting;
 mod world;

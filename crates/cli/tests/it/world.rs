@@ -53,12 +53,15 @@ pub(crate) fn command(args: &[&str]) -> Command {
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "CONTROL_PLANE_SECURITY_PROTOCOL",
         "GANTRY_TLS_CA",
+        "SELDON_FORCE_CONTROL_PLANE",
         "NO_COLOR",
         "CLICOLOR_FORCE",
         "COLUMNS",
     ] {
         command.env_remove(variable);
     }
+    // Nobody's configurations and sessions but the test's own.
+    command.env("HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }
