@@ -26,9 +26,10 @@ pub struct RouteVersion {
 }
 
 impl Route {
-    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more.
+    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more. What is
+    /// silent does not count: as long as an older version is there, it helps.
     pub(super) fn takes_all(latest: &Version) -> bool {
-        let routed = latest.count(ReplicaState::is_routed);
+        let routed = latest.count(|s| s.is_routed() && s != ReplicaState::LoadedUnavailable);
         routed > 0 && routed >= latest.wanted()
     }
 

@@ -56,7 +56,7 @@ fn main() {
             "growth" => scenario::growth(&options).await,
             "matrix" => scenario::matrix(&options).await,
             other => {
-                fail(&format!("{other:?} is not a scenario: say burst, change, restart, growth or matrix"))
+                fail(&format!("{other:?} is not a scenario: say burst, change, restart, growth or matrix"));
             }
         }
     });

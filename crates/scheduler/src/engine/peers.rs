@@ -46,7 +46,8 @@ pub(super) struct Peers {
     pub(super) agents: BTreeMap<ReplicaId, Agent>,
     gateways: BTreeMap<Arc<str>, Gateway>,
     absent: BTreeMap<Arc<str>, Absent>,
-    /// Until when gateways of an earlier life may come back.
+    /// Gateways of an earlier life that are not back yet, and until when they are waited for.
+    expected: BTreeSet<Arc<str>>,
     expected_until: Option<Instant>,
     pub(super) demand: Demand,
     /// Who waits for a replica to be drained.
@@ -56,10 +57,10 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Nobody is connected yet; in a later life of the scheduler gateways may be out there with routes of the last.
-    pub(super) fn new(is_first_life: bool) -> Self {
-        let expected_until = (!is_first_life).then(|| Instant::now() + GATEWAY_PATIENCE);
-        Self { expected_until, ..Self::default() }
+    /// Nobody is connected yet; gateways of an earlier life may be out there with routes of that life.
+    pub(super) fn new(expected: BTreeSet<Arc<str>>) -> Self {
+        let expected_until = Some(Instant::now() + GATEWAY_PATIENCE);
+        Self { expected, expected_until, ..Self::default() }
     }
 
     pub(super) fn agent_joined(&mut self, id: ReplicaId, agent: Agent) {
@@ -108,7 +109,13 @@ impl Peers {
         let progress = Instant::now();
         let gateway = Gateway { connection, outbox, _line: line, applied: 0, drained: 0, told: 0, progress };
         self.absent.remove(&name);
+        self.expected.remove(&name);
         self.gateways.insert(name, gateway);
+    }
+
+    /// Whether a gateway is there, or may be out there with routes that it had.
+    pub(super) fn counts_on(&self, name: &Arc<str>) -> bool {
+        self.gateways.contains_key(name) || self.absent.contains_key(name) || self.expected.contains(name)
     }
 
     /// Whether a gateway is gone that was there.
@@ -142,7 +149,7 @@ impl Peers {
     /// up nothing but the unloading of what it may still route to.
     pub(super) fn settled(&self, sequence: u64) -> (u64, u64) {
         let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
-        if self.expected_until.is_some() {
+        if self.expects_gateways() {
             return (applied, 0);
         }
         let absent = self.absent.values().map(|a| a.drained);
@@ -151,8 +158,8 @@ impl Peers {
     }
 
     /// Whether gateways may be out there that have not come back since the scheduler started.
-    pub(super) const fn expects_gateways(&self) -> bool {
-        self.expected_until.is_some()
+    pub(super) fn expects_gateways(&self) -> bool {
+        !self.expected.is_empty()
     }
 
     /// Tells every gateway of changes, in the order of their numbers.
@@ -166,17 +173,30 @@ impl Peers {
         }
     }
 
-    /// A gateway that does not keep up must not keep models from being available, or replicas from being unloaded.
-    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) {
+    /// A gateway that does not keep up, or does not come back, must not keep models from being available, or replicas
+    /// from being unloaded. Returns the names of those that are not counted on any more.
+    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
         self.gateways.retain(|name, gateway| {
             let dead = gateway.applied < sequence && gateway.progress.elapsed() > GATEWAY_PATIENCE;
             if dead {
                 tracing::warn!(gateway = %name, "gateway does not follow the routes and is left behind");
+                gone.push(name.clone());
             }
             !dead
         });
-        self.absent.retain(|_, absent| absent.since.elapsed() <= GATEWAY_GRACE);
-        self.expected_until = self.expected_until.filter(|until| Instant::now() < *until);
+        self.absent.retain(|name, absent| {
+            let stays = absent.since.elapsed() <= GATEWAY_GRACE;
+            if !stays {
+                gone.push(name.clone());
+            }
+            stays
+        });
+        if self.expected_until.is_some_and(|until| Instant::now() >= until) {
+            self.expected_until = None;
+            gone.extend(std::mem::take(&mut self.expected));
+        }
+        gone
     }
 }
 

@@ -5,7 +5,10 @@ use super::{
     peers::{Agent, Farewell, Peers},
     turn::Turn,
 };
-use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
+use crate::{
+    clock::Clock, metrics::Metrics, outbox::Audience, record, restore::Restored, scheduler::Config,
+    view::Publisher,
+};
 use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
@@ -53,15 +56,23 @@ pub(super) struct Writer {
 struct Stale {
     models: BTreeSet<Arc<str>>,
     servers: BTreeSet<Arc<str>>,
+    gateways: BTreeSet<Arc<str>>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        self.models.is_empty() && self.servers.is_empty() && self.gateways.is_empty()
+    }
 }
 
 impl Writer {
-    pub(super) fn new(config: Config, state: State, handle: &Handle) -> Self {
+    pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
+        let Restored { state, gateways } = restored;
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
             epoch: config.store.epoch(),
-            peers: Peers::new(config.store.epoch() == 1),
+            peers: Peers::new(gateways),
             store: config.store,
             models: handle.models.clone(),
             servers: handle.servers.clone(),
@@ -93,7 +104,7 @@ impl Writer {
     }
 
     pub(super) fn drop_dead_gateways(&mut self) {
-        self.peers.drop_dead_gateways(self.state.sequence());
+        self.stale.gateways.extend(self.peers.drop_dead_gateways(self.state.sequence()));
         if !self.peers.expects_gateways() && !self.held_back.is_empty() {
             let orders = std::mem::take(&mut self.held_back);
             self.give(&orders);
@@ -118,14 +129,27 @@ impl Writer {
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
         let stored = self.persist();
-        if let Err(error) = stored
-            && has_lasting
-        {
-            self.take_back(&mut turn, &error);
-        } else if has_lasting {
-            self.state.keep();
-            let metrics = &self.metrics;
-            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
+        let answer = match stored {
+            Err(error) if has_lasting => Err(self.take_back(&mut turn, &error)),
+            _ => {
+                self.state.keep();
+                Ok(())
+            }
+        };
+        // Whoever is answered and asks at once sees what was changed: published first.
+        self.publisher.publish(&self.state, &turn.effects);
+        let metrics = &self.metrics;
+        let refused = answer.is_err();
+        turn.answer(&answer, |at| {
+            if refused {
+                metrics.refused("not_stored");
+            } else {
+                metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
+            }
+        });
+        for reply in turn.joined {
+            // Also when its name could not be stored: a full disk is no reason to route nothing.
+            let _ = reply.send(Ok(()));
         }
         self.tell(turn.effects);
         for question in questions {
@@ -176,8 +200,12 @@ impl Writer {
                     let _ = reply.send(Ok(true));
                 }
             }
-            Message::GatewayJoined { name, connection, outbox, line } => {
+            Message::GatewayJoined { name, connection, outbox, line, reply } => {
                 tracing::info!(gateway = %name, "gateway joined");
+                if !self.peers.counts_on(&name) {
+                    self.stale.gateways.insert(name.clone());
+                }
+                turn.joined.push(reply);
                 self.peers.gateway_joined(name, connection, outbox, line);
             }
             Message::GatewayLeft { name, connection } => {
@@ -234,7 +262,7 @@ impl Writer {
     }
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
         self.state.undo();
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
@@ -246,17 +274,12 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored {
-            reason: error.to_string(),
-            full: matches!(error, StoreError::Full { .. }),
-        };
-        let metrics = &self.metrics;
-        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
     fn persist(&mut self) -> Result<(), StoreError> {
-        if self.stale.models.is_empty() && self.stale.servers.is_empty() {
+        if self.stale.is_empty() {
             return Ok(());
         }
         let state = &self.state;
@@ -270,7 +293,12 @@ impl Writer {
             key: name.to_string(),
             value: state.server_record(name).map(|r| record::of_server(&r)),
         });
-        let changes: Vec<Change> = models.chain(servers).collect();
+        let gateways = self.stale.gateways.iter().map(|name| Change {
+            table: Table::Gateways,
+            key: name.to_string(),
+            value: self.peers.counts_on(name).then(Vec::new),
+        });
+        let changes: Vec<Change> = models.chain(servers).chain(gateways).collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
@@ -291,9 +319,8 @@ impl Writer {
         }
     }
 
-    /// Publishes what changed, then lets everybody know whom it concerns.
+    /// Lets everybody know whom it concerns.
     fn tell(&mut self, effects: Effects) {
-        self.publisher.publish(&self.state, &effects);
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }

@@ -1,7 +1,7 @@
 //! What needs time that a test lets pass: patience, liveness, sleep and scale.
 
 use crate::{
-    support::{joining, model, status_of, within},
+    support::{joining, model, status_of, unload, within},
     world::World,
 };
 use gantry_proto::{
@@ -107,9 +107,12 @@ async fn a_subscriber_that_takes_nothing_for_30_s_is_dropped() {
 }
 
 /// A replica that does at once what it is told.
-async fn instant_agent(world: &World) -> tokio::sync::mpsc::UnboundedReceiver<ModelOperationMessage> {
+async fn instant_agent(
+    world: &World,
+    loaded: &[(&str, u32)],
+) -> tokio::sync::mpsc::UnboundedReceiver<ModelOperationMessage> {
     let mut client = world.agent().await;
-    let mut orders = client.subscribe(joining(0, &[])).await.unwrap().into_inner();
+    let mut orders = client.subscribe(joining(0, loaded)).await.unwrap().into_inner();
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok(Some(order)) = orders.message().await {
@@ -142,7 +145,7 @@ async fn a_gateway_that_does_not_follow_is_left_behind_and_told_so() {
     let mut deaf = world.gateway().await;
     let request = WatchRoutesRequest { subscriber: "deaf".into() };
     let mut events = deaf.watch_routes(request).await.unwrap().into_inner();
-    let _orders = instant_agent(&world).await;
+    let _orders = instant_agent(&world, &[]).await;
     world.client().await.load_model(model("iris", "/a")).await.unwrap();
     pass(Duration::from_secs(10)).await;
     assert_eq!(state(&world, "iris").await, ModelState::ModelProgressing);
@@ -171,9 +174,36 @@ async fn follow(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Recei
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_given_up() {
+    for comes_back in [true, false] {
+        let disk = {
+            let world = World::new();
+            let mut route = follow(world.gateway().await).await;
+            let _orders = instant_agent(&world, &[]).await;
+            world.client().await.load_model(model("iris", "/a")).await.unwrap();
+            within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+            world.disk.clone()
+        };
+        disk.kill();
+        let world = World::again(&disk);
+        world.client().await.unload_model(unload("iris")).await.unwrap();
+        let mut orders = instant_agent(&world, &[("iris", 1)]).await;
+        pass(Duration::from_secs(5)).await;
+        assert!(orders.try_recv().is_err(), "a gateway may still route there");
+        if comes_back {
+            let _route = follow(world.gateway().await).await;
+            pass(Duration::from_secs(5)).await;
+        } else {
+            pass(Duration::from_secs(40)).await;
+        }
+        assert_eq!(orders.try_recv().unwrap().operation, 2, "comes back: {comes_back}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
     let world = World::new();
-    let mut orders = instant_agent(&world).await;
+    let mut orders = instant_agent(&world, &[]).await;
     let mut gateway = world.gateway().await;
     let mut route = follow(gateway.clone()).await;
     world.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
@@ -204,7 +234,7 @@ async fn whoever_owns_a_server_is_asked_to_scale_it() {
         ..Default::default()
     };
     client.server_notify(ServerNotifyRequest { servers: vec![server], is_first_sync: true }).await.unwrap();
-    let _orders = instant_agent(&world).await;
+    let _orders = instant_agent(&world, &[]).await;
     client.load_model(scaled("iris", 2, 0, 0)).await.unwrap();
     let asked = |stream: Streaming<_>| async move {
         let mut stream = stream;

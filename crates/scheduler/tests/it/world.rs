@@ -80,6 +80,13 @@ impl World {
         Self::on(&disk, disk.open().unwrap())
     }
 
+    /// The next life over the same disk.
+    pub(crate) fn again(disk: &Disk) -> Self {
+        let (world, engine) = Self::on(disk, disk.open().unwrap());
+        tokio::spawn(engine.run());
+        world
+    }
+
     fn on(disk: &Disk, store: Store) -> (Self, Engine) {
         let config = Config { clock: Arc::new(Hands(Instant::now())), ..Config::new(store) };
         let (scheduler, engine) = build(config).unwrap();

@@ -395,3 +395,54 @@ fn what_the_runtime_takes_counts_from_then_on() {
         "2 replicas are wanted, server s can take 1: needs 40 B, most free is 35 B on s-1"
     );
 }
+
+#[test]
+fn what_agents_say_of_sharing_counts() {
+    let mut world = World::new();
+    let unsaid = |replicas| Command::ExpectServer {
+        name: "s".into(),
+        expected: Expectation { replicas, min: 0, max: 0, generation: None },
+        shared: false,
+        namespace: None,
+        by: Manager::Cli,
+    };
+    world.apply(unsaid(1)).unwrap();
+    world.join(&id("s", 0), 100);
+    world.apply(unsaid(2)).unwrap();
+    world.load(definition("m", 1, 1)).unwrap();
+    world.quiesce();
+    assert_eq!(world.summary("m").state, ModelState::Available);
+}
+
+#[test]
+fn what_could_not_be_loaded_leaves_its_room_to_others() {
+    let mut world = World::new();
+    world.join(&id("s", 0), 15);
+    world.load(definition("a", 1, 1)).unwrap();
+    world.load(definition("b", 1, 1)).unwrap();
+    assert_eq!(world.summary("b").code, Some(Reason::NoMemory));
+    world.work(&id("s", 0), Luck::Bad);
+    assert_eq!(states(&world, "b"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    world.quiesce();
+    world.wait(2_000);
+    assert_eq!(world.summary("a").code, Some(Reason::NoMemory), "now it has to wait");
+}
+
+#[test]
+fn an_older_version_helps_until_it_is_superseded_and_never_after() {
+    let mut world = served();
+    world.join(&id("s", 1), 300);
+    world.load(definition("m", 2, 1)).unwrap();
+    world.work(&id("s", 1), Luck::Good);
+    assert_eq!(world.routed("m"), [2]);
+    world.silence(&id("s", 1));
+    assert_eq!(world.routed("m"), [1, 2], "the new one fell silent before it took over");
+    world.announce(&id("s", 1));
+    assert_eq!(world.routed("m"), [2]);
+    world.follow_routes();
+    world.silence(&id("s", 1));
+    world.wait(11_000);
+    world.quiesce();
+    assert_eq!(world.routed("m"), [2], "it had taken over");
+    assert_eq!(world.routed_to("m"), ["s-0"]);
+}

@@ -98,9 +98,16 @@ fn take(world: &mut World, step: Step, book: &mut Asked) {
                 unload(&format!("m{}", (model + 1) % 4)),
                 expect("s0", 0, 0, 0),
                 Command::AdoptModel { name: format!("m{model}").into(), by: Manager::Other("me".into()) },
+                // Facts that were told in between are taken back too, and told again.
+                demand(&format!("m{model}"), 99, true),
+                Command::ReplicaSilent { id: id("s0", 1) },
+                Command::ReplicaLost { id: id("s1", 1) },
+                Command::DrainReplica { id: id("s1", 0) },
+                Command::RoutesSettled { applied: u64::MAX - 1, drained: u64::MAX - 1 },
+                Command::Tick,
             ];
-            for ask in asks {
-                let _ = world.state.apply(ask, world.now);
+            for (ask, time) in asks.into_iter().zip(1..) {
+                let _ = world.state.apply(ask, world.now + time * 4_000);
             }
             world.state.undo();
             assert_eq!(before.models(), world.state.models());

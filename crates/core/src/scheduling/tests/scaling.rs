@@ -188,3 +188,17 @@ fn packing_frees_the_last_replica() {
     world.wait(130_000);
     assert!(!world.state.servers()["s"].replicas[&1].draining, "nobody took it away: it is of use again");
 }
+
+#[test]
+fn more_than_was_asked_is_taken_as_far_as_it_can_be_had() {
+    let mut world = World::new();
+    world.join(&id("s", 0), 100);
+    world.join(&id("s", 1), 100);
+    world.load(scaled(1, 0, 4)).unwrap();
+    world.quiesce();
+    world.apply(demand("m", 100, false)).unwrap();
+    assert_eq!(world.summary("m").state, ModelState::Available, "as many serve as were asked for");
+    world.quiesce();
+    assert_eq!((wanted(&world), world.summary("m").available), (4, 2));
+    assert_eq!(world.summary("m").code, Some(Reason::TooFewReplicas));
+}
