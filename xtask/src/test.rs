@@ -4,7 +4,7 @@ use crate::{Failure, count::Count, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -89,10 +89,11 @@ fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
         return Ok((skipped, true));
     };
     let programs = python::environment(&python, &tests.join("requirements.txt"))?;
+    let servers = servers(&python, &tests.join("servers"))?;
     let gantry = build()?;
     let report = std::env::temp_dir().join(format!("gantry-clients-{}.xml", std::process::id()));
     let mut command = Command::new(programs.join("python"));
-    command.current_dir(&tests).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.current_dir(&tests).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1").envs(servers);
     command.args(["-m", "pytest", "-p", "no:cacheprovider", "--junitxml"]).arg(&report);
     if !filter.is_empty() {
         command.args(["-k", &filter.join(" or ")]);
@@ -106,6 +107,22 @@ fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
     let _ = std::fs::remove_file(&report);
     let count = Count::of_junit(&text).ok_or("pytest left no report of what it did")?;
     Ok((count, status.success()))
+}
+
+/// The inference servers that agents are tested beside. Each has an environment of its own, because what they need does
+/// not go together; the tests find its programs by a variable.
+fn servers(python: &python::Python, lists: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(lists).map_err(|e| format!("{}: {e}", lists.display()))? {
+        let list = entry?.path();
+        let Some(name) = list.file_stem().map(|n| n.to_string_lossy().to_uppercase()) else { continue };
+        // There are no other wheels of it; its tests skip themselves.
+        if name == "TRITON" && !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            continue;
+        }
+        found.push((format!("GANTRY_{name}_PROGRAMS"), python::environment(python, &list)?));
+    }
+    Ok(found)
 }
 
 /// Builds `gantry` in the profile of the tests. The whole workspace and its tests are named, so that dependencies have

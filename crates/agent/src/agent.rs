@@ -10,9 +10,9 @@ use crate::{
 use gantry_artifacts::Fetcher;
 use gantry_proto::{
     agent::{
-        AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelOperationMessage, ModelVersion,
-        ReplicaConfig, agent_service_client::AgentServiceClient, model_event_message::Event,
-        model_operation_message::Operation,
+        AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelOperationMessage,
+        ModelScalingTriggerMessage, ModelVersion, ReplicaConfig, agent_service_client::AgentServiceClient,
+        model_event_message::Event, model_operation_message::Operation,
     },
     scheduler,
 };
@@ -23,6 +23,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The wait before the first attempt to connect again; it doubles up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How long it may take to tell the scheduler what models have to do.
+const TELL_TIME: Duration = Duration::from_secs(10);
 
 /// Which replica this agent looks after, and what it offers.
 #[derive(Clone, Debug)]
@@ -316,6 +318,16 @@ impl Agent {
             runtime_info,
         };
         self.link.report(&report).await;
+    }
+
+    /// Tells the scheduler which models have too much or too little to do.
+    pub(crate) async fn tell_load(&self, triggers: Vec<ModelScalingTriggerMessage>) {
+        let Some(mut client) = self.link.client().await else { return };
+        let mut request = tonic::Request::new(futures::stream::iter(triggers));
+        request.set_timeout(TELL_TIME);
+        if let Err(status) = client.model_scaling_trigger(request).await {
+            tracing::debug!(error = status.message(), "the scheduler does not take what models have to do");
+        }
     }
 
     /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.

@@ -96,6 +96,8 @@ pub(crate) enum Command {
     Scheduler(roles::scheduler::Args),
     /// Route alone: the data plane as a process of its own, in front of servers elsewhere
     Gateway(roles::gateway::Args),
+    /// Look after an inference server (MLServer, Triton, …) as a process of its own
+    Agent(Box<roles::agent::Args>),
     Apply(verbs::apply::Args),
     Delete(verbs::delete::Args),
     Get(verbs::get::Args),

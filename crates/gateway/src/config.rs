@@ -34,6 +34,8 @@ pub struct Config {
     pub max_in_flight_per_replica: usize,
     /// How long [`serve`](crate::Gateway::serve) waits for requests to end once it is told to stop.
     pub drain_timeout: Duration,
+    /// Makes spans of requests; off unless somebody takes them.
+    pub tracer: gantry_trace::Tracer,
 }
 
 impl Default for Config {
@@ -51,6 +53,7 @@ impl Default for Config {
             max_in_flight: 4096,
             max_in_flight_per_replica: 1024,
             drain_timeout: Duration::from_secs(30),
+            tracer: gantry_trace::Tracer::off(),
         }
     }
 }

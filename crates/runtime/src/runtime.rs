@@ -23,6 +23,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where models are that can be loaded by name over the protocol; `None` switches that off.
     pub repository: Option<PathBuf>,
+    /// Makes spans of requests; off unless somebody takes them.
+    pub tracer: gantry_trace::Tracer,
 }
 
 impl Default for Config {
@@ -32,6 +34,7 @@ impl Default for Config {
             queue: 1024,
             limits: Limits::default(),
             repository: None,
+            tracer: gantry_trace::Tracer::off(),
         }
     }
 }

@@ -27,15 +27,34 @@ impl InferenceServer for Runtime {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let path = parts.uri.path();
-            if let Some(method) = path.strip_prefix(GRPC_PREFIX) {
-                self.grpc(method, &parts.headers, body).await.unwrap_or_else(|e| server::grpc_error(&e))
+            let mut span = span(&self.config.tracer, path, &parts.headers);
+            let answer = if let Some(method) = path.strip_prefix(GRPC_PREFIX) {
+                let answer = self.grpc(method, &parts.headers, body).await;
+                answer.inspect_err(|e| span.fail(&e.message)).unwrap_or_else(|e| server::grpc_error(&e))
             } else {
-                self.rest(&parts.method, path, &parts.headers, body)
-                    .await
-                    .unwrap_or_else(|e| server::rest_error(&e))
-            }
+                let answer = self.rest(&parts.method, path, &parts.headers, body).await;
+                answer.inspect_err(|e| span.fail(&e.message)).unwrap_or_else(|e| server::rest_error(&e))
+            };
+            drop(span);
+            answer
         })
     }
+}
+
+/// The part of a request's trace that is spent here. Whoever asks whether a server lives begins no trace.
+fn span(tracer: &gantry_trace::Tracer, path: &str, headers: &HeaderMap) -> gantry_trace::Span {
+    let method = path.strip_prefix(GRPC_PREFIX);
+    if method.is_some_and(|m| m.starts_with("Server")) || path.starts_with("/v2/health/") {
+        return gantry_trace::Span::default();
+    }
+    let what = || method.or_else(|| path.rsplit('/').next()).unwrap_or(path).to_owned();
+    let mut span = tracer.server(headers, what);
+    if span.is_recording()
+        && let Some(model) = headers.get(INTERNAL_MODEL).and_then(|m| m.to_str().ok())
+    {
+        span.set("gantry.model", model);
+    }
+    span
 }
 
 impl From<InferenceError> for Error {

@@ -4,7 +4,7 @@ use crate::connect::deepest;
 use futures::future::BoxFuture;
 use gantry_proto::inference::{
     ModelReadyRequest, RepositoryIndexRequest, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
-    ServerReadyRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
+    ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
 };
 use std::{collections::BTreeSet, time::Duration};
 use tonic::{
@@ -99,8 +99,9 @@ fn is_unknown(status: &Status) -> bool {
 impl Repository for Oip {
     fn ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(async {
-            let asked = self.client.clone().server_ready(within(ServerReadyRequest {}, SHORT)).await;
-            asked.is_ok_and(|answer| answer.get_ref().ready)
+            // Live, not ready: to some servers one model that is not there yet makes all of them not ready.
+            let asked = self.client.clone().server_live(within(ServerLiveRequest {}, SHORT)).await;
+            asked.is_ok_and(|answer| answer.get_ref().live)
         })
     }
 

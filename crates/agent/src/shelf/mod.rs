@@ -18,7 +18,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bring::Refused;
+pub(crate) use bring::{Hold, Refused};
 pub(crate) use memory::Place;
 pub(crate) use records::Records;
 

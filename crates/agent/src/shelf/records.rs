@@ -149,6 +149,7 @@ mod tests {
         ModelOperationMessage { model_version: Some(ModelVersion { model, version }), ..Default::default() }
     }
 
+    #[allow(clippy::unnecessary_wraps, reason = "it stands for what can fail")]
     fn files(place: &Path, text: &str) -> Result<Arranged, String> {
         fs::create_dir_all(place).unwrap();
         fs::write(place.join("model"), text).unwrap();

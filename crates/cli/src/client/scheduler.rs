@@ -43,6 +43,8 @@ pub(crate) fn managed<T>(message: T, manager: &str) -> Request<T> {
 pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
+    /// Whether TLS is spoken without a certificate of ours.
+    anonymous: bool,
     client: SchedulerClient<Channel>,
 }
 
@@ -77,6 +79,7 @@ impl Scheduler {
         Ok(Self {
             address,
             deadline,
+            anonymous: tls.is_some_and(|t| !t.has_identity()),
             client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
         })
     }
@@ -212,7 +215,16 @@ impl Scheduler {
     }
 
     fn failure(&self, status: &Status) -> Failure {
-        failure(&self.address, self.deadline, status)
+        let mut failure = failure(&self.address, self.deadline, status);
+        // A server that wants one closes the connection, and what it says of it does not always arrive.
+        if self.anonymous
+            && failure.exit == Exit::Unavailable
+            && !failure.message.contains("--tls-client-cert")
+        {
+            failure.message +=
+                "; it may want a client certificate: name one with --tls-client-cert and --tls-client-key";
+        }
+        failure
     }
 }
 
@@ -234,6 +246,12 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
                 (None, "") => "the connection ended".to_owned(),
                 (None, message) => message.to_owned(),
             }
+        )),
+        // Not a word of the scheduler's own: what came back is not HTTP/2.
+        Code::Internal if status.source().is_some() => Failure::unavailable(format!(
+            "what answers at {address} does not speak gRPC without TLS ({}): if it is the scheduler's TLS port, name \
+             the CA with --tls-ca",
+            explain(status)
         )),
         code => {
             Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// With which certificates the scheduler is reached.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[allow(clippy::struct_field_names, reason = "the names are those of the flags")]
 pub(crate) struct TlsArgs {
     /// Speak TLS with the scheduler; its certificate must be signed by a CA in this file
     #[arg(long, global = true, value_name = "FILE", env = "GANTRY_TLS_CA", hide_env_values = true)]

@@ -1,23 +1,21 @@
 //! `gantry gateway`: the data plane as a process of its own.
 
-use super::{listen, log, scheduler::say, signal};
+use super::{listen, log, reach::Reach, scheduler::say, signal, trace};
 use crate::{
     args::Global,
-    client::{self, Address},
+    client,
     failure::Failure,
     up::admin::{self, Admin},
 };
 use futures::future::BoxFuture;
 use gantry_gateway::{Gateway, Routes, control};
-use gantry_tls::{Client, Connector, explain};
 use prometheus_client::registry::Registry;
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
 
 /// How long requests under way have to end when the gateway stops, and then a little.
 const GOODBYE: Duration = Duration::from_secs(35);
@@ -60,6 +58,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
+
+    #[command(flatten)]
+    /// Who is told how long things took.
+    pub(crate) trace: trace::TraceArgs,
 }
 
 /// Runs until Ctrl-C or SIGTERM.
@@ -80,12 +82,14 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
 async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Failure> {
     let stop = signal::stopping();
     let (address, tls) = client::lasting_scheduler(global)?;
-    let scheduler = Upstream::new(&address, tls)?;
+    let scheduler = Reach::new(&address, tls)?;
+    let tracer = args.trace.start("gantry-gateway")?;
     let gateway = Gateway::bind(gantry_gateway::Config {
         listen: SocketAddr::new(args.host, args.inference_port),
         max_body: args.max_body,
         max_in_flight: args.max_in_flight,
         request_timeout: Duration::from_secs(args.request_timeout),
+        tracer: tracer.clone(),
         ..gantry_gateway::Config::default()
     })
     .map_err(|e| Failure::failed(e.to_string()))?;
@@ -94,14 +98,14 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
 
     let mut registry = Registry::default();
     gateway.register_metrics(&mut registry);
-    // Connects when it is used, and again after a break.
-    let channel = scheduler.endpoint.connect_with_connector_lazy(scheduler.connector.clone());
+    tracer.register_metrics(&mut registry);
+    let channel = scheduler.lazily();
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
     let (inference, name) = (gateway.local_addr(), name(args));
     let stop_rest = CancellationToken::new();
-    let trouble = scheduler.trouble.clone();
-    let how = if scheduler.connector.is_tls() { "gRPC with TLS" } else { "gRPC" };
+    let reach = scheduler.clone();
+    let how = if scheduler.is_tls() { "gRPC with TLS" } else { "gRPC" };
     tokio::spawn(control::report_demand(channel, name.clone(), routes.clone(), stop_rest.clone()));
     tokio::spawn(follow(scheduler, name.clone(), routes.clone(), stop_rest.clone()));
 
@@ -119,7 +123,7 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
         registry,
         lines,
         stuck: Box::new(|| None),
-        not_ready: Box::new(move || not_ready(&synced, &closing, &scheduler_at, &trouble)),
+        not_ready: Box::new(move || not_ready(&synced, &closing, &scheduler_at, &reach)),
         top: Box::new(|| serde_json::json!({})),
     };
     tokio::spawn(admin::serve(admin_page, admin, stop_rest.clone()));
@@ -135,6 +139,7 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
         () = signal::asked_to_stop() => {}
     }
     stop_rest.cancel();
+    trace::close(&tracer).await;
     Ok(())
 }
 
@@ -156,57 +161,23 @@ async fn tell_when_ready(routes: Routes, scheduler: String, stop: CancellationTo
     say(&format!("Ready. {} models are routed. Ctrl-C stops.", routes.models().len()));
 }
 
-fn not_ready(
-    routes: &Routes,
-    closing: &CancellationToken,
-    scheduler: &str,
-    trouble: &Trouble,
-) -> Vec<String> {
+fn not_ready(routes: &Routes, closing: &CancellationToken, scheduler: &str, reach: &Reach) -> Vec<String> {
     if closing.is_cancelled() {
         return vec!["the gateway is stopping".into()];
     }
     if routes.is_synced() {
         return Vec::new();
     }
-    let why = trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    let why = reach.trouble().map_or_else(String::new, |why| format!(": {why}"));
     vec![format!("the scheduler at {scheduler} has not told its routes yet{why}")]
 }
 
-/// Why the last attempt to connect failed, if it did.
-type Trouble = Arc<Mutex<Option<String>>>;
-
-/// How the scheduler is reached.
-struct Upstream {
-    endpoint: Endpoint,
-    connector: Connector,
-    trouble: Trouble,
-}
-
-impl Upstream {
-    fn new(address: &Address, tls: Option<Client>) -> Result<Self, Failure> {
-        let endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
-            .map_err(|e| Failure::usage(format!("--scheduler {address}: {e}")))?
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(10))
-            .keep_alive_while_idle(true);
-        Ok(Self { endpoint, connector: Connector::new(tls), trouble: Trouble::default() })
-    }
-
-    fn connect(&self) -> BoxFuture<'static, Result<Channel, Box<dyn std::error::Error + Send + Sync>>> {
-        let (endpoint, connector, trouble) =
-            (self.endpoint.clone(), self.connector.clone(), self.trouble.clone());
-        Box::pin(async move {
-            let connected = endpoint.connect_with_connector(connector).await;
-            let connected = connected.map_err(|e| explain(&e));
-            *trouble.lock().unwrap_or_else(PoisonError::into_inner) = connected.as_ref().err().cloned();
-            connected.map_err(Into::into)
-        })
-    }
-}
-
-async fn follow(scheduler: Upstream, name: String, routes: Routes, stop: CancellationToken) {
-    control::follow_over(move || scheduler.connect(), name, routes, stop).await;
+async fn follow(scheduler: Reach, name: String, routes: Routes, stop: CancellationToken) {
+    let connect = move || -> BoxFuture<'static, _> {
+        let connecting = scheduler.connect();
+        Box::pin(async { connecting.await.map_err(Into::into) })
+    };
+    control::follow_over(connect, name, routes, stop).await;
 }
 
 /// Two gateways with one name would take each other's acknowledgements.

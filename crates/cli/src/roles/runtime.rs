@@ -1,6 +1,6 @@
 //! `gantry runtime`: the built-in inference server alone.
 
-use super::log;
+use super::{log, trace};
 use crate::failure::{Exit, Failure};
 use gantry_runtime::{Config, Runtime};
 use std::{
@@ -36,6 +36,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
+
+    #[command(flatten)]
+    /// Who is told how long things took.
+    pub(crate) trace: trace::TraceArgs,
 }
 
 /// Runs until Ctrl-C.
@@ -45,13 +49,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     log::start(&args.log, None, Some(tracing::Level::INFO)).map_err(Failure::usage)?;
     let config = Config { repository: Some(args.repository.clone()), ..Config::default() };
-    let config = Config { threads: args.threads.unwrap_or(config.threads), ..config };
     let failed = |e: std::io::Error| Failure::new(Exit::Failed, format!("no threads can be started: {e}"));
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    let tracer = {
+        let _inside = threads.enter();
+        args.trace.start("gantry-runtime")?
+    };
+    let config = Config { threads: args.threads.unwrap_or(config.threads), tracer: tracer.clone(), ..config };
     let runtime = Arc::new(Runtime::new(config).map_err(failed)?);
     if !args.explicit {
         load_all(&runtime, &args.repository)?;
     }
-    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
     threads.block_on(async {
         let stop = CancellationToken::new();
         let on_signal = stop.clone();
@@ -60,9 +68,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             on_signal.cancel();
         });
         let address = SocketAddr::new(args.host, args.port);
-        gantry_runtime::serve(runtime, address, stop, |at| eprintln!("serving on http://{at}, REST and gRPC"))
-            .await
-            .map_err(|e| Failure::unavailable(e.to_string()))
+        let tell = |at| eprintln!("serving on http://{at}, REST and gRPC");
+        let served = gantry_runtime::serve(runtime, address, stop, tell).await;
+        trace::close(&tracer).await;
+        served.map_err(|e| Failure::unavailable(e.to_string()))
     })
 }
 

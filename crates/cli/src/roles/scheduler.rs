@@ -1,6 +1,6 @@
 //! `gantry scheduler`: the control plane as a process of its own.
 
-use super::{listen, log, signal};
+use super::{listen, log, signal, trace};
 use crate::{
     failure::{Exit, Failure},
     up::{
@@ -10,6 +10,7 @@ use crate::{
 };
 use gantry_scheduler::{Progress, Scheduler, Thread};
 use gantry_store::Store;
+use gantry_trace::Tracer;
 use prometheus_client::registry::Registry;
 use std::{io::Write as _, net::IpAddr, path::PathBuf, time::Duration};
 use tokio::task::JoinSet;
@@ -52,6 +53,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// Who may reach it.
     pub(crate) listen: listen::ListenArgs,
+
+    #[command(flatten)]
+    /// Who is told how long things took.
+    pub(crate) trace: trace::TraceArgs,
 }
 
 /// Runs until Ctrl-C or SIGTERM.
@@ -72,6 +77,7 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
     // From the first moment on, Ctrl-C means: end in good order.
     let stop = signal::stopping();
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
+    let tracer = args.trace.start("gantry-scheduler")?;
     let tls = args.listen.tls()?;
     let plain = args.listen.plaintext(args.host, tls.is_some())?;
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
@@ -101,14 +107,17 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
     }
     say(&format!("  health    http://{:<24} /live, /ready, /startup, /metrics", health_at.to_string()));
     say("");
-    let mut house =
-        House { scheduler, engine, tasks: JoinSet::new(), stop_serving: CancellationToken::new() };
+    let mut registry = Registry::default();
+    scheduler.register_metrics(&mut registry);
+    tracer.register_metrics(&mut registry);
+    let stop_serving = CancellationToken::new();
+    let mut house = House { scheduler, engine, tracer: tracer.clone(), tasks: JoinSet::new(), stop_serving };
     for door in doors {
         house.serve(door)?;
     }
     let writer = house.scheduler.clone();
     let admin = Admin {
-        registry: Registry::default(),
+        registry,
         lines,
         stuck: Box::new(move || stuck(writer.progress())),
         not_ready: Box::new(Vec::new),
@@ -122,6 +131,7 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
     tracing::info!("stopping: calls under way are finished first");
     let goodbye = async {
         house.close().await;
+        trace::close(&tracer).await;
         stop_admin.cancel();
     };
     tokio::select! {
@@ -198,6 +208,7 @@ impl Door {
 struct House {
     scheduler: Scheduler,
     engine: Thread,
+    tracer: Tracer,
     tasks: JoinSet<()>,
     stop_serving: CancellationToken,
 }
@@ -208,7 +219,7 @@ impl House {
             Who::Clients => ("clients", self.scheduler.client_routes()),
             Who::Agents => ("agents", self.scheduler.agent_routes()),
         };
-        let routes = routes.map_err(|e| Failure::failed(e.to_string()))?;
+        let routes = trace::traced(routes.map_err(|e| Failure::failed(e.to_string()))?, &self.tracer);
         let incoming = gantry_tls::incoming(door.listener, door.tls);
         self.tasks.spawn(gantry_scheduler::serve(who, routes, incoming, self.stop_serving.clone()));
         Ok(())

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
-    roles::{listen::bind, log, scheduler::stuck, signal},
+    roles::{listen::bind, log, scheduler::stuck, signal, trace},
 };
 use gantry_agent::{Agent, Secrets};
 use gantry_artifacts::Fetcher;
@@ -58,6 +58,7 @@ struct House {
     admin: SocketAddr,
     /// What listens with TLS, and where.
     secure: Vec<(&'static str, SocketAddr)>,
+    tracer: gantry_trace::Tracer,
     ready: Arc<AtomicBool>,
     gateway: JoinHandle<()>,
     stop_gateway: CancellationToken,
@@ -96,6 +97,7 @@ async fn open(
 ) -> Result<House, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
     // Inference is for others; the control plane is for this machine, unless a flag says otherwise.
+    let tracer = args.trace.start("gantry-gateway")?;
     let tls = args.listen.tls()?;
     let own = args.listen.plaintext_of_up(args.host);
     let at = |port: u16| SocketAddr::new(own, port);
@@ -105,6 +107,7 @@ async fn open(
         max_body: args.max_body,
         max_in_flight: args.max_in_flight,
         request_timeout: Duration::from_secs(args.request_timeout),
+        tracer: tracer.clone(),
         ..gantry_gateway::Config::default()
     })
     .map_err(|e| failed(&e))?;
@@ -136,11 +139,14 @@ async fn open(
 
     let limits = gantry_oip::Limits { body: args.max_body, ..gantry_oip::Limits::default() };
     let mut runtime_config = gantry_runtime::Config { limits, ..gantry_runtime::Config::default() };
+    runtime_config.tracer = tracer.of_part("gantry-runtime");
     runtime_config.threads = args.threads.unwrap_or(runtime_config.threads);
     let runtime = Arc::new(Runtime::new(runtime_config).map_err(|e| failed(&e))?);
 
     let mut registry = Registry::default();
     gateway.register_metrics(&mut registry);
+    scheduler.scheduler().register_metrics(&mut registry);
+    tracer.register_metrics(&mut registry);
     gateway.register_local(BUILTIN, 0, runtime.clone());
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
@@ -227,6 +233,7 @@ async fn open(
         inference,
         admin: admin_at,
         secure,
+        tracer,
         ready,
         gateway,
         stop_gateway,
@@ -411,6 +418,7 @@ impl House {
             self.stop_rest.cancel();
             drop(self.channel);
             self.scheduler.stop().await;
+            trace::close(&self.tracer).await;
         };
         tokio::select! {
             _ = tokio::time::timeout(GOODBYE, goodbye) => {}

@@ -24,7 +24,7 @@ mod usage;
 
 use crate::{
     failure::Failure,
-    roles::{listen, log},
+    roles::{listen, log, trace},
 };
 use gantry_artifacts::NetRule;
 use std::{net::IpAddr, path::PathBuf};
@@ -104,6 +104,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// Who may reach the control plane.
     pub(crate) listen: listen::ListenArgs,
+
+    #[command(flatten)]
+    /// Who is told how long things took.
+    pub(crate) trace: trace::TraceArgs,
 }
 
 /// Runs until Ctrl-C.

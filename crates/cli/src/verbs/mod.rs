@@ -31,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Runtime(args) => roles::runtime::run(&args),
         Command::Scheduler(args) => roles::scheduler::run(&args),
         Command::Gateway(args) => roles::gateway::run(global, &args),
+        Command::Agent(args) => roles::agent::run(global, &args),
         Command::Apply(args) => apply::run(global, &args),
         Command::Delete(args) => delete::run(global, &args),
         Command::Get(args) => block_on(get::run(global, &args)),

@@ -1,6 +1,6 @@
 //! The end of a request: counted once, however it ends.
 
-use super::Shared;
+use super::{Shared, traced};
 use crate::{decide::breaker::Outcome, metrics::Protocol, routes::Entered};
 use http::{HeaderMap, StatusCode};
 use std::{sync::Arc, time::Instant};
@@ -14,6 +14,7 @@ pub(crate) struct Finish {
     started: Instant,
     code: u16,
     outcome: Outcome,
+    span: gantry_trace::Span,
 }
 
 impl Finish {
@@ -34,7 +35,14 @@ impl Finish {
             started,
             code,
             outcome: Outcome::Abandoned,
+            span: gantry_trace::Span::default(),
         }
+    }
+
+    /// Begins the part of the trace that is spent at the target, and has the target go on from there.
+    pub(super) fn trace(&mut self, parent: Option<gantry_trace::Context>, headers: &mut HeaderMap) {
+        self.span = traced::target(&self.shared.config.tracer, parent, &self.entered);
+        self.span.inject(headers);
     }
 
     /// The replica answered with these headers.
@@ -78,6 +86,7 @@ impl Finish {
 impl Drop for Finish {
     fn drop(&mut self) {
         self.entered.report(self.outcome);
+        traced::left(&mut self.span, self.protocol, self.code);
         if self.infer {
             let took = self.started.elapsed();
             self.entered.used(took);

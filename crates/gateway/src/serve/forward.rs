@@ -29,6 +29,8 @@ pub(super) struct Call {
     pub(super) infer: bool,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
+    /// The request's place in its trace, if traces are told.
+    pub(super) trace: Option<gantry_trace::Context>,
 }
 
 /// The path to ask for, made once the version is known.
@@ -128,6 +130,7 @@ impl Worker {
         loop {
             headers::to_replica(&mut head.headers, &entered.version, &head.request_id);
             let mut finish = Finish::new(&self.shared, entered, call.protocol, call.infer, call.started);
+            finish.trace(call.trace, &mut head.headers);
             if let Some(local) = finish.entered.endpoint.local() {
                 return self.local(call, finish, &local.0, target, head, payload).await;
             }

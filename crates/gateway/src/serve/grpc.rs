@@ -89,6 +89,7 @@ impl Worker {
             infer,
             started,
             deadline,
+            trace: self.shared.config.tracer.context(&parts.headers),
         };
         let payload =
             if is_whole(&first) { Payload::Whole(first) } else { Payload::Partial { first, rest: body } };
@@ -209,6 +210,7 @@ impl Worker {
             infer: false,
             started,
             deadline,
+            trace: self.shared.config.tracer.context(&parts.headers),
         };
         let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
         self.forward(&call, entered, &Target::Grpc(&parts.uri), head, Payload::Whole(whole)).await

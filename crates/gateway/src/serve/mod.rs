@@ -12,6 +12,7 @@ mod request_id;
 mod respond;
 mod rest;
 mod stream;
+mod traced;
 
 pub(crate) use finish::Finish;
 

@@ -5,7 +5,7 @@ use super::{
     forward::{Call, Head, Payload, Target, deadline},
     headers,
     path::{self, Ask, Path},
-    read, request_id, respond,
+    read, request_id, respond, traced,
 };
 use crate::{body::ResponseBody, metrics::Protocol};
 use gantry_oip::{Code, Error, server};
@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Instant};
 impl Worker {
     /// Answers one request, whatever it is.
     pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let request_id = match parts.headers.get(headers::REQUEST_ID) {
             Some(id) if request_id::is_sane(id) => id.clone(),
             _ => self.ids.next(),
@@ -25,12 +25,14 @@ impl Worker {
             .headers
             .get(header::CONTENT_TYPE)
             .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
+        let mut span = traced::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
         let mut response = if is_grpc {
             self.grpc(parts, body, request_id.clone()).await
         } else {
             let answered = self.rest(parts, body, request_id.clone()).await;
             answered.unwrap_or_else(|error| respond::error(&error, Protocol::Rest))
         };
+        traced::answered(&mut span, &response, is_grpc);
         response.headers_mut().insert(headers::REQUEST_ID, request_id);
         response
     }
@@ -96,6 +98,7 @@ impl Worker {
             infer,
             started,
             deadline,
+            trace: self.shared.config.tracer.context(&parts.headers),
         };
         let payload = if size.is_some_and(|n| n <= read::SMALL) {
             let reading = read::whole(&mut body, limit);

@@ -106,6 +106,7 @@ impl Worker {
             infer: true,
             started,
             deadline,
+            trace: self.shared.config.tracer.context(&parts.headers),
         };
         let uri = Uri::from_static("/inference.GRPCInferenceService/ModelInfer");
         debug_assert!(uri.path().starts_with(SERVICE));

@@ -1,0 +1,142 @@
+//! gRPC: the model's name is the first field of the message.
+
+use super::{
+    Protocol, Proxy,
+    body::{Answer, Payload, SMALL, read},
+    headers,
+    send::Call,
+};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use gantry_oip::{
+    Code, Error,
+    grpc::{SERVICE, decode_frame, frame_message, peek_name, replace_name},
+};
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+use std::sync::Arc;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+/// The bytes before a message.
+const PREFIX: usize = 5;
+/// A name that is longer is no model's.
+const LONGEST_NAME: usize = 127;
+
+impl Proxy {
+    pub(super) async fn grpc(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<Response<Answer>, Error> {
+        let started = Instant::now();
+        let deadline = self.deadline(headers::grpc_timeout(request.headers()));
+        let (mut parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let infer = match path.strip_prefix(SERVICE) {
+            Some("ModelInfer") => true,
+            Some("ModelReady" | "ModelMetadata" | "ModelStatistics") => false,
+            _ => {
+                let message =
+                    format!("{path} is not for an agent: requests for models are, such as ModelInfer");
+                return Err(Error::new(Code::Unimplemented, message));
+            }
+        };
+        let asked = headers::internal_model(&parts.headers);
+        let encoding = parts.headers.remove("grpc-encoding");
+        let naming = name(body, asked, encoding.as_ref(), self.limits.max_body);
+        let (payload, internal) = tokio::time::timeout_at(deadline, naming)
+            .await
+            .map_err(|_| Error::new(Code::DeadlineExceeded, "the message did not arrive in time"))??;
+        headers::to_server(&mut parts.headers);
+        let call = Call {
+            protocol: Protocol::Grpc,
+            internal: internal.into(),
+            infer,
+            method: Method::POST,
+            path,
+            headers: parts.headers,
+            started,
+            deadline,
+        };
+        self.forward(call, payload, slot).await
+    }
+}
+
+/// The message with the name that the server knows, whole if it is small, and that name.
+async fn name(
+    body: Incoming,
+    asked: Option<String>,
+    encoding: Option<&HeaderValue>,
+    limit: usize,
+) -> Result<(Payload, String), Error> {
+    let whole = match read(body, SMALL, limit).await? {
+        Payload::Whole(whole) => whole,
+        Payload::Partial { first, rest } => {
+            if let Some(internal) = &asked
+                && let Some(first) = renamed_start(&first, internal)
+            {
+                return Ok((Payload::Partial { first, rest }, internal.clone()));
+            }
+            // The name is not where every generated client puts it: the whole message is needed.
+            match read(rest, usize::MAX, limit.saturating_sub(first.len())).await? {
+                Payload::Whole(rest) => [first, rest].concat().into(),
+                Payload::Partial { .. } => return Err(Error::invalid("the message broke off")),
+            }
+        }
+    };
+    let message = decode_frame(&whole, encoding.map(HeaderValue::as_bytes), limit)?;
+    let invalid = || Error::invalid("the message is not valid protobuf");
+    let internal = match asked {
+        Some(internal) => internal,
+        None => peek_name(&message).ok_or_else(invalid)?.to_owned(),
+    };
+    let renamed = replace_name(&message, &internal).ok_or_else(invalid)?;
+    Ok((Payload::Whole(frame_message(&renamed)), internal))
+}
+
+/// The start of a large message with another name in front; `None` when the name is not there.
+fn renamed_start(first: &Bytes, name: &str) -> Option<Bytes> {
+    let (&[flag, a, b, c, d], message) = first.split_first_chunk::<PREFIX>()?;
+    let (&tag, rest) = message.split_first()?;
+    let (&length, rest) = rest.split_first()?;
+    let old = usize::from(length);
+    if flag != 0 || tag != 0x0a || old > LONGEST_NAME || name.len() > LONGEST_NAME || rest.len() < old {
+        return None;
+    }
+    let whole = u32::from_be_bytes([a, b, c, d]) as usize;
+    let renamed = u32::try_from((whole + name.len()).checked_sub(old)?).ok()?;
+    let mut out = BytesMut::with_capacity(first.len() + name.len());
+    out.put_u8(0);
+    out.put_u32(renamed);
+    out.put_slice(&[0x0a, u8::try_from(name.len()).ok()?]);
+    out.put_slice(name.as_bytes());
+    out.put_slice(rest.get(old..)?);
+    Some(out.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_proto::inference::ModelInferRequest;
+    use prost::Message as _;
+
+    #[test]
+    fn the_start_of_a_large_message_gets_another_name() {
+        let request = |name: &str| ModelInferRequest {
+            model_name: name.into(),
+            id: "7".into(),
+            raw_input_contents: vec![Bytes::from_static(&[9; 4000])],
+            ..Default::default()
+        };
+        let body = frame_message(&request("iris").encode_to_vec());
+        let (first, rest) = body.split_at(1000);
+        let start = renamed_start(&Bytes::copy_from_slice(first), "iris_12").unwrap();
+        let whole: Bytes = [&start, rest].concat().into();
+        let message = decode_frame(&whole, None, 1 << 20).unwrap();
+        assert_eq!(ModelInferRequest::decode(message).unwrap(), request("iris_12"));
+        for odd in
+            [&b"\x01\0\0\0\x05\x0a\x01a"[..], b"\0\0\0\0\x05\x12\x01a", b"\0\0\0\0\x05\x0a\x7fa", b"\0\0"]
+        {
+            assert_eq!(renamed_start(&Bytes::from_static(odd), "b"), None);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! REST: the model's name is in the path.
+
+use super::{
+    Protocol, Proxy,
+    body::{Answer, Payload, SMALL, read},
+    headers,
+    send::Call,
+    too_late,
+};
+use gantry_oip::Error;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use std::sync::Arc;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+/// A path of the protocol that concerns one model.
+#[derive(Debug, PartialEq, Eq)]
+struct ModelPath<'a> {
+    model: &'a str,
+    /// What follows, without the version: `infer`, `ready`, or nothing.
+    tail: &'a str,
+}
+
+fn model_path(path: &str) -> Option<ModelPath<'_>> {
+    let rest = path.strip_prefix("/v2/models/")?.trim_end_matches('/');
+    let (model, tail) = rest.split_once('/').unwrap_or((rest, ""));
+    // There is one version of a model under its internal name: the path's version says nothing more.
+    let tail = match tail.strip_prefix("versions/") {
+        Some(after) => after.split_once('/').map_or("", |(_, tail)| tail),
+        None => tail,
+    };
+    (!model.is_empty()).then_some(ModelPath { model, tail })
+}
+
+impl Proxy {
+    pub(super) async fn rest(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<Response<Answer>, Error> {
+        let started = Instant::now();
+        let deadline = self.deadline(None);
+        let (mut parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        let Some(ModelPath { model, tail }) = model_path(path) else {
+            return Err(Error::not_found(format!(
+                "{} {path} is not for an agent: requests for models are, as /v2/models/<model>/infer",
+                parts.method
+            )));
+        };
+        let internal = headers::internal_model(&parts.headers).unwrap_or_else(|| model.to_owned());
+        let slash = if tail.is_empty() { "" } else { "/" };
+        let query = parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+        let path = format!("/v2/models/{internal}{slash}{tail}{query}");
+        let infer = tail.starts_with("infer") || tail.starts_with("generate");
+        let internal: Arc<str> = internal.into();
+        headers::to_server(&mut parts.headers);
+        let reading = read(body, SMALL, self.limits.max_body);
+        let payload: Payload =
+            tokio::time::timeout_at(deadline, reading).await.map_err(|_| too_late(&internal))??;
+        let call = Call {
+            protocol: Protocol::Rest,
+            internal,
+            infer,
+            method: parts.method,
+            path,
+            headers: parts.headers,
+            started,
+            deadline,
+        };
+        self.forward(call, payload, slot).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read() {
+        for (path, expected) in [
+            ("/v2/models/m_1/infer", Some(("m_1", "infer"))),
+            ("/v2/models/m/versions/7/infer", Some(("m", "infer"))),
+            ("/v2/models/m", Some(("m", ""))),
+            ("/v2/models/m/", Some(("m", ""))),
+            ("/v2/models/m/versions/7", Some(("m", ""))),
+            ("/v2/models/m/ready", Some(("m", "ready"))),
+            ("/v2/models/m/infer/chat/completions", Some(("m", "infer/chat/completions"))),
+            ("/v2/models/", None),
+            ("/v2/repository/models/m/load", None),
+            ("/v2/health/live", None),
+            ("/", None),
+        ] {
+            let expected = expected.map(|(model, tail)| ModelPath { model, tail });
+            assert_eq!(model_path(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The proxy in front of a server that the test plays, over real sockets.
+
+use super::*;
+use crate::{
+    backend::{Failure, Kind, Repository, Surroundings},
+    server::{LoadOrder, ModelServer as _},
+    shelf::{Limits, Records, Setup},
+};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use gantry_oip::grpc::{SERVICE, decode_frame, frame_message};
+use gantry_proto::{
+    agent::ModelVersion,
+    inference::{ModelInferRequest, ModelInferResponse},
+    scheduler::{MetaData, Model, ModelSpec},
+};
+use gantry_trace::Tracer;
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use prometheus_client::registry::Registry;
+use prost::Message as _;
+use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
+
+/// What the server holds, and what it was asked.
+#[derive(Default)]
+struct Played {
+    models: Mutex<BTreeSet<String>>,
+    paths: Mutex<Vec<(String, HeaderMap)>>,
+    loads: Mutex<usize>,
+}
+
+impl Played {
+    fn has(&self, name: &str) -> bool {
+        self.models.lock().unwrap().contains(name)
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<server::Reply> {
+        let path = request.uri().path_and_query().unwrap().to_string();
+        self.paths.lock().unwrap().push((path.clone(), request.headers().clone()));
+        let is_grpc = headers::is_grpc(&request);
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        if is_grpc {
+            let message = decode_frame(&body, None, 1 << 30).unwrap();
+            let request = ModelInferRequest::decode(message).unwrap();
+            if !self.has(&request.model_name) {
+                return server::grpc_error(&Error::not_found("never heard of it"));
+            }
+            let raw = request.raw_input_contents.iter().map(Bytes::len).sum::<usize>();
+            let id = raw.to_string();
+            return server::grpc_reply(&ModelInferResponse {
+                model_name: request.model_name,
+                id,
+                ..Default::default()
+            });
+        }
+        let name = path.trim_start_matches("/v2/models/").split(['/', '?']).next().unwrap();
+        if !self.has(name) {
+            return server::rest_error(&Error::not_found("never heard of it"));
+        }
+        if path.ends_with("slow") {
+            std::future::pending::<()>().await;
+        }
+        server::json(StatusCode::OK, format!("{name} {}", body.len()).into())
+    }
+}
+
+impl Repository for Played {
+    fn ready(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { true })
+    }
+
+    fn index(&self) -> BoxFuture<'_, Result<Option<BTreeSet<String>>, Failure>> {
+        Box::pin(async { Ok(Some(self.models.lock().unwrap().clone())) })
+    }
+
+    fn serves<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<bool, Failure>> {
+        Box::pin(async move { Ok(self.has(name)) })
+    }
+
+    fn load<'a>(&'a self, name: &'a str, _: Duration) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            *self.loads.lock().unwrap() += 1;
+            self.models.lock().unwrap().insert(name.to_owned());
+            Ok(())
+        })
+    }
+
+    fn unload<'a>(&'a self, name: &'a str, _: Duration) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            self.models.lock().unwrap().remove(name);
+            Ok(())
+        })
+    }
+}
+
+struct World {
+    played: Arc<Played>,
+    shelf: Shelf,
+    registry: Registry,
+    at: SocketAddr,
+    stop: CancellationToken,
+    client: Client<HttpConnector, Full<Bytes>>,
+    grpc: Client<HttpConnector, Full<Bytes>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl World {
+    /// A proxy before a server that holds the model m_7.
+    async fn new(limits: RequestLimits) -> Self {
+        let played = Arc::new(Played::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server_at = listener.local_addr().unwrap().to_string();
+        let server = played.clone();
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let server = server.clone();
+                tokio::spawn(async move {
+                    let service = service_fn(move |request| {
+                        let server = server.clone();
+                        async move { Ok::<_, Infallible>(server.answer(request).await) }
+                    });
+                    let builder = auto::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(socket), service).await;
+                });
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
+        let mut registry = Registry::default();
+        let metrics = Arc::new(Metrics::new("s", 0, 0, &mut registry));
+        let shelf = Shelf::new(Setup {
+            kind: Kind::Oip,
+            surroundings: Surroundings::default(),
+            repository: played.clone(),
+            records: Records::open(&dir.path().join("models"), &dir.path().join("records")).unwrap(),
+            capacity: 10,
+            limits: Limits::default(),
+            metrics: metrics.clone(),
+        });
+        let meta = MetaData { name: "m".into(), ..Default::default() };
+        let spec = ModelSpec::default();
+        let model = Model { meta: Some(meta), model_spec: Some(spec), ..Default::default() };
+        let artifact = dir.path().join("artifact");
+        let order = LoadOrder {
+            name: "m_7".into(),
+            directory: artifact.clone(),
+            root: artifact,
+            parameters: Vec::new(),
+            definition: ModelVersion { model: Some(model), version: 7 },
+            autoscaling: false,
+        };
+        shelf.load(order).await.unwrap();
+        let proxy =
+            Proxy::new(shelf.clone(), metrics, limits, Tracer::off(), &server_at, &server_at).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(proxy.serve(listener, stop.clone()));
+        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        let grpc = Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
+        Self { played, shelf, registry, at, stop, client, grpc, _dir: dir }
+    }
+
+    async fn rest(&self, path: &str, internal: Option<&str>, body: Vec<u8>) -> (StatusCode, String) {
+        let mut request = Request::post(format!("http://{}{path}", self.at));
+        if let Some(internal) = internal {
+            request = request.header("seldon-internal-model", internal);
+        }
+        let response = self.client.request(request.body(Full::from(body)).unwrap()).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// The answer of a call over gRPC, or its status.
+    async fn infer(&self, name: &str, internal: &str, bytes: usize) -> Result<ModelInferResponse, u16> {
+        let message = ModelInferRequest {
+            model_name: name.into(),
+            raw_input_contents: vec![vec![1; bytes].into()],
+            ..Default::default()
+        };
+        let request = Request::post(format!("http://{}{SERVICE}ModelInfer", self.at))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("seldon-internal-model", internal)
+            .body(Full::from(frame_message(&message.encode_to_vec())))
+            .unwrap();
+        let response = self.grpc.request(request).await.unwrap();
+        if let Some(status) = headers::grpc_status(response.headers()) {
+            return Err(status);
+        }
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().and_then(headers::grpc_status), Some(0));
+        let message = decode_frame(&collected.to_bytes(), None, 1 << 20).unwrap();
+        Ok(ModelInferResponse::decode(message).unwrap())
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+}
+
+#[tokio::test]
+async fn requests_reach_the_model_under_the_name_that_the_server_knows() {
+    let world = World::new(RequestLimits::default()).await;
+    for (path, internal, expected) in [
+        ("/v2/models/m_7/infer", None, "/v2/models/m_7/infer"),
+        ("/v2/models/m/infer", Some("m_7"), "/v2/models/m_7/infer"),
+        ("/v2/models/m/versions/3/infer?a=1", Some("m_7"), "/v2/models/m_7/infer?a=1"),
+        ("/v2/models/m/ready", Some("m_7"), "/v2/models/m_7/ready"),
+    ] {
+        assert_eq!(world.rest(path, internal, vec![1, 2, 3]).await, (StatusCode::OK, "m_7 3".into()));
+        let (asked, headers) = world.played.paths.lock().unwrap().last().unwrap().clone();
+        assert_eq!(asked, expected);
+        assert!(headers.contains_key("x-request-id"));
+    }
+    // Small, and so large that only its start is looked at.
+    for size in [10, 3 << 20] {
+        let answer = world.infer("m", "m_7", size).await.unwrap();
+        assert_eq!((answer.model_name.as_str(), answer.id), ("m_7", size.to_string()));
+        let rest = world.rest("/v2/models/m/infer", Some("m_7"), vec![0; size]).await;
+        assert_eq!(rest, (StatusCode::OK, format!("m_7 {size}")));
+    }
+    world.shelf.quiet().await;
+    let metrics = world.metrics();
+    for line in [
+        "seldon_model_infer_total{server=\"s\",server_replica=\"0\",model=\"m\",model_internal=\"m_7\",method_type=\"rest\",code=\"200\"} 5",
+        "seldon_model_infer_total{server=\"s\",server_replica=\"0\",model=\"m\",model_internal=\"m_7\",method_type=\"grpc\",code=\"0\"} 2",
+        "seldon_model_aggregate_infer_total{server=\"s\",server_replica=\"0\",method_type=\"rest\"} 5",
+        "seldon_cache_evict_count{server=\"s\",server_replica=\"0\"} 0",
+        "seldon_load_model_counter{server=\"s\",server_replica=\"0\"} 1",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line} is not in {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_has_forgotten_is_brought_back_for_the_request_that_finds_out() {
+    let world = World::new(RequestLimits::default()).await;
+    world.played.models.lock().unwrap().clear();
+    let answer = world.rest("/v2/models/m/infer", Some("m_7"), vec![1]).await;
+    assert_eq!(answer, (StatusCode::OK, "m_7 1".into()));
+    world.played.models.lock().unwrap().clear();
+    assert_eq!(world.infer("m", "m_7", 1).await.unwrap().model_name, "m_7");
+    assert_eq!(*world.played.loads.lock().unwrap(), 3);
+    // What this replica never had is not looked for.
+    let (status, text) = world.rest("/v2/models/n/infer", Some("n_1"), vec![1]).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(text, r#"{"error":"model n_1 is not on this server"}"#);
+    assert_eq!(world.infer("n", "n_1", 1).await.unwrap_err(), 5);
+    assert_eq!(*world.played.loads.lock().unwrap(), 3);
+}
+
+#[tokio::test]
+async fn limits_hold() {
+    let limits =
+        RequestLimits { max_body: 2 << 20, timeout: Duration::from_millis(300), ..RequestLimits::default() };
+    let world = World::new(limits).await;
+    let (status, text) = world.rest("/v2/models/m/infer", Some("m_7"), vec![0; 3 << 20]).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{text}");
+    let (status, text) = world.rest("/v2/models/m/infer?slow", Some("m_7"), vec![0]).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");
+    let (status, _) = world.rest("/v2/repository/models/m_7/unload", None, Vec::new()).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "the repository is the agent's alone");
+    assert!(world.played.has("m_7"));
+    assert_eq!(world.shelf.in_flight(), 0);
+}

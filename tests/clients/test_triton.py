@@ -1,0 +1,165 @@
+"""A real Triton beside `gantry agent`, with models for its Python back end: loaded, updated under load, evicted and
+brought back by a request, unloaded."""
+
+import platform
+import threading
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+from gantry import until
+from processes import House, ask, free_ports, metric, triton
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="the wheel is for Linux on x86-64"
+)
+
+# Adds a number to what it is given.
+MODEL = """
+import triton_python_backend_utils as triton
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({{"name": "X", "data_type": "TYPE_FP32", "dims": [-1, 4]}})
+        config.add_output({{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1, 4]}})
+        return config
+
+    def execute(self, requests):
+        given = [triton.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        return [triton.InferenceResponse([triton.Tensor("Y", x + {number})]) for x in given]
+"""
+ROWS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.25, 0.0, -1.0]]
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory):
+    """Models as people have them: with versions and a configuration, or the bare file."""
+    place = tmp_path_factory.mktemp("artifacts")
+    for version, number in ((1, 100), (2, 10)):
+        folder = place / "versions" / str(version)
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(MODEL.format(number=number))
+    (place / "versions" / "config.pbtxt").write_text('name: "another"\nbackend: "python"\n')
+    for number in (20, 30):
+        bare = place / f"plus{number}"
+        bare.mkdir()
+        (bare / "model.py").write_text(MODEL.format(number=number))
+    broken = place / "broken"
+    broken.mkdir()
+    (broken / "model.py").write_text("raise ValueError('this model is broken on purpose')\n")
+    return place
+
+
+class World:
+    def __init__(self, place):
+        self.house = House(place)
+        self.models = place / "models"
+        self.models.mkdir()
+        self.ports = free_ports(3)
+        self.at = f"127.0.0.1:{self.ports[0]}"
+        self.server = triton(self.house, self.models, self.ports)
+        try:
+            self.agent = self.house.agent(
+                *("--memory", 1_000_000, "--overcommit", 100, "--check-period", 1),
+                name="triton",
+                kind="triton",
+                http_port=self.ports[0],
+                grpc_port=self.ports[1],
+                models=self.models,
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.server.said()}") from None
+
+    def holds(self):
+        index = ask(self.at, "POST", "/v2/repository/index", {"ready": True}).json()
+        return {model["name"] for model in index if model.get("state") == "READY"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("triton"))
+    yield world
+    world.house.close()
+
+
+def plus(house, model):
+    """What a model adds; `None` while it does not answer."""
+    answer = house.infer(model, ROWS, "X")
+    assert answer.status == 200, answer.body
+    return (np.array(answer.json()["outputs"][0]["data"]).reshape(2, 4) - np.array(ROWS)).round(3).mean()
+
+
+def test_a_model_is_loaded_and_answers_over_both_protocols(world, artifacts):
+    applied = world.house.apply("adder", artifacts / "versions", "triton", "python", memory="100k")
+    assert applied.returncode == 0, applied.stderr + world.agent.said() + world.server.said()
+    assert plus(world.house, "adder") == 10, "the highest version"
+    assert world.holds() == {"adder_1"}
+    given = grpc.InferInput("X", [2, 4], "FP32")
+    given.set_data_from_numpy(np.array(ROWS, dtype=np.float32))
+    with grpc.InferenceServerClient(world.house.inference) as client:
+        assert client.is_model_ready("adder")
+        result = client.infer("adder", [given])
+        assert result.get_response().model_name == "adder_1"
+        assert np.allclose(result.as_numpy("Y"), np.array(ROWS) + 10)
+
+
+def test_an_update_under_load_fails_no_request(world, artifacts):
+    wrong, seen, stop = [], [set() for _ in range(3)], threading.Event()
+
+    def work(mine):
+        while not stop.is_set():
+            try:
+                mine.add(plus(world.house, "adder"))
+            except Exception as error:
+                wrong.append(repr(error))
+                return
+
+    workers = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in seen]
+    for worker in workers:
+        worker.start()
+
+    def fine(condition):
+        assert not wrong, (wrong, world.agent.said())
+        return condition()
+
+    until("answers of version 1", lambda: fine(lambda: all(10 in mine for mine in seen)))
+    applied = world.house.apply("adder", artifacts / "plus20", "triton", memory="100k")
+    assert applied.returncode == 0, applied.stderr + world.agent.said()
+    until("answers of version 2", lambda: fine(lambda: all(20 in mine for mine in seen)))
+    until("the end of version 1", lambda: fine(lambda: world.holds() == {"adder_2"}))
+    stop.set()
+    for worker in workers:
+        worker.join(60)
+    assert not wrong, wrong
+    assert set().union(*seen) == {10, 20}
+
+
+def test_what_does_not_fit_waits_on_disk_and_comes_back(world, artifacts):
+    for name, place in (("a", "plus20"), ("b", "plus30")):
+        applied = world.house.apply(name, artifacts / place, "triton", memory="600k")
+        assert applied.returncode == 0, applied.stderr + world.agent.said()
+    for _ in range(2):
+        for name, number in (("a", 20), ("b", 30)):
+            assert plus(world.house, name) == number
+            until("the eviction", lambda n=name: world.holds() & {"a_1", "b_1"} == {f"{n}_1"})
+    assert metric(world.agent.metrics, "seldon_cache_evict_count") >= 3
+
+
+def test_the_servers_own_words_reach_the_status(world, artifacts):
+    assert world.house.apply("broken", artifacts / "broken", "triton", wait=False).returncode == 0
+    described = until(
+        "the failure",
+        lambda: (d := world.house.command("describe", "model/broken").stdout) and "triton-0" in d and d,
+    )
+    assert "broken on purpose" in described, described
+
+
+def test_the_end_is_in_good_order(world):
+    for name in ("adder", "a", "b", "broken"):
+        assert world.house.command("delete", "model", name).returncode == 0
+    until("an empty server", lambda: not world.holds())
+    until("an empty directory", lambda: not [p for p in world.models.iterdir() if not p.name.startswith(".")])
+    assert world.agent.terminate() == 0, world.agent.said()
