@@ -34,7 +34,7 @@ const ARROWS: &[Arrow] = &[
     ),
     (
         "gantry-agent",
-        &["gantry-artifacts", "gantry-oip", "gantry-proto"],
+        &["gantry-artifacts", "gantry-oip", "gantry-proto", "gantry-trace"],
         &["gantry-scheduler", "gantry-store"],
         "reaches the scheduler over gRPC only; its tests have a real one; passes the protocol's requests on",
     ),

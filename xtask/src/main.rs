@@ -22,7 +22,7 @@ cargo xtask COMMAND
       Runs every test: cargo's, then real clients (tritonclient and others) against the real program.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
-      NAME is one of: start, memory, iris, gateway, routes, onnx, trees.
+      NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler.
       Builds what it measures for release; GANTRY=PATH names another program.
   sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|PLAN.json [--shrink] | --mutants
       Runs the simulated world: N seeds, each H virtual hours of faults (default 100 and 1).

@@ -1,6 +1,7 @@
 //! How long it takes to schedule and route many models, and what is allocated for it.
 //!
-//! `cargo run --release -p gantry-core --example schedule` prints a row for each size; agents and gateways are played
+//! `cargo run --release -p gantry-core --example schedule` prints a row for each size, with
+//! `--json` what `cargo xtask bench scheduler` asks for; agents and gateways are played
 //! here, and answer at once. Times are of the one thread at work, so that a busy machine does not count.
 
 use gantry_core::scheduling::{
@@ -181,8 +182,13 @@ fn loaded(order: Order, memory_free: u64) -> Command {
 
 #[allow(clippy::print_stdout, reason = "what it prints is what it is for")]
 fn main() {
-    println!("models   replicas   CPU time    per model   allocated   kept        routed");
     run(1_000, 1);
+    if std::env::args().any(|a| a == "--json") {
+        let Run { time, allocated, .. } = run(10_000, 10);
+        println!("{{\"ms\":{},\"mb\":{}}}", time.as_secs_f64() * 1e3, allocated as f64 / 1e6);
+        return;
+    }
+    println!("models   replicas   CPU time    per model   allocated   kept        routed");
     for (models, replicas) in [(1_000, 1), (10_000, 1), (50_000, 1), (10_000, 10)] {
         // The processor's time is counted in coarse steps: what is short is done often.
         let times = (20_000 / models).max(1);

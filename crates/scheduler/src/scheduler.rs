@@ -10,17 +10,20 @@ use crate::{
 };
 use gantry_core::scheduling::Policy;
 use gantry_proto::{
-    agent::agent_service_server::AgentServiceServer,
-    gantry::{control_server::ControlServer, routing_server::RoutingServer},
-    health::health_check_service_server::HealthCheckServiceServer,
-    scheduler::scheduler_server::SchedulerServer,
+    agent::agent_service_server::{self, AgentServiceServer},
+    gantry::{
+        control_server::{self, ControlServer},
+        routing_server::{self, RoutingServer},
+    },
+    health::health_check_service_server::{self, HealthCheckServiceServer},
+    scheduler::scheduler_server::{self, SchedulerServer},
 };
 use gantry_store::{Store, StoreError};
 use prometheus_client::registry::Registry;
 use std::{fmt, net::SocketAddr, sync::Arc};
 use tokio::sync::watch;
 use tonic::service::Routes;
-use tonic_health::pb::health_server::HealthServer;
+use tonic_health::pb::health_server::{self, HealthServer};
 
 /// The largest message from a client: a plan of ten thousand models is one.
 const LARGEST_FROM_CLIENTS: usize = 64 << 20;
@@ -106,20 +109,26 @@ impl Scheduler {
         let routes = Routes::new(models)
             .add_service(RoutingServer::new(gateways).max_decoding_message_size(LARGEST_FROM_CLIENTS))
             .add_service(ControlServer::new(control).max_decoding_message_size(LARGEST_FROM_CLIENTS));
-        self.common(routes)
+        let names =
+            [scheduler_server::SERVICE_NAME, routing_server::SERVICE_NAME, control_server::SERVICE_NAME];
+        self.common(routes, &names)
     }
 
     /// What agents call: the agents' contract, health, reflection.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
         let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
-        self.common(Routes::new(agents.max_decoding_message_size(LARGEST_FROM_AGENTS)))
+        let routes = Routes::new(agents.max_decoding_message_size(LARGEST_FROM_AGENTS));
+        self.common(routes, &[agent_service_server::SERVICE_NAME])
     }
 
-    fn common(&self, routes: Routes) -> Result<Routes, StartError> {
+    fn common(&self, routes: Routes, names: &[&'static str]) -> Result<Routes, StartError> {
         let descriptors = || {
-            tonic_reflection::server::Builder::configure()
+            let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(gantry_proto::DESCRIPTORS)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+            // Only what is served here is listed, not everything that the contracts describe.
+            let everywhere = [health_server::SERVICE_NAME, health_check_service_server::SERVICE_NAME];
+            names.iter().chain(&everywhere).fold(builder, |builder, name| builder.with_service_name(*name))
         };
         let other = |e: tonic_reflection::server::Error| StartError::Other(e.to_string());
         let health = Health { engine: self.engine.clone() };

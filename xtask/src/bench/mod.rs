@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// The comparisons by name, in the order in which they run.
 type Comparison = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const COMPARISONS: [Comparison; 7] = [
+const COMPARISONS: [Comparison; 8] = [
     ("start", rows::start::measure),
     ("memory", rows::memory::measure),
     ("iris", rows::iris::measure),
@@ -29,6 +29,7 @@ const COMPARISONS: [Comparison; 7] = [
     ("routes", rows::gateway::many),
     ("onnx", rows::onnx::measure),
     ("trees", rows::trees::measure),
+    ("scheduler", rows::scheduler::measure),
 ];
 
 /// Set in the optimised copy of this program that does the measuring.

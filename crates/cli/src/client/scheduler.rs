@@ -44,6 +44,8 @@ pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
     channel: Channel,
+    /// Whether TLS is spoken without a certificate of ours.
+    anonymous: bool,
     client: SchedulerClient<Channel>,
 }
 
@@ -80,6 +82,7 @@ impl Scheduler {
             address,
             deadline,
             channel: channel.clone(),
+            anonymous: tls.is_some_and(|t| !t.has_identity()),
             client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
         })
     }
@@ -225,7 +228,16 @@ impl Scheduler {
     }
 
     pub(super) fn failure(&self, status: &Status) -> Failure {
-        failure(&self.address, self.deadline, status)
+        let mut failure = failure(&self.address, self.deadline, status);
+        // A server that wants one closes the connection, and what it says of it does not always arrive.
+        if self.anonymous
+            && failure.exit == Exit::Unavailable
+            && !failure.message.contains("--tls-client-cert")
+        {
+            failure.message +=
+                "; it may want a client certificate: name one with --tls-client-cert and --tls-client-key";
+        }
+        failure
     }
 }
 

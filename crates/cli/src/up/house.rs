@@ -213,7 +213,8 @@ async fn open(
     // Before the supervisor looks: what nobody wants is stopped.
     wishes.set(&first.recipes);
     let report = Report::default();
-    let beside = servers::agents(connect, source, reachable(inference).to_string());
+    let beside =
+        servers::agents(connect, source, reachable(inference).to_string(), tracer.of_part("gantry-agent"));
     let stop_servers = CancellationToken::new();
     let supervisor = Supervisor::new(state_dir, &wishes, beside, report.clone());
     let servers = tokio::spawn(supervisor.run(stop_servers.clone()));

@@ -7,6 +7,7 @@
 //! cargo run --release -p gantry-scheduler --example drive -- restart --models 10000
 //! cargo run --release -p gantry-scheduler --example drive -- growth
 //! cargo run --release -p gantry-scheduler --example drive -- matrix --models 10000 --rounds 10
+//! cargo run --release -p gantry-scheduler --example drive -- figures
 //! ```
 //!
 //! The scheduler is a process of its own, so that its time and memory can be told from the driver's. Every run ends
@@ -51,12 +52,15 @@ fn main() {
                     println!("round {round}: {figures}");
                 }
             }
-            "change" => scenario::change(&options).await,
-            "restart" => scenario::restart(&options).await,
+            "change" => drop(scenario::change(&options).await),
+            "restart" => drop(scenario::restart(&options).await),
             "growth" => scenario::growth(&options).await,
             "matrix" => scenario::matrix(&options).await,
+            "figures" => scenario::figures(&options).await,
             other => {
-                fail(&format!("{other:?} is not a scenario: say burst, change, restart, growth or matrix"));
+                fail(&format!(
+                    "{other:?} is not a scenario: say burst, change, restart, growth, matrix or figures"
+                ));
             }
         }
     });

@@ -154,7 +154,7 @@ pub(crate) async fn matrix(options: &Options) {
         }
     }
     for _ in 0..options.rounds {
-        restart(options).await;
+        let _ = restart(options).await;
     }
 }
 
@@ -171,7 +171,8 @@ pub(crate) async fn growth(options: &Options) {
 }
 
 /// One change at a time with many models there, until a gateway routes it.
-pub(crate) async fn change(options: &Options) {
+/// Gives how long the slowest in a hundred took to be routed.
+pub(crate) async fn change(options: &Options) -> Duration {
     let dir = tempfile::tempdir().unwrap();
     let scheduler = Scheduler::start(dir.path());
     let mut client = SchedulerClient::connect(scheduler.clients.clone()).await.unwrap();
@@ -205,7 +206,7 @@ pub(crate) async fn change(options: &Options) {
     }
     let millis = |d: Duration| d.as_secs_f64() * 1000.0;
     for (what, values) in [("acknowledged", &mut acknowledged), ("routed", &mut took)] {
-        println!(
+        eprintln!(
             "{} changes among {} models {what}: p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms",
             options.changes,
             options.models,
@@ -215,10 +216,12 @@ pub(crate) async fn change(options: &Options) {
         );
     }
     others.abort_all();
+    percentile(&mut took, 99)
 }
 
 /// The scheduler is killed with many models loaded, and comes back.
-pub(crate) async fn restart(options: &Options) {
+/// Gives how long it took until the first route was there, and until every model was available.
+pub(crate) async fn restart(options: &Options) -> (Duration, Duration) {
     let dir = tempfile::tempdir().unwrap();
     let scheduler = Scheduler::start(dir.path());
     let client = SchedulerClient::connect(scheduler.clients.clone()).await.unwrap();
@@ -232,22 +235,23 @@ pub(crate) async fn restart(options: &Options) {
     agent.abort();
     let start = Instant::now();
     let scheduler = Scheduler::start(dir.path());
-    println!("listens again after {:.0} ms", start.elapsed().as_secs_f64() * 1000.0);
+    eprintln!("listens again after {:.0} ms", start.elapsed().as_secs_f64() * 1000.0);
     let (routed, mut routes) = mpsc::unbounded_channel();
     let mut others = JoinSet::new();
     others.spawn(gateway::run(scheduler.clients.clone(), routed));
     let (_, _, first) = within("a route", routes.recv()).await.expect("the gateway follows");
-    println!("first route after {:.0} ms", first.duration_since(start).as_secs_f64() * 1000.0);
+    eprintln!("first route after {:.0} ms", first.duration_since(start).as_secs_f64() * 1000.0);
     let loaded = (0..options.models).map(|i| (format!("m{i}"), 1)).collect();
     let joined = Instant::now();
     others.spawn(agent::run(scheduler.agents.clone(), loaded));
     let (there, _) = watch::channel(0);
     let all = until(scheduler.clients.clone(), ModelState::ModelAvailable, options.models, there);
     within("every model is available", all).await;
-    println!(
+    let took = start.elapsed();
+    eprintln!(
         "all {} available {:.0} ms after the start, {:.0} ms after the agent joined",
         options.models,
-        start.elapsed().as_secs_f64() * 1000.0,
+        took.as_secs_f64() * 1000.0,
         joined.elapsed().as_secs_f64() * 1000.0
     );
     let mut client = SchedulerClient::connect(scheduler.clients.clone()).await.unwrap();
@@ -255,4 +259,28 @@ pub(crate) async fn restart(options: &Options) {
     assert_eq!(states.len(), options.models);
     assert!(states.values().all(|s| *s == ModelState::ModelAvailable), "every model is available");
     others.abort_all();
+    (first.duration_since(start), took)
+}
+
+/// Everything that `cargo xtask bench scheduler` asks for, as one line of JSON.
+pub(crate) async fn figures(options: &Options) {
+    let few = burst(&Options { models: 1_000, ..options.clone() }).await;
+    let burst_of = burst(options).await;
+    let many = burst(&Options { models: 50_000, ..options.clone() }).await;
+    eprintln!("{few}\n{burst_of}\n{many}");
+    let routed = change(options).await;
+    let (first_route, all) = restart(options).await;
+    let millis = |d: Duration| d.as_secs_f64() * 1000.0;
+    println!(
+        "{{\"models_per_second\":{},\"cpu_seconds\":{},\"resident_mb\":{},\"slowest_status_ms\":{},\"growth\":{},\
+         \"routed_p99_ms\":{},\"first_route_ms\":{},\"all_available_ms\":{}}}",
+        burst_of.models as f64 / burst_of.seconds,
+        burst_of.cpu,
+        burst_of.resident,
+        millis(burst_of.most()),
+        many.cpu_for_each() / few.cpu_for_each(),
+        millis(routed),
+        millis(first_route),
+        millis(all),
+    );
 }

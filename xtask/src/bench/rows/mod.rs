@@ -4,5 +4,6 @@ pub(crate) mod gateway;
 pub(crate) mod iris;
 pub(crate) mod memory;
 pub(crate) mod onnx;
+pub(crate) mod scheduler;
 pub(crate) mod start;
 pub(crate) mod trees;

@@ -2,6 +2,7 @@
 
 use super::supervisor::{Beside, Farewell, Replica};
 use gantry_agent::{Connect, Kind, Limits, Ports, RequestLimits, Scaling, Settings, Source, Surroundings};
+use gantry_trace::Tracer;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 /// How long the server may take until the agent reaches it; it answered a moment ago.
@@ -14,13 +15,20 @@ const AT_ONCE: usize = 4;
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Starts agents in this process.
-pub(crate) fn agents(connect: Arc<dyn Connect>, source: Arc<dyn Source>, inference: String) -> Beside {
+pub(crate) fn agents(
+    connect: Arc<dyn Connect>,
+    source: Arc<dyn Source>,
+    inference: String,
+    tracer: Tracer,
+) -> Beside {
     Arc::new(move |replica: Replica, farewell: Farewell| {
         let (connect, source, inference) = (connect.clone(), source.clone(), inference.clone());
+        let tracer = tracer.clone();
         tokio::spawn(async move {
             let (server, index) = (replica.server.clone(), replica.index);
             loop {
-                let settings = match settings(&replica, connect.clone(), source.clone(), &inference) {
+                let settings = match settings(&replica, connect.clone(), source.clone(), &inference, &tracer)
+                {
                     Ok(settings) => settings,
                     Err(reason) => {
                         tracing::error!(%server, replica = index, %reason, "no agent can stand beside it");
@@ -62,6 +70,7 @@ fn settings(
     connect: Arc<dyn Connect>,
     source: Arc<dyn Source>,
     inference: &str,
+    tracer: &Tracer,
 ) -> Result<Settings, String> {
     let kind: Kind = replica.recipe.kind.parse()?;
     let mut capabilities = replica.recipe.capabilities.clone();
@@ -92,5 +101,6 @@ fn settings(
         parallel: AT_ONCE,
         connect,
         source,
+        tracer: tracer.clone(),
     })
 }

@@ -3,4 +3,5 @@
 mod certificates;
 mod process;
 mod separate;
+mod together;
 mod tracing;

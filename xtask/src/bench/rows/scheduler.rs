@@ -1,0 +1,86 @@
+//! The control plane alone: how fast it takes models, what one change takes among many, how it comes back.
+//!
+//! There is no peer to run beside it: the reference deadlocks under such a burst. The figures stand for themselves.
+
+use crate::{
+    Failure,
+    bench::{
+        Bench, note,
+        table::{Better, Row, figure, median},
+    },
+};
+use serde_json::Value;
+use std::{path::Path, process::Command};
+
+/// A figure by its key: what it is, its unit, which way is better, its floor and its aim.
+type Figure = (&'static str, &'static str, &'static str, Better, f64, f64);
+
+const DRIVEN: [Figure; 7] = [
+    (
+        "models_per_second",
+        "10,000 LoadModel, 64 in flight, until all are available",
+        " models/s",
+        Better::Higher,
+        5_000.0,
+        20_000.0,
+    ),
+    ("cpu_seconds", "the same: CPU time of the scheduler", " s", Better::Lower, 6.0, 0.5),
+    ("resident_mb", "the same: its resident memory", " MB", Better::Lower, 100.0, 30.0),
+    ("growth", "CPU time a model, 50,000 against 1,000", "x", Better::Lower, 1.5, 1.1),
+    (
+        "routed_p99_ms",
+        "one change among 10,000 until a gateway routes it, p99",
+        " ms",
+        Better::Lower,
+        20.0,
+        2.0,
+    ),
+    ("first_route_ms", "restart with 10,000: the first route", " ms", Better::Lower, 1_000.0, 100.0),
+    ("all_available_ms", "restart with 10,000: all available", " ms", Better::Lower, 5_000.0, 500.0),
+];
+
+const DECIDED: [Figure; 2] = [
+    ("ms", "10,000 models x 10 replicas decided and routed", " ms", Better::Lower, 2_000.0, 100.0),
+    ("mb", "the same: bytes allocated", " MB", Better::Lower, 1_000.0, 130.0),
+];
+
+pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let drive = crate::bench::build(&["-p", "gantry-scheduler", "--example", "drive"], "drive")?;
+    let schedule = crate::bench::build(&["-p", "gantry-core", "--example", "schedule"], "schedule")?;
+    let (mut driven, mut decided) = (Vec::new(), Vec::new());
+    for round in 1..=bench.rounds.min(3) {
+        note(&format!("round {round}"));
+        driven.push(ask(&drive, &["figures"])?);
+        decided.push(ask(&schedule, &["--json"])?);
+    }
+    let mut rows = Vec::new();
+    for (figures, answers) in [(&DRIVEN[..], &driven), (&DECIDED[..], &decided)] {
+        for (key, what, unit, better, floor, aim) in figures {
+            let rounds: Vec<f64> = answers.iter().filter_map(|a| a.get(*key)?.as_f64()).collect();
+            if rounds.len() != answers.len() {
+                return Err(format!("no {key} in {answers:?}").into());
+            }
+            rows.push(Row {
+                what: (*what).to_owned(),
+                peer: String::new(),
+                ours: format!("{}{unit}", figure(median(&rounds))),
+                theirs: String::new(),
+                rounds,
+                unit,
+                better: *better,
+                floor: Some(*floor),
+                aim: Some(*aim),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Runs a program that ends with a line of JSON.
+fn ask(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
+    let output = Command::new(program).args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().next_back().unwrap_or_default();
+    serde_json::from_str(last).map_err(|e| format!("{}: {e}: {said}{complained}", program.display()).into())
+}
