@@ -157,6 +157,7 @@ impl Writer {
             // Also when its name could not be stored: a full disk is no reason to route nothing.
             let _ = reply.send(Ok(()));
         }
+        self.look_for_missing();
         for question in questions {
             question(&self.state);
         }
@@ -180,7 +181,6 @@ impl Writer {
             Message::AgentJoined { id, connection, outbox, line, command, reply } => {
                 turn.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
-                self.found(&id);
                 // What it holds and should not is decided anew.
                 self.held_back.retain(|order| order.replica != id);
                 self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
@@ -371,12 +371,24 @@ impl Writer {
         }
     }
 
-    /// A replica of the last life is there again.
-    fn found(&mut self, id: &ReplicaId) {
-        if self.missing.remove(id) && self.missing.is_empty() {
+    /// Looks whether every replica of the last life is there again, or given up.
+    fn look_for_missing(&mut self) {
+        if self.missing.is_empty() {
+            return;
+        }
+        let servers = self.state.servers();
+        let is_silent = |id: &ReplicaId| {
+            let replica = servers.get(&id.server).and_then(|s| s.replicas.get(&id.index));
+            replica.is_some_and(|r| r.silent_since.is_some())
+        };
+        self.missing.retain(is_silent);
+        if self.missing.is_empty() {
             let took = self.started.elapsed();
             self.metrics.resync_seconds.set(took.as_secs_f64());
-            tracing::info!(seconds = took.as_secs_f64(), "every replica of the last life has joined again");
+            tracing::info!(
+                seconds = took.as_secs_f64(),
+                "every replica of the last life has joined again or is given up"
+            );
         }
     }
 }
