@@ -216,7 +216,7 @@ impl Desk<'_> {
             }
             self.index.settling.insert(*self.sequence, self.name.clone());
         }
-        if !mutant::is("does_not_tell_gateways") || *self.sequence % 7 != 0 {
+        if !mutant::is("does_not_tell_gateways") || !self.sequence.is_multiple_of(7) {
             self.fx.routes.insert(self.name.clone());
         }
     }

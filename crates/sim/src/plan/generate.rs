@@ -109,7 +109,7 @@ impl Draw {
             n => CAPABILITIES.get(n as usize % 3).copied().unwrap_or("onnx"),
         };
         let replicas = *self.rng.pick(&[0, 1, 1, 1, 2, 2, 3, 4]).unwrap_or(&1);
-        let min = if replicas > 1 && self.rng.chance(50) { 1 } else { 0 };
+        let min = u32::from(replicas > 1 && self.rng.chance(50));
         let server = if self.rng.chance(15) { self.server().map(|s| s.name) } else { None };
         let asked = Asked {
             content: self.next_content,

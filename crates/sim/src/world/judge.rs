@@ -9,7 +9,7 @@ use super::{
 };
 use crate::plan::{Artifact, Asked};
 use gantry_proto::scheduler::{
-    ModelStatusRequest, ModelStatusResponse, ModelVersionStatus, model_status::ModelState,
+    ModelStatus, ModelStatusRequest, ModelStatusResponse, ModelVersionStatus, model_status::ModelState,
     scheduler_client::SchedulerClient,
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -19,9 +19,9 @@ use tonic::{Status, transport::Channel};
 const REST: u64 = 600_000;
 /// How long it is left alone before that: what nobody hears from is given up, what nobody asks is scaled
 /// down.
-const SETTLE: Duration = Duration::from_secs(720);
+const SETTLE: Duration = Duration::from_mins(12);
 /// How long it is watched at rest.
-const QUIET: Duration = Duration::from_secs(180);
+const QUIET: Duration = Duration::from_mins(3);
 /// How long the scheduler may take to answer somebody beside it.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -70,7 +70,7 @@ fn latest(status: &ModelStatusResponse) -> Option<&ModelVersionStatus> {
 }
 
 fn state(version: &ModelVersionStatus) -> ModelState {
-    version.state.as_ref().map_or(ModelState::Unknown, |s| s.state())
+    version.state.as_ref().map_or(ModelState::Unknown, ModelStatus::state)
 }
 
 /// What the scheduler says is asked for is what may be asked for.

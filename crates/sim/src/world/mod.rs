@@ -237,7 +237,9 @@ impl World {
         }
         let missing: Vec<u32> =
             self.gateways.iter().filter(|(_, g)| g.is_none()).map(|(index, _)| *index).collect();
-        missing.into_iter().for_each(|index| self.gateway_starts(index));
+        for index in missing {
+            self.gateway_starts(index);
+        }
     }
 
     fn scheduler_starts(&mut self) {
