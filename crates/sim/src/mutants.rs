@@ -16,7 +16,6 @@ const MUTANTS: &[(&str, &str)] = &[
     ("ignores_capabilities", "a server that cannot run the model is as good as another"),
     ("ignores_the_named_server", "a model that names a server goes anywhere"),
     ("forgets_what_is_promised", "what is being loaded takes no memory yet"),
-    ("never_takes_back_a_promise", "memory stays promised to what is gone"),
     ("is_content_with_fewer_replicas", "the replicas that are missing are never looked for again"),
     ("keeps_one_too_many", "one replica more than wanted stays"),
     // Core: versions and their ends.
@@ -83,7 +82,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, String> {
         for _ in 0..arguments.jobs {
             scope.spawn(|| {
                 while let Some((name, _)) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(caught) = hunt(name, arguments) {
+                    let caught = hunt(name, arguments);
+                    eprintln!("{name}: {caught:?}");
+                    if let Some(caught) = caught {
                         found.lock().unwrap_or_else(PoisonError::into_inner).insert(*name, caught);
                     }
                 }

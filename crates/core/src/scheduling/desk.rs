@@ -92,9 +92,7 @@ impl Desk<'_> {
             before = version.leaving.remove(&ReplicaId { server: server.clone(), index });
         }
         let Some(before) = before else { return };
-        if !mutant::is("never_takes_back_a_promise") {
-            self.index.promise(server, index, before.promised, 0);
-        }
+        self.index.promise(server, index, before.promised, 0);
         let empty = self.index.release(server, index, self.name);
         if empty {
             self.look_at_server(server);

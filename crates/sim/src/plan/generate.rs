@@ -39,8 +39,9 @@ pub(crate) fn generate(seed: u64, length: u64) -> Plan {
     };
     let mut steps = Vec::new();
     // Every model is asked for early, so that there is something to break.
+    let within = *drawn.rng.pick(&[150, 600, 3000]).unwrap_or(&3000);
     for model in drawn.models.clone() {
-        let at = drawn.rng.between(100, 3000);
+        let at = drawn.rng.between(100, within);
         steps.push(Step { at, action: drawn.load(model) });
     }
     let bursts = drawn.rng.between(length / 240_000 + 2, length / 60_000 + 4);

@@ -19,9 +19,9 @@ use tonic::{Status, transport::Channel};
 const REST: u64 = 600_000;
 /// How long it is left alone before that: what nobody hears from is given up, what nobody asks is scaled
 /// down.
-const SETTLE: Duration = Duration::from_mins(12);
+const SETTLE: Duration = Duration::from_mins(4);
 /// How long it is watched at rest.
-const QUIET: Duration = Duration::from_mins(3);
+const QUIET: Duration = Duration::from_mins(2);
 /// How long the scheduler may take to answer somebody beside it.
 const ANSWER: Duration = Duration::from_secs(5);
 

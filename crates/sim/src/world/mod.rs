@@ -30,7 +30,7 @@ use tokio::{sync::mpsc, time::Instant};
 use user::{Desk, Errand};
 
 /// How often the properties are looked at besides after each step.
-const LOOK: u64 = 5000;
+const LOOK: u64 = 10_000;
 /// A gateway that cannot be reached for this long may be given up by the scheduler.
 const PATIENCE: u64 = 8000;
 /// A detour that takes so long that no connection is made within its time.
@@ -113,14 +113,20 @@ impl World {
     fn new(plan: Plan, trace: Trace) -> Self {
         let (facts, net, disk, clock) =
             (Facts::default(), Net::new(plan.seed), Disk::new(), WallClock::new());
-        let calm = plan.is_calm();
+        let (calm, strict) = (plan.is_calm(), plan.keeps_replicas_in_touch());
         facts.lock().dies = plan.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
         let mut replicas = BTreeMap::new();
         for server in &plan.servers {
             for index in 0..server.replicas {
                 let host: Host = format!("{}-{index}", server.name).into();
-                let inference =
-                    InferenceServer::new(host, server.clone(), trace.clone(), facts.clone(), plan.seed, calm);
+                let inference = InferenceServer::new(
+                    host,
+                    server.clone(),
+                    trace.clone(),
+                    facts.clone(),
+                    plan.seed,
+                    strict,
+                );
                 let replica = Replica::new(inference, index, net.clone(), trace.clone(), plan.seed);
                 replicas.insert((server.name.clone(), index), replica);
             }
