@@ -61,13 +61,15 @@ pub(crate) fn generate(seed: u64, length: u64) -> Plan {
 
 fn servers(rng: &mut Rng) -> Vec<ServerPlan> {
     let mut servers = Vec::new();
+    let tight = rng.chance(35);
     for (index, name) in ["alpha", "beta", "gamma"].into_iter().enumerate() {
         if index > 0 && rng.chance(40) {
             continue;
         }
-        let replicas = u32::try_from(rng.between(1, 4)).unwrap_or(1);
+        let replicas = u32::try_from(rng.between(1, if tight { 2 } else { 4 })).unwrap_or(1);
         // Some have more than enough for every model, some must say no.
-        let memory = *rng.pick(&[60, 120, 250, 100_000]).unwrap_or(&250);
+        let memory =
+            if tight { rng.between(40, 90) } else { *rng.pick(&[120, 250, 100_000]).unwrap_or(&250) };
         let offered: Vec<String> = CAPABILITIES
             .iter()
             .enumerate()

@@ -195,7 +195,7 @@ impl World {
         let agenda = std::mem::take(&mut self.agenda);
         self.disk.heal();
         for event in agenda.into_values() {
-            if !matches!(event, Event::Look | Event::Step(_) | Event::End) {
+            if !matches!(event, Event::Look | Event::LookOnce | Event::Step(_) | Event::End) {
                 self.happen(event);
             }
         }
@@ -290,6 +290,10 @@ impl World {
                     self.holders(model).into_iter().filter(|(held, _)| *held != number).collect();
                 if !stray.is_empty() {
                     return Some(format!("version {number} is available, and others are on {stray:?}"));
+                }
+                let held = self.holders(model).len();
+                if held > asked.replicas as usize {
+                    return Some(format!("{} replicas were asked for, and it is on {held}", asked.replicas));
                 }
                 let available = version.state.as_ref().map_or(0, |s| s.available_replicas);
                 let enough = if asked.min > 0 { asked.min } else { asked.replicas };

@@ -61,7 +61,10 @@ enum Event {
         down: u64,
         result: Result<(), String>,
     },
+    /// A server has loaded a model: others are about to hear of it.
+    Loaded,
     Look,
+    LookOnce,
     End,
 }
 
@@ -115,6 +118,7 @@ impl World {
             (Facts::default(), Net::new(plan.seed), Disk::new(), WallClock::new());
         let (calm, strict) = (plan.is_calm(), plan.keeps_replicas_in_touch());
         facts.lock().dies = plan.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
+        let reports = mpsc::unbounded_channel();
         let mut replicas = BTreeMap::new();
         for server in &plan.servers {
             for index in 0..server.replicas {
@@ -127,6 +131,8 @@ impl World {
                     plan.seed,
                     strict,
                 );
+                let report = reports.0.clone();
+                let inference = inference.telling(move || drop(report.send(Event::Loaded)));
                 let replica = Replica::new(inference, index, net.clone(), trace.clone(), plan.seed);
                 replicas.insert((server.name.clone(), index), replica);
             }
@@ -181,7 +187,7 @@ impl World {
             errands,
             agenda: BTreeMap::new(),
             added: 0,
-            reports: mpsc::unbounded_channel(),
+            reports,
             start: Instant::now(),
         };
         for step in world.plan.steps.clone() {
@@ -224,6 +230,10 @@ impl World {
             };
             match event {
                 Some(Event::End) => return,
+                Some(Event::Loaded) => {
+                    self.happen(Event::Loaded);
+                    continue;
+                }
                 Some(event) => self.happen(event),
                 None => {}
             }
@@ -293,8 +303,10 @@ impl World {
                     replica.leave();
                 }
             }
+            // Now is when somebody could know too early: look in a moment.
+            Event::Loaded => self.add(self.now() + 1 + self.added % 9, Event::LookOnce),
             Event::Look => self.add(self.now() + LOOK, Event::Look),
-            Event::SchedulerBack | Event::GatewayBack(_) | Event::End => {}
+            Event::SchedulerBack | Event::GatewayBack(_) | Event::LookOnce | Event::End => {}
         }
     }
 
