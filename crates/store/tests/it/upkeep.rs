@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gantry_store::faults::Disk;
 use gantry_store::upkeep::{backup, check, file_of, restore};
 use gantry_store::{FORMAT, Store, StoreError, Table};
 use redb::{Database, TableDefinition};
@@ -45,6 +46,26 @@ fn every_damaged_record_is_named_and_none_is_copied() {
     let copy = dir.path().join("copy");
     assert!(matches!(backup(&file, &copy), Err(StoreError::Damaged { .. })));
     assert!(!copy.exists());
+}
+
+#[test]
+fn a_batch_that_was_cut_off_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new();
+    let store = disk.open().unwrap();
+    store.commit(&[put("a", "1")]).unwrap();
+    let before = disk.bytes();
+    store.commit(&[put("a", "2")]).unwrap();
+    disk.kill();
+    // A page that the second batch wrote does not reach the disk; the header does.
+    let mut file = disk.bytes();
+    let changed = |at: &usize| file[*at..at + 4096] != before[*at..at + 4096];
+    let page = (4096..file.len()).step_by(4096).find(changed).unwrap();
+    file[page..page + 4096].copy_from_slice(&before[page..page + 4096]);
+    std::fs::write(file_of(dir.path()), file).unwrap();
+    let report = check(&file_of(dir.path())).unwrap();
+    assert!(report.cut_off && report.problems.is_empty() && report.commits == 1, "{report:?}");
+    assert_eq!(models(&Store::open(dir.path()).unwrap())["a"], b"1");
 }
 
 #[test]
