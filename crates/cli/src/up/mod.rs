@@ -14,7 +14,7 @@ mod fingerprint;
 mod follow;
 mod house;
 mod local;
-mod paths;
+pub(crate) mod paths;
 mod record;
 mod screen;
 mod sources;

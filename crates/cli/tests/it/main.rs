@@ -15,5 +15,6 @@ mod help;
 mod infer;
 mod lint;
 mod objects;
+mod state;
 mod waiting;
 mod world;
