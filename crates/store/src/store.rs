@@ -73,6 +73,8 @@ impl Store {
             return Ok(());
         }
         let mut inner = self.lock();
+        self.database(&mut inner)?;
+        // Only now: taking back an earlier batch counts as one.
         let before = inner.commits;
         let database = self.database(&mut inner)?;
         let mut undo = Vec::with_capacity(changes.len());
