@@ -17,5 +17,6 @@ mod lint;
 mod objects;
 mod roles;
 mod seldon;
+mod state;
 mod waiting;
 mod world;
