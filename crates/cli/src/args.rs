@@ -111,6 +111,7 @@ pub(crate) enum Command {
     Infer(verbs::infer::Args),
     Logs(verbs::logs::Args),
     Lint(verbs::lint::Args),
+    State(verbs::state::Args),
     Completion(verbs::completion::Args),
     Man(verbs::man::Args),
     Version(verbs::version::Args),

@@ -37,7 +37,7 @@ struct KindLabel {
 pub(crate) struct Metrics {
     /// From a command's arrival until it is durable and answered.
     pub(crate) schedule_seconds: Histogram,
-    /// From the start until every replica of the last life has joined again.
+    /// From the start until every replica of the last life has joined again, or is given up.
     pub(crate) resync_seconds: Seconds,
     commit_seconds: Histogram,
     commit_failures: Counter,
@@ -100,7 +100,7 @@ impl Metrics {
         );
         own.register_with_unit(
             "resync",
-            "From the start until every replica of the last life had joined again",
+            "From the start until every replica of the last life had joined again or was given up",
             Unit::Seconds,
             self.resync_seconds.clone(),
         );

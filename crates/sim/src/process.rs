@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::{io, time::Duration};
 
 /// A world that takes longer than this in real time does not come to an end.
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_mins(5);
 
 /// What a process says about its world, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -78,7 +78,7 @@ pub(crate) fn replay(arguments: &Arguments) -> Result<bool, String> {
 
 fn flags(arguments: &Arguments) -> String {
     let hours = arguments.length as f64 / 3_600_000.0;
-    let mutant = arguments.mutant.iter().map(|m| format!(" --mutant {m}")).collect::<String>();
+    let mutant = arguments.mutant.as_ref().map(|m| format!(" --mutant {m}")).unwrap_or_default();
     let hours = if arguments.length == 3_600_000 { String::new() } else { format!(" --hours {hours}") };
     format!("{hours}{mutant}")
 }

@@ -48,6 +48,11 @@ impl Directory {
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
+    /// The state file of a directory.
+    pub(crate) fn file_of(dir: &Path) -> PathBuf {
+        dir.join(FILE)
+    }
+
     /// Makes a new or renamed file in the directory outlast a power failure.
     fn sync(&self) -> Result<(), Error> {
         File::open(&self.dir)?.sync_all()
@@ -68,7 +73,7 @@ impl Medium for Directory {
     }
 
     fn name(&self) -> PathBuf {
-        self.dir.join(FILE)
+        Self::file_of(&self.dir)
     }
 
     fn keep_aside(&self, format: u64) -> Result<(), Error> {

@@ -53,6 +53,39 @@ pub enum StoreError {
         /// What is wrong, and where.
         what: String,
     },
+    /// There is no such file.
+    #[error("there is no state file {}", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A backup is never written over another file.
+    #[error("{} is there already: give a backup a name of its own", file.display())]
+    Exists {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A restore would replace something.
+    #[error(
+        "the state in {} holds {records} record{}: --force replaces it and keeps it aside",
+        dir.display(),
+        if *records == 1 { "" } else { "s" }
+    )]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// How many records are there.
+        records: usize,
+    },
+    /// It changed under every attempt to read it as a whole.
+    #[error(
+        "state file {} is being written all the time: try again when less changes, or stop the gantry that writes it",
+        file.display()
+    )]
+    Busy {
+        /// The file.
+        file: PathBuf,
+    },
     /// The device failed.
     #[error("state file {} cannot be {doing}: {source}", file.display())]
     File {

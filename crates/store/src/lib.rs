@@ -8,7 +8,8 @@
 //! Every record carries a checksum of its own, and the whole file is verified when it is opened: what is damaged is named
 //! and refused, never read in part.
 //!
-//! A test gives the store a [`Medium`] that fails: see [`faults`].
+//! Operators check, copy and put back the file: see [`upkeep`]. A test gives the store a [`Medium`] that fails: see
+//! [`faults`].
 
 mod directory;
 mod error;
@@ -18,6 +19,7 @@ mod guard;
 mod medium;
 mod record;
 mod store;
+pub mod upkeep;
 
 pub use error::StoreError;
 pub use format::FORMAT;

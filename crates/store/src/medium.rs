@@ -32,7 +32,9 @@ pub(crate) trait AnyMedium: Debug + Send + Sync {
 
 impl<M: Medium> AnyMedium for M {
     fn database(&self, builder: &Builder) -> Result<Database, redb::Error> {
-        Ok(builder.create_with_backend(self.open()?)?)
+        let backend = self.open()?;
+        discard_unfinished(&backend)?;
+        Ok(builder.create_with_backend(backend)?)
     }
 
     fn name(&self) -> PathBuf {
@@ -42,4 +44,36 @@ impl<M: Medium> AnyMedium for M {
     fn keep_aside(&self, format: u64) -> Result<(), Error> {
         Medium::keep_aside(self, format)
     }
+}
+
+/// How a database file begins; written only once the rest of a new file is on disk.
+const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
+
+/// Where the records begin.
+const FIRST_PAGE: u64 = 4096;
+
+/// Empties a file that was being made when the machine went down: the database takes one without its first bytes for
+/// something else, and refuses it. Nothing was ever written to such a file, so nothing lies beyond its header.
+fn discard_unfinished(backend: &impl StorageBackend) -> Result<(), Error> {
+    let length = backend.len()?;
+    let mut begins = [0; MAGIC.len()];
+    let read = begins.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+    backend.read(0, begins.get_mut(..read).unwrap_or_default())?;
+    let written = begins.iter().zip(MAGIC).take_while(|(found, right)| found == right).count();
+    let something_else = begins.iter().skip(written).any(|byte| *byte != 0);
+    // The file has its length before its first byte: a shorter one that begins well was cut.
+    let cut = written > 0 && length <= FIRST_PAGE;
+    if length == 0 || written == MAGIC.len() || something_else || cut {
+        return Ok(());
+    }
+    let mut page = [0; FIRST_PAGE as usize];
+    for at in (FIRST_PAGE..length).step_by(page.len()) {
+        let rest = usize::try_from(length - at).unwrap_or(usize::MAX).min(page.len());
+        let page = page.get_mut(..rest).unwrap_or_default();
+        backend.read(at, page)?;
+        if page.iter().any(|byte| *byte != 0) {
+            return Ok(());
+        }
+    }
+    backend.set_len(0)
 }

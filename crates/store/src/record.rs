@@ -20,6 +20,11 @@ pub(crate) fn open<'a>(table: Table, key: &str, sealed: &'a [u8]) -> Option<&'a 
     (u32::from_le_bytes(*seal) == checksum(table, key, value)).then_some(value)
 }
 
+/// The sentence that names a damaged record.
+pub(crate) fn mismatch(table: Table, key: &str) -> String {
+    format!("the record `{key}` of table `{}` does not match its checksum", table.name())
+}
+
 fn checksum(table: Table, key: &str, value: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(table.name().as_bytes());

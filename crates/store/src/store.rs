@@ -73,6 +73,8 @@ impl Store {
             return Ok(());
         }
         let mut inner = self.lock();
+        self.database(&mut inner)?;
+        // Only now: taking back an earlier batch counts as one.
         let before = inner.commits;
         let database = self.database(&mut inner)?;
         let mut undo = Vec::with_capacity(changes.len());
@@ -192,10 +194,7 @@ fn read(database: &Database, file: &Path, table: Table) -> Result<Vec<(String, V
     guarded(&mut read).map_err(|error| StoreError::of(file, "read", error))?;
     match damaged {
         None => Ok(values),
-        Some(key) => {
-            let what = format!("the record `{key}` of table `{}` does not match its checksum", table.name());
-            Err(StoreError::Damaged { file: file.to_owned(), what })
-        }
+        Some(key) => Err(StoreError::Damaged { file: file.to_owned(), what: record::mismatch(table, &key) }),
     }
 }
 
@@ -229,6 +228,17 @@ fn write(
 }
 
 /// A transaction that is on disk when it is committed.
+///
+/// One phase and one sync: the new root carries a checksum of everything below it, so after a crash in the middle the
+/// database finds the root before it. Measured on 10,000 records of 600 bytes, 256 of them in a batch (release, two cores
+/// shared with others; three rounds, interleaved): 3 ms of processor time a batch, 120 to 190 batches a second, and 5,000
+/// a second of one record. A second phase, an allocator table with each commit (“quick repair”) and a cache of 1 GB
+/// instead of 8 MB make no difference that rises above the noise there, where a sync takes 73 µs; a second phase is a
+/// second sync, though, and on a disk where that takes 5 ms it halves the rate. Without quick repair the file is walked
+/// after a crash: 9 to 20 ms for 8 MB, which is what verifying it costs anyway.
+///
+/// What one phase cannot do: after a crash, a bit that flipped in the very last batch looks like a batch that was cut
+/// off, and the one before it is what is found. Anywhere else, and in a file that was closed, a flipped bit is refused.
 fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
     let mut write = database.begin_write()?;
     write.set_durability(Durability::Immediate)?;

@@ -238,3 +238,20 @@ impl House {
         self.engine.ended().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_stands_still_is_told() {
+        assert_eq!(stuck(Progress::Moving), None);
+        let still = Progress::Stuck { waiting: 7, since: Duration::from_secs(20) };
+        assert!(
+            stuck(still)
+                .unwrap()
+                .starts_with("the scheduler has decided nothing for 20 s, and 7 messages wait")
+        );
+        assert!(stuck(Progress::Stopped).is_some());
+    }
+}

@@ -18,6 +18,7 @@ fn help_of_every_verb_of_the_client() {
         "infer",
         "logs",
         "lint",
+        "state",
         "completion",
         "man",
         "version",
@@ -29,7 +30,9 @@ fn help_of_every_verb_of_the_client() {
 
 #[test]
 fn every_flag_has_a_help_text() {
-    for verb in ["up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "lint"] {
+    for verb in
+        ["up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "lint", "state"]
+    {
         let help = gantry(&[verb, "-h"]).ok();
         let mut lines = help.lines().skip_while(|l| !l.starts_with("Options:")).skip(1).peekable();
         while let Some(line) = lines.next() {

@@ -18,6 +18,7 @@ mod objects;
 mod roles;
 mod seldon;
 mod servers;
+mod state;
 mod waiting;
 mod why;
 mod world;

@@ -92,9 +92,7 @@ impl Desk<'_> {
             before = version.leaving.remove(&ReplicaId { server: server.clone(), index });
         }
         let Some(before) = before else { return };
-        if !mutant::is("never_takes_back_a_promise") {
-            self.index.promise(server, index, before.promised, 0);
-        }
+        self.index.promise(server, index, before.promised, 0);
         let empty = self.index.release(server, index, self.name);
         if empty {
             self.look_at_server(server);
@@ -216,7 +214,7 @@ impl Desk<'_> {
             }
             self.index.settling.insert(*self.sequence, self.name.clone());
         }
-        if !mutant::is("does_not_tell_gateways") || *self.sequence % 7 != 0 {
+        if !mutant::is("does_not_tell_gateways") || !self.sequence.is_multiple_of(7) {
             self.fx.routes.insert(self.name.clone());
         }
     }

@@ -327,6 +327,9 @@ impl Desk<'_> {
         match (event, state) {
             (ReplicaEvent::Loaded { multiplier }, ReplicaState::Loading) => {
                 self.set(version, server, index, ReplicaState::Loaded, String::new());
+                if mutant::is("is_available_at_once") {
+                    self.set(version, server, index, ReplicaState::Available, String::new());
+                }
                 if let Some(multiplier) = multiplier {
                     version.multiplier = multiplier.max(1);
                 }
@@ -390,7 +393,7 @@ impl Desk<'_> {
             );
             for (server, index, state, awaits) in settled {
                 match state {
-                    ReplicaState::Loaded if awaits <= applied || mutant::is("is_available_at_once") => {
+                    ReplicaState::Loaded if awaits <= applied => {
                         self.set(version, &server, index, ReplicaState::Available, String::new());
                         changed = true;
                     }

@@ -111,7 +111,7 @@ impl Desk<'_> {
                             placed += 1;
                         }
                     }
-                    waits = placed < missing && !mutant::is("is_content_with_fewer_replicas");
+                    waits = placed < missing;
                     if short.is_some() {
                         self.ask_for_replicas(version);
                     }

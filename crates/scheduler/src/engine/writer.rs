@@ -10,7 +10,9 @@ use crate::{
     view::Publisher,
 };
 use gantry_core::mutant;
-use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
+use gantry_core::scheduling::{
+    Command, Effects, Millis, Order, Refusal, ReplicaId, ReplicaState, State, Version,
+};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +23,9 @@ use tokio::time::Instant;
 
 /// How many changes beyond twice the number of models may wait for a gateway before it starts again.
 const ROUTE_SLACK: usize = 4096;
+/// How long agents keep what nobody has asked for yet after a start from nothing: when a state is lost, a control plane
+/// sends it again.
+const FIRST_WORDS: Duration = Duration::from_secs(15);
 /// How long a disk that failed is left alone when nobody waits for it.
 const DISK_REST: Duration = Duration::from_secs(1);
 /// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
@@ -45,13 +50,15 @@ pub(super) struct Writer {
     told_time: Instant,
     /// Records that are out of date, and that nobody waits for.
     stale: Stale,
-    /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
+    /// Orders to unload that wait: see `holds_back`.
     held_back: Vec<Order>,
     /// When the last write failed, if it did: that is said once.
     disk_fails: Option<Instant>,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
     missing: BTreeSet<ReplicaId>,
     started: Instant,
+    /// Whether there was no model at the start.
+    started_empty: bool,
 }
 
 /// Names of records that are out of date.
@@ -89,6 +96,7 @@ impl Writer {
             disk_fails: None,
             missing: known_replicas(&state),
             started: Instant::now(),
+            started_empty: state.models().is_empty(),
             state,
         };
         writer.publisher.everything(&writer.state);
@@ -108,8 +116,10 @@ impl Writer {
 
     pub(super) fn drop_dead_gateways(&mut self) {
         self.stale.gateways.extend(self.peers.drop_dead_gateways(self.state.sequence()));
-        if !self.peers.expects_gateways() && !self.held_back.is_empty() {
-            let orders = std::mem::take(&mut self.held_back);
+        if !self.holds_back() && !self.held_back.is_empty() {
+            let mut orders = std::mem::take(&mut self.held_back);
+            // Somebody may have asked for it meanwhile.
+            orders.retain(|order| !is_there(&self.state, order, ReplicaState::is_wanted));
             self.give(&orders);
         }
     }
@@ -157,6 +167,7 @@ impl Writer {
             // Also when its name could not be stored: a full disk is no reason to route nothing.
             let _ = reply.send(Ok(()));
         }
+        self.look_for_missing();
         for question in questions {
             question(&self.state);
         }
@@ -180,7 +191,6 @@ impl Writer {
             Message::AgentJoined { id, connection, outbox, line, command, reply } => {
                 turn.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
-                self.found(&id);
                 // What it holds and should not is decided anew.
                 self.held_back.retain(|order| order.replica != id);
                 self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
@@ -335,8 +345,12 @@ impl Writer {
             self.peers.drained(id, all);
         }
         let mut orders = effects.orders;
-        if self.peers.expects_gateways() {
-            self.held_back.extend(orders.extract_if(.., |order| order.load.is_none()));
+        if self.holds_back() {
+            let every = self.peers.expects_gateways();
+            let state = &self.state;
+            self.held_back.extend(
+                orders.extract_if(.., |o| o.load.is_none() && (every || !is_there(state, o, |_| true))),
+            );
         }
         self.give(&orders);
         if !effects.routes.is_empty() && self.peers.gateways() > 0 {
@@ -358,6 +372,13 @@ impl Writer {
         self.servers.tell(&servers);
     }
 
+    /// Whether not everything is to be unloaded for now: a gateway of the last life may still route there; or the state
+    /// was empty, and of what nobody has asked for yet whoever knows has not had the time to say so.
+    fn holds_back(&self) -> bool {
+        let is_too_early = self.started_empty && self.started.elapsed() < FIRST_WORDS;
+        self.peers.expects_gateways() || is_too_early
+    }
+
     /// Gives orders to their agents. Those of one replica go into its box at once, so that its reader wakes once.
     fn give(&self, orders: &[Order]) {
         let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
@@ -371,14 +392,35 @@ impl Writer {
         }
     }
 
-    /// A replica of the last life is there again.
-    fn found(&mut self, id: &ReplicaId) {
-        if self.missing.remove(id) && self.missing.is_empty() {
+    /// Looks whether every replica of the last life is there again, or given up.
+    fn look_for_missing(&mut self) {
+        if self.missing.is_empty() {
+            return;
+        }
+        let servers = self.state.servers();
+        let is_silent = |id: &ReplicaId| {
+            let replica = servers.get(&id.server).and_then(|s| s.replicas.get(&id.index));
+            replica.is_some_and(|r| r.silent_since.is_some())
+        };
+        self.missing.retain(is_silent);
+        if self.missing.is_empty() {
             let took = self.started.elapsed();
             self.metrics.resync_seconds.set(took.as_secs_f64());
-            tracing::info!(seconds = took.as_secs_f64(), "every replica of the last life has joined again");
+            tracing::info!(
+                seconds = took.as_secs_f64(),
+                "every replica of the last life has joined again or is given up"
+            );
         }
     }
+}
+
+/// Whether a version is, in such a state, on the replica that an order would take it from.
+fn is_there(state: &State, order: &Order, such: impl Fn(ReplicaState) -> bool) -> bool {
+    let versions = state.models().get(&order.model).into_iter().flat_map(|m| &m.versions);
+    let mut places = versions.filter(|v| v.number == order.version).flat_map(Version::places);
+    places.any(|(server, index, status)| {
+        *server == order.replica.server && index == order.replica.index && such(status.state)
+    })
 }
 
 fn known_replicas(state: &State) -> BTreeSet<ReplicaId> {

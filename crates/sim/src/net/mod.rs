@@ -112,14 +112,9 @@ impl Net {
             let inner = &mut *inner;
             let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
             let listener = inner.listeners.get(&(to.clone(), port)).ok_or_else(refused)?;
-            let latency = match &**from {
-                // Who only looks takes no time.
-                OBSERVER => (Duration::ZERO, Duration::ZERO),
-                _ => {
-                    let base = Duration::from_millis(inner.rng.between(1, 4));
-                    (base, base)
-                }
-            };
+            // Who only looks takes no time.
+            let takes = if **from == *OBSERVER { 0 } else { inner.rng.between(1, 4) };
+            let latency = (Duration::from_millis(takes), Duration::from_millis(takes));
             let extra =
                 |a: &Host, b: &Host| inner.slow.get(&(a.clone(), b.clone())).copied().unwrap_or_default();
             let (there, back) = (latency.0 + extra(from, to), latency.1 + extra(to, from));

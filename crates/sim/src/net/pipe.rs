@@ -35,6 +35,7 @@ impl Side {
 
 /// What one end writes and the other reads.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that can be wrong on its own")]
 struct Direction {
     chunks: VecDeque<(Instant, Vec<u8>)>,
     buffered: usize,

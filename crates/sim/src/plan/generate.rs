@@ -39,8 +39,9 @@ pub(crate) fn generate(seed: u64, length: u64) -> Plan {
     };
     let mut steps = Vec::new();
     // Every model is asked for early, so that there is something to break.
+    let within = *drawn.rng.pick(&[150, 600, 3000]).unwrap_or(&3000);
     for model in drawn.models.clone() {
-        let at = drawn.rng.between(100, 3000);
+        let at = drawn.rng.between(100, within);
         steps.push(Step { at, action: drawn.load(model) });
     }
     let bursts = drawn.rng.between(length / 240_000 + 2, length / 60_000 + 4);
@@ -60,13 +61,15 @@ pub(crate) fn generate(seed: u64, length: u64) -> Plan {
 
 fn servers(rng: &mut Rng) -> Vec<ServerPlan> {
     let mut servers = Vec::new();
+    let tight = rng.chance(35);
     for (index, name) in ["alpha", "beta", "gamma"].into_iter().enumerate() {
         if index > 0 && rng.chance(40) {
             continue;
         }
-        let replicas = u32::try_from(rng.between(1, 4)).unwrap_or(1);
+        let replicas = u32::try_from(rng.between(1, if tight { 2 } else { 4 })).unwrap_or(1);
         // Some have more than enough for every model, some must say no.
-        let memory = *rng.pick(&[60, 120, 250, 100_000]).unwrap_or(&250);
+        let memory =
+            if tight { rng.between(40, 90) } else { *rng.pick(&[120, 250, 100_000]).unwrap_or(&250) };
         let offered: Vec<String> = CAPABILITIES
             .iter()
             .enumerate()
@@ -109,7 +112,7 @@ impl Draw {
             n => CAPABILITIES.get(n as usize % 3).copied().unwrap_or("onnx"),
         };
         let replicas = *self.rng.pick(&[0, 1, 1, 1, 2, 2, 3, 4]).unwrap_or(&1);
-        let min = if replicas > 1 && self.rng.chance(50) { 1 } else { 0 };
+        let min = u32::from(replicas > 1 && self.rng.chance(50));
         let server = if self.rng.chance(15) { self.server().map(|s| s.name) } else { None };
         let asked = Asked {
             content: self.next_content,

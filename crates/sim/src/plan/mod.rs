@@ -166,6 +166,24 @@ impl Plan {
         !self.steps.iter().any(|step| step.action.is_fault())
     }
 
+    /// Whether the scheduler hears of everything that happens on replicas: then it knows what room they have.
+    pub(crate) fn keeps_replicas_in_touch(&self) -> bool {
+        let is_replica = |host: &String| self.servers.iter().any(|s| host.starts_with(&s.name));
+        !self.steps.iter().any(|step| match &step.action {
+            Action::Leave { .. }
+            | Action::CrashReplica { .. }
+            | Action::CrashAgent { .. }
+            | Action::RestartServer { .. }
+            | Action::CrashScheduler { .. } => true,
+            Action::Block { from: a, to: b, .. }
+            | Action::Cut { a, b }
+            | Action::Freeze { a, b }
+            | Action::LoseReplies { a, b, .. }
+            | Action::Slow { a, b, .. } => is_replica(a) || is_replica(b),
+            _ => false,
+        })
+    }
+
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|e| format!("this is not a plan: {e}"))
     }

@@ -63,6 +63,8 @@ pub(crate) struct InferenceServer {
     seed: u64,
     /// Whether a load that does not fit is somebody's mistake.
     strict: bool,
+    /// Told when a model is loaded.
+    tell: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl InferenceServer {
@@ -75,7 +77,22 @@ impl InferenceServer {
         strict: bool,
     ) -> Self {
         let inner = Arc::default();
-        Self { host, plan, inner, life: Arc::new(watch::Sender::new(0)), trace, facts, seed, strict }
+        Self {
+            host,
+            plan,
+            inner,
+            life: Arc::new(watch::Sender::new(0)),
+            trace,
+            facts,
+            seed,
+            strict,
+            tell: Arc::new(|| {}),
+        }
+    }
+
+    /// The same server; whoever wants to know is told when it has loaded a model.
+    pub(crate) fn telling(self, tell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { tell: Arc::new(tell), ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -185,6 +202,7 @@ impl InferenceServer {
             this.trace.note(&this.host, format_args!("{how} {}_{}", key.0, key.1));
             this.life.send_modify(|_| {});
             let _ = done.send(result);
+            (this.tell)();
         });
         Ok(answer)
     }

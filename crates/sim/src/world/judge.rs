@@ -9,7 +9,7 @@ use super::{
 };
 use crate::plan::{Artifact, Asked};
 use gantry_proto::scheduler::{
-    ModelStatusRequest, ModelStatusResponse, ModelVersionStatus, model_status::ModelState,
+    ModelStatus, ModelStatusRequest, ModelStatusResponse, ModelVersionStatus, model_status::ModelState,
     scheduler_client::SchedulerClient,
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -19,9 +19,9 @@ use tonic::{Status, transport::Channel};
 const REST: u64 = 600_000;
 /// How long it is left alone before that: what nobody hears from is given up, what nobody asks is scaled
 /// down.
-const SETTLE: Duration = Duration::from_secs(720);
+const SETTLE: Duration = Duration::from_mins(4);
 /// How long it is watched at rest.
-const QUIET: Duration = Duration::from_secs(180);
+const QUIET: Duration = Duration::from_mins(2);
 /// How long the scheduler may take to answer somebody beside it.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -70,7 +70,7 @@ fn latest(status: &ModelStatusResponse) -> Option<&ModelVersionStatus> {
 }
 
 fn state(version: &ModelVersionStatus) -> ModelState {
-    version.state.as_ref().map_or(ModelState::Unknown, |s| s.state())
+    version.state.as_ref().map_or(ModelState::Unknown, ModelStatus::state)
 }
 
 /// What the scheduler says is asked for is what may be asked for.
@@ -195,7 +195,7 @@ impl World {
         let agenda = std::mem::take(&mut self.agenda);
         self.disk.heal();
         for event in agenda.into_values() {
-            if !matches!(event, Event::Look | Event::Step(_) | Event::End) {
+            if !matches!(event, Event::Look | Event::LookOnce | Event::Step(_) | Event::End) {
                 self.happen(event);
             }
         }
@@ -290,6 +290,10 @@ impl World {
                     self.holders(model).into_iter().filter(|(held, _)| *held != number).collect();
                 if !stray.is_empty() {
                     return Some(format!("version {number} is available, and others are on {stray:?}"));
+                }
+                let held = self.holders(model).len();
+                if held > asked.replicas as usize {
+                    return Some(format!("{} replicas were asked for, and it is on {held}", asked.replicas));
                 }
                 let available = version.state.as_ref().map_or(0, |s| s.available_replicas);
                 let enough = if asked.min > 0 { asked.min } else { asked.replicas };

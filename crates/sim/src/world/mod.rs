@@ -30,7 +30,7 @@ use tokio::{sync::mpsc, time::Instant};
 use user::{Desk, Errand};
 
 /// How often the properties are looked at besides after each step.
-const LOOK: u64 = 5000;
+const LOOK: u64 = 10_000;
 /// A gateway that cannot be reached for this long may be given up by the scheduler.
 const PATIENCE: u64 = 8000;
 /// A detour that takes so long that no connection is made within its time.
@@ -61,7 +61,10 @@ enum Event {
         down: u64,
         result: Result<(), String>,
     },
+    /// A server has loaded a model: others are about to hear of it.
+    Loaded,
     Look,
+    LookOnce,
     End,
 }
 
@@ -113,14 +116,23 @@ impl World {
     fn new(plan: Plan, trace: Trace) -> Self {
         let (facts, net, disk, clock) =
             (Facts::default(), Net::new(plan.seed), Disk::new(), WallClock::new());
-        let calm = plan.is_calm();
+        let (calm, strict) = (plan.is_calm(), plan.keeps_replicas_in_touch());
         facts.lock().dies = plan.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
+        let reports = mpsc::unbounded_channel();
         let mut replicas = BTreeMap::new();
         for server in &plan.servers {
             for index in 0..server.replicas {
                 let host: Host = format!("{}-{index}", server.name).into();
-                let inference =
-                    InferenceServer::new(host, server.clone(), trace.clone(), facts.clone(), plan.seed, calm);
+                let inference = InferenceServer::new(
+                    host,
+                    server.clone(),
+                    trace.clone(),
+                    facts.clone(),
+                    plan.seed,
+                    strict,
+                );
+                let report = reports.0.clone();
+                let inference = inference.telling(move || drop(report.send(Event::Loaded)));
                 let replica = Replica::new(inference, index, net.clone(), trace.clone(), plan.seed);
                 replicas.insert((server.name.clone(), index), replica);
             }
@@ -175,7 +187,7 @@ impl World {
             errands,
             agenda: BTreeMap::new(),
             added: 0,
-            reports: mpsc::unbounded_channel(),
+            reports,
             start: Instant::now(),
         };
         for step in world.plan.steps.clone() {
@@ -218,6 +230,10 @@ impl World {
             };
             match event {
                 Some(Event::End) => return,
+                Some(Event::Loaded) => {
+                    self.happen(Event::Loaded);
+                    continue;
+                }
                 Some(event) => self.happen(event),
                 None => {}
             }
@@ -237,7 +253,9 @@ impl World {
         }
         let missing: Vec<u32> =
             self.gateways.iter().filter(|(_, g)| g.is_none()).map(|(index, _)| *index).collect();
-        missing.into_iter().for_each(|index| self.gateway_starts(index));
+        for index in missing {
+            self.gateway_starts(index);
+        }
     }
 
     fn scheduler_starts(&mut self) {
@@ -285,8 +303,10 @@ impl World {
                     replica.leave();
                 }
             }
+            // Now is when somebody could know too early: look in a moment.
+            Event::Loaded => self.add(self.now() + 1 + self.added % 9, Event::LookOnce),
             Event::Look => self.add(self.now() + LOOK, Event::Look),
-            Event::SchedulerBack | Event::GatewayBack(_) | Event::End => {}
+            Event::SchedulerBack | Event::GatewayBack(_) | Event::LookOnce | Event::End => {}
         }
     }
 

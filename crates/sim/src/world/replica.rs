@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 /// How long draining may take.
-const DRAIN_TIME: Duration = Duration::from_secs(60);
+const DRAIN_TIME: Duration = Duration::from_mins(1);
 
 struct Way {
     net: Net,

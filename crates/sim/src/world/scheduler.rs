@@ -5,6 +5,7 @@ use crate::{
     net::{Host, Net},
     trace::Trace,
 };
+use gantry_core::scheduling::Policy;
 use gantry_scheduler::{Config, Progress, Scheduler, build, serve};
 use gantry_store::{StoreError, faults::Disk};
 use std::sync::Arc;
@@ -43,7 +44,9 @@ impl Process {
                 return None;
             }
         };
-        let built = build(Config { clock: clock.clone(), ..Config::new(store) });
+        // What nobody asks is scaled down within the time of a plan.
+        let policy = Policy { idle: 90_000, ..Policy::default() };
+        let built = build(Config { clock: clock.clone(), policy, ..Config::new(store) });
         let (scheduler, engine) = match built {
             Ok(built) => built,
             Err(error) => {

@@ -1,5 +1,7 @@
 //! The simulated world as a test: many seeds, plans that once failed, and the same seed twice.
 
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
 use std::{
     fs,
     path::Path,

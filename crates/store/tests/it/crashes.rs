@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gantry_store::faults::Disk;
+use gantry_store::faults::{Disk, Fault};
 
 use crate::{apply, batch, models};
 
@@ -36,7 +36,7 @@ fn acknowledged_batches_survive_a_crash_at_any_write() {
             let disk = Disk::new();
             let store = disk.open().unwrap();
             let mut acknowledged = BTreeMap::new();
-            disk.fail_writes_after(stop, gantry_store::faults::Fault::Broken);
+            disk.fail_writes_after(stop, Fault::Broken);
             let mut under_way = 0;
             while under_way < 4 && store.commit(&batch(under_way)).is_ok() {
                 apply(&mut acknowledged, &batch(under_way));
@@ -52,6 +52,23 @@ fn acknowledged_batches_survive_a_crash_at_any_write() {
             let mut now = found;
             apply(&mut now, &batch(9));
             assert_eq!(models(&store), now, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_first_start_that_was_cut_off_is_begun_again() {
+    let disk = Disk::new();
+    drop(disk.open().unwrap());
+    for stop in 0..=disk.writes() {
+        for seed in 0..6 {
+            let disk = Disk::new();
+            disk.fail_writes_after(stop, Fault::Broken);
+            let begun = disk.open().is_ok();
+            disk.crash(seed);
+            let store = disk.open().unwrap_or_else(|error| panic!("write {stop}, seed {seed}: {error}"));
+            assert!(!begun || store.epoch() == 2, "a start that was counted stays counted");
+            store.commit(&batch(1)).unwrap();
         }
     }
 }
@@ -83,7 +100,7 @@ fn crashes_one_after_another() {
             store.commit(&batch(n)).unwrap();
             apply(&mut expected, &batch(n));
             // The next batch is cut off before its sync.
-            disk.fail_syncs(gantry_store::faults::Fault::Broken);
+            disk.fail_syncs(Fault::Broken);
             assert!(store.commit(&batch(101 + n)).is_err());
             disk.crash(seed * 1000 + n);
         }
@@ -96,7 +113,7 @@ fn the_same_seed_gives_the_same_bytes() {
         let disk = Disk::new();
         let store = disk.open().unwrap();
         store.commit(&batch(1)).unwrap();
-        disk.fail_syncs(gantry_store::faults::Fault::Broken);
+        disk.fail_syncs(Fault::Broken);
         store.commit(&batch(2)).unwrap_err();
         disk.crash(seed);
         disk.bytes()

@@ -82,6 +82,31 @@ fn a_flipped_bit_in_a_closed_file_is_refused_or_harmless() {
     assert!(refused * 4 > tried, "{refused} of {tried}");
 }
 
+/// A batch that a crash cut off and the last batch with a flipped bit look the same, so the one before it may be found;
+/// nothing older, and nothing in between.
+#[test]
+fn a_flipped_bit_after_a_crash_costs_the_last_batch_at_most() {
+    let disk = Disk::new();
+    let store = disk.open().unwrap();
+    let mut states = Vec::new();
+    for n in 0..3 {
+        store.commit(&batch(n)).unwrap();
+        states.push(models(&store));
+    }
+    disk.kill();
+    let file = disk.bytes();
+    let flags = (0..8).map(|bit| (9, bit));
+    let header = places(&file[..320], 40).chain(places(&file, 80));
+    let mut refused = 0;
+    for (place, bit) in flags.chain(header.map(|place| (place, (place % 8) as u8))) {
+        let disk = Disk::with(file.clone());
+        disk.flip_bit(place, bit);
+        let what = format!("byte {place}, bit {bit}");
+        refused += usize::from(must_be_refused_or_right(&disk, &states[1..], &what));
+    }
+    assert!(refused > 0);
+}
+
 #[test]
 fn a_file_that_was_cut_is_refused_or_right() {
     let disk = Disk::new();

@@ -62,11 +62,25 @@ fn a_batch_whose_sync_failed_is_taken_back() {
     let error = store.commit(&batch(2)).unwrap_err();
     assert!(matches!(error, StoreError::File { doing: "written", .. }), "{error}");
     assert!(store.commit(&batch(3)).is_err(), "the device is still broken");
+    let counted = commits(&disk);
     disk.heal();
-    assert_eq!(models(&store), before);
+    // The batch is in the file, and goes when the store is used again.
+    store.commit(&[put("after", "1")]).unwrap();
+    assert!(commits(&disk) > counted, "the count never goes back");
+    let mut expected = before;
+    expected.insert("after".into(), b"1".to_vec());
+    assert_eq!(models(&store), expected);
     drop(store);
     disk.crash(3);
-    assert_eq!(models(&disk.open().unwrap()), before);
+    assert_eq!(models(&disk.open().unwrap()), expected);
+}
+
+/// How many batches the file counts.
+fn commits(disk: &Disk) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let file = gantry_store::upkeep::file_of(dir.path());
+    std::fs::write(&file, disk.bytes()).unwrap();
+    gantry_store::upkeep::check(&file).unwrap().commits
 }
 
 /// Runs in a process that may not write files beyond a size: see the test below.

@@ -14,6 +14,7 @@ mod damage;
 mod full;
 mod migration;
 mod opening;
+mod upkeep;
 
 use std::collections::BTreeMap;
 

@@ -55,6 +55,17 @@ impl Certificates {
         self.flags(&[("tls-ca", "ca.crt")])
     }
 
+    /// The side that connects, by the variables of Seldon's components.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        let file = |name: &str| self.directory.join(name).display().to_string();
+        vec![
+            ("CONTROL_PLANE_SECURITY_PROTOCOL", "SSL".to_owned()),
+            ("CONTROL_PLANE_SERVER_TLS_CA_LOCATION", file("ca.crt")),
+            ("CONTROL_PLANE_CLIENT_TLS_CRT_LOCATION", file("client.crt")),
+            ("CONTROL_PLANE_CLIENT_TLS_KEY_LOCATION", file("client.key")),
+        ]
+    }
+
     fn flags(&self, files: &[(&str, &str)]) -> Vec<String> {
         let flag = |(flag, file): &(&str, &str)| format!("--{flag}={}", self.directory.join(file).display());
         files.iter().map(flag).collect()

@@ -4,7 +4,7 @@ use super::{
     certificates::Certificates,
     process::{Role, http, until},
 };
-use crate::world::gantry;
+use crate::world::{command, finish, gantry};
 use std::net::TcpListener;
 
 const FREE: [&str; 6] = [
@@ -67,6 +67,10 @@ fn mutual_tls_lets_in_who_has_a_certificate() {
     };
     ask(at, &certificates.client()).ok();
     ask(&format!("https://{at}"), &certificates.client()).ok();
+    // The variables of Seldon's components say the same.
+    let mut by_variables = command(&["get", "models", "--scheduler", at]);
+    by_variables.envs(certificates.variables());
+    finish(&mut by_variables).ok();
     let stranger = ask(at, &certificates.only_ca());
     assert_eq!(stranger.code, 4, "{stranger:?}");
     assert!(stranger.stderr.contains("--tls-client-cert"), "{stranger:?}");

@@ -478,3 +478,28 @@ fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
     assert!(world.agents[&s].loaded.is_empty());
     assert_eq!(world.routed_to("m"), ["t-0"]);
 }
+
+#[test]
+fn a_replica_is_unloaded_when_its_last_request_is_answered_not_before() {
+    let mut world = served();
+    let s = id("s", 0);
+    world.apply(unload("m")).unwrap();
+    world.follow(0, 1);
+    assert!(world.agents[&s].orders.is_empty(), "gateways know, but are not done");
+    world.follow(0, 0);
+    assert_eq!(world.agents[&s].orders.len(), 1);
+}
+
+#[test]
+fn why_a_model_waits_is_found_anew_when_servers_change() {
+    let mut world = World::new();
+    let mut d = definition("m", 1, 1);
+    d.needs.requirements = vec!["lightgbm".into()];
+    world.load(d).unwrap();
+    assert_eq!(world.summary("m").code, Some(Reason::NoServer));
+    let effects = world.join(&id("s", 0), 100);
+    assert_eq!(effects.wake_at, Some(world.now));
+    let effects = world.apply(Command::Tick).unwrap();
+    assert!(effects.models.contains("m") && effects.routes.contains("m"));
+    assert_eq!(world.summary("m").code, Some(Reason::NoCapability));
+}
