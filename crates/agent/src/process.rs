@@ -83,6 +83,8 @@ pub struct Settings {
     pub limits: Limits,
     /// What requests may ask for.
     pub requests: RequestLimits,
+    /// Makes spans of requests; off unless somebody takes them.
+    pub tracer: gantry_trace::Tracer,
     /// When to ask for more or fewer replicas.
     pub scaling: Scaling,
     /// How long the server may take until it is there.
@@ -217,8 +219,14 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
         limits: settings.limits,
         metrics: metrics.clone(),
     });
-    let proxy =
-        Proxy::new(shelf.clone(), metrics, settings.requests, &settings.server_http, &settings.server_grpc)?;
+    let proxy = Proxy::new(
+        shelf.clone(),
+        metrics,
+        settings.requests,
+        settings.tracer,
+        &settings.server_http,
+        &settings.server_grpc,
+    )?;
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let (watched, until) = (shelf.clone(), stop.clone());

@@ -1,6 +1,6 @@
 //! The command line: sub-commands and the flags that all of them share.
 
-use crate::{client, duration, roles, up, verbs};
+use crate::{client, duration, roles, seldon, up, verbs};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
 
@@ -58,6 +58,16 @@ impl Global {
         choose(self.admin.as_deref(), None, "127.0.0.1:9003")
     }
 
+    /// The scheduler and the data plane, where they were named to us by our own flags or variables.
+    pub(crate) fn named(&self) -> (Option<String>, Option<String>) {
+        (self.scheduler.clone(), self.inference.clone())
+    }
+
+    /// The time that was given.
+    pub(crate) const fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     /// How long one call may take.
     pub(crate) fn call_timeout(&self) -> Duration {
         // "Check once" still has to ask.
@@ -101,4 +111,23 @@ pub(crate) enum Command {
     Completion(verbs::completion::Args),
     Man(verbs::man::Args),
     Version(verbs::version::Args),
+    /// Seldon's form: load, unload, status, list, infer, metadata
+    #[command(subcommand)]
+    Model(seldon::Model),
+    /// Seldon's form: load, unload, status, list
+    #[command(subcommand)]
+    Server(seldon::Server),
+    /// Seldon's form: load, unload, status, list, infer
+    #[command(subcommand)]
+    Pipeline(seldon::Pipeline),
+    /// Seldon's form: start, stop, status, list
+    #[command(subcommand)]
+    Experiment(seldon::Experiment),
+    /// Seldon's form: named files that say where things are
+    #[command(subcommand)]
+    Config(seldon::Config),
+    /// Seldon's form: load everything in a manifest
+    Load(seldon::Load),
+    /// Seldon's form: unload everything in a manifest
+    Unload(seldon::UnloadAll),
 }

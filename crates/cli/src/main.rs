@@ -6,6 +6,7 @@
 //!                                    └──▶ output (tables, JSON, YAML; data on stdout, the rest on stderr)
 //! ```
 //!
+//! `seldon` is the same for people who come from Seldon: its words, its flags, its outputs.
 //! `up` and `roles` are the other side: the processes that those clients talk to.
 
 #![allow(clippy::doc_markdown, reason = "comments on flags are help texts: backticks would be printed")]
@@ -18,6 +19,7 @@ mod manifests;
 mod output;
 mod reference;
 mod roles;
+mod seldon;
 mod up;
 mod verbs;
 mod view;
@@ -26,8 +28,11 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if seldon::is_called(std::env::args_os().next().as_deref()) {
+        return seldon::main();
+    }
     let cli = args::Cli::parse();
-    match verbs::run(&cli) {
+    match verbs::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {

@@ -16,4 +16,4 @@ mod upstream;
 
 pub use config::Config;
 pub use gateway::{BindError, Gateway};
-pub use routes::{Demand, Removed, Routes};
+pub use routes::{Demand, Removed, Routes, Visit};

@@ -98,15 +98,17 @@ impl Runtime {
                 ok(rest::encode_model_metadata(&metadata(&*self.model(headers, name)?)))
             }
             ("GET", ["v2", "models", name, "ready"] | ["v2", "models", name, "versions", _, "ready"]) => {
-                self.model(headers, name)?;
-                ok(Bytes::new())
+                let model = self.model(headers, name)?;
+                ok(format!("{{\"name\":\"{}\",\"ready\":true}}", model.name).into())
             }
             ("GET", ["v2", "models", name, "stats"] | ["v2", "models", name, "versions", _, "stats"]) => {
                 let model = self.model(headers, name)?;
                 ok(rest::encode_statistics(&[model.statistics.report(&model.name, &model.version)]))
             }
             ("GET", ["v2"]) => ok(rest::encode_server_metadata(&about())),
-            ("GET", ["v2", "health", "live" | "ready"]) => ok(Bytes::new()),
+            ("GET", ["v2", "health", question @ ("live" | "ready")]) => {
+                ok(format!("{{\"{question}\":true}}").into())
+            }
             ("POST", ["v2", "repository", "index"]) => ok(rest::encode_index(&self.index())),
             ("POST", ["v2", "repository", "models", name, "load"]) => {
                 self.load_by_name(name).await?;

@@ -3,6 +3,7 @@
 use crate::{record, scheduler::StartError};
 use gantry_core::scheduling::{Millis, Policy, State};
 use gantry_store::{Store, Table};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// A record in the store cannot be understood. It is named, and nothing is started on half a state.
 #[derive(Debug, thiserror::Error)]
@@ -16,11 +17,19 @@ pub struct RecordError {
     pub reason: String,
 }
 
+/// What was there before.
+pub(crate) struct Restored {
+    pub(crate) state: State,
+    /// Gateways that may be out there, with the routes that they had.
+    pub(crate) gateways: BTreeSet<Arc<str>>,
+}
+
 /// Reads everything.
-pub(crate) fn state(store: &Store, policy: Policy, now: Millis) -> Result<State, StartError> {
+pub(crate) fn everything(store: &Store, policy: Policy, now: Millis) -> Result<Restored, StartError> {
     let models = read(store, Table::Models, "model", record::model)?;
     let servers = read(store, Table::Servers, "server", record::server)?;
-    Ok(State::restore(policy, models, servers, now))
+    let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
+    Ok(Restored { state: State::restore(policy, models, servers, now), gateways })
 }
 
 fn read<T>(

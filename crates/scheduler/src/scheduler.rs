@@ -85,9 +85,9 @@ impl fmt::Debug for Scheduler {
 /// Calls wait until the engine runs: on a thread of its own ([`Engine::on_a_thread`]), or as a future
 /// ([`Engine::run`]).
 pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
-    let state = restore::state(&config.store, config.policy, config.clock.now())?;
+    let restored = restore::everything(&config.store, config.policy, config.clock.now())?;
     let clock = config.clock.clone();
-    let (engine, running) = engine::new(config, state);
+    let (engine, running) = engine::new(config, restored);
     Ok((Scheduler { engine, clock, first_syncs: Arc::default() }, running))
 }
 

@@ -31,17 +31,20 @@ pub enum Table {
     Models,
     /// Servers, by name.
     Servers,
+    /// Gateways that may route by what they were told, by name.
+    Gateways,
 }
 
 impl Table {
     /// Every table.
-    pub const ALL: [Self; 2] = [Self::Models, Self::Servers];
+    pub const ALL: [Self; 3] = [Self::Models, Self::Servers, Self::Gateways];
 
     /// The name of the table in the file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Models => "models",
             Self::Servers => "servers",
+            Self::Gateways => "gateways",
         }
     }
 

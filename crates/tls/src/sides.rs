@@ -59,6 +59,7 @@ impl Server {
 #[derive(Clone, Debug)]
 pub struct Client {
     live: Arc<Live<ClientConfig>>,
+    has_identity: bool,
     server_name: Option<ServerName<'static>>,
 }
 
@@ -77,13 +78,19 @@ impl Client {
             paths.extend([certificate.clone(), key.clone()]);
         }
         let server_name = files.server_name.clone();
+        let has_identity = files.identity.is_some();
         let live = Live::open(paths, move |texts| client_config(&files, texts))?;
-        Ok(Self { live, server_name })
+        Ok(Self { live, has_identity, server_name })
     }
 
     /// Looks whether the files have changed; the error says why what they say now is not used.
     pub fn look_again(&self) -> Result<(), String> {
         outcome(self.live.look())
+    }
+
+    /// Whether there is a certificate to show to a server that asks.
+    pub const fn has_identity(&self) -> bool {
+        self.has_identity
     }
 
     pub(crate) fn config(&self) -> Arc<ClientConfig> {

@@ -20,6 +20,7 @@ use crate::{
 };
 use body::{Answer, Outgoing};
 use gantry_oip::{Code, Error, server};
+use gantry_trace::{Span, Tracer};
 use http::{Request, Response, uri::Authority};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -68,6 +69,7 @@ pub(crate) struct Proxy {
     shelf: Shelf,
     metrics: Arc<Metrics>,
     limits: RequestLimits,
+    tracer: Tracer,
     slots: Arc<Semaphore>,
     http: Client<HttpConnector, Outgoing>,
     grpc: Client<HttpConnector, Outgoing>,
@@ -87,6 +89,7 @@ impl Proxy {
         shelf: Shelf,
         metrics: Arc<Metrics>,
         limits: RequestLimits,
+        tracer: Tracer,
         http_at: &str,
         grpc_at: &str,
     ) -> Result<Arc<Self>, String> {
@@ -111,6 +114,7 @@ impl Proxy {
             metrics,
             slots: Arc::new(Semaphore::new(limits.max_in_flight.clamp(1, Semaphore::MAX_PERMITS))),
             limits,
+            tracer,
             http: builder().build(connector),
             grpc,
             http_at: authority(http_at)?,
@@ -169,8 +173,9 @@ impl Proxy {
         let _ = tokio::time::timeout(GOODBYE, connections.wait()).await;
     }
 
-    async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Answer> {
+    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Answer> {
         let protocol = if headers::is_grpc(&request) { Protocol::Grpc } else { Protocol::Rest };
+        let mut span = self.trace(&mut request);
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let error = Error {
                 retry_after: Some(1),
@@ -182,7 +187,25 @@ impl Proxy {
             Protocol::Rest => self.rest(request, slot).await,
             Protocol::Grpc => self.grpc(request, slot).await,
         };
-        answered.unwrap_or_else(|error| respond(&error, protocol))
+        answered.unwrap_or_else(|error| {
+            span.fail(&error.message);
+            respond(&error, protocol)
+        })
+    }
+
+    /// Goes on with a request's trace; the server goes on from here.
+    fn trace(&self, request: &mut Request<Incoming>) -> Span {
+        // The last part says what is asked, whichever the protocol; the model is said apart.
+        let mut span = self.tracer.server(request.headers(), || {
+            request.uri().path().rsplit('/').next().unwrap_or_default().to_owned()
+        });
+        if span.is_recording()
+            && let Some(model) = headers::internal_model(request.headers())
+        {
+            span.set("gantry.model", model);
+        }
+        span.inject(request.headers_mut());
+        span
     }
 
     /// When a request that came now must be answered.

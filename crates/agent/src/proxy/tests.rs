@@ -14,6 +14,7 @@ use gantry_proto::{
     inference::{ModelInferRequest, ModelInferResponse},
     scheduler::{MetaData, Model, ModelSpec},
 };
+use gantry_trace::Tracer;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use prometheus_client::registry::Registry;
@@ -156,7 +157,8 @@ impl World {
             autoscaling: false,
         };
         shelf.load(order).await.unwrap();
-        let proxy = Proxy::new(shelf.clone(), metrics, limits, &server_at, &server_at).unwrap();
+        let proxy =
+            Proxy::new(shelf.clone(), metrics, limits, Tracer::off(), &server_at, &server_at).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

@@ -30,6 +30,8 @@ pub(crate) enum Problem {
 #[derive(Debug)]
 pub(crate) struct Connection {
     address: Address,
+    /// What requests name as their host.
+    host: Option<String>,
     deadline: Duration,
     open: Option<SendRequest<Full<Bytes>>>,
 }
@@ -37,7 +39,12 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection that is opened by the first request.
     pub(crate) const fn new(address: Address, deadline: Duration) -> Self {
-        Self { address, deadline, open: None }
+        Self { address, host: None, deadline, open: None }
+    }
+
+    /// The same, with another host named in requests.
+    pub(crate) fn with_host(self, host: String) -> Self {
+        Self { host: Some(host), ..self }
     }
 
     /// Sends a request and reads the whole answer.
@@ -87,7 +94,7 @@ impl Connection {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, self.address.to_string())
+            .header(header::HOST, self.host.clone().unwrap_or_else(|| self.address.to_string()))
             .header(header::USER_AGENT, concat!("gantry/", env!("CARGO_PKG_VERSION")))
             .body(Full::new(body))
             .map_err(|e| broken(&e))?;

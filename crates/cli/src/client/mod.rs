@@ -9,7 +9,7 @@ mod tls;
 pub(crate) use address::Address;
 pub(crate) use figures::{Figures, admin, figures};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
-pub(crate) use scheduler::Scheduler;
+pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
 pub(crate) use tls::{TlsArgs, lasting_scheduler};
 
 use crate::failure::Failure;

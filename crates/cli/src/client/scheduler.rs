@@ -7,21 +7,44 @@ use crate::{
     reference::Reference,
 };
 use gantry_api::{Kind, nearest};
+use gantry_oip::grpc::percent_encode;
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
-use gantry_tls::{Connector, explain};
+use gantry_tls::{Client, Connector, explain};
 use std::{error::Error as _, future::Future, time::Duration};
-use tonic::{Code, Status, Streaming, transport::Channel};
+use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
 
 /// Who we are to the scheduler.
 const SUBSCRIBER: &str = "gantry-cli";
 /// Largest message that is taken: a model's definition is small, but a server may hold many replicas.
 const LARGEST: usize = 64 << 20;
 
+/// The header that names who manages what a call asks for.
+const MANAGER: &str = "gantry-manager";
+
+/// A call that changes something, in our name: the scheduler refuses it when the object is somebody else's.
+pub(crate) fn changing<T>(message: T) -> Request<T> {
+    managed(message, "cli")
+}
+
+/// A call that changes something in the name of a manager, such as `file:/srv/models/iris.yaml`.
+pub(crate) fn managed<T>(message: T, manager: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    // A name that cannot stand in a header as it is (a path may hold anything) stands there percent-encoded.
+    let plain = MetadataValue::try_from(manager);
+    let value = plain.or_else(|_| MetadataValue::try_from(percent_encode(manager)));
+    if let Ok(value) = value {
+        request.metadata_mut().insert(MANAGER, value);
+    }
+    request
+}
+
 /// A connection to the scheduler.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
+    /// Whether TLS is spoken without a certificate of ours.
+    anonymous: bool,
     client: SchedulerClient<Channel>,
 }
 
@@ -29,12 +52,25 @@ impl Scheduler {
     /// Connects; fails at once when nobody listens.
     pub(crate) async fn connect(global: &Global) -> Result<Self, Failure> {
         let (address, tls) = tls::scheduler(global)?;
-        let deadline = global.call_timeout();
+        Self::connect_to(address, tls, global.call_timeout(), None).await
+    }
+
+    /// Connects to an address; `authority` is named in requests instead of it.
+    pub(crate) async fn connect_to(
+        address: Address,
+        tls: Option<Client>,
+        deadline: Duration,
+        authority: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("--scheduler {address}: {e}"));
         let connector = Connector::new(tls.clone()).within(deadline);
-        let endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
-            .map_err(|e| Failure::usage(format!("--scheduler {address}: {e}")))?
+        let mut endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
+            .map_err(|e| wrong(&e))?
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
+        if let Some(authority) = authority {
+            endpoint = endpoint.origin(format!("http://{authority}").parse().map_err(|e| wrong(&e))?);
+        }
         let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
             let remedy = "start one with `gantry up`, or name another with --scheduler";
             let why = if tls.is_some() { explain(&error) } else { remedy.to_owned() };
@@ -43,8 +79,14 @@ impl Scheduler {
         Ok(Self {
             address,
             deadline,
+            anonymous: tls.is_some_and(|t| !t.has_identity()),
             client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
         })
+    }
+
+    /// The contract itself, for whoever wants its answers as they come.
+    pub(crate) fn client(&self) -> SchedulerClient<Channel> {
+        self.client.clone()
     }
 
     /// Models as they are now, by name.
@@ -101,14 +143,14 @@ impl Scheduler {
     pub(crate) async fn load(&self, model: pb::Model) -> Result<(), Failure> {
         let mut client = self.client.clone();
         let request = pb::LoadModelRequest { model: Some(model) };
-        self.call(client.load_model(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+        self.call(client.load_model(changing(request))).await.map(|_| ()).map_err(|s| self.failure(&s))
     }
 
     /// Asks for servers.
     pub(crate) async fn expect(&self, server: pb::ServerNotify) -> Result<(), Failure> {
         let mut client = self.client.clone();
         let request = pb::ServerNotifyRequest { servers: vec![server], is_first_sync: false };
-        self.call(client.server_notify(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+        self.call(client.server_notify(changing(request))).await.map(|_| ()).map_err(|s| self.failure(&s))
     }
 
     /// Deletes an object.
@@ -118,7 +160,10 @@ impl Scheduler {
                 let mut client = self.client.clone();
                 let model = pb::ModelReference { name: what.name.clone(), version: None };
                 let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
-                self.call(client.unload_model(request)).await.map(|_| ()).map_err(|s| self.failure(&s))
+                self.call(client.unload_model(changing(request)))
+                    .await
+                    .map(|_| ())
+                    .map_err(|s| self.failure(&s))
             }
             Kind::Server => {
                 let server = pb::ServerNotify { name: what.name.clone(), shared: true, ..Default::default() };
@@ -170,7 +215,16 @@ impl Scheduler {
     }
 
     fn failure(&self, status: &Status) -> Failure {
-        failure(&self.address, self.deadline, status)
+        let mut failure = failure(&self.address, self.deadline, status);
+        // A server that wants one closes the connection, and what it says of it does not always arrive.
+        if self.anonymous
+            && failure.exit == Exit::Unavailable
+            && !failure.message.contains("--tls-client-cert")
+        {
+            failure.message +=
+                "; it may want a client certificate: name one with --tls-client-cert and --tls-client-key";
+        }
+        failure
     }
 }
 
@@ -183,7 +237,7 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
         ),
         Code::DeadlineExceeded => Failure::new(Exit::Timeout, status.message()),
         Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-            Failure::new(Exit::Refused, status.message())
+            Failure::new(Exit::Refused, refusal(status).unwrap_or_else(|| status.message().to_owned()))
         }
         Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
             "the scheduler at {address} broke off: {}",
@@ -192,6 +246,12 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
                 (None, "") => "the connection ended".to_owned(),
                 (None, message) => message.to_owned(),
             }
+        )),
+        // Not a word of the scheduler's own: what came back is not HTTP/2.
+        Code::Internal if status.source().is_some() => Failure::unavailable(format!(
+            "what answers at {address} does not speak gRPC without TLS ({}): if it is the scheduler's TLS port, name \
+             the CA with --tls-ca",
+            explain(status)
         )),
         code => {
             Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))
@@ -204,7 +264,20 @@ fn is_unknown(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
 }
 
-async fn collect<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Status> {
+/// The words of a refusal on behalf of an object's owner: whose it is, and on a line of its own how to take it over.
+pub(crate) fn refusal(status: &Status) -> Option<String> {
+    const REMEDY: &str = "To take it over";
+    if status.code() != Code::FailedPrecondition || !status.message().contains("gantry adopt ") {
+        return None;
+    }
+    Some(match status.message().split_once(REMEDY) {
+        Some((whose, how)) => format!("{}\n{REMEDY}{how}", whose.trim_end()),
+        None => status.message().to_owned(),
+    })
+}
+
+/// Everything in a stream that ends.
+pub(crate) async fn collect<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Status> {
     let mut all = Vec::new();
     while let Some(one) = stream.message().await? {
         all.push(one);
@@ -243,6 +316,13 @@ mod tests {
                 "model m is still terminating",
             ),
             (Status::invalid_argument("no"), Exit::Refused, "no"),
+            (
+                Status::failed_precondition(
+                    "m belongs to the operator: delete it there. To take it over on purpose: gantry adopt model/m",
+                ),
+                Exit::Refused,
+                "m belongs to the operator: delete it there.\nTo take it over on purpose: gantry adopt model/m",
+            ),
             (
                 Status::unimplemented("pipelines are not supported yet"),
                 Exit::Refused,

@@ -1,6 +1,6 @@
 //! `gantry agent`: beside an inference server, as a process of its own.
 
-use super::{listen, log, reach::Reach, scheduler::say, signal};
+use super::{listen, log, reach::Reach, scheduler::say, signal, trace};
 use crate::{args::Global, client::Address, failure::Failure, up::paths};
 use gantry_agent::{Artifacts, Kind, Limits, Ports, RequestLimits, Scaling, Secrets, Settings, Surroundings};
 use gantry_artifacts::{Fetcher, NetRule};
@@ -194,6 +194,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
+
+    #[command(flatten)]
+    /// Who is told how long things took.
+    pub(crate) trace: trace::TraceArgs,
 }
 
 /// Runs until Ctrl-C or SIGTERM.
@@ -229,7 +233,9 @@ async fn live(global: &Global, args: &Args) -> Result<(), Failure> {
     let at = |port: u16| format!("{}:{port}", args.server_host);
     let seconds = Duration::from_secs;
     let advertised = || listen::loopback(args.host).to_string();
+    let tracer = args.trace.start("gantry-agent")?;
     let settings = Settings {
+        tracer: tracer.clone(),
         server: server.clone(),
         replica,
         kind: args.server_type,
@@ -309,6 +315,7 @@ async fn live(global: &Global, args: &Args) -> Result<(), Failure> {
         () = running.stop() => {}
         () = signal::asked_to_stop() => {}
     }
+    trace::close(&tracer).await;
     Ok(())
 }
 

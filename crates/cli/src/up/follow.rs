@@ -1,30 +1,30 @@
 //! Makes the scheduler want what the files ask for, now and whenever they change.
 
 use super::{
+    calls::{Calls, FILE},
     record::Record,
     sources::{Asked, Problems, Sources},
 };
+use crate::client::refusal;
 use futures::StreamExt as _;
 use gantry_api::{Kind, Object};
-use gantry_proto::scheduler::{
-    LoadModelRequest, ModelReference, ServerNotify, ServerNotifyRequest, UnloadModelRequest,
-    scheduler_client::SchedulerClient,
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
 };
-use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::mpsc;
-use tonic::{Code, Request, Status, transport::Channel};
+use tonic::{Code, Status};
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long the scheduler may take for one call.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// Calls under way at the same time: they share a write to the disk.
 const AT_ONCE: usize = 64;
 
 /// What the scheduler was asked for on behalf of the files.
 pub(crate) struct Follower {
     sources: Sources,
-    client: SchedulerClient<Channel>,
+    calls: Calls,
     record: Record,
     applied: BTreeMap<(Kind, String), Object>,
     seen: u64,
@@ -33,22 +33,33 @@ pub(crate) struct Follower {
 
 /// Something that happened to the files, for a person to read.
 pub(crate) enum News {
-    /// The objects that were applied or removed, such as `model/iris changed`.
-    Changed(Vec<String>),
+    /// What came of it.
+    Applied(Applied),
     /// What is wrong; what was good before still serves.
     Broken(Problems),
 }
 
+/// What came of applying the files.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// The objects that were applied or removed, such as `model/iris changed`.
+    pub(crate) changed: Vec<String>,
+    /// The objects that belong to somebody else, in the scheduler's words.
+    pub(crate) foreign: Vec<String>,
+}
+
 impl Follower {
-    pub(crate) fn new(sources: Sources, client: SchedulerClient<Channel>, record: Record) -> Self {
+    pub(crate) fn new(sources: Sources, calls: Calls, record: Record) -> Self {
         let seen = sources.fingerprint();
-        Self { sources, client, record, applied: BTreeMap::new(), seen, complained: None }
+        Self { sources, calls, record, applied: BTreeMap::new(), seen, complained: None }
     }
 
-    /// Applies what the files ask for; returns what changed.
-    pub(crate) async fn apply(&mut self, asked: &Asked) -> Result<Vec<String>, Status> {
+    /// Applies what the files ask for; returns what changed, and what belongs to somebody else.
+    pub(crate) async fn apply(&mut self, asked: &Asked) -> Result<Applied, Status> {
         let roots = self.sources.roots().to_vec();
+        let root = format!("{FILE}{}", roots.first().map_or(Path::new(""), PathBuf::as_path).display());
         let mut news = Vec::new();
+        let mut foreign = Vec::new();
         let vanished: Vec<(Kind, String)> = self
             .record
             .vanished(&roots, &asked.objects)
@@ -57,7 +68,7 @@ impl Follower {
         // Noted before it is asked for: whatever ends this process in between, the next start knows whose it is.
         self.record.write(&roots, asked.objects.keys().chain(&vanished).cloned());
         for (kind, name) in vanished {
-            self.remove(kind, &name).await?;
+            self.calls.remove(kind, &name, &root).await?;
             self.applied.remove(&(kind, name.clone()));
             news.push(format!("{}/{name} removed", kind.name().to_lowercase()));
         }
@@ -71,8 +82,10 @@ impl Follower {
                 .collect();
             let mut putting = futures::stream::iter(changed)
                 .map(|(key, object)| {
-                    let client = self.client.clone();
-                    async move { put(client, &object).await.map(|()| (key, object)) }
+                    let calls = self.calls.clone();
+                    let file = asked.files.get(&key).map_or("", String::as_str);
+                    let manager = format!("{FILE}{file}");
+                    async move { calls.put(&object, &manager).await.map(|()| (key, object)) }
                 })
                 .buffer_unordered(AT_ONCE);
             let mut refused = None;
@@ -80,7 +93,11 @@ impl Follower {
             while let Some(result) = putting.next().await {
                 match result {
                     Ok(done) => taken.push(done),
-                    Err(error) => refused = refused.or(Some(error)),
+                    // Whose it is does not change by trying again, and keeps nothing else from being served.
+                    Err(error) => match refusal(&error) {
+                        Some(words) => foreign.push(words),
+                        None => refused = refused.or(Some(error)),
+                    },
                 }
             }
             drop(putting);
@@ -95,7 +112,7 @@ impl Follower {
         }
         self.record.write(&roots, asked.objects.keys().cloned());
         news.dedup();
-        Ok(news)
+        Ok(Applied { changed: news, foreign })
     }
 
     /// Follows the files for as long as somebody takes the news, as a task of its own: to break off half-way through a
@@ -124,10 +141,10 @@ impl Follower {
                 Ok(asked) => {
                     self.complained = None;
                     match self.apply(&asked).await {
-                        Ok(news) => {
+                        Ok(applied) => {
                             self.seen = now;
-                            if !news.is_empty() {
-                                return News::Changed(news);
+                            if !applied.changed.is_empty() || !applied.foreign.is_empty() {
+                                return News::Applied(applied);
                             }
                         }
                         // A model of that name is still going: look again.
@@ -149,46 +166,4 @@ impl Follower {
             }
         }
     }
-
-    async fn remove(&mut self, kind: Kind, name: &str) -> Result<(), Status> {
-        match kind {
-            Kind::Model => {
-                let model = Some(ModelReference { name: name.to_owned(), version: None });
-                let removed = self
-                    .client
-                    .unload_model(timed(UnloadModelRequest { model, kubernetes_meta: None }))
-                    .await;
-                match removed {
-                    // It is gone already, which is what is wanted.
-                    Err(error) if error.code() == Code::FailedPrecondition => Ok(()),
-                    other => other.map(drop),
-                }
-            }
-            Kind::Server => {
-                let going = ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() };
-                notify(self.client.clone(), going).await
-            }
-        }
-    }
-}
-
-async fn put(mut client: SchedulerClient<Channel>, object: &Object) -> Result<(), Status> {
-    match object {
-        Object::Model(model) => {
-            let request = LoadModelRequest { model: Some(model.to_proto()) };
-            client.load_model(timed(request)).await.map(drop)
-        }
-        Object::Server(server) => notify(client, server.to_proto()).await,
-    }
-}
-
-async fn notify(mut client: SchedulerClient<Channel>, server: ServerNotify) -> Result<(), Status> {
-    let request = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
-    client.server_notify(timed(request)).await.map(drop)
-}
-
-fn timed<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(DEADLINE);
-    request
 }

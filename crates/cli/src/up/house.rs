@@ -3,8 +3,9 @@
 use super::{
     Args,
     admin::{self, Admin},
+    calls::Calls,
     example,
-    follow::{Follower, News},
+    follow::{Applied, Follower, News},
     local::{Builtin, CAPABILITIES},
     paths,
     record::Record,
@@ -52,7 +53,7 @@ struct House {
     screen: Arc<Screen>,
     runtime: Arc<Runtime>,
     scheduler: gantry_scheduler::Running,
-    client: SchedulerClient<Channel>,
+    channel: Channel,
     inference: SocketAddr,
     admin: SocketAddr,
     /// What listens with TLS, and where.
@@ -152,7 +153,8 @@ async fn open(
     let inference = gateway.local_addr();
     let stop_gateway = CancellationToken::new();
     let stop_rest = CancellationToken::new();
-    let gateway_name = format!("gateway-{}", std::process::id());
+    // The same in every life: the scheduler waits for gateways that it knew, and this one is back at once.
+    let gateway_name = "up".to_owned();
     tokio::spawn(control::report_demand(
         channel.clone(),
         gateway_name.clone(),
@@ -223,12 +225,11 @@ async fn open(
         top: Box::new(usage::report(statistics)),
     };
     tokio::spawn(admin::serve(admin, admin_listener, stop_rest.clone()));
-    let client = SchedulerClient::new(channel);
     Ok(House {
         screen,
         runtime,
         scheduler,
-        client,
+        channel,
         inference,
         admin: admin_at,
         secure,
@@ -272,11 +273,13 @@ impl House {
             }
             _ => Failure::new(Exit::Failed, e.message().to_owned()),
         };
-        let mut client = self.client.clone();
+        let mut client = SchedulerClient::new(self.channel.clone());
         let mut statuses = Statuses::open(&mut client).await.map_err(failed)?;
         let watched: Vec<String> = args.paths.iter().map(|p| p.display().to_string()).collect();
-        let mut follower = Follower::new(sources, client, Record::open(state_dir));
-        follower.apply(&first).await.map_err(failed)?;
+        let calls = Calls::new(self.channel.clone());
+        let mut follower = Follower::new(sources, calls, Record::open(state_dir));
+        let applied = follower.apply(&first).await.map_err(failed)?;
+        self.show_foreign(&applied);
         let mut stop = std::pin::pin!(stop.cancelled());
         let settled = self.settle(&mut statuses, &first);
         tokio::select! {
@@ -381,12 +384,20 @@ impl House {
         }
     }
 
+    /// What was not taken, because it belongs to somebody else.
+    fn show_foreign(&self, applied: &Applied) {
+        for words in &applied.foreign {
+            self.screen.complain(words);
+        }
+    }
+
     fn show_news(&self, news: &News) {
         match news {
-            News::Changed(what) => {
-                for line in what {
+            News::Applied(applied) => {
+                for line in &applied.changed {
                     self.screen.say(&format!("  {line}"));
                 }
+                self.show_foreign(applied);
             }
             News::Broken(problems) => {
                 for line in problems.lines() {
@@ -405,7 +416,7 @@ impl House {
             self.stop_gateway.cancel();
             let _ = self.gateway.await;
             self.stop_rest.cancel();
-            drop(self.client);
+            drop(self.channel);
             self.scheduler.stop().await;
             trace::close(&self.tracer).await;
         };

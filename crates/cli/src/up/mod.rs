@@ -9,6 +9,7 @@
 //! without a socket.
 
 pub(crate) mod admin;
+mod calls;
 mod example;
 mod fingerprint;
 mod follow;

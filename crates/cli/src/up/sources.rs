@@ -23,6 +23,8 @@ pub(crate) struct Sources {
 pub(crate) struct Asked {
     /// Objects by kind and name, in the order in which they are to be applied.
     pub(crate) objects: BTreeMap<(Kind, String), Object>,
+    /// The file that asks for each of them.
+    pub(crate) files: BTreeMap<(Kind, String), String>,
     /// Example data by model.
     pub(crate) examples: BTreeMap<String, String>,
 }
@@ -103,6 +105,7 @@ fn add(asked: &mut Asked, parsed: Parsed, problems: &mut Vec<Problem>) {
         }
         settle_local(model, Path::new(&file));
     }
+    asked.files.insert(key.clone(), file);
     asked.objects.insert(key, object);
 }
 

@@ -5,10 +5,11 @@ use crate::{
     client::{Address, Connection, Figures, Scheduler, admin, figures},
     failure::Failure,
     output::{NOTHING, Style, Table, Tone, bytes, emit, is_terminal, say},
+    seldon::{Control, StatusAll},
     view::{ModelView, Readiness, ServerView},
 };
 use gantry_proto::scheduler::model_status::ModelState;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// How often figures are asked for while watching; states come by themselves.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -21,11 +22,22 @@ const PATIENCE: Duration = Duration::from_millis(500);
 ///
 /// REQ/S and P99 come from the admin endpoint; without it they are left out.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  gantry status\n  gantry status --watch")]
+#[command(after_help = "Examples:\n  gantry status\n  gantry status --watch\n  gantry status -f iris.yaml")]
 pub(crate) struct Args {
-    /// Go on: redraw on a terminal, elsewhere print what changed
-    #[arg(short, long)]
+    /// Go on: redraw on a terminal, elsewhere print what changed. With -f: wait until all is ready
+    #[arg(short, long, visible_alias = "wait")]
     watch: bool,
+    /// Seldon's form: the status of what a manifest describes, as JSON
+    #[arg(short = 'f', long = "file-path", value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl Args {
+    /// What was asked for, if it was asked for in Seldon's form.
+    pub(crate) fn of_file(&self) -> Option<StatusAll> {
+        let control = Control { show_response: true, ..Control::default() };
+        self.file.clone().map(|file| StatusAll { file, wait: self.watch, control })
+    }
 }
 
 pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), Failure> {

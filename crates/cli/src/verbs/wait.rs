@@ -210,6 +210,10 @@ fn of_model(one: &Reference, model: &ModelView, goal: &Goal) -> Progress {
     match goal {
         Goal::State(state) if *state == version.state => Progress::Done,
         Goal::Deleted if model.is_gone() => Progress::Done,
+        // What failed for good does not become available by waiting.
+        Goal::State(ModelState::ModelAvailable) if version.readiness() == Readiness::Failed => {
+            Progress::Failed(Failure::failed(format!("{one} failed: {}", version.message())))
+        }
         Goal::State(_) | Goal::Deleted => waiting(),
         Goal::Ready if model.deleted => Progress::Failed(Failure::new(
             Exit::NotFound,

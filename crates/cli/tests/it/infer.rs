@@ -13,20 +13,20 @@ use tonic::{Request, Response, Status};
 const METADATA: &str = r#"{"name":"iris","platform":"onnx","inputs":[{"name":"X","datatype":"FP32","shape":[-1,4]}],"outputs":[]}"#;
 
 /// A data plane with one model, `iris`, that answers with the body it was sent.
-struct Plane {
+pub(crate) struct Plane {
     _runtime: Runtime,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Plane {
-    fn rest() -> Self {
+    pub(crate) fn rest() -> Self {
         let app = Router::new()
             .route("/v2/models/{name}", routing::get(metadata))
             .route("/v2/models/{name}/infer", routing::post(answer));
         Self::start(|listener| async move { axum::serve(listener, app).await.unwrap() })
     }
 
-    fn grpc() -> Self {
+    pub(crate) fn grpc() -> Self {
         Self::start(|listener| async move {
             let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
             tonic::transport::Server::builder()

@@ -15,5 +15,7 @@ mod help;
 mod infer;
 mod lint;
 mod objects;
+mod roles;
+mod seldon;
 mod waiting;
 mod world;

@@ -50,12 +50,18 @@ pub(crate) fn command(args: &[&str]) -> Command {
         "GANTRY_ADMIN",
         "SELDON_SCHEDULE_HOST",
         "SELDON_INFER_HOST",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "CONTROL_PLANE_SECURITY_PROTOCOL",
+        "GANTRY_TLS_CA",
+        "SELDON_FORCE_CONTROL_PLANE",
         "NO_COLOR",
         "CLICOLOR_FORCE",
         "COLUMNS",
     ] {
         command.env_remove(variable);
     }
+    // Nobody's configurations and sessions but the test's own.
+    command.env("HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }

@@ -166,6 +166,7 @@ impl State {
         }
         let server = self.servers.entry(name.clone()).or_default();
         let manager = owner_after(server.manager.clone(), by);
+        let shared = shared || server.joined_shared;
         let changed = server.manager != manager
             || server.expected != Some(expected)
             || server.namespace != namespace

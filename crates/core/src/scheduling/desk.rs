@@ -189,7 +189,10 @@ impl Desk<'_> {
         let tell = Told {
             reason: latest.filter(|_| !routed).map(|latest| model.summary(latest).reason),
             sleeps: latest.is_some_and(Version::sleeps),
-            only_latest: latest.is_some_and(Route::takes_all),
+            only_latest: latest.is_some_and(|latest| {
+                let is_older = |v: &Version| v.number != latest.number && v.any(ReplicaState::is_routed);
+                model.versions.iter().any(is_older) && Route::takes_all(latest)
+            }),
         };
         let news = tell != model.told;
         if !pending && !news && !self.dirty {

@@ -32,7 +32,7 @@ impl Shape {
             requirements: needs.requirements.clone(),
             explainer: needs.explainer,
             wanted: version.wanted(),
-            floor: version.definition.scaling.min,
+            floor: version.floor(),
             home: version.server.clone(),
             held: version.replicas.keys().copied().collect(),
         }
@@ -151,6 +151,28 @@ impl Index {
         if let Some(held) = self.held.get_mut(server).and_then(|s| s.get_mut(&index)) {
             held.promised = held.promised.saturating_sub(before).saturating_add(after);
         }
+    }
+
+    /// The shapes of models that wait and that a server could take: those that name it, and those that name none.
+    pub(super) fn shapes_for(&self, server: &Arc<str>) -> Vec<Arc<Shape>> {
+        let first = |server: Option<Arc<str>>| Shape {
+            server,
+            requirements: Vec::new(),
+            explainer: false,
+            wanted: 0,
+            floor: 0,
+            home: None,
+            held: Vec::new(),
+        };
+        let of = |server: Option<Arc<str>>| {
+            let from = Arc::new(first(server.clone()));
+            self.waiting
+                .range(from..)
+                .map(|(shape, _)| shape)
+                .take_while(move |s| s.server == server)
+                .cloned()
+        };
+        of(None).chain(of(Some(server.clone()))).collect()
     }
 
     /// Keeps under what a model waits.

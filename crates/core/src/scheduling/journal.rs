@@ -1,8 +1,8 @@
 //! Taking back commands that could not be stored.
 //!
-//! Whoever makes commands durable in groups asks [`State::begin`], applies what clients ask, stores the records, and then
-//! says [`State::keep`]; or, when they could not be stored, [`State::undo`], and refuses them all. What agents and
-//! gateways report are facts: they are applied outside such a group, because they cannot be taken back.
+//! Whoever makes commands durable in groups asks [`State::begin`], applies them, stores the records, and then says
+//! [`State::keep`]; or, when they could not be stored, [`State::undo`], and refuses what was asked. What agents and
+//! gateways reported in between are facts: they are applied again.
 
 use super::{index::Index, model::Model, server::Server, state::State};
 use std::{collections::BTreeMap, sync::Arc};

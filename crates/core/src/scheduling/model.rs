@@ -127,7 +127,8 @@ pub struct Version {
     pub unplaced: Option<Arc<Obstacle>>,
     /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
     pub multiplier: u64,
-    /// Whether it was ever in the route. Only such a version keeps traffic when a newer one is asked for.
+    /// Whether it was ever in the route, and no newer one has taken its place. Only such a version keeps traffic when a
+    /// newer one is asked for.
     pub served: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,
@@ -236,6 +237,17 @@ impl Version {
         self.scaled.unwrap_or(self.definition.scaling.replicas)
     }
 
+    /// How many replicas are enough when there cannot be as many as wanted; 0 when there have to be.
+    ///
+    /// What demand calls for beyond what was asked is taken as far as it can be had.
+    pub fn floor(&self) -> u32 {
+        let asked = self.definition.scaling;
+        match self.scaled {
+            Some(scaled) if scaled > asked.replicas && asked.min == 0 => asked.replicas.max(1),
+            _ => asked.min,
+        }
+    }
+
     /// Whether no replica is wanted until somebody asks for the model.
     pub fn sleeps(&self) -> bool {
         self.autoscaled && self.wanted() == 0
@@ -280,8 +292,8 @@ impl Version {
     /// Whether as many replicas serve as the version may ask for.
     pub fn serves_enough(&self) -> bool {
         let available = self.count(|s| s == ReplicaState::Available);
-        let min = self.definition.scaling.min;
-        available >= self.wanted() || (min > 0 && available >= min)
+        let floor = self.floor();
+        available >= self.wanted() || (floor > 0 && available >= floor)
     }
 
     /// What is known of it on a replica.

@@ -88,13 +88,13 @@ pub(super) fn place(
     let needs = &version.definition.needs;
     let demand = version.demand();
     let wanted = version.wanted();
-    let floor = version.definition.scaling.min;
+    let floor = version.floor();
     let mut best: Option<(Score<'_>, &Arc<str>, Vec<Fit>)> = None;
     for (name, server) in servers {
         if server.replicas.is_empty() || server.is_leaving() || !admits(needs, name, server) {
             continue;
         }
-        let mut fits: Vec<Fit> = Vec::new();
+        let mut fits: Vec<Fit> = Vec::with_capacity(server.replicas.len());
         for (&number, replica) in &server.replicas {
             let holds = match version.status(name, number) {
                 Some(status) if status.state.is_wanted() && !replica.draining => true,

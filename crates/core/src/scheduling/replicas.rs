@@ -23,8 +23,11 @@ impl State {
         fx: &mut Effects,
     ) {
         let server = self.servers.entry(id.server.clone()).or_default();
-        if server.expected.is_none() {
-            server.shared |= shared;
+        // An announcement may leave it out: agents always say whether they take any model.
+        server.joined_shared |= shared;
+        if shared && !server.shared {
+            server.shared = true;
+            fx.store_servers.insert(id.server.clone());
         }
         server.since = now;
         let replica = Replica {
@@ -174,7 +177,8 @@ impl State {
             // Without a connection it cannot be told what follows. It says what it holds when it joins again.
             return;
         }
-        let unloaded = event == ReplicaEvent::Unloaded;
+        // Also what could not be loaded leaves room: what was promised to it.
+        let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
@@ -182,7 +186,7 @@ impl State {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }
-        if freed || (unloaded && known) {
+        if freed || (leaves_room && known) {
             self.retry_waiting(&id.server, false, now, fx);
         }
         if draining {
@@ -253,6 +257,8 @@ impl Desk<'_> {
                     true,
                 ) => self.order_unload(version, server, index),
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
+                // It is tried again, elsewhere first.
+                (ReplicaState::LoadFailed, false) => {}
                 (_, false) => self.clear(version, server, index),
             }
         }
@@ -338,11 +344,16 @@ impl Desk<'_> {
     fn routes_settled(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
         let mut changed = false;
         for version in &mut model.versions {
-            let settled: Vec<(Arc<str>, u32, ReplicaState, u64)> = version
-                .places()
-                .filter(|(_, _, s)| s.awaits != 0)
-                .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits))
-                .collect();
+            if version.statuses().all(|s| s.awaits == 0) {
+                continue;
+            }
+            let mut settled = Vec::with_capacity(version.replicas.len() + version.leaving.len());
+            settled.extend(
+                version
+                    .places()
+                    .filter(|(_, _, s)| s.awaits != 0)
+                    .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits)),
+            );
             for (server, index, state, awaits) in settled {
                 match state {
                     ReplicaState::Loaded if awaits <= applied => {

@@ -26,9 +26,10 @@ pub struct RouteVersion {
 }
 
 impl Route {
-    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more.
+    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more. What is
+    /// silent does not count: as long as an older version is there, it helps.
     pub(super) fn takes_all(latest: &Version) -> bool {
-        let routed = latest.count(ReplicaState::is_routed);
+        let routed = latest.count(|s| s.is_routed() && s != ReplicaState::LoadedUnavailable);
         routed > 0 && routed >= latest.wanted()
     }
 
@@ -47,7 +48,11 @@ impl Route {
             .iter()
             .filter(|v| !latest_serves || Some(v.number) == latest_number)
             .filter_map(|v| {
-                let replicas: Vec<ReplicaId> = v.routed().collect();
+                let mut replicas: Vec<ReplicaId> = v.routed().collect();
+                if !v.leaving.is_empty() {
+                    // The same replicas are the same route, whichever server is being left.
+                    replicas.sort_unstable();
+                }
                 let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })

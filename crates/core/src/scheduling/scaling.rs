@@ -18,6 +18,9 @@ impl Desk<'_> {
 
     /// Takes note of what gateways see, and scales.
     pub(super) fn see_demand(&mut self, model: &mut Model, in_flight_milli: u64, answered: u64, waits: bool) {
+        if !model.latest().is_some_and(|v| v.autoscaled) {
+            return;
+        }
         let passed = self.passed;
         let demand = model.demand.get_or_insert_default();
         demand.in_flight_milli = in_flight_milli;
@@ -132,7 +135,7 @@ impl Desk<'_> {
         }
         let needs = &version.definition.needs;
         let wanted = version.wanted();
-        let least = match version.definition.scaling.min {
+        let least = match version.floor() {
             0 => wanted,
             floor => floor,
         };
@@ -156,10 +159,14 @@ impl Desk<'_> {
             }
         }
         let Some((target, name)) = best else { return };
+        let passed = self.passed;
         if let Some(server) = self.servers.get_mut(&name)
-            && server.asked.is_none_or(|asked| asked < target)
+            && (server.asked.is_none_or(|asked| asked < target)
+                // Whoever was asked may not have heard it.
+                || passed.saturating_sub(server.asked_at) >= self.policy.cool_down)
         {
             server.asked = Some(target);
+            server.asked_at = passed;
             self.fx.scale_servers.insert(name.clone(), target);
             self.fx.servers.insert(name);
         }
@@ -197,6 +204,7 @@ impl super::State {
                 (replica.packed, replica.draining) = (false, false);
                 fx.servers.insert(name.clone());
             }
+            self.retry_waiting(name, true, now, fx);
             return;
         }
         if !policy.packing {

@@ -97,6 +97,8 @@ pub struct Server {
     pub namespace: Option<String>,
     /// Whether models that do not name it may be placed on it.
     pub shared: bool,
+    /// Whether its replicas say so.
+    pub(super) joined_shared: bool,
     /// Who manages it; nobody when its replicas joined unannounced.
     pub manager: Option<Manager>,
     /// How many replicas it was last asked to have; `None` when what was announced is right.
@@ -105,6 +107,8 @@ pub struct Server {
     pub replicas: BTreeMap<u32, Replica>,
     /// When it last changed.
     pub since: Millis,
+    /// When it was last asked to have more replicas, in time that passed.
+    pub(super) asked_at: Millis,
     /// When to look whether it has too many replicas, in time that passed.
     pub(super) due: Option<Millis>,
     /// How often its models could have been packed.
@@ -120,6 +124,11 @@ impl Server {
     /// How many of its replicas are connected.
     pub fn present(&self) -> usize {
         self.replicas.values().filter(|r| r.silent_since.is_none()).count()
+    }
+
+    /// Whether none of its replicas is about to go.
+    pub(super) fn nothing_goes(&self) -> bool {
+        !self.is_leaving() && !self.replicas.values().any(|r| r.draining)
     }
 
     /// Whether a replica of it is about to go, or gone.

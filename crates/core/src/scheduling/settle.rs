@@ -6,6 +6,7 @@ use super::{
     index::{Shape, Timer},
     model::{Model, ReplicaState, Version},
     placement::{Placement, place},
+    server::Server,
 };
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -13,6 +14,9 @@ impl Desk<'_> {
     /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
     pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
         let latest_serves = model.latest().is_some_and(Version::serves_enough);
+        if latest_serves {
+            self.supersede(model);
+        }
         let (deleted, count) = (model.deleted, model.versions.len());
         let home = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
@@ -32,6 +36,15 @@ impl Desk<'_> {
         self.prune(model);
         self.publish_route(model);
         self.arm(model);
+    }
+
+    /// The latest version serves: older ones never come back, whatever becomes of it.
+    fn supersede(&mut self, model: &mut Model) {
+        let older = model.versions.len().saturating_sub(1);
+        for version in model.versions.iter_mut().take(older).filter(|v| v.served) {
+            version.served = false;
+            self.fx.store_models.insert(self.name.clone());
+        }
     }
 
     /// Clears the way for another try where loading or unloading failed.
@@ -83,12 +96,15 @@ impl Desk<'_> {
                         self.leave_what_goes(version);
                     }
                     let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;
-                    let fresh: Vec<u32> =
-                        replicas.into_iter().filter(|i| !version.replicas.contains_key(i)).collect();
-                    waits = fresh.len() < missing;
-                    for index in fresh.into_iter().take(missing) {
-                        self.order_load(version, &server, index);
+                    let mut placed = 0;
+                    self.fx.orders.reserve(missing);
+                    for index in replicas {
+                        if placed < missing && !version.replicas.contains_key(&index) {
+                            self.order_load(version, &server, index);
+                            placed += 1;
+                        }
                     }
+                    waits = placed < missing;
                     if short.is_some() {
                         self.ask_for_replicas(version);
                     }
@@ -127,6 +143,11 @@ impl Desk<'_> {
 
     /// What is on a replica that is about to go serves until enough others do; what does not serve yet is taken away.
     fn leave_what_goes(&mut self, version: &mut Version) {
+        let home = version.server.as_ref().map(|name| self.servers.get(name));
+        // Almost always nothing goes, and this is asked with every report.
+        if version.leaving.is_empty() && home.is_none_or(|home| home.is_some_and(Server::nothing_goes)) {
+            return;
+        }
         let goes = |server: &str, index| self.servers.get(server).is_none_or(|s| s.goes(index));
         let leaves: Vec<(Arc<str>, u32, ReplicaState)> = version
             .places()

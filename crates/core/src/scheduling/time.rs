@@ -4,7 +4,7 @@ use super::{
     Millis,
     command::Effects,
     index::{Shape, Timer},
-    placement::offers_all,
+    placement::offers,
     server::ReplicaId,
     state::State,
 };
@@ -25,8 +25,8 @@ impl State {
     pub(super) fn tick(&mut self, now: Millis, fx: &mut Effects) {
         // What is due again by the time that it is done is for the next tick: this one comes to an end.
         let later = Bound::Excluded((self.clock.passed.saturating_add(1), Timer::Model("".into())));
-        let due: Vec<Timer> =
-            self.index.timers.range((Bound::Unbounded, later)).map(|(_, timer)| timer.clone()).collect();
+        let due = self.index.timers.range((Bound::Unbounded, later)).take(self.policy.batch.max(1));
+        let due: Vec<Timer> = due.map(|(_, timer)| timer.clone()).collect();
         for timer in due {
             match timer {
                 Timer::Model(name) => self.model_due(&name, now, fx),
@@ -51,6 +51,9 @@ impl State {
         let passed = self.clock.passed;
         let Some(model) = self.models.get_mut(name) else { return };
         if model.deleted && model.forget_at.is_some_and(|at| at <= passed) {
+            if let Some(journal) = &mut self.journal {
+                journal.remember(name, Some(&*model));
+            }
             self.index.set_timer(&mut model.due, None, &Timer::Model(name.clone()));
             self.models.remove(name);
             fx.store_models.insert(name.clone());
@@ -69,8 +72,7 @@ impl State {
         if self.index.waiting.is_empty() {
             return;
         }
-        let shapes: Vec<Arc<Shape>> = self.index.waiting.keys().cloned().collect();
-        for shape in shapes {
+        for shape in self.index.shapes_for(server) {
             let placed = self.could_help(server, &shape) && self.retry_shape(&shape, now, fx);
             if (replicas || placed) && self.index.waiting.contains_key(&shape) {
                 self.stale.insert(shape, None);
@@ -95,15 +97,13 @@ impl State {
 
     /// Whether a server offers what a model of this shape needs.
     fn could_help(&self, name: &Arc<str>, shape: &Shape) -> bool {
-        let needs = super::Needs {
-            requirements: shape.requirements.clone(),
-            memory: 0,
-            server: shape.server.clone(),
-            explainer: shape.explainer,
+        let needed = || {
+            let explainer = shape.explainer.then_some("alibi-explain");
+            shape.requirements.iter().map(|r| r.trim()).chain(explainer)
         };
         self.servers.get(name).is_some_and(|server| {
-            super::placement::admits(&needs, name, server)
-                && server.replicas.values().any(|r| r.takes_models() && offers_all(&needs, r))
+            let admitted = server.shared || shape.server.is_some();
+            admitted && server.replicas.values().any(|r| r.takes_models() && needed().all(|n| offers(r, n)))
         })
     }
 

@@ -41,14 +41,23 @@ pub async fn follow_over(
     let mut pause = PAUSES.0;
     // What is still in flight outlives a connection, and even a scheduler.
     let mut progress = Progress::default();
+    // The same trouble is worth one line, however often it is met.
+    let mut told = None;
     loop {
+        let before = pause;
         let following = follow_once(&connect, &subscriber, &routes, &mut progress, &mut pause);
         let error = tokio::select! {
             () = shutdown.cancelled() => return,
             ended = following => ended.err(),
         };
-        if let Some(error) = error {
-            tracing::warn!(%error, "the scheduler is away: the last known routes stay");
+        if let Some(error) = error.map(|e| e.to_string()) {
+            let had_a_word_with_it = pause < before || before == PAUSES.0;
+            if had_a_word_with_it || told.as_ref() != Some(&error) {
+                tracing::warn!(%error, "the scheduler is away: the last known routes stay");
+            } else {
+                tracing::debug!(%error, "the scheduler is still away");
+            }
+            told = Some(error);
         } else {
             tracing::info!("the scheduler ended the stream of routes");
         }

@@ -9,11 +9,13 @@ mod demand;
 mod endpoint;
 mod enter;
 mod table;
+mod visit;
 
 pub use apply::Removed;
 pub use demand::Demand;
 pub(crate) use endpoint::{Endpoint, Registry};
 pub(crate) use enter::{Entered, Refused, distance};
+pub use visit::Visit;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;

@@ -1,6 +1,6 @@
 //! What the gateway answers itself: its metadata and health, the repository, all statistics, reflection.
 
-use super::{Worker, grpc, read, respond};
+use super::{Worker, grpc, read, respond, rest::own_json};
 use crate::{body::ResponseBody, control::Control, metrics::Protocol};
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
@@ -105,7 +105,7 @@ impl Worker {
             return Err(Error::unavailable("the gateway is stopping", 1));
         }
         if self.shared.routes.is_synced() {
-            return Ok(respond::own(Response::default()));
+            return Ok(own_json("{\"ready\":true}"));
         }
         Err(Error::unavailable("the gateway has not heard from the scheduler yet", 1))
     }

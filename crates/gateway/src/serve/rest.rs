@@ -8,8 +8,8 @@ use super::{
     read, request_id, respond, traced,
 };
 use crate::{body::ResponseBody, metrics::Protocol};
-use gantry_oip::{Code, Error};
-use http::{HeaderValue, Method, Request, Response, Version, header, request::Parts};
+use gantry_oip::{Code, Error, server};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use std::{sync::Arc, time::Instant};
 
@@ -56,7 +56,7 @@ impl Worker {
             Path::Model { .. } => self.model(parts, body, request_id).await,
             Path::Pipeline => Err(Error::not_found("pipelines are not served yet")),
             Path::ServerMetadata => Ok(Self::own_metadata()),
-            Path::Live => Ok(respond::own(Response::default())),
+            Path::Live => Ok(own_json("{\"live\":true}")),
             Path::Ready => self.own_ready(),
             Path::AllStatistics => self.all_statistics().await,
             Path::Index => self.index(body).await,
@@ -117,7 +117,15 @@ impl Worker {
             headers.entry(header::HOST).or_insert(host);
         }
         let head = Head { method: parts.method, headers, request_id };
-        self.forward(&call, entered, &target, head, payload).await
+        let answer = self.forward(&call, entered, &target, head, payload).await?;
+        // Servers differ in what they say beside the code; clients of KServe read it.
+        if ask == Ask::Ready && answer.status() == StatusCode::OK {
+            let (head, _) = answer.into_parts();
+            let mut own = own_json(format!("{{\"name\":\"{}\",\"ready\":true}}", call.model));
+            own.headers_mut().extend(head.headers.get(headers::ROUTE).map(|r| (headers::ROUTE, r.clone())));
+            return Ok(own);
+        }
+        Ok(answer)
     }
 
     /// Counts a request that goes to a model, unless there are too many.
@@ -157,6 +165,11 @@ pub(super) fn plain_model(name: &str, protocol: Protocol) -> Result<&str, Error>
         return Err(Error::new(code, "experiments are not served yet"));
     }
     Ok(name)
+}
+
+/// An answer of our own.
+pub(super) fn own_json(body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
+    respond::own(server::json(StatusCode::OK, body.into()))
 }
 
 fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {

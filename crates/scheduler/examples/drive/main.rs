@@ -6,6 +6,7 @@
 //! cargo run --release -p gantry-scheduler --example drive -- change --models 10000 --changes 500
 //! cargo run --release -p gantry-scheduler --example drive -- restart --models 10000
 //! cargo run --release -p gantry-scheduler --example drive -- growth
+//! cargo run --release -p gantry-scheduler --example drive -- matrix --models 10000 --rounds 10
 //! ```
 //!
 //! The scheduler is a process of its own, so that its time and memory can be told from the driver's. Every run ends
@@ -53,7 +54,10 @@ fn main() {
             "change" => scenario::change(&options).await,
             "restart" => scenario::restart(&options).await,
             "growth" => scenario::growth(&options).await,
-            other => fail(&format!("{other:?} is not a scenario: say burst, change, restart or growth")),
+            "matrix" => scenario::matrix(&options).await,
+            other => {
+                fail(&format!("{other:?} is not a scenario: say burst, change, restart, growth or matrix"));
+            }
         }
     });
 }

@@ -61,6 +61,11 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// The longest that a status took.
+    fn most(&self) -> Duration {
+        self.status.iter().copied().max().unwrap_or_default()
+    }
+
     fn cpu_for_each(&self) -> f64 {
         self.cpu / self.models as f64 * 1e6
     }
@@ -123,6 +128,34 @@ pub(crate) async fn burst(options: &Options) -> Figures {
     let resident = scheduler.resident_mb();
     others.abort_all();
     Figures { models: options.models, seconds, cpu, resident, status }
+}
+
+/// Every manner of agent and reader, with few and many under way, again and again.
+pub(crate) async fn matrix(options: &Options) {
+    use Subscriber::{Fast, Never, Slow};
+    for agent in [Agent::None, Agent::Instant] {
+        for in_flight in [1, 8, 64] {
+            for readers in [vec![Fast], vec![Fast, Slow], vec![Fast, Never, Never]] {
+                let run = Options { in_flight, agent, subscribers: readers.clone(), ..options.clone() };
+                let mut slowest: Option<Figures> = None;
+                for _ in 0..options.rounds {
+                    let figures = burst(&run).await;
+                    if slowest.as_ref().is_none_or(|s| s.most() < figures.most()) {
+                        slowest = Some(figures);
+                    }
+                }
+                let slowest = slowest.map(|f| f.to_string()).unwrap_or_default();
+                println!(
+                    "agent {agent:?}, {in_flight} in flight, readers {readers:?}: {} of {} runs end in the truth; the one \
+                     with the slowest status: {slowest}",
+                    options.rounds, options.rounds
+                );
+            }
+        }
+    }
+    for _ in 0..options.rounds {
+        restart(options).await;
+    }
 }
 
 /// Whether a model costs more when there are many.

@@ -9,6 +9,7 @@ use crate::{
     metrics::Metrics,
     outbox::{Audience, Outbox, RouteChanges},
     progress::{Progress, Pulse},
+    restore::Restored,
     scheduler::Config,
     view::View,
 };
@@ -92,6 +93,8 @@ pub(crate) enum Message {
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
         line: Line,
+        /// Answered when its name is durable: from then on nothing is unloaded that it may route to.
+        reply: Reply<()>,
     },
     GatewayLeft {
         name: Arc<str>,
@@ -214,7 +217,7 @@ impl Thread {
 }
 
 /// A writer around a state, and the way to reach it.
-pub(crate) fn new(config: Config, state: State) -> (Handle, Engine) {
+pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let handle = Handle {
         sender,
@@ -227,7 +230,7 @@ pub(crate) fn new(config: Config, state: State) -> (Handle, Engine) {
         pulse: Arc::new(Pulse::new()),
         connections: Arc::default(),
     };
-    let writer = Writer::new(config, state, &handle);
+    let writer = Writer::new(config, restored, &handle);
     let engine = Engine { receiver, stop: handle.stop.clone(), pulse: handle.pulse.clone(), writer };
     (handle, engine)
 }

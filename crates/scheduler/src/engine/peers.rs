@@ -10,8 +10,11 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A gateway that is this late with an acknowledgement is taken for dead.
+/// A gateway that is this late with an acknowledgement is taken for dead. A gateway of an earlier life of the
+/// scheduler has this long to come back before anything that it may still route to is unloaded.
 const GATEWAY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a gateway whose connection ended is believed to serve on with the routes that it had.
+const GATEWAY_GRACE: Duration = Duration::from_secs(15);
 
 pub(super) struct Agent {
     pub(super) connection: u64,
@@ -25,7 +28,16 @@ pub(super) struct Gateway {
     _line: Line,
     applied: u64,
     drained: u64,
+    /// The last change that it was told of.
+    told: u64,
+    /// When it last acknowledged something, or was told of a change after it had acknowledged all others.
     progress: Instant,
+}
+
+/// A gateway whose connection ended: requests may still go where its routes say.
+struct Absent {
+    drained: u64,
+    since: Instant,
 }
 
 /// Everybody who is connected.
@@ -33,6 +45,10 @@ pub(super) struct Gateway {
 pub(super) struct Peers {
     pub(super) agents: BTreeMap<ReplicaId, Agent>,
     gateways: BTreeMap<Arc<str>, Gateway>,
+    absent: BTreeMap<Arc<str>, Absent>,
+    /// Gateways of an earlier life that are not back yet, and until when they are waited for.
+    expected: BTreeSet<Arc<str>>,
+    expected_until: Option<Instant>,
     pub(super) demand: Demand,
     /// Who waits for a replica to be drained.
     drains: BTreeMap<ReplicaId, Vec<Reply<bool>>>,
@@ -41,6 +57,12 @@ pub(super) struct Peers {
 }
 
 impl Peers {
+    /// Nobody is connected yet; gateways of an earlier life may be out there with routes of that life.
+    pub(super) fn new(expected: BTreeSet<Arc<str>>) -> Self {
+        let expected_until = Some(Instant::now() + GATEWAY_PATIENCE);
+        Self { expected, expected_until, ..Self::default() }
+    }
+
     pub(super) fn agent_joined(&mut self, id: ReplicaId, agent: Agent) {
         self.leaving.remove(&id);
         self.agents.insert(id, agent);
@@ -85,17 +107,26 @@ impl Peers {
         line: Line,
     ) {
         let progress = Instant::now();
-        let gateway = Gateway { connection, outbox, _line: line, applied: 0, drained: 0, progress };
+        let gateway = Gateway { connection, outbox, _line: line, applied: 0, drained: 0, told: 0, progress };
+        self.absent.remove(&name);
+        self.expected.remove(&name);
         self.gateways.insert(name, gateway);
+    }
+
+    /// Whether a gateway is there, or may be out there with routes that it had.
+    pub(super) fn counts_on(&self, name: &Arc<str>) -> bool {
+        self.gateways.contains_key(name) || self.absent.contains_key(name) || self.expected.contains(name)
     }
 
     /// Whether a gateway is gone that was there.
     pub(super) fn gateway_left(&mut self, name: &Arc<str>, connection: u64) -> bool {
-        let was_there = self.gateways.get(name).is_some_and(|g| g.connection == connection);
-        if was_there {
-            self.gateways.remove(name);
-        }
-        was_there
+        let Some(gateway) = self.gateways.get(name).filter(|g| g.connection == connection) else {
+            return false;
+        };
+        let absent = Absent { drained: gateway.drained, since: Instant::now() };
+        self.absent.insert(name.clone(), absent);
+        self.gateways.remove(name);
+        true
     }
 
     pub(super) fn acknowledged(&mut self, name: &Arc<str>, applied: u64, drained: u64) {
@@ -114,29 +145,58 @@ impl Peers {
         self.gateways.len()
     }
 
-    /// What every gateway has applied and drained, when the last change has this number.
+    /// What every gateway has applied and drained, when the last change has this number. A gateway that is away holds
+    /// up nothing but the unloading of what it may still route to.
     pub(super) fn settled(&self, sequence: u64) -> (u64, u64) {
         let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
-        let drained = self.gateways.values().map(|g| g.drained).min().unwrap_or(sequence);
+        if self.expects_gateways() {
+            return (applied, 0);
+        }
+        let absent = self.absent.values().map(|a| a.drained);
+        let drained = self.gateways.values().map(|g| g.drained).chain(absent).min().unwrap_or(sequence);
         (applied, drained)
     }
 
+    /// Whether gateways may be out there that have not come back since the scheduler started.
+    pub(super) fn expects_gateways(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
     /// Tells every gateway of changes, in the order of their numbers.
-    pub(super) fn routes_changed(&self, changes: &[(u64, Arc<str>)], limit: usize) {
-        for gateway in self.gateways.values() {
+    pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
+        for gateway in self.gateways.values_mut() {
+            if gateway.applied >= gateway.told {
+                gateway.progress = Instant::now();
+            }
+            gateway.told = changes.last().map_or(gateway.told, |(sequence, _)| *sequence);
             gateway.outbox.extend(changes, limit);
         }
     }
 
-    /// A gateway that does not keep up must not keep models from being available, or replicas from being unloaded.
-    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) {
+    /// A gateway that does not keep up, or does not come back, must not keep models from being available, or replicas
+    /// from being unloaded. Returns the names of those that are not counted on any more.
+    pub(super) fn drop_dead_gateways(&mut self, sequence: u64) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
         self.gateways.retain(|name, gateway| {
             let dead = gateway.applied < sequence && gateway.progress.elapsed() > GATEWAY_PATIENCE;
             if dead {
                 tracing::warn!(gateway = %name, "gateway does not follow the routes and is left behind");
+                gone.push(name.clone());
             }
             !dead
         });
+        self.absent.retain(|name, absent| {
+            let stays = absent.since.elapsed() <= GATEWAY_GRACE;
+            if !stays {
+                gone.push(name.clone());
+            }
+            stays
+        });
+        if self.expected_until.is_some_and(|until| Instant::now() >= until) {
+            self.expected_until = None;
+            gone.extend(std::mem::take(&mut self.expected));
+        }
+        gone
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) struct Turn {
     pub(super) effects: Effects,
     /// Commands that must last, carried out but not answered.
     pub(super) lasting: Vec<(Reply<()>, Instant)>,
+    /// Gateways that joined and are not told so yet.
+    pub(super) joined: Vec<Reply<()>>,
     /// Commands that nobody waits for: carried out again when the turn has to be taken back. Only gathered when
     /// there is something that may have to be taken back.
     pub(super) passing: Option<Vec<Command>>,

@@ -5,8 +5,11 @@ use super::{
     peers::{Agent, Farewell, Peers},
     turn::Turn,
 };
-use crate::{clock::Clock, metrics::Metrics, outbox::Audience, record, scheduler::Config, view::Publisher};
-use gantry_core::scheduling::{Command, Effects, Millis, Refusal, ReplicaId, State};
+use crate::{
+    clock::Clock, metrics::Metrics, outbox::Audience, record, restore::Restored, scheduler::Config,
+    view::Publisher,
+};
+use gantry_core::scheduling::{Command, Effects, Millis, Order, Refusal, ReplicaId, State};
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +42,8 @@ pub(super) struct Writer {
     told_time: Instant,
     /// Records that are out of date, and that nobody waits for.
     stale: Stale,
+    /// Orders to unload that wait until gateways of the last life, which may still route there, are back.
+    held_back: Vec<Order>,
     /// Whether the last write failed: it is said once.
     disk_fails: bool,
     /// Replicas of the last life that have not joined again, and since when they are waited for.
@@ -51,16 +56,24 @@ pub(super) struct Writer {
 struct Stale {
     models: BTreeSet<Arc<str>>,
     servers: BTreeSet<Arc<str>>,
+    gateways: BTreeSet<Arc<str>>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        self.models.is_empty() && self.servers.is_empty() && self.gateways.is_empty()
+    }
 }
 
 impl Writer {
-    pub(super) fn new(config: Config, state: State, handle: &Handle) -> Self {
+    pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
+        let Restored { state, gateways } = restored;
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.view.clone(), handle.metrics.clone()),
             epoch: config.store.epoch(),
+            peers: Peers::new(gateways),
             store: config.store,
-            peers: Peers::default(),
             models: handle.models.clone(),
             servers: handle.servers.clone(),
             metrics: handle.metrics.clone(),
@@ -69,6 +82,7 @@ impl Writer {
             wake_at: Some(0),
             told_time: Instant::now(),
             stale: Stale::default(),
+            held_back: Vec::new(),
             disk_fails: false,
             missing: known_replicas(&state),
             started: Instant::now(),
@@ -90,7 +104,11 @@ impl Writer {
     }
 
     pub(super) fn drop_dead_gateways(&mut self) {
-        self.peers.drop_dead_gateways(self.state.sequence());
+        self.stale.gateways.extend(self.peers.drop_dead_gateways(self.state.sequence()));
+        if !self.peers.expects_gateways() && !self.held_back.is_empty() {
+            let orders = std::mem::take(&mut self.held_back);
+            self.give(&orders);
+        }
     }
 
     /// Takes messages in order, makes durable what must last, then answers and tells.
@@ -111,14 +129,27 @@ impl Writer {
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
         let stored = self.persist();
-        if let Err(error) = stored
-            && has_lasting
-        {
-            self.take_back(&mut turn, &error);
-        } else if has_lasting {
-            self.state.keep();
-            let metrics = &self.metrics;
-            turn.answer(&Ok(()), |at| metrics.schedule_seconds.observe(at.elapsed().as_secs_f64()));
+        let answer = match stored {
+            Err(error) if has_lasting => Err(self.take_back(&mut turn, &error)),
+            _ => {
+                self.state.keep();
+                Ok(())
+            }
+        };
+        // Whoever is answered and asks at once sees what was changed: published first.
+        self.publisher.publish(&self.state, &turn.effects);
+        let metrics = &self.metrics;
+        let refused = answer.is_err();
+        turn.answer(&answer, |at| {
+            if refused {
+                metrics.refused("not_stored");
+            } else {
+                metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
+            }
+        });
+        for reply in turn.joined {
+            // Also when its name could not be stored: a full disk is no reason to route nothing.
+            let _ = reply.send(Ok(()));
         }
         self.tell(turn.effects);
         for question in questions {
@@ -144,6 +175,8 @@ impl Writer {
             Message::AgentJoined { id, connection, outbox, line, command } => {
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 self.found(&id);
+                // What it holds and should not is decided anew.
+                self.held_back.retain(|order| order.replica != id);
                 self.peers.agent_joined(id, Agent { connection, outbox, _line: line });
                 self.pass(command, turn);
             }
@@ -167,8 +200,12 @@ impl Writer {
                     let _ = reply.send(Ok(true));
                 }
             }
-            Message::GatewayJoined { name, connection, outbox, line } => {
+            Message::GatewayJoined { name, connection, outbox, line, reply } => {
                 tracing::info!(gateway = %name, "gateway joined");
+                if !self.peers.counts_on(&name) {
+                    self.stale.gateways.insert(name.clone());
+                }
+                turn.joined.push(reply);
                 self.peers.gateway_joined(name, connection, outbox, line);
             }
             Message::GatewayLeft { name, connection } => {
@@ -225,7 +262,7 @@ impl Writer {
     }
 
     /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) {
+    fn take_back(&mut self, turn: &mut Turn, error: &StoreError) -> CommandError {
         self.state.undo();
         // What was settled belongs to what was taken back, and so does what core waits for.
         self.settled = (0, 0);
@@ -237,17 +274,12 @@ impl Writer {
         self.settle(turn);
         self.stale.models.append(&mut turn.effects.store_models);
         self.stale.servers.append(&mut turn.effects.store_servers);
-        let refusal = CommandError::NotStored {
-            reason: error.to_string(),
-            full: matches!(error, StoreError::Full { .. }),
-        };
-        let metrics = &self.metrics;
-        turn.answer(&Err(refusal), |_| metrics.refused("not_stored"));
+        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
     /// Writes every record that is out of date. What could not be written stays so, and is tried again.
     fn persist(&mut self) -> Result<(), StoreError> {
-        if self.stale.models.is_empty() && self.stale.servers.is_empty() {
+        if self.stale.is_empty() {
             return Ok(());
         }
         let state = &self.state;
@@ -261,7 +293,12 @@ impl Writer {
             key: name.to_string(),
             value: state.server_record(name).map(|r| record::of_server(&r)),
         });
-        let changes: Vec<Change> = models.chain(servers).collect();
+        let gateways = self.stale.gateways.iter().map(|name| Change {
+            table: Table::Gateways,
+            key: name.to_string(),
+            value: self.peers.counts_on(name).then(Vec::new),
+        });
+        let changes: Vec<Change> = models.chain(servers).chain(gateways).collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
@@ -282,22 +319,16 @@ impl Writer {
         }
     }
 
-    /// Publishes what changed, then lets everybody know whom it concerns.
+    /// Lets everybody know whom it concerns.
     fn tell(&mut self, effects: Effects) {
-        self.publisher.publish(&self.state, &effects);
         for (id, all) in effects.drained {
             self.peers.drained(id, all);
         }
-        // Orders of one replica go into its box at once, so that its reader wakes once.
-        let mut orders = BTreeMap::<&ReplicaId, Vec<_>>::new();
-        for order in &effects.orders {
-            orders.entry(&order.replica).or_default().push(order.clone());
+        let mut orders = effects.orders;
+        if self.peers.expects_gateways() {
+            self.held_back.extend(orders.extract_if(.., |order| order.load.is_none()));
         }
-        for (replica, orders) in orders {
-            if let Some(agent) = self.peers.agents.get(replica) {
-                agent.outbox.extend(orders);
-            }
-        }
+        self.give(&orders);
         if !effects.routes.is_empty() && self.peers.gateways() > 0 {
             let known = self.state.models();
             let mut changes: Vec<(u64, Arc<str>)> = effects
@@ -313,6 +344,19 @@ impl Writer {
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
         self.models.tell(&effects.models);
         self.servers.tell(&servers);
+    }
+
+    /// Gives orders to their agents. Those of one replica go into its box at once, so that its reader wakes once.
+    fn give(&self, orders: &[Order]) {
+        let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
+        for order in orders {
+            by_replica.entry(&order.replica).or_default().push(order.clone());
+        }
+        for (replica, orders) in by_replica {
+            if let Some(agent) = self.peers.agents.get(replica) {
+                agent.outbox.extend(orders);
+            }
+        }
     }
 
     /// A replica of the last life is there again.

@@ -1,6 +1,6 @@
 //! `gantry.v1.Routing`: the gateways' view.
 
-use super::{Stream, WINDOW, deliver};
+use super::{Stream, WINDOW, answer, deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::{Outbox, RouteChanges},
@@ -103,15 +103,14 @@ impl Routing for Gateways {
         };
         let outbox = Outbox::<RouteChanges>::new();
         let line = self.engine.stop.child_token();
-        let joined = Message::GatewayJoined {
+        let joined = self.engine.answered(|reply| Message::GatewayJoined {
             name,
             connection: connection.number,
             outbox: outbox.clone(),
             line: line.clone().drop_guard(),
-        };
-        if !self.engine.send(joined).await {
-            return Err(Status::unavailable("the scheduler is stopping"));
-        }
+            reply,
+        });
+        answer(joined).await?;
         let (sender, receiver) = mpsc::channel(WINDOW);
         tokio::spawn(connection.run(outbox, line, sender));
         Ok(Response::new(Stream::new(receiver)))

@@ -11,3 +11,4 @@ mod ownership;
 mod seam;
 mod subscriptions;
 mod support;
+mod world;

@@ -1,86 +1,254 @@
-//! The scheduler in a world of its own: one thread, no sockets, time that a test lets pass.
+//! What needs time that a test lets pass: patience, liveness, sleep and scale.
 
-use crate::support::{model, status_of, within};
-use gantry_proto::scheduler::scheduler_client::SchedulerClient;
-use gantry_scheduler::{Clock, Config, build, serve};
-use gantry_store::Store;
-use hyper_util::rt::TokioIo;
-use std::{
-    future::{Ready, ready},
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+use crate::{
+    support::{joining, model, status_of, unload, within},
+    world::World,
+};
+use gantry_proto::{
+    agent::{ModelEventMessage, ModelOperationMessage, model_event_message::Event},
+    gantry::{
+        DemandReport, ModelDemand, Route, RouteAcknowledgement, WatchRoutesRequest, route_event,
+        routing_client::RoutingClient,
     },
-    task::{Context, Poll},
-    time::Duration,
+    health::{HealthCheckRequest, health_check_service_client::HealthCheckServiceClient},
+    scheduler::{
+        DeploymentSpec, LoadModelRequest, ModelSubscriptionRequest, ServerNotify, ServerNotifyRequest,
+        ServerSubscriptionRequest, model_status::ModelState, server_status_response::Type,
+    },
 };
-use tokio::io::DuplexStream;
-use tokio_util::sync::CancellationToken;
-use tonic::{
-    codegen::{Service, http::Uri},
-    transport::Endpoint,
-};
+use gantry_scheduler::Progress;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use std::time::Duration;
+use tonic::{Streaming, transport::Channel};
 
-#[derive(Debug, Default)]
-struct Hands(AtomicU64);
+fn scaled(name: &str, replicas: u32, min_replicas: u32, max_replicas: u32) -> LoadModelRequest {
+    let mut request = model(name, "/a");
+    request.model.as_mut().unwrap().deployment_spec =
+        Some(DeploymentSpec { replicas, min_replicas, max_replicas, log_payloads: false });
+    request
+}
 
-impl Clock for Hands {
-    fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+/// Lets time pass, in steps that a clock would make.
+async fn pass(time: Duration) {
+    let end = tokio::time::Instant::now() + time;
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// Connects once, to the other end of a pipe.
-struct Pipe(Option<DuplexStream>);
+fn counted(world: &World, line: &str) -> bool {
+    let mut registry = Registry::default();
+    world.scheduler.register_metrics(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    text.lines().any(|l| l == line)
+}
 
-impl Service<Uri> for Pipe {
-    type Response = TokioIo<DuplexStream>;
-    type Error = io::Error;
-    type Future = Ready<Result<Self::Response, Self::Error>>;
+#[tokio::test(start_paused = true)]
+async fn it_runs_without_sockets_or_threads() {
+    let (world, engine) = World::still();
+    let running = tokio::spawn(engine.run());
+    let mut client = world.client().await;
+    client.load_model(model("iris", "/a")).await.unwrap();
+    pass(Duration::from_mins(1)).await;
+    client.load_model(model("iris", "/b")).await.unwrap();
+    let mut statuses = client.model_status(status_of("iris")).await.unwrap().into_inner();
+    let status = within(statuses.message()).await.unwrap().unwrap();
+    assert_eq!(status.versions[0].version, 2);
+    assert!(status.timestamp >= 1_800_000_060_000, "{}", status.timestamp);
+    assert!(world.scheduler.progress().is_moving());
+    world.scheduler.stop();
+    within(running).await.unwrap();
+    assert_eq!(world.scheduler.progress(), Progress::Stopped);
+    assert!(client.load_model(model("late", "/a")).await.is_err());
+    world.disk.open().expect("the store is closed with the engine");
+}
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
+#[tokio::test(start_paused = true)]
+async fn a_quiet_world_writes_nothing() {
+    let world = World::new();
+    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    pass(Duration::from_mins(1)).await;
+    let before = world.disk.writes();
+    pass(Duration::from_mins(10)).await;
+    assert_eq!(world.disk.writes(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_takes_nothing_is_not_alive() {
+    let (world, engine) = World::still();
+    let mut client = world.client().await;
+    let waiting = tokio::spawn(async move { client.load_model(model("iris", "/a")).await });
+    let mut health = HealthCheckServiceClient::new(world.channel().await);
+    assert!(health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
+    pass(Duration::from_secs(20)).await;
+    assert!(matches!(world.scheduler.progress(), Progress::Stuck { waiting: 1, .. }));
+    assert!(!health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
+    assert!(counted(&world, "gantry_scheduler_moving 0"));
+    tokio::spawn(engine.run());
+    within(waiting).await.unwrap().unwrap();
+    assert!(world.scheduler.progress().is_moving());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_takes_nothing_for_30_s_is_dropped() {
+    let world = World::new();
+    let mut client = world.client().await;
+    for i in 0..300 {
+        client.load_model(model(&format!("m{i}"), &"x".repeat(16_000))).await.unwrap();
     }
+    let mut never = world.client().await;
+    let stream = never.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap();
+    pass(Duration::from_secs(20)).await;
+    assert!(counted(&world, "gantry_scheduler_subscribers{kind=\"model\"} 1"));
+    pass(Duration::from_secs(20)).await;
+    assert!(counted(&world, "gantry_scheduler_subscribers{kind=\"model\"} 0"));
+    drop(stream);
+}
 
-    fn call(&mut self, _: Uri) -> Self::Future {
-        ready(self.0.take().map(TokioIo::new).ok_or_else(|| io::ErrorKind::NotConnected.into()))
+/// A replica that does at once what it is told.
+async fn instant_agent(
+    world: &World,
+    loaded: &[(&str, u32)],
+) -> tokio::sync::mpsc::UnboundedReceiver<ModelOperationMessage> {
+    let mut client = world.agent().await;
+    let mut orders = client.subscribe(joining(0, loaded)).await.unwrap().into_inner();
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok(Some(order)) = orders.message().await {
+            let version = order.model_version.clone().unwrap();
+            let event = if order.operation == 1 { Event::Loaded } else { Event::Unloaded };
+            let report = ModelEventMessage {
+                server_name: "builtin".into(),
+                model_name: version.model.unwrap().meta.unwrap().name,
+                model_version: version.version,
+                event: event as i32,
+                available_memory_bytes: 1 << 30,
+                ..Default::default()
+            };
+            if client.agent_event(report).await.is_err() || sender.send(order).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn state(world: &World, name: &str) -> ModelState {
+    let mut statuses = world.client().await.model_status(status_of(name)).await.unwrap().into_inner();
+    statuses.message().await.unwrap().unwrap().versions[0].state.as_ref().unwrap().state()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_does_not_follow_is_left_behind_and_told_so() {
+    let world = World::new();
+    let mut deaf = world.gateway().await;
+    let request = WatchRoutesRequest { subscriber: "deaf".into() };
+    let mut events = deaf.watch_routes(request).await.unwrap().into_inner();
+    let _orders = instant_agent(&world, &[]).await;
+    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(state(&world, "iris").await, ModelState::ModelProgressing);
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+    while within(events.message()).await.unwrap().is_some() {}
+}
+
+/// Follows the routes, acknowledges all of them, and keeps the last of one model.
+async fn follow(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Receiver<Route> {
+    let request = WatchRoutesRequest { subscriber: "g".into() };
+    let mut events: Streaming<_> = client.watch_routes(request).await.unwrap().into_inner();
+    let (sender, receiver) = tokio::sync::watch::channel(Route::default());
+    tokio::spawn(async move {
+        while let Ok(Some(event)) = events.message().await {
+            let (epoch, applied) = (event.epoch, event.sequence);
+            if let Some(route_event::Event::Upsert(route)) = event.event {
+                sender.send_replace(route);
+            }
+            let subscriber = "g".into();
+            let acknowledgement = RouteAcknowledgement { subscriber, epoch, applied, drained: applied };
+            client.acknowledge_routes(acknowledgement).await.unwrap();
+        }
+    });
+    receiver
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_given_up() {
+    for comes_back in [true, false] {
+        let disk = {
+            let world = World::new();
+            let mut route = follow(world.gateway().await).await;
+            let _orders = instant_agent(&world, &[]).await;
+            world.client().await.load_model(model("iris", "/a")).await.unwrap();
+            within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+            world.disk.clone()
+        };
+        disk.kill();
+        let world = World::again(&disk);
+        world.client().await.unload_model(unload("iris")).await.unwrap();
+        let mut orders = instant_agent(&world, &[("iris", 1)]).await;
+        pass(Duration::from_secs(5)).await;
+        assert!(orders.try_recv().is_err(), "a gateway may still route there");
+        if comes_back {
+            let _route = follow(world.gateway().await).await;
+            pass(Duration::from_secs(5)).await;
+        } else {
+            pass(Duration::from_secs(40)).await;
+        }
+        assert_eq!(orders.try_recv().unwrap().operation, 2, "comes back: {comes_back}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_runs_without_sockets_or_threads_on_a_clock_that_is_given() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = Arc::new(Hands(AtomicU64::new(5_000)));
-    let config = Config { clock: clock.clone(), ..Config::new(Store::open(dir.path()).unwrap()) };
-    let (scheduler, engine) = build(config).unwrap();
-    let running = tokio::spawn(engine.run());
-    let (ours, theirs) = tokio::io::duplex(1 << 16);
-    let stop = CancellationToken::new();
-    let routes = scheduler.client_routes().unwrap();
-    let incoming = tokio_stream::StreamExt::chain(
-        tokio_stream::once(Ok::<_, io::Error>(theirs)),
-        tokio_stream::pending(),
-    );
-    let serving = tokio::spawn(serve("clients", routes, incoming, stop.clone()));
-    let channel =
-        Endpoint::from_static("http://pipe").connect_with_connector(Pipe(Some(ours))).await.unwrap();
-    let mut client = SchedulerClient::new(channel);
-    client.load_model(model("iris", "/a")).await.unwrap();
-    clock.0.store(9_000, Ordering::Relaxed);
-    client.load_model(model("iris", "/b")).await.unwrap();
-    let mut statuses = client.model_status(status_of("iris")).await.unwrap().into_inner();
-    let status = within(statuses.message()).await.unwrap().unwrap();
-    assert_eq!((status.versions[0].version, status.timestamp), (2, 9_000));
-    // An hour passes in no time, and the writer is as well as before.
-    tokio::time::sleep(Duration::from_hours(1)).await;
-    assert!(scheduler.progress().is_moving());
-    scheduler.stop();
-    within(running).await.unwrap();
-    assert!(!scheduler.progress().is_moving());
-    assert!(client.load_model(model("late", "/a")).await.is_err());
-    stop.cancel();
-    drop(client);
-    within(serving).await.unwrap();
-    Store::open(dir.path()).expect("the store is closed with the engine");
+async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
+    let world = World::new();
+    let mut orders = instant_agent(&world, &[]).await;
+    let mut gateway = world.gateway().await;
+    let mut route = follow(gateway.clone()).await;
+    world.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
+    within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
+    pass(Duration::from_secs(700)).await;
+    within(route.wait_for(|r| r.sleeps)).await.unwrap();
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 2);
+    assert_eq!(state(&world, "iris").await, ModelState::ModelScaledDown);
+    let waiting = ModelDemand { model: "iris".into(), waiting: true, ..Default::default() };
+    let report = DemandReport { subscriber: "g".into(), models: vec![waiting] };
+    gateway.report_demand(report).await.unwrap();
+    within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_owns_a_server_is_asked_to_scale_it() {
+    let world = World::new();
+    let mut client = world.client().await;
+    let request = ServerSubscriptionRequest::default();
+    let mut servers = client.subscribe_server_status(request.clone()).await.unwrap().into_inner();
+    let server = ServerNotify {
+        name: "builtin".into(),
+        expected_replicas: 1,
+        shared: true,
+        max_replicas: 3,
+        ..Default::default()
+    };
+    client.server_notify(ServerNotifyRequest { servers: vec![server], is_first_sync: true }).await.unwrap();
+    let _orders = instant_agent(&world, &[]).await;
+    client.load_model(scaled("iris", 2, 0, 0)).await.unwrap();
+    let asked = |stream: Streaming<_>| async move {
+        let mut stream = stream;
+        loop {
+            let told: gantry_proto::scheduler::ServerStatusResponse =
+                within(stream.message()).await.unwrap().unwrap();
+            if told.r#type() == Type::ScalingRequest {
+                return told.expected_replicas;
+            }
+        }
+    };
+    let first = client.subscribe_server_status(request).await.unwrap().into_inner();
+    assert_eq!(within(servers.message()).await.unwrap().unwrap().r#type(), Type::StatusUpdate);
+    assert_eq!(asked(servers).await, 2);
+    // Whoever comes later is asked too.
+    assert_eq!(asked(first).await, 2);
 }

@@ -1,7 +1,12 @@
 //! Tables for single decisions, and properties over whole histories of commands.
 
+mod explain;
+mod faults;
 mod histories;
 mod lifecycle;
+mod ownership;
+mod plan;
+mod scaling;
 
 use super::*;
 use std::{
@@ -91,7 +96,7 @@ impl World {
     }
 
     fn with(policy: Policy) -> Self {
-        Self { state: State::new(policy), agents: BTreeMap::new(), now: 1_000_000 }
+        Self { state: State::new(policy), agents: BTreeMap::new(), now: 1_000_000_000_000 }
     }
 
     fn apply(&mut self, command: Command) -> Result<Effects, Refusal> {
@@ -289,9 +294,10 @@ impl World {
                     assert!(!(silent && needs_connection), "{name} on {id}: nobody heard the order");
                     let serves = matches!(status.state, ReplicaState::Loaded | ReplicaState::Available);
                     assert!(!(silent && serves), "{name} on {id} is silent and counts");
-                    if status.state != ReplicaState::LoadFailed {
-                        *used.entry(id).or_default() += version.demand();
-                    }
+                    // An order to unload may have overtaken one to load: then nothing is there, or promised still.
+                    let loaded = self.agents[&id].loaded.contains(&(name.clone(), version.number));
+                    let takes = if loaded { version.demand() } else { 0 };
+                    *used.entry(id).or_default() += takes.max(status.promised);
                 }
             }
         }

@@ -1,0 +1,201 @@
+//! How long it takes to schedule and route many models, and what is allocated for it.
+//!
+//! `cargo run --release -p gantry-core --example schedule` prints a row for each size; agents and gateways are played
+//! here, and answer at once. Times are of the one thread at work, so that a busy machine does not count.
+
+use gantry_core::scheduling::{
+    Command, Definition, Effects, Manager, Needs, Order, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
+    State, explain, plan,
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+thread_local! {
+    static BYTES: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[allow(unsafe_code, reason = "an allocator that counts is the only way to see allocations; example only")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.with(|b| b.set(b.get() + layout.size() as u64));
+        LIVE.with(|l| l.set(l.get() + layout.size() as i64));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.with(|l| l.set(l.get() - layout.size() as i64));
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        BYTES.with(|b| b.set(b.get() + size as u64));
+        LIVE.with(|l| l.set(l.get() + size as i64 - layout.size() as i64));
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many commands share one look at the gateways, as in the scheduler.
+const BATCH: usize = 256;
+
+/// Time that this thread had a processor; where that cannot be read, time that passed.
+fn spent(start: Instant) -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split_whitespace().next().and_then(|n| n.parse().ok());
+    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+}
+
+struct Run {
+    time: Duration,
+    allocated: u64,
+    live: i64,
+    routed: usize,
+}
+
+fn definition(number: usize, replicas: u32) -> Definition {
+    Definition {
+        name: format!("model-{number}").into(),
+        spec: Arc::from(number.to_le_bytes().as_slice()),
+        whole: Arc::from([0u8; 64].as_slice()),
+        needs: Needs { requirements: vec!["onnx".into()], memory: 1000, ..Needs::default() },
+        scaling: Scaling { replicas, min: 0, max: 0 },
+        generation: None,
+    }
+}
+
+fn apply(state: &mut State, command: Command, now: u64) -> Effects {
+    state.apply(command, now).unwrap_or_default()
+}
+
+fn run(models: usize, replicas: u32) -> Run {
+    let mut state = State::new(Policy::default());
+    let memory = 1 << 40;
+    for index in 0..replicas {
+        let id = ReplicaId { server: "builtin".into(), index };
+        let capabilities = vec!["onnx".into()];
+        let replica =
+            Replica { capabilities, memory_total: memory, memory_free: memory, ..Replica::default() };
+        apply(&mut state, Command::ReplicaJoined { id, replica, shared: true, loaded: Vec::new() }, 1);
+    }
+    let definitions: Vec<Definition> = (0..models).map(|number| definition(number, replicas)).collect();
+    let before = (BYTES.get(), LIVE.get());
+    let start = Instant::now();
+    let spent_before = spent(start);
+    let mut routed = 0;
+    let mut definitions = definitions.into_iter().peekable();
+    while definitions.peek().is_some() {
+        let mut orders = Vec::new();
+        for definition in definitions.by_ref().take(BATCH) {
+            let command = Command::LoadModel { definition: Box::new(definition), by: Manager::Cli };
+            orders.extend(apply(&mut state, command, 2).orders);
+        }
+        let mut changed = Effects::default();
+        for order in orders {
+            changed.merge(apply(&mut state, loaded(order, memory), 3));
+        }
+        for name in &changed.routes {
+            routed += state.route(name).versions.iter().map(|v| v.replicas.len()).sum::<usize>();
+        }
+        let sequence = state.sequence();
+        apply(&mut state, Command::RoutesSettled { applied: sequence, drained: sequence }, 4);
+    }
+    let time = spent(start).saturating_sub(spent_before);
+    Run { time, allocated: BYTES.get() - before.0, live: LIVE.get() - before.1, routed }
+}
+
+fn load(number: usize, replicas: u32) -> Command {
+    Command::LoadModel { definition: Box::new(definition(number, replicas)), by: Manager::Cli }
+}
+
+fn join(index: u32, memory: u64) -> Command {
+    let id = ReplicaId { server: "builtin".into(), index };
+    let capabilities = vec!["onnx".into()];
+    let replica = Replica { capabilities, memory_total: memory, memory_free: memory, ..Replica::default() };
+    Command::ReplicaJoined { id, replica, shared: true, loaded: Vec::new() }
+}
+
+/// What single commands take among many models that serve, or wait.
+#[allow(clippy::print_stdout, reason = "what it prints is what it is for")]
+fn single(models: usize) {
+    let timed = |what: &str, times: usize, work: &mut dyn FnMut(usize)| {
+        let start = Instant::now();
+        (0..times).for_each(work);
+        println!("{what:<58}{:.1} µs", start.elapsed().as_secs_f64() * 1e6 / times as f64);
+    };
+    let mut serving = served(models, 1);
+    timed(&format!("one change of a model among {models}"), 1_000, &mut |n| {
+        let mut changed = definition(n * 7 % models, 1);
+        changed.spec = Arc::from([1u8].as_slice());
+        let command = Command::LoadModel { definition: Box::new(changed), by: Manager::Cli };
+        serving.begin();
+        apply(&mut serving, command, 5);
+        serving.keep();
+    });
+    let records: Vec<_> = serving.models().keys().filter_map(|name| serving.model_record(name)).collect();
+    let servers: Vec<_> = serving.servers().keys().filter_map(|name| serving.server_record(name)).collect();
+    timed(&format!("start from the records of {models}"), 5, &mut |_| {
+        State::restore(Policy::default(), records.iter().cloned(), servers.iter().cloned(), 5);
+    });
+    timed(&format!("explain one among {models}"), 100, &mut |n| {
+        explain::model(&serving, &format!("model-{n}"), 5);
+    });
+    timed(&format!("plan one change among {models}"), 5, &mut |n| {
+        plan::plan(&serving, vec![load(models + n, 1)], 5);
+    });
+    let mut waiting = State::new(Policy::default());
+    (0..models).for_each(|number| drop(apply(&mut waiting, load(number, 1), 1)));
+    timed(&format!("a join with room for ten among {models} that wait"), 20, &mut |n| {
+        apply(&mut waiting, join(u32::try_from(n).unwrap_or(0), 10_000), 5);
+    });
+}
+
+fn served(models: usize, replicas: u32) -> State {
+    let mut state = State::new(Policy::default());
+    (0..replicas).for_each(|index| drop(apply(&mut state, join(index, 1 << 40), 1)));
+    for number in 0..models {
+        for order in apply(&mut state, load(number, replicas), 2).orders {
+            apply(&mut state, loaded(order, 1 << 40), 3);
+        }
+    }
+    let sequence = state.sequence();
+    apply(&mut state, Command::RoutesSettled { applied: sequence, drained: sequence }, 4);
+    state
+}
+
+fn loaded(order: Order, memory_free: u64) -> Command {
+    Command::ReplicaReported {
+        id: order.replica,
+        model: order.model,
+        version: order.version,
+        event: ReplicaEvent::Loaded { multiplier: None },
+        memory_free,
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "what it prints is what it is for")]
+fn main() {
+    println!("models   replicas   CPU time    per model   allocated   kept        routed");
+    run(1_000, 1);
+    for (models, replicas) in [(1_000, 1), (10_000, 1), (50_000, 1), (10_000, 10)] {
+        // The processor's time is counted in coarse steps: what is short is done often.
+        let times = (20_000 / models).max(1);
+        let Run { time, allocated, live, routed } = run(models, replicas);
+        let time = (1..times).map(|_| run(models, replicas).time).sum::<Duration>() + time;
+        let time = time / u32::try_from(times).unwrap_or(1);
+        println!(
+            "{models:<9}{replicas:<11}{:<12}{:<12}{:<12}{:<12}{routed}",
+            format!("{:.1} ms", time.as_secs_f64() * 1e3),
+            format!("{:.2} µs", time.as_secs_f64() * 1e6 / models as f64),
+            format!("{:.1} MB", allocated as f64 / 1e6),
+            format!("{:.1} MB", live as f64 / 1e6),
+        );
+    }
+    single(10_000);
+}

@@ -1,0 +1,378 @@
+//! Why a model is as it is.
+
+use super::{Explanation, Fact, Span, State, ago, capabilities, fact, many};
+use crate::scheduling::{
+    Millis, Model, ModelState, Obstacle, Reason, ReplicaState, Server, Version,
+    obstacle::{Bytes, obstacle},
+    placement::{Placement, admits, free, place},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Why a model is as it is; `None` when it is not known.
+pub fn model(state: &State, name: &str, now: Millis) -> Option<Explanation> {
+    let model = state.models().get(name)?;
+    let version = model.latest()?;
+    let summary = model.summary(version);
+    let case = Case { state, name, model, version, now };
+    let (reason, headline, next) = match summary.state {
+        ModelState::Terminated => (
+            Reason::Deleted,
+            format!("{name} was deleted {} ago.", ago(now, version.since)),
+            "apply its manifest again to bring it back".to_owned(),
+        ),
+        ModelState::Terminating => case.terminating(),
+        ModelState::TerminateFailed => case.not_unloaded(),
+        ModelState::Failed => case.not_loaded(),
+        ModelState::ScaledDown => case.scaled_down(),
+        ModelState::Available => case.available(summary.available),
+        ModelState::ScheduleFailed | ModelState::Progressing => case.not_ready(),
+    };
+    Some(Explanation { headline, reason, facts: case.facts(), next })
+}
+
+struct Case<'a> {
+    state: &'a State,
+    name: &'a str,
+    model: &'a Model,
+    version: &'a Version,
+    now: Millis,
+}
+
+type Answer = (Reason, String, String);
+
+impl Case<'_> {
+    /// The first replica in a state: where, why, and since when.
+    fn first(&self, state: ReplicaState) -> Option<(String, &str, Millis)> {
+        let mut places = self.model.versions.iter().rev().flat_map(Version::places);
+        let (server, index, status) = places.find(|(_, _, status)| status.state == state)?;
+        Some((format!("{server}-{index}"), status.reason.as_str(), status.since))
+    }
+
+    /// Says that it is not ready and why; and when an older version serves meanwhile, that it does.
+    fn wrong(&self, cause: &str) -> String {
+        let older = self
+            .model
+            .versions
+            .iter()
+            .rev()
+            .find(|v| v.number != self.version.number && v.any(ReplicaState::is_routed));
+        let (name, number) = (self.name, self.version.number);
+        match older {
+            Some(old) => {
+                format!("{name} version {number} is not ready: {cause}; version {} serves.", old.number)
+            }
+            None => format!("{name} is not ready: {cause}."),
+        }
+    }
+
+    fn terminating(&self) -> Answer {
+        let (cause, next) = if let Some((place, _, since)) = self.first(ReplicaState::UnloadEnvoyRequested) {
+            let for_long = ago(self.now, since);
+            (
+                format!("a gateway still has requests on {place}, since {for_long}"),
+                "wait: it is unloaded when its last request is answered",
+            )
+        } else if let Some((place, _, since)) = self.first(ReplicaState::UnloadRequested) {
+            (
+                format!("{place} has not been heard of for {}", ago(self.now, since)),
+                "wait until its agent is back, or is given up",
+            )
+        } else {
+            let (place, _, since) = self.first(ReplicaState::Unloading).unwrap_or_default();
+            (
+                format!("{place} has been at it for {}", ago(self.now, since)),
+                "look at the agent's log if it takes long",
+            )
+        };
+        (Reason::Terminating, format!("{} is being unloaded: {cause}.", self.name), next.to_owned())
+    }
+
+    fn not_unloaded(&self) -> Answer {
+        let (place, why, _) = self.first(ReplicaState::UnloadFailed).unwrap_or_default();
+        let headline = format!("{} is not gone: {place} could not unload it: {}.", self.name, bare(why));
+        let next = format!("look at the log of the server of {place}; it is tried again by itself");
+        (Reason::UnloadFailed, headline, next)
+    }
+
+    fn not_loaded(&self) -> Answer {
+        let (place, why, _) = self.first(ReplicaState::LoadFailed).unwrap_or_default();
+        let no_memory = self.version.statuses().any(|s| s.state == ReplicaState::LoadFailed && s.no_memory);
+        let number = self.version.number;
+        if no_memory {
+            let cause = format!("{place} ran out of memory when it loaded version {number}: {}", bare(why));
+            let next = "set spec.memory to what the model really takes, or give the server more memory";
+            return (Reason::LoadFailedMemory, self.wrong(&cause), next.to_owned());
+        }
+        let cause = format!("{place} could not load version {number}: {}", bare(why));
+        let next = match self.version.retry_at {
+            Some(due) => format!(
+                "fix what {place} says and apply the model again; without that it is tried again in {}",
+                Span(due.saturating_sub(self.state.clock.passed))
+            ),
+            None => format!("fix what {place} says and apply the model again"),
+        };
+        (Reason::LoadFailed, self.wrong(&cause), next)
+    }
+
+    fn scaled_down(&self) -> Answer {
+        if self.version.sleeps() {
+            let headline = format!("{} sleeps: nobody asks for it.", self.name);
+            return (Reason::Sleeping, headline, "send it a request: it wakes and answers".to_owned());
+        }
+        let headline = format!("{} is not served: no replica is wanted.", self.name);
+        (Reason::ScaledDown, headline, "set spec.replicas to 1 or more".to_owned())
+    }
+
+    fn available(&self, available: u32) -> Answer {
+        let version = self.version;
+        let server = version.server.as_deref().unwrap_or_default();
+        let wanted = version.wanted();
+        if available >= wanted {
+            let replicas = many(available as usize, "replica");
+            let headline = format!(
+                "{} is ready: version {} serves in {replicas} on {server}.",
+                self.name, version.number
+            );
+            return (Reason::Ready, headline, String::new());
+        }
+        let Some(obstacle) = self.obstacle() else {
+            let (reason, cause, next) = self.progress();
+            return (
+                reason,
+                format!("{} is ready with {available} of {wanted} replicas: {cause}.", self.name),
+                next,
+            );
+        };
+        let headline = format!("{} is ready with {available} of {wanted} replicas: {obstacle}.", self.name);
+        (obstacle.reason(), headline, self.remedy(&obstacle))
+    }
+
+    fn not_ready(&self) -> Answer {
+        if let Some(obstacle) = self.obstacle() {
+            return (obstacle.reason(), self.wrong(&self.in_words(&obstacle)), self.remedy(&obstacle));
+        }
+        let (reason, cause, next) = self.progress();
+        (reason, self.wrong(&cause), next)
+    }
+
+    /// What stands in the way now: what was found when it was last tried may have changed since.
+    fn obstacle(&self) -> Option<Obstacle> {
+        self.version.unplaced.as_ref()?;
+        let home = self.model.versions.iter().rev().find_map(|v| v.server.as_deref());
+        match place(self.version, self.state.servers(), &self.state.index, home) {
+            Placement::Nowhere(obstacle) => Some(obstacle),
+            Placement::On { short, .. } => short,
+        }
+    }
+
+    fn in_words(&self, obstacle: &Obstacle) -> String {
+        match obstacle {
+            Obstacle::Silent(id) => {
+                let since = self
+                    .state
+                    .servers()
+                    .get(&id.server)
+                    .and_then(|s| s.replicas.get(&id.index))
+                    .and_then(|r| r.silent_since);
+                let for_long = ago(self.now, since.unwrap_or(self.now));
+                format!("{id}, which could take it, has not been heard of for {for_long}")
+            }
+            other => other.to_string(),
+        }
+    }
+
+    /// What a version that is placed waits for.
+    fn progress(&self) -> Answer {
+        let number = self.version.number;
+        if let Some((place, _, since)) = self.first(ReplicaState::LoadedUnavailable) {
+            let for_long = ago(self.now, since);
+            let cause = format!("{place}, which holds it, has not been heard of for {for_long}");
+            return (Reason::Silent, cause, silent_next(&place));
+        }
+        if let Some((place, _, since)) = self.first(ReplicaState::LoadRequested) {
+            let for_long = ago(self.now, since);
+            let cause = format!("{place} was to load it and has not been heard of for {for_long}");
+            return (Reason::Silent, cause, silent_next(&place));
+        }
+        if let Some((place, _, since)) = self.first(ReplicaState::Loading) {
+            let cause = format!("{place} has been loading version {number} for {}", ago(self.now, since));
+            return (Reason::Loading, cause, format!("wait; the agent's log tells how far {place} is"));
+        }
+        if let Some((place, _, since)) = self.first(ReplicaState::Loaded) {
+            let for_long = ago(self.now, since);
+            let cause =
+                format!("{place} has loaded it, and for {for_long} a gateway has not taken up its route");
+            return (
+                Reason::Routing,
+                cause,
+                "look whether every gateway runs and follows its routes".to_owned(),
+            );
+        }
+        if let Some((place, ..)) = self.first(ReplicaState::Draining) {
+            let cause = format!("{place} is being drained, and nothing else has it yet");
+            return (Reason::Draining, cause, "add a replica to the server, or let it finish".to_owned());
+        }
+        let busy =
+            [ReplicaState::UnloadEnvoyRequested, ReplicaState::Unloading, ReplicaState::UnloadRequested];
+        let place = busy.into_iter().find_map(|state| self.first(state)).unwrap_or_default().0;
+        let cause = format!("{place} has to unload it before it can load it again");
+        (Reason::Terminating, cause, "wait".to_owned())
+    }
+
+    fn remedy(&self, obstacle: &Obstacle) -> String {
+        match obstacle {
+            Obstacle::NoServer => {
+                "start a server, or look whether its agent can reach the scheduler".to_owned()
+            }
+            Obstacle::NotShared(server) => {
+                format!("name it in spec.server: {server}, or start a shared server")
+            }
+            Obstacle::NoSuchServer(server) => {
+                let known: Vec<&str> = self.state.servers().keys().map(|k| &**k).collect();
+                if known.is_empty() {
+                    return format!("start server {server}");
+                }
+                format!("start server {server}, or name one of those that there are: {}", known.join(", "))
+            }
+            Obstacle::Leaving(server) => {
+                format!("keep server {server}, or start another that offers the same")
+            }
+            Obstacle::Lacks { missing, .. } => {
+                format!("add {} to a server's capabilities, or remove the requirement", missing.join(" and "))
+            }
+            Obstacle::Silent(id) => silent_next(&id.to_string()),
+            Obstacle::Draining(_) => "wait for another replica, or add one".to_owned(),
+            Obstacle::NoRoom { needs, free, .. } => format!(
+                "free {} on a server, add a replica with more memory, or lower spec.memory",
+                Bytes(needs.saturating_sub(*free))
+            ),
+            Obstacle::TooFew { possible, server, wanted, because } => match because.as_deref() {
+                Some(because) => self.remedy(because),
+                None => format!(
+                    "add {} to server {server}, or set spec.replicas to {possible}, or spec.minReplicas",
+                    many(wanted.saturating_sub(*possible) as usize, "replica")
+                ),
+            },
+        }
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let version = self.version;
+        let retries = (version.attempts > 0).then(|| {
+            let next = version
+                .retry_at
+                .map(|due| format!(", again in {}", Span(due.saturating_sub(self.state.clock.passed))));
+            format!("{} in a row failed{}", many(version.attempts as usize, "load"), next.unwrap_or_default())
+        });
+        let verdicts = (!self.model.deleted).then(|| {
+            self.state.servers().iter().map(|(name, server)| self.verdict(name, server)).collect::<Vec<_>>()
+        });
+        let replicas = self.model.versions.iter().rev().flat_map(|v| {
+            v.places().map(|(server, index, status)| {
+                let why =
+                    if status.reason.is_empty() { String::new() } else { format!(": {}", status.reason) };
+                format!(
+                    "version {} on {server}-{index}   {:?} for {}{why}",
+                    v.number,
+                    status.state,
+                    ago(self.now, status.since)
+                )
+            })
+        });
+        [
+            fact("asked", self.asked()),
+            fact("servers", verdicts.unwrap_or_default()),
+            fact("replicas", replicas),
+            fact("tried", retries),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let definition = &self.version.definition;
+        let needs = &definition.needs;
+        let mut what = vec![format!("version {}", self.version.number)];
+        let scaling = definition.scaling;
+        what.push(many(scaling.replicas as usize, "replica"));
+        if scaling.min > 0 {
+            what.push(format!("at least {}", scaling.min));
+        }
+        if scaling.max > 0 {
+            what.push(format!("at most {}", scaling.max));
+        }
+        if let Some(scaled) = self.version.scaled {
+            what.push(format!("{scaled} by demand"));
+        }
+        if !needs.requirements.is_empty() {
+            what.push(format!("requirements: {}", needs.requirements.join(" ")));
+        }
+        if needs.explainer {
+            what.push("an explainer".to_owned());
+        }
+        if self.version.demand() > 0 {
+            what.push(format!("{} each", Bytes(self.version.demand())));
+        }
+        if let Some(server) = &needs.server {
+            what.push(format!("on server {server}"));
+        }
+        let mut lines = vec![what.join(", ")];
+        let generation = definition.generation.map(|g| format!(", generation {g}")).unwrap_or_default();
+        if let Some(manager) = &self.model.manager {
+            lines.push(format!("managed by {manager}{generation}"));
+        }
+        lines
+    }
+
+    /// What a server says to this version.
+    fn verdict(&self, name: &Arc<str>, server: &Server) -> String {
+        let needs = &self.version.definition.needs;
+        let replicas = many(server.replicas.len(), "replica");
+        let most = server
+            .replicas
+            .iter()
+            .map(|(&index, replica)| free(&self.state.index, name, index, replica))
+            .max()
+            .unwrap_or(0);
+        let line = format!("{name}   {replicas}   {}   most free {}", capabilities(server), Bytes(most));
+        if server.replicas.is_empty() {
+            return format!("{name}   no replica has joined");
+        }
+        if !admits(needs, name, server) {
+            let why = match &needs.server {
+                Some(only) => format!("the model names {only}"),
+                None => "takes only models that name it".to_owned(),
+            };
+            return format!("{line}   {why}");
+        }
+        let only = BTreeMap::from([(name.clone(), server.clone())]);
+        match place(self.version, &only, &self.state.index, None) {
+            Placement::On { short: None, .. } => format!("{line}   can take it"),
+            Placement::On { short: Some(short), .. } => format!("{line}   {short}"),
+            Placement::Nowhere(_) => {
+                let why = match obstacle(self.version, &only, &self.state.index, None) {
+                    Obstacle::Lacks { missing, .. } => format!("lacks {}", missing.join(" and ")),
+                    Obstacle::NoRoom { needs, free, .. } => {
+                        format!("lacks {}", Bytes(needs.saturating_sub(free)))
+                    }
+                    Obstacle::NoServer | Obstacle::NoSuchServer(_) => {
+                        format!("has fewer than {} for it", many(self.version.wanted() as usize, "replica"))
+                    }
+                    other => other.to_string(),
+                };
+                format!("{line}   {why}")
+            }
+        }
+    }
+}
+
+fn silent_next(place: &str) -> String {
+    format!("look whether the agent of {place} runs and reaches the scheduler")
+}
+
+/// A sentence of somebody else without its full stop: ours has one.
+fn bare(sentence: &str) -> &str {
+    let bare = sentence.trim().trim_end_matches('.');
+    if bare.is_empty() { "it did not say why" } else { bare }
+}

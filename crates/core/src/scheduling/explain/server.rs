@@ -1,0 +1,110 @@
+//! Why a server is as it is.
+
+use super::{Explanation, Fact, State, ago, capabilities, fact, many};
+use crate::scheduling::{Millis, Reason, Replica, ReplicaId, Server, obstacle::Bytes, placement::free};
+use std::sync::Arc;
+
+/// Why a server is as it is; `None` when it is not known.
+pub fn server(state: &State, name: &str, now: Millis) -> Option<Explanation> {
+    let (name, server) = state.servers().get_key_value(name)?;
+    let (reason, headline, next) = answer(state, name, server, now);
+    Some(Explanation { headline, reason, facts: facts(state, name, server, now), next })
+}
+
+fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reason, String, String) {
+    let joined = server.replicas.len();
+    let models = |index: u32| state.index.on(name, index).map_or(0, |held| held.models.len());
+    if server.is_leaving() {
+        let left: usize = server.replicas.keys().map(|&index| models(index)).sum();
+        let headline = format!("{name} is going away: {} still on it.", many(left, "model"));
+        let next = if left == 0 {
+            "wait until its replicas say goodbye".to_owned()
+        } else {
+            "start another server that offers the same, or delete the models".to_owned()
+        };
+        return (Reason::ServerLeaving, headline, next);
+    }
+    let silent = server.replicas.iter().find_map(|(&index, r)| Some((index, r.silent_since?)));
+    if let Some((index, since)) = silent {
+        let headline =
+            format!("{name} is not ready: {name}-{index} has not been heard of for {}.", ago(now, since));
+        let next = format!("look whether the agent of {name}-{index} runs and reaches the scheduler");
+        return (Reason::Silent, headline, next);
+    }
+    let expected = server.expected.map_or(joined, |e| e.replicas as usize);
+    if joined == 0 {
+        let headline = if expected == 0 {
+            format!("{name} is not ready: no replica has joined.")
+        } else {
+            format!("{name} is not ready: none of {} has joined.", many(expected, "replica"))
+        };
+        return (Reason::ReplicasMissing, headline, start(name));
+    }
+    if joined < expected {
+        let missing: Vec<String> = (0..expected)
+            .filter(|index| !server.replicas.contains_key(&u32::try_from(*index).unwrap_or(u32::MAX)))
+            .take(5)
+            .map(|index| format!("{name}-{index}"))
+            .collect();
+        let headline = format!(
+            "{name} is not ready: {joined} of {expected} replicas have joined, {} has not.",
+            missing.join(", ")
+        );
+        return (Reason::ReplicasMissing, headline, start(name));
+    }
+    if let Some((&index, _)) = server.replicas.iter().find(|(_, r)| r.draining) {
+        let headline =
+            format!("{name}-{index} is being drained: {} still on it.", many(models(index), "model"));
+        let next = "add a replica when what is left cannot go elsewhere".to_owned();
+        return (Reason::Draining, headline, if models(index) == 0 { String::new() } else { next });
+    }
+    let loaded: usize = server
+        .replicas
+        .keys()
+        .map(|&index| state.loaded_on(&ReplicaId { server: name.clone(), index }))
+        .sum();
+    let headline = format!(
+        "{name} is ready: {} with {} loaded.",
+        many(joined, "replica"),
+        many(loaded, "model replica")
+    );
+    (Reason::Ready, headline, String::new())
+}
+
+fn start(name: &str) -> String {
+    format!("start the missing replicas of {name}, or look whether their agents reach the scheduler")
+}
+
+fn facts(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> Vec<Fact> {
+    let mut asked: Vec<String> = Vec::new();
+    if let Some(expected) = server.expected {
+        let bounds = match (expected.min, expected.max) {
+            (0, 0) => String::new(),
+            (min, 0) => format!(", at least {min}"),
+            (min, max) => format!(", {min} to {max}"),
+        };
+        asked.push(format!("{} expected{bounds}", many(expected.replicas as usize, "replica")));
+    }
+    asked.extend(server.asked.map(|asked| format!("was asked to have {}", many(asked as usize, "replica"))));
+    asked.push(if server.shared { "takes any model" } else { "takes only models that name it" }.to_owned());
+    asked.extend(server.manager.as_ref().map(|manager| format!("managed by {manager}")));
+    let offers = (!server.replicas.is_empty()).then(|| capabilities(server));
+    let replicas = server.replicas.iter().map(|(&index, replica)| line(state, name, index, replica, now));
+    [fact("asked", asked), fact("offers", offers), fact("replicas", replicas)].into_iter().flatten().collect()
+}
+
+fn line(state: &State, name: &Arc<str>, index: u32, replica: &Replica, now: Millis) -> String {
+    let models = state.index.on(name, index).map_or(0, |held| held.models.len());
+    let room = free(&state.index, name, index, replica);
+    let condition = match replica.silent_since {
+        Some(since) => format!("   silent for {}", ago(now, since)),
+        None if replica.draining => "   is being drained".to_owned(),
+        None => String::new(),
+    };
+    format!(
+        "{name}-{index}   {}   {} of {} free{condition}",
+        many(models, "model"),
+        Bytes(room),
+        Bytes(replica.memory_total)
+    )
+}

@@ -1,0 +1,368 @@
+//! `explain` on a table of failures: the first line names the root cause.
+
+use super::*;
+use crate::scheduling::explain;
+
+const GB: u64 = 1_000_000_000;
+
+/// A world with servers that offer something each.
+fn world(servers: &[(&str, u32, &[&str], u64)]) -> World {
+    let mut world = World::new();
+    for (server, replicas, capabilities, memory) in servers {
+        for index in 0..*replicas {
+            let id = id(server, index);
+            world.agents.insert(id.clone(), Agent { memory: *memory, connected: true, ..Agent::default() });
+            let replica = Replica {
+                capabilities: capabilities.iter().map(|c| (*c).to_owned()).collect(),
+                memory_total: *memory,
+                memory_free: *memory,
+                ..Replica::default()
+            };
+            world.apply(Command::ReplicaJoined { id, replica, shared: true, loaded: vec![] }).unwrap();
+        }
+    }
+    world
+}
+
+fn needing(change: impl Fn(&mut Definition)) -> Definition {
+    let mut definition = definition("demand", 1, 1);
+    definition.needs.memory = 0;
+    change(&mut definition);
+    definition
+}
+
+struct Failure {
+    world: World,
+    reason: Reason,
+    headline: &'static str,
+    next: &'static str,
+}
+
+fn failure(world: World, reason: Reason, headline: &'static str, next: &'static str) -> Failure {
+    Failure { world, reason, headline, next }
+}
+
+fn not_placed() -> Vec<Failure> {
+    let two: &[(&str, u32, &[&str], u64)] =
+        &[("mlserver-a", 2, &["sklearn", "xgboost"], 5 * GB), ("triton-a", 1, &["onnx", "tensorrt"], 4 * GB)];
+    let on = |servers, change: fn(&mut Definition)| {
+        let mut world = world(servers);
+        world.load(needing(change)).unwrap();
+        world
+    };
+    let mut leaving = world(two);
+    leaving.apply(expect("triton-a", 0, 0, 0)).unwrap();
+    leaving.load(needing(|_| ())).unwrap();
+    let mut dedicated = World::new();
+    dedicated.agents.insert(id("own", 0), Agent { memory: GB, connected: true, ..Agent::default() });
+    let own =
+        Command::ReplicaJoined { id: id("own", 0), replica: replica(GB), shared: false, loaded: vec![] };
+    dedicated.apply(own).unwrap();
+    dedicated.load(needing(|_| ())).unwrap();
+    let mut silent = world(&[("s", 1, &["onnx"], GB)]);
+    silent.silence(&id("s", 0));
+    silent.load(needing(|_| ())).unwrap();
+    silent.now += 4_000;
+    let mut draining = world(&[("s", 1, &["onnx"], GB)]);
+    draining.apply(Command::DrainReplica { id: id("s", 0) }).unwrap();
+    draining.load(needing(|_| ())).unwrap();
+    vec![
+        failure(
+            on(two, |d| d.needs.requirements = vec!["lightgbm".into()]),
+            Reason::NoCapability,
+            "demand is not ready: no server offers lightgbm; mlserver-a offers sklearn, xgboost.",
+            "add lightgbm to a server's capabilities, or remove the requirement",
+        ),
+        failure(
+            on(two, |d| d.needs.requirements = vec!["onnx".into(), "sklearn".into()]),
+            Reason::NoCapability,
+            "demand is not ready: no server offers onnx; mlserver-a offers sklearn, xgboost.",
+            "add onnx to a server's capabilities, or remove the requirement",
+        ),
+        failure(
+            on(two, |d| d.needs.explainer = true),
+            Reason::NoCapability,
+            "demand is not ready: no server offers alibi-explain; triton-a offers onnx, tensorrt.",
+            "add alibi-explain to a server's capabilities, or remove the requirement",
+        ),
+        failure(
+            on(two, |d| d.needs.memory = 6 * GB),
+            Reason::NoMemory,
+            "demand is not ready: needs 6.0 GB, most free is 4.0 GB on triton-a-0.",
+            "free 2.0 GB on a server, add a replica with more memory, or lower spec.memory",
+        ),
+        failure(
+            on(two, |d| d.needs.server = Some("gpu".into())),
+            Reason::UnknownServer,
+            "demand is not ready: server gpu, which the model names, has not joined.",
+            "start server gpu, or name one of those that there are: mlserver-a, triton-a",
+        ),
+        failure(
+            on(&[], |d| d.needs.server = Some("gpu".into())),
+            Reason::UnknownServer,
+            "demand is not ready: server gpu, which the model names, has not joined.",
+            "start server gpu",
+        ),
+        failure(
+            on(&[], |_| ()),
+            Reason::NoServer,
+            "demand is not ready: no server has joined yet.",
+            "start a server, or look whether its agent can reach the scheduler",
+        ),
+        failure(
+            on(two, |d| d.scaling.replicas = 3),
+            Reason::TooFewReplicas,
+            "demand is not ready: 3 replicas are wanted, server triton-a can take 1.",
+            "add 2 replicas to server triton-a, or set spec.replicas to 1, or spec.minReplicas",
+        ),
+        failure(
+            leaving,
+            Reason::NoCapability,
+            "demand is not ready: no server offers onnx; mlserver-a offers sklearn, xgboost.",
+            "add onnx to a server's capabilities, or remove the requirement",
+        ),
+        failure(
+            dedicated,
+            Reason::NotShared,
+            "demand is not ready: server own takes only models that name it, and no other server has joined.",
+            "name it in spec.server: own, or start a shared server",
+        ),
+        failure(
+            silent,
+            Reason::Silent,
+            "demand is not ready: s-0, which could take it, has not been heard of for 4 s.",
+            "look whether the agent of s-0 runs and reaches the scheduler",
+        ),
+        failure(
+            draining,
+            Reason::Draining,
+            "demand is not ready: s-0 is being drained.",
+            "wait for another replica, or add one",
+        ),
+    ]
+}
+
+fn on_the_way() -> Vec<Failure> {
+    let s = id("s", 0);
+    let started = |work: fn(&mut World)| {
+        let mut world = world(&[("s", 1, &["onnx"], GB)]);
+        world.load(needing(|_| ())).unwrap();
+        work(&mut world);
+        world
+    };
+    let served = |work: &dyn Fn(&mut World)| {
+        let mut world = world(&[("s", 1, &["onnx"], GB)]);
+        world.load(needing(|_| ())).unwrap();
+        world.quiesce();
+        work(&mut world);
+        world
+    };
+    vec![
+        failure(
+            started(|w| w.now += 90_000),
+            Reason::Loading,
+            "demand is not ready: s-0 has been loading version 1 for 90 s.",
+            "wait; the agent's log tells how far s-0 is",
+        ),
+        failure(
+            started(|w| w.work(&id("s", 0), Luck::Good)),
+            Reason::Routing,
+            "demand is not ready: s-0 has loaded it, and for 0 ms a gateway has not taken up its route.",
+            "look whether every gateway runs and follows its routes",
+        ),
+        failure(
+            started(|w| w.work(&id("s", 0), Luck::Bad)),
+            Reason::LoadFailed,
+            "demand is not ready: s-0 could not load version 1: no such file.",
+            "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
+        ),
+        failure(
+            started(|w| w.work(&id("s", 0), Luck::NoMemory)),
+            Reason::LoadFailedMemory,
+            "demand is not ready: s-0 ran out of memory when it loaded version 1: no such file.",
+            "set spec.memory to what the model really takes, or give the server more memory",
+        ),
+        failure(
+            started(|w| {
+                w.silence(&id("s", 0));
+                w.now += 2_000;
+            }),
+            Reason::Silent,
+            "demand is not ready: s-0 was to load it and has not been heard of for 2 s.",
+            "look whether the agent of s-0 runs and reaches the scheduler",
+        ),
+        failure(
+            served(&|w| {
+                w.silence(&id("s", 0));
+                w.now += 3_000;
+            }),
+            Reason::Silent,
+            "demand is not ready: s-0, which holds it, has not been heard of for 3 s.",
+            "look whether the agent of s-0 runs and reaches the scheduler",
+        ),
+        failure(
+            served(&|w| {
+                w.silence(&id("s", 0));
+                w.wait(20_000);
+            }),
+            Reason::NoServer,
+            "demand is not ready: no server has joined yet.",
+            "start a server, or look whether its agent can reach the scheduler",
+        ),
+        failure(
+            served(&|w| {
+                w.load(needing(|d| d.spec = Arc::from([2].as_slice()))).unwrap();
+                w.work(&s, Luck::Bad);
+            }),
+            Reason::LoadFailed,
+            "demand version 2 is not ready: s-0 could not load version 2: no such file; version 1 serves.",
+            "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
+        ),
+        failure(
+            served(&|w| {
+                w.load(needing(|d| {
+                    d.spec = Arc::from([2].as_slice());
+                    d.needs.requirements = vec!["lightgbm".into()];
+                }))
+                .unwrap();
+            }),
+            Reason::NoCapability,
+            "demand version 2 is not ready: no server offers lightgbm; s offers onnx; version 1 serves.",
+            "add lightgbm to a server's capabilities, or remove the requirement",
+        ),
+        failure(
+            served(&|w| {
+                w.apply(unload("demand")).unwrap();
+                w.now += 5_000;
+            }),
+            Reason::Terminating,
+            "demand is being unloaded: a gateway still has requests on s-0, since 5 s.",
+            "wait: it is unloaded when its last request is answered",
+        ),
+        failure(
+            served(&|w| {
+                w.apply(unload("demand")).unwrap();
+                w.follow_routes();
+                w.work(&s, Luck::Bad);
+            }),
+            Reason::UnloadFailed,
+            "demand is not gone: s-0 could not unload it: no such file.",
+            "look at the log of the server of s-0; it is tried again by itself",
+        ),
+        failure(
+            served(&|w| {
+                w.apply(unload("demand")).unwrap();
+                w.quiesce();
+                w.now += 180_000;
+            }),
+            Reason::Deleted,
+            "demand was deleted 3 min ago.",
+            "apply its manifest again to bring it back",
+        ),
+        failure(
+            served(&|w| {
+                w.load(needing(|d| d.scaling.replicas = 0)).unwrap();
+                w.quiesce();
+            }),
+            Reason::ScaledDown,
+            "demand is not served: no replica is wanted.",
+            "set spec.replicas to 1 or more",
+        ),
+        failure(
+            served(&|w| {
+                w.load(needing(|d| d.scaling = Scaling { replicas: 0, min: 0, max: 3 })).unwrap();
+                w.quiesce();
+            }),
+            Reason::Sleeping,
+            "demand sleeps: nobody asks for it.",
+            "send it a request: it wakes and answers",
+        ),
+        failure(
+            served(&|w| {
+                w.load(needing(|d| d.scaling = Scaling { replicas: 3, min: 1, max: 0 })).unwrap();
+                w.quiesce();
+            }),
+            Reason::TooFewReplicas,
+            "demand is ready with 1 of 3 replicas: 3 replicas are wanted, server s can take 1.",
+            "add 2 replicas to server s, or set spec.replicas to 1, or spec.minReplicas",
+        ),
+        failure(served(&|_| ()), Reason::Ready, "demand is ready: version 1 serves in 1 replica on s.", ""),
+    ]
+}
+
+#[test]
+fn the_first_line_names_the_root_cause() {
+    let table: Vec<Failure> = not_placed().into_iter().chain(on_the_way()).collect();
+    assert!(table.len() > 20);
+    for Failure { world, reason, headline, next } in table {
+        let said = explain::model(&world.state, "demand", world.now).unwrap();
+        assert_eq!(said.headline, headline);
+        assert_eq!((said.reason, said.next.as_str()), (reason, next), "{headline}");
+        assert!(said.facts.iter().any(|f| f.label == "asked"), "{headline}");
+    }
+}
+
+#[test]
+fn the_chain_follows_the_first_line() {
+    let mut world = world(&[("mlserver-a", 2, &["sklearn"], 5 * GB), ("triton-a", 1, &["onnx"], 4 * GB)]);
+    world
+        .load(needing(|d| {
+            d.needs.requirements = vec!["lightgbm".into()];
+            d.needs.memory = 2 * GB;
+            d.generation = Some(1);
+        }))
+        .unwrap();
+    let said = explain::model(&world.state, "demand", world.now).unwrap();
+    let facts: Vec<(&str, Vec<String>)> = said.facts.into_iter().map(|f| (f.label, f.lines)).collect();
+    assert_eq!(
+        facts,
+        [
+            (
+                "asked",
+                vec![
+                    "version 1, 1 replica, requirements: lightgbm, 2.0 GB each".to_owned(),
+                    "managed by cli, generation 1".to_owned()
+                ]
+            ),
+            (
+                "servers",
+                vec![
+                    "mlserver-a   2 replicas   sklearn   most free 5.0 GB   lacks lightgbm".to_owned(),
+                    "triton-a   1 replica   onnx   most free 4.0 GB   lacks lightgbm".to_owned()
+                ]
+            ),
+        ]
+    );
+}
+
+#[test]
+fn why_a_server_is_as_it_is() {
+    let says = |world: &World| {
+        let said = explain::server(&world.state, "s", world.now).unwrap();
+        (said.reason, said.headline)
+    };
+    let mut world = World::new();
+    world.apply(expect("s", 2, 1, 4)).unwrap();
+    assert_eq!(
+        says(&world),
+        (Reason::ReplicasMissing, "s is not ready: none of 2 replicas has joined.".into())
+    );
+    world.join(&id("s", 0), 100);
+    assert_eq!(
+        says(&world),
+        (Reason::ReplicasMissing, "s is not ready: 1 of 2 replicas have joined, s-1 has not.".into())
+    );
+    world.join(&id("s", 1), 100);
+    world.load(definition("m", 1, 2)).unwrap();
+    world.quiesce();
+    assert_eq!(says(&world), (Reason::Ready, "s is ready: 2 replicas with 2 model replicas loaded.".into()));
+    world.silence(&id("s", 1));
+    world.now += 2_000;
+    assert_eq!(says(&world), (Reason::Silent, "s is not ready: s-1 has not been heard of for 2 s.".into()));
+    world.announce(&id("s", 1));
+    world.apply(Command::DrainReplica { id: id("s", 1) }).unwrap();
+    assert_eq!(says(&world), (Reason::Draining, "s-1 is being drained: 1 model still on it.".into()));
+    world.apply(expect("s", 0, 1, 4)).unwrap();
+    assert_eq!(says(&world), (Reason::ServerLeaving, "s is going away: 2 models still on it.".into()));
+    assert_eq!(explain::server(&world.state, "x", 0), None);
+}

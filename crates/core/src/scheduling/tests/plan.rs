@@ -1,0 +1,128 @@
+//! What `plan` says before anything changes.
+
+use super::*;
+use crate::scheduling::plan;
+
+fn ask(definition: Definition) -> Command {
+    Command::LoadModel { definition: Box::new(definition), by: Manager::Cli }
+}
+
+fn one(world: &World, command: Command) -> PlannedChange {
+    let mut changes = plan::plan(&world.state, vec![command], world.now);
+    assert_eq!(changes.len(), 1);
+    changes.remove(0)
+}
+
+fn served() -> World {
+    let mut world = World::new();
+    world.join(&id("builtin", 0), 100);
+    world.load(definition("fraud", 1, 1)).unwrap();
+    world.quiesce();
+    world
+}
+
+#[test]
+fn what_a_model_would_become() {
+    let world = served();
+    let with = |name: &str, spec, change: fn(&mut Definition)| {
+        let mut d = definition(name, spec, 1);
+        change(&mut d);
+        ask(d)
+    };
+    for (command, action, versions, says, placed) in [
+        (
+            with("fraud", 2, |_| ()),
+            Action::Update,
+            (Some(1), Some(2)),
+            vec!["would load on builtin beside version 1, then take its traffic"],
+            true,
+        ),
+        (with("new", 1, |_| ()), Action::Create, (None, Some(1)), vec!["would load on builtin"], true),
+        (with("fraud", 1, |_| ()), Action::Unchanged, (Some(1), Some(1)), vec!["is what it would be"], true),
+        (
+            with("fraud", 1, |d| d.scaling.replicas = 0),
+            Action::Adjust,
+            (Some(1), Some(1)),
+            vec!["would not be served: no replica is wanted", "would go from 1 to 0 replicas"],
+            true,
+        ),
+        (
+            with("new", 1, |d| d.needs.requirements = vec!["lightgbm".into()]),
+            Action::Create,
+            (None, Some(1)),
+            vec!["no server offers lightgbm; builtin offers onnx, xgboost"],
+            false,
+        ),
+        (
+            with("fraud", 2, |d| d.needs.memory = 6_000_000_000),
+            Action::Update,
+            (Some(1), Some(2)),
+            vec!["needs 6.0 GB, most free is 90 B on builtin-0", "version 1 would go on serving"],
+            false,
+        ),
+        (
+            unload("fraud"),
+            Action::Delete,
+            (Some(1), None),
+            vec!["would leave builtin-0 when its last request is answered"],
+            false,
+        ),
+    ] {
+        let change = one(&world, command);
+        assert_eq!(change.effects, says);
+        assert_eq!((change.action, change.placed), (action, placed), "{says:?}");
+        assert_eq!((change.from_version, change.to_version), versions, "{says:?}");
+    }
+}
+
+#[test]
+fn a_plan_changes_nothing_and_its_steps_follow_each_other() {
+    let world = served();
+    let before = world.state.clone();
+    let commands = vec![ask(definition("a", 1, 1)), ask(definition("a", 2, 1)), unload("a"), Command::Tick];
+    let changes = plan::plan(&world.state, commands, world.now);
+    let actions: Vec<Action> = changes.iter().map(|c| c.action).collect();
+    assert_eq!(actions, [Action::Create, Action::Update, Action::Delete]);
+    assert_eq!(before.models(), world.state.models());
+    assert_eq!(before.sequence(), world.state.sequence());
+}
+
+#[test]
+fn what_would_be_refused_and_what_would_be_over_committed() {
+    let mut world = served();
+    world
+        .apply(Command::AdoptModel { name: "fraud".into(), by: Manager::File("/m/fraud.yaml".into()) })
+        .unwrap();
+    let change = one(&world, unload("fraud"));
+    assert_eq!(change.action, Action::Refuse);
+    assert_eq!(change.effects[0], "fraud belongs to the file /m/fraud.yaml: remove it there.");
+    let over = Replica { over_commit: 100, memory_total: 200, memory_free: 200, ..replica(200) };
+    world.agents.insert(id("big", 0), Agent { memory: 200, connected: true, ..Agent::default() });
+    world
+        .apply(Command::ReplicaJoined { id: id("big", 0), replica: over, shared: true, loaded: vec![] })
+        .unwrap();
+    let mut d = definition("huge", 1, 1);
+    d.needs.memory = 150;
+    let change = one(&world, ask(d));
+    assert_eq!(
+        change.effects,
+        [
+            "would load on big",
+            "big-0 would be over-committed by 50 B: it evicts what was used least recently"
+        ]
+    );
+}
+
+#[test]
+fn what_a_server_would_change() {
+    let mut world = served();
+    let change = one(&world, expect("builtin", 0, 0, 0));
+    assert_eq!(change.action, Action::Delete);
+    assert_eq!(change.effects, ["1 would have nowhere to go: fraud"]);
+    world.join(&id("other", 0), 100);
+    let change = one(&world, expect("builtin", 0, 0, 0));
+    assert_eq!(change.effects, ["1 would move to another server first"]);
+    let change = one(&world, expect("new", 2, 0, 0));
+    assert_eq!((change.action, change.placed), (Action::Create, false));
+    assert_eq!(change.effects, ["would wait for 2 of 2 replicas"]);
+}

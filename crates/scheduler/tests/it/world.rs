@@ -1,0 +1,127 @@
+//! A scheduler in a world of its own: one thread, no sockets, time that a test lets pass.
+
+use gantry_proto::{
+    agent::agent_service_client::AgentServiceClient, gantry::routing_client::RoutingClient,
+    scheduler::scheduler_client::SchedulerClient,
+};
+use gantry_scheduler::{Clock, Config, Engine, Scheduler, build, serve};
+use gantry_store::{Store, faults::Disk};
+use hyper_util::rt::TokioIo;
+use std::{
+    future::{Ready, ready},
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tokio::{io::DuplexStream, sync::mpsc, time::Instant};
+use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    codegen::{Service, http::Uri},
+    service::Routes,
+    transport::{Channel, Endpoint},
+};
+
+/// The time of day in a world whose time a test lets pass.
+#[derive(Debug)]
+pub(crate) struct Hands(Instant);
+
+impl Clock for Hands {
+    fn now(&self) -> u64 {
+        1_800_000_000_000 + u64::try_from(self.0.elapsed().as_millis()).unwrap()
+    }
+}
+
+/// Every connection is a new pipe, whose other end is served.
+#[derive(Clone)]
+struct Pipes(mpsc::UnboundedSender<DuplexStream>);
+
+impl Pipes {
+    fn serve(routes: Routes, stop: CancellationToken) -> Self {
+        let (ends, incoming) = mpsc::unbounded_channel();
+        let incoming = UnboundedReceiverStream::new(incoming).map(Ok);
+        tokio::spawn(serve("the test", routes, incoming, stop));
+        Self(ends)
+    }
+
+    async fn connect(&self) -> Channel {
+        Endpoint::from_static("http://pipe").connect_with_connector(self.clone()).await.unwrap()
+    }
+}
+
+impl Service<Uri> for Pipes {
+    type Response = TokioIo<DuplexStream>;
+    type Error = io::Error;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let sent = self.0.send(theirs);
+        ready(sent.map(|()| TokioIo::new(ours)).map_err(|_| io::ErrorKind::NotConnected.into()))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) disk: Disk,
+    clients: Pipes,
+    agents: Pipes,
+    stop: CancellationToken,
+}
+
+impl World {
+    /// A world whose engine does not run yet.
+    pub(crate) fn still() -> (Self, Engine) {
+        let disk = Disk::new();
+        Self::on(&disk, disk.open().unwrap())
+    }
+
+    /// The next life over the same disk.
+    pub(crate) fn again(disk: &Disk) -> Self {
+        let (world, engine) = Self::on(disk, disk.open().unwrap());
+        tokio::spawn(engine.run());
+        world
+    }
+
+    fn on(disk: &Disk, store: Store) -> (Self, Engine) {
+        let config = Config { clock: Arc::new(Hands(Instant::now())), ..Config::new(store) };
+        let (scheduler, engine) = build(config).unwrap();
+        let stop = CancellationToken::new();
+        let clients = Pipes::serve(scheduler.client_routes().unwrap(), stop.clone());
+        let agents = Pipes::serve(scheduler.agent_routes().unwrap(), stop.clone());
+        (Self { scheduler, disk: disk.clone(), clients, agents, stop }, engine)
+    }
+
+    pub(crate) fn new() -> Self {
+        let (world, engine) = Self::still();
+        tokio::spawn(engine.run());
+        world
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        self.clients.connect().await
+    }
+
+    pub(crate) async fn client(&self) -> SchedulerClient<Channel> {
+        SchedulerClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn gateway(&self) -> RoutingClient<Channel> {
+        RoutingClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn agent(&self) -> AgentServiceClient<Channel> {
+        AgentServiceClient::new(self.agents.connect().await)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.scheduler.stop();
+        self.stop.cancel();
+    }
+}

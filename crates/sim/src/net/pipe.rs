@@ -1,0 +1,358 @@
+//! One connection: two directions of bytes that take time, can be held up, and can be cut.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep_until},
+};
+use tonic::transport::server::Connected;
+
+/// Bytes under way in one direction before the writer has to wait, as in a socket's buffers.
+const WINDOW: usize = 256 << 10;
+
+/// Which end: the one that connected, or the one that was connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// What one end writes and the other reads.
+#[derive(Debug, Default)]
+struct Direction {
+    chunks: VecDeque<(Instant, Vec<u8>)>,
+    buffered: usize,
+    latency: Duration,
+    /// Nothing arrives for now; what was written arrives later.
+    held: bool,
+    /// Nothing arrives any more, and nobody is told.
+    frozen: bool,
+    /// What is written is lost, and the connection ends so much later.
+    lossy: Option<Duration>,
+    /// The writer has said its last word.
+    ended: bool,
+    /// The reader is gone: writing fails once the writer can know.
+    unread: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Direction {
+    fn wake(&mut self) {
+        [self.reader.take(), self.writer.take()].into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    from_client: Direction,
+    from_server: Direction,
+    /// Both ends find the connection reset.
+    cut: bool,
+    /// This end's process is gone: it finds the connection reset, the other end finds nothing.
+    dead: Option<Side>,
+}
+
+impl State {
+    fn written_by(&mut self, side: Side) -> &mut Direction {
+        match side {
+            Side::Client => &mut self.from_client,
+            Side::Server => &mut self.from_server,
+        }
+    }
+
+    fn is_reset_for(&self, side: Side) -> bool {
+        self.cut || self.dead == Some(side)
+    }
+}
+
+/// A connection as the network sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    state: Mutex<State>,
+}
+
+impl Connection {
+    /// A connection with these times from client to server and back, and its two ends.
+    pub(crate) fn open(there: Duration, back: Duration) -> (Arc<Self>, Stream, Stream) {
+        let connection = Arc::new(Self::default());
+        connection.lock().from_client.latency = there;
+        connection.lock().from_server.latency = back;
+        let end = |side| Stream { connection: connection.clone(), side, wake: None };
+        let (client, server) = (end(Side::Client), end(Side::Server));
+        (connection, client, server)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        state.from_client.wake();
+        state.from_server.wake();
+    }
+
+    /// Both ends find the connection reset at once.
+    pub(crate) fn cut(&self) {
+        self.change(|state| state.cut = true);
+    }
+
+    /// One end's process dies. When it dies silently, the other end is not told.
+    pub(crate) fn kill(&self, side: Side, silently: bool) {
+        self.change(|state| {
+            if silently {
+                state.dead = Some(side);
+                state.written_by(side).frozen = true;
+            } else {
+                state.cut = true;
+            }
+        });
+    }
+
+    /// Holds up, or lets go, what one end writes.
+    pub(crate) fn hold(&self, writer: Side, held: bool) {
+        self.change(|state| state.written_by(writer).held = held);
+    }
+
+    /// Nothing arrives at either end any more, and neither is told: half open.
+    pub(crate) fn freeze(&self) {
+        self.change(|state| {
+            state.from_client.frozen = true;
+            state.from_server.frozen = true;
+        });
+    }
+
+    /// What the server writes from now on is lost; the connection ends after the first of it.
+    pub(crate) fn lose_replies(&self, ends_after: Duration) {
+        self.change(|state| state.from_server.lossy = Some(ends_after));
+    }
+
+    pub(crate) fn set_latency(&self, writer: Side, latency: Duration) {
+        self.change(|state| state.written_by(writer).latency = latency);
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    connection: Arc<Connection>,
+    side: Side,
+    wake: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connected for Stream {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let side = self.side;
+        self.connection.change(|state| {
+            state.written_by(side).ended = true;
+            state.written_by(side.other()).unread = true;
+        });
+    }
+}
+
+fn reset<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let connection = self.connection.clone();
+            let mut state = connection.lock();
+            if state.is_reset_for(self.side) {
+                return reset();
+            }
+            let incoming = state.written_by(self.side.other());
+            if incoming.held || incoming.frozen {
+                incoming.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            let Some((due, chunk)) = incoming.chunks.front_mut() else {
+                if incoming.ended {
+                    return Poll::Ready(Ok(()));
+                }
+                incoming.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            if *due <= now {
+                let count = chunk.len().min(buffer.remaining());
+                buffer.put_slice(&chunk.drain(..count).collect::<Vec<_>>());
+                if chunk.is_empty() {
+                    incoming.chunks.pop_front();
+                }
+                incoming.buffered = incoming.buffered.saturating_sub(count);
+                if let Some(writer) = incoming.writer.take() {
+                    writer.wake();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let due = *due;
+            incoming.reader = Some(cx.waker().clone());
+            drop(state);
+            let wake = self.wake.get_or_insert_with(|| Box::pin(sleep_until(due)));
+            if wake.deadline() != due {
+                wake.as_mut().reset(due);
+            }
+            ready!(wake.as_mut().poll(cx));
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.connection.lock();
+        if state.is_reset_for(self.side) {
+            return reset();
+        }
+        let answers = state.written_by(self.side.other());
+        let can_be_told = !answers.held && !answers.frozen;
+        let outgoing = state.written_by(self.side);
+        if outgoing.unread && can_be_told {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if let Some(ends_after) = outgoing.lossy {
+            let connection = self.connection.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(ends_after).await;
+                connection.cut();
+            });
+            outgoing.frozen = true;
+            outgoing.lossy = None;
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        if outgoing.buffered >= WINDOW {
+            outgoing.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        // A stream of bytes stays in order however its times vary.
+        let earliest = outgoing.chunks.back().map(|(due, _)| *due);
+        let due = (Instant::now() + outgoing.latency).max(earliest.unwrap_or_else(Instant::now));
+        outgoing.buffered += bytes.len();
+        outgoing.chunks.push_back((due, bytes.to_vec()));
+        if let Some(reader) = outgoing.reader.take() {
+            reader.wake();
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let side = self.side;
+        self.connection.change(|state| state.written_by(side).ended = true);
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::timeout,
+    };
+
+    const SHORT: Duration = Duration::from_secs(60);
+
+    fn pair() -> (Arc<Connection>, Stream, Stream) {
+        Connection::open(Duration::from_millis(5), Duration::from_millis(7))
+    }
+
+    async fn read(stream: &mut Stream) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; 64];
+        let count = stream.read(&mut bytes).await?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_take_their_time_and_keep_their_order() {
+        let (_, mut client, mut server) = pair();
+        let start = Instant::now();
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(read(&mut server).await.unwrap(), b"a");
+        assert_eq!(start.elapsed(), Duration::from_millis(5));
+        server.write_all(b"b").await.unwrap();
+        assert_eq!(read(&mut client).await.unwrap(), b"b");
+        assert_eq!(start.elapsed(), Duration::from_millis(12));
+        drop(client);
+        assert!(read(&mut server).await.unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_arrives_later_and_what_is_frozen_never() {
+        let (connection, mut client, mut server) = pair();
+        connection.hold(Side::Client, true);
+        client.write_all(b"a").await.unwrap();
+        assert!(timeout(SHORT, read(&mut server)).await.is_err());
+        connection.hold(Side::Client, false);
+        assert_eq!(read(&mut server).await.unwrap(), b"a");
+        connection.freeze();
+        client.write_all(b"b").await.unwrap();
+        connection.hold(Side::Client, false);
+        assert!(timeout(SHORT, read(&mut server)).await.is_err());
+        // Neither end is told that the other is gone.
+        drop(server);
+        client.write_all(b"c").await.unwrap();
+        assert!(timeout(SHORT, read(&mut client)).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cut_and_a_death_are_seen() {
+        let (connection, mut client, mut server) = pair();
+        connection.cut();
+        assert!(read(&mut client).await.is_err() && server.write_all(b"x").await.is_err());
+        let (connection, mut client, mut server) = pair();
+        connection.kill(Side::Server, true);
+        assert!(read(&mut server).await.is_err());
+        client.write_all(b"x").await.unwrap();
+        assert!(timeout(SHORT, read(&mut client)).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_is_lost_after_the_effect() {
+        let (connection, mut client, mut server) = pair();
+        connection.lose_replies(Duration::from_secs(1));
+        client.write_all(b"do it").await.unwrap();
+        assert_eq!(read(&mut server).await.unwrap(), b"do it");
+        server.write_all(b"done").await.unwrap();
+        assert!(read(&mut client).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_writer_waits_for_a_reader_who_does_not_read() {
+        let (_connection, mut client, _server) = pair();
+        let flood = async { while client.write(&[0; 4096]).await.is_ok() {} };
+        assert!(timeout(SHORT, flood).await.is_err());
+    }
+}
