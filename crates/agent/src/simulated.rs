@@ -55,15 +55,22 @@ impl AgentService for Played {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let (sender, receiver) = mpsc::channel(16);
         *self.orders.lock().unwrap() = Some(sender);
-        self.subscriptions.lock().unwrap().push(request.into_inner());
+        let mut subscriptions = self.subscriptions.lock().unwrap();
+        subscriptions.push(request.into_inner());
+        let mut response = Response::new(ReceiverStream::new(receiver));
+        let name = format!("1.{}", subscriptions.len()).parse().unwrap();
+        response.metadata_mut().insert("gantry-subscription", name);
         self.heard.notify_waiters();
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(response)
     }
 
     async fn agent_event(
         &self,
         request: Request<ModelEventMessage>,
     ) -> Result<Response<ModelEventResponse>, Status> {
+        // Whoever speaks, speaks of the subscription of the moment.
+        let spoken = request.metadata().get("gantry-subscription").unwrap().to_str().unwrap().to_owned();
+        assert_eq!(spoken, format!("1.{}", self.count()));
         let event = request.into_inner();
         if *self.deaf.lock().unwrap() {
             return Err(Status::unavailable("not now"));
