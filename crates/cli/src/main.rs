@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         return seldon::main();
     }
     let cli = args::Cli::parse();
-    match verbs::run(cli) {
+    match verbs::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {

@@ -1,6 +1,7 @@
 //! Load per model, from the admin endpoint.
 
 use super::{Address, Connection, http::Problem};
+use crate::up::servers::ReplicaReport;
 use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -38,6 +39,18 @@ pub(crate) async fn figures(connection: &mut Connection) -> Result<BTreeMap<Stri
     let top: Top = serde_json::from_slice(answer.body())
         .map_err(|e| Problem::Broken(format!("its answer to /top cannot be read: {e}")))?;
     Ok(top.models.into_iter().map(|m| (m.name.clone(), m)).collect())
+}
+
+#[derive(Deserialize)]
+struct Servers {
+    #[serde(default)]
+    replicas: Vec<ReplicaReport>,
+}
+
+/// The processes of servers that the serving process runs; none when it cannot be asked.
+pub(crate) async fn supervised(connection: &mut Connection) -> Vec<ReplicaReport> {
+    let Ok(answer) = connection.get("/servers").await else { return Vec::new() };
+    serde_json::from_slice::<Servers>(answer.body()).map(|s| s.replicas).unwrap_or_default()
 }
 
 /// A connection to the admin endpoint.

@@ -1,16 +1,17 @@
 //! The other side of every command: the scheduler over gRPC, the gateway and the admin endpoint over HTTP.
 
 mod address;
+mod control;
 mod figures;
 mod http;
 mod scheduler;
 mod tls;
 
 pub(crate) use address::Address;
-pub(crate) use figures::{Figures, admin, figures};
+pub(crate) use figures::{Figures, admin, figures, supervised};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
 pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
-pub(crate) use tls::{TlsArgs, lasting_scheduler};
+pub(crate) use tls::{TlsArgs, agree, lasting_scheduler};
 
 use crate::failure::Failure;
 use std::future::Future;

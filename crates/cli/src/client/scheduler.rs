@@ -43,6 +43,7 @@ pub(crate) fn managed<T>(message: T, manager: &str) -> Request<T> {
 pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
+    channel: Channel,
     /// Whether TLS is spoken without a certificate of ours.
     anonymous: bool,
     client: SchedulerClient<Channel>,
@@ -69,7 +70,8 @@ impl Scheduler {
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
         if let Some(authority) = authority {
-            endpoint = endpoint.origin(format!("http://{authority}").parse().map_err(|e| wrong(&e))?);
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            endpoint = endpoint.origin(format!("{scheme}://{authority}").parse().map_err(|e| wrong(&e))?);
         }
         let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
             let remedy = "start one with `gantry up`, or name another with --scheduler";
@@ -79,9 +81,20 @@ impl Scheduler {
         Ok(Self {
             address,
             deadline,
+            channel: channel.clone(),
             anonymous: tls.is_some_and(|t| !t.has_identity()),
             client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
         })
+    }
+
+    /// The connection, for another service behind the same address.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Where it is.
+    pub(super) const fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The contract itself, for whoever wants its answers as they come.
@@ -209,12 +222,12 @@ impl Scheduler {
         self.call(async { collect(client.server_status(request).await?.into_inner()).await }).await
     }
 
-    async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let late = || Status::deadline_exceeded("");
         tokio::time::timeout(self.deadline, call).await.unwrap_or_else(|_| Err(late()))
     }
 
-    fn failure(&self, status: &Status) -> Failure {
+    pub(super) fn failure(&self, status: &Status) -> Failure {
         let mut failure = failure(&self.address, self.deadline, status);
         // A server that wants one closes the connection, and what it says of it does not always arrive.
         if self.anonymous
@@ -260,7 +273,7 @@ fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
 }
 
 /// A name that is not known is refused like any other request that cannot be met.
-fn is_unknown(status: &Status) -> bool {
+pub(super) fn is_unknown(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
 }
 

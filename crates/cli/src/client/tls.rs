@@ -59,7 +59,8 @@ pub(crate) fn lasting_scheduler(global: &Global) -> Result<(Address, Option<Clie
     agree(&global.scheduler(), global.tls.lasting_client()?)
 }
 
-fn agree(text: &str, client: Option<Client>) -> Result<(Address, Option<Client>), Failure> {
+/// An address and what to connect to it with, if both mean the same.
+pub(crate) fn agree(text: &str, client: Option<Client>) -> Result<(Address, Option<Client>), Failure> {
     // With TLS a scheduler listens at another port.
     let default_port = if client.is_some() || text.starts_with("https://") { 9044 } else { 9004 };
     let address = Address::parse_any(text, default_port, "--scheduler")?;

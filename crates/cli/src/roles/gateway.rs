@@ -5,7 +5,10 @@ use crate::{
     args::Global,
     client,
     failure::Failure,
-    up::admin::{self, Admin},
+    up::{
+        admin::{self, Admin},
+        servers::Report,
+    },
 };
 use futures::future::BoxFuture;
 use gantry_gateway::{Gateway, Routes, control};
@@ -125,6 +128,7 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
         stuck: Box::new(|| None),
         not_ready: Box::new(move || not_ready(&synced, &closing, &scheduler_at, &reach)),
         top: Box::new(|| serde_json::json!({})),
+        servers: Report::default(),
     };
     tokio::spawn(admin::serve(admin_page, admin, stop_rest.clone()));
     tokio::spawn(tell_when_ready(routes, address.to_string(), stop_rest.clone()));

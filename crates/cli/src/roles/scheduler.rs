@@ -6,6 +6,7 @@ use crate::{
     up::{
         admin::{self, Admin},
         paths,
+        servers::Report,
     },
 };
 use gantry_scheduler::{Progress, Scheduler, Thread};
@@ -122,6 +123,7 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
         stuck: Box::new(move || stuck(writer.progress())),
         not_ready: Box::new(Vec::new),
         top: Box::new(|| serde_json::json!({})),
+        servers: Report::default(),
     };
     let stop_admin = CancellationToken::new();
     tokio::spawn(admin::serve(admin, health, stop_admin.clone()));

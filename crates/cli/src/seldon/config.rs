@@ -7,6 +7,7 @@ use crate::{
 };
 use clap::Subcommand;
 use gantry_api::nearest;
+use gantry_tls::{Client, ClientFiles};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -70,6 +71,9 @@ pub(super) struct Settings {
 struct ControlPlane {
     scheduler_host: String,
     tls: bool,
+    key_path: PathBuf,
+    crt_path: PathBuf,
+    ca_path: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,27 +101,36 @@ impl Settings {
     }
 
     /// Where the scheduler is.
-    pub(super) fn scheduler(&self) -> Result<Option<String>, Failure> {
-        let Some(plane) = &self.controlplane else { return Ok(None) };
-        host("controlplane", &plane.scheduler_host, plane.tls)
+    pub(super) fn scheduler(&self) -> Option<String> {
+        self.controlplane.as_ref().map(|p| p.scheduler_host.clone()).filter(|h| !h.is_empty())
     }
 
-    /// Where the data plane is.
+    /// The certificates with which it is reached; `None` for plain text.
+    pub(super) fn scheduler_tls(&self) -> Result<Option<Client>, Failure> {
+        let Some(plane) = self.controlplane.as_ref().filter(|p| p.tls) else { return Ok(None) };
+        if plane.ca_path.as_os_str().is_empty() {
+            return Err(failure::usage(
+                "the configuration in use asks for TLS in controlplane.tls without a caPath",
+            ));
+        }
+        let pair = (plane.crt_path.clone(), plane.key_path.clone());
+        let identity =
+            Some(pair).filter(|(crt, key)| !crt.as_os_str().is_empty() && !key.as_os_str().is_empty());
+        let files = ClientFiles { ca: plane.ca_path.clone(), identity, server_name: None };
+        Client::read(files).map(Some).map_err(failure::usage)
+    }
+
+    /// Where the data plane is. With TLS asked for, plain text is never a substitute.
     pub(super) fn inference(&self) -> Result<Option<String>, Failure> {
         let Some(plane) = &self.dataplane else { return Ok(None) };
-        host("dataplane", &plane.infer_host, plane.tls)
+        if plane.tls {
+            return Err(failure::usage(
+                "the configuration in use asks for TLS in dataplane.tls, which the data plane does not speak: put it \
+                 behind something that does, or set it to false",
+            ));
+        }
+        Ok(Some(plane.infer_host.clone()).filter(|h| !h.is_empty()))
     }
-}
-
-/// A host from a configuration. With TLS asked for, plain text is never a substitute.
-fn host(part: &str, host: &str, tls: bool) -> Result<Option<String>, Failure> {
-    if tls {
-        return Err(failure::usage(format!(
-            "the configuration in use asks for TLS in {part}.tls, which these verbs do not speak yet: \
-             set it to false, or deactivate the configuration"
-        )));
-    }
-    Ok(Some(host.to_owned()).filter(|h| !h.is_empty()))
 }
 
 fn text_of(path: &Path) -> Result<String, Failure> {

@@ -22,7 +22,8 @@ mod protojson;
 mod session;
 mod table;
 
-pub(crate) use args::{Control, Experiment, Load, Model, Pipeline, Server, StatusAll, UnloadAll, Verb};
+use args::Verb;
+pub(crate) use args::{Control, Experiment, Load, Model, Pipeline, Server, StatusAll, UnloadAll};
 pub(crate) use config::Config;
 pub(crate) use place::Speaker;
 
@@ -67,7 +68,7 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match run(&Speaker::seldon(cli.timeout), &cli.verb) {
+    match run(&Speaker::seldon(cli.timeout), Said::from(&cli.verb)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -78,19 +79,46 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// What was said, wherever it was said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Said<'a> {
+    Model(&'a Model),
+    Server(&'a Server),
+    Pipeline(&'a Pipeline),
+    Experiment(&'a Experiment),
+    Config(&'a Config),
+    Load(&'a Load),
+    Unload(&'a UnloadAll),
+    Status(&'a StatusAll),
+}
+
+impl<'a> From<&'a Verb> for Said<'a> {
+    fn from(verb: &'a Verb) -> Self {
+        match verb {
+            Verb::Model(verb) => Self::Model(verb),
+            Verb::Server(verb) => Self::Server(verb),
+            Verb::Pipeline(verb) => Self::Pipeline(verb),
+            Verb::Experiment(verb) => Self::Experiment(verb),
+            Verb::Config(verb) => Self::Config(verb),
+            Verb::Load(args) => Self::Load(args),
+            Verb::Unload(args) => Self::Unload(args),
+            Verb::Status(args) => Self::Status(args),
+        }
+    }
+}
+
 /// Carries out what was said.
-pub(crate) fn run(speaker: &Speaker, verb: &Verb) -> Result<(), Failure> {
-    let done = match verb {
-        Verb::Config(verb) => config::run(verb),
-        Verb::Model(verb) => block_on(model(speaker, verb)),
-        Verb::Server(verb) => block_on(server(speaker, verb)),
-        Verb::Pipeline(verb) => block_on(pipeline(speaker, verb)),
-        Verb::Experiment(verb) => block_on(experiment(speaker, verb)),
-        Verb::Load(args) => block_on(objects::load(speaker, args, None)),
-        Verb::Unload(args) => block_on(objects::unload_all(speaker, args)),
-        Verb::Status(args) => block_on(objects::status_all(speaker, args)),
-    };
-    done.map_err(failure::other)
+pub(crate) fn run(speaker: &Speaker, said: Said<'_>) -> Result<(), Failure> {
+    match said {
+        Said::Config(verb) => config::run(verb),
+        Said::Model(verb) => block_on(model(speaker, verb)),
+        Said::Server(verb) => block_on(server(speaker, verb)),
+        Said::Pipeline(verb) => block_on(pipeline(speaker, verb)),
+        Said::Experiment(verb) => block_on(experiment(speaker, verb)),
+        Said::Load(args) => block_on(objects::load(speaker, args, None)),
+        Said::Unload(args) => block_on(objects::unload_all(speaker, args)),
+        Said::Status(args) => block_on(objects::status_all(speaker, args)),
+    }
 }
 
 async fn model(speaker: &Speaker, verb: &Model) -> Result<(), Failure> {

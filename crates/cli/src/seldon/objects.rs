@@ -129,7 +129,9 @@ impl<'a> Line<'a> {
 
     /// Waits for a state, and says so with an empty response.
     async fn wait(&self, what: &[Reference], goal: &Goal) -> Result<(), Failure> {
-        wait::until(&self.scheduler, what, goal, self.speaker.wait, wait::quiet).await?;
+        wait::until(&self.scheduler, what, goal, self.speaker.wait, wait::quiet)
+            .await
+            .map_err(failure::other)?;
         self.show_response("LoadModelResponse", &pb::LoadModelResponse {})
     }
 }
@@ -239,7 +241,8 @@ pub(super) async fn server_status(speaker: &Speaker, args: &Named) -> Result<(),
 pub(super) async fn list_models(speaker: &Speaker, args: &List) -> Result<(), Failure> {
     let scheduler = speaker.scheduler(args.scheduler_host.as_deref(), args.authority.as_deref()).await?;
     let mut table = Table::new(&["model", "state", "reason"]);
-    for model in scheduler.models(false).await?.into_iter().map(ModelView::from).filter(|m| !m.is_gone()) {
+    let models = scheduler.models(false).await.map_err(failure::other)?;
+    for model in models.into_iter().map(ModelView::from).filter(|m| !m.is_gone()) {
         let Some(latest) = model.latest() else { continue };
         table.row([model.name.as_str(), latest.state.as_str_name(), latest.reason.as_str()]);
     }
@@ -250,7 +253,8 @@ pub(super) async fn list_models(speaker: &Speaker, args: &List) -> Result<(), Fa
 pub(super) async fn list_servers(speaker: &Speaker, args: &List) -> Result<(), Failure> {
     let scheduler = speaker.scheduler(args.scheduler_host.as_deref(), args.authority.as_deref()).await?;
     let mut table = Table::new(&["server", "replicas", "models"]);
-    for server in scheduler.servers().await?.into_iter().map(ServerView::from).filter(|s| !s.is_gone()) {
+    let servers = scheduler.servers().await.map_err(failure::other)?;
+    for server in servers.into_iter().map(ServerView::from).filter(|s| !s.is_gone()) {
         table.row([server.name.as_str(), &server.available.to_string(), &server.models.to_string()]);
     }
     emit(table.render())

@@ -3,7 +3,7 @@
 use super::{config::Settings, failure};
 use crate::{
     args::Global,
-    client::{Address, Scheduler},
+    client::{Address, Scheduler, TlsArgs, agree},
     failure::Failure,
 };
 use std::time::Duration;
@@ -21,6 +21,7 @@ pub(crate) struct Speaker {
     pub(super) wait: Duration,
     scheduler: Option<String>,
     inference: Option<String>,
+    tls: TlsArgs,
 }
 
 impl Speaker {
@@ -32,13 +33,20 @@ impl Speaker {
             wait: timeout.unwrap_or(WAIT),
             scheduler: None,
             inference: None,
+            tls: TlsArgs::default(),
         }
     }
 
     /// Somebody who called it `gantry`.
     pub(crate) fn gantry(global: &Global) -> Self {
         let (scheduler, inference) = global.named();
-        Self { as_seldon: false, scheduler, inference, ..Self::seldon(global.timeout()) }
+        Self {
+            as_seldon: false,
+            scheduler,
+            inference,
+            tls: global.tls.clone(),
+            ..Self::seldon(global.timeout())
+        }
     }
 
     /// A connection to the scheduler.
@@ -47,14 +55,16 @@ impl Speaker {
         flag: Option<&str>,
         authority: Option<&str>,
     ) -> Result<Scheduler, Failure> {
-        let host = choose(
-            flag.or(self.scheduler.as_deref()),
-            || Settings::in_use()?.scheduler(),
-            "SELDON_SCHEDULE_HOST",
-            "127.0.0.1:9004",
-        )?;
-        let address = Address::parse(&host, 9004, "--scheduler-host").map_err(failure::other)?;
-        Scheduler::connect_to(address, None, self.call, authority).await.map_err(|f| {
+        // Whoever names a scheduler says with our flags whether TLS is spoken; else the configuration does.
+        let named = flag.or(self.scheduler.as_deref()).filter(|h| !h.is_empty());
+        let settings = if named.is_some() { Settings::default() } else { Settings::in_use()? };
+        let host = choose(named, settings.scheduler(), "SELDON_SCHEDULE_HOST", "127.0.0.1:9004");
+        let tls = match settings.scheduler_tls()? {
+            Some(tls) => Some(tls),
+            None => self.tls.client().map_err(failure::other)?,
+        };
+        let (address, tls) = agree(&host, tls).map_err(failure::other)?;
+        Scheduler::connect_to(address, tls, self.call, authority).await.map_err(|f| {
             let words = format!("Error: rpc error: code = Unavailable desc = {f}");
             Failure::new(f.exit, words)
         })
@@ -62,27 +72,15 @@ impl Speaker {
 
     /// The data plane's address.
     pub(super) fn inference(&self, flag: Option<&str>) -> Result<Address, Failure> {
-        let host = choose(
-            flag.or(self.inference.as_deref()),
-            || Settings::in_use()?.inference(),
-            "SELDON_INFER_HOST",
-            "127.0.0.1:9000",
-        )?;
+        let named = flag.or(self.inference.as_deref()).filter(|h| !h.is_empty());
+        let configured = if named.is_some() { None } else { Settings::in_use()?.inference()? };
+        let host = choose(named, configured, "SELDON_INFER_HOST", "127.0.0.1:9000");
         Address::parse(&host, 9000, "--inference-host").map_err(failure::other)
     }
 }
 
 /// What was said on the command line, else what the configuration says, else the variable, else the default.
-fn choose(
-    said: Option<&str>,
-    configured: impl FnOnce() -> Result<Option<String>, Failure>,
-    variable: &str,
-    default: &str,
-) -> Result<String, Failure> {
-    if let Some(said) = said.filter(|s| !s.is_empty()) {
-        return Ok(said.to_owned());
-    }
-    let configured = configured()?;
+fn choose(said: Option<&str>, configured: Option<String>, variable: &str, default: &str) -> String {
     let other = || std::env::var(variable).ok().filter(|v| !v.is_empty());
-    Ok(configured.or_else(other).unwrap_or_else(|| default.to_owned()))
+    said.map(str::to_owned).or(configured).or_else(other).unwrap_or_else(|| default.to_owned())
 }

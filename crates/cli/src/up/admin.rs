@@ -1,5 +1,6 @@
 //! The admin port: health, metrics, logs.
 
+use super::servers::Report;
 use crate::roles::log::Lines;
 use axum::{
     Router,
@@ -26,6 +27,8 @@ pub(crate) struct Admin {
     pub(crate) not_ready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Requests and times by model.
     pub(crate) top: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// The processes of servers.
+    pub(crate) servers: Report,
 }
 
 /// Serves until `stop` is cancelled.
@@ -42,8 +45,9 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener, stop: Cancellatio
         .route("/metrics", get(metrics))
         .route("/logs", get(logs))
         .route("/top", get(top))
+        .route("/servers", get(servers))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, "there is /livez, /readyz, /metrics, /logs and /top\n")
+            (StatusCode::NOT_FOUND, "there is /livez, /readyz, /metrics, /logs, /top and /servers\n")
         })
         .with_state(state);
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
@@ -87,6 +91,11 @@ async fn top(State(shared): State<Arc<Shared>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], (shared.admin.top)().to_string()).into_response()
 }
 
+async fn servers(State(shared): State<Arc<Shared>>) -> Response {
+    let text = serde_json::json!({ "replicas": shared.admin.servers.get() }).to_string();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
 async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<String, String>>) -> Response {
     let count = match query.get("lines").map(|l| l.parse::<usize>()) {
         None => 100,
@@ -94,13 +103,12 @@ async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<Str
         Some(Err(_)) => return (StatusCode::BAD_REQUEST, "lines must be a whole number\n").into_response(),
     };
     let follow = query.get("follow").is_some_and(|f| f == "1" || f == "true");
-    let wanted = move |line: &str| match query.get("model") {
-        None => true,
-        Some(model) => {
-            let text = format!(" model={model} ");
-            let json = format!("\"model\":\"{model}\"");
+    let wanted = move |line: &str| {
+        ["model", "server"].iter().filter_map(|kind| Some((kind, query.get(*kind)?))).all(|(kind, name)| {
+            let text = format!(" {kind}={name} ");
+            let json = format!("\"{kind}\":\"{name}\"");
             line.contains(&text) || line.contains(&json)
-        }
+        })
     };
     let (kept, coming) = shared.admin.lines.tail(usize::MAX);
     let mut kept: Vec<_> = kept.into_iter().filter(|l| wanted(l)).collect();

@@ -81,6 +81,12 @@ impl Calls {
         }
     }
 
+    /// Announces a server whose size changed, in the name of whoever manages it.
+    pub(crate) async fn announce(&self, server: ServerNotify) -> Result<(), Status> {
+        let owner = self.owner(Kind::Server, &server.name).await.filter(|o| !o.is_empty());
+        self.notify(server, owner.as_deref().unwrap_or("owner")).await
+    }
+
     async fn notify(&self, server: ServerNotify, manager: &str) -> Result<(), Status> {
         let request = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
         self.scheduler.clone().server_notify(timed(request, manager)).await.map(drop)

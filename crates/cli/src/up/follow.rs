@@ -3,6 +3,7 @@
 use super::{
     calls::{Calls, FILE},
     record::Record,
+    servers::Wishes,
     sources::{Asked, Problems, Sources},
 };
 use crate::client::refusal;
@@ -25,6 +26,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Follower {
     sources: Sources,
     calls: Calls,
+    wishes: Wishes,
     record: Record,
     applied: BTreeMap<(Kind, String), Object>,
     seen: u64,
@@ -49,9 +51,9 @@ pub(crate) struct Applied {
 }
 
 impl Follower {
-    pub(crate) fn new(sources: Sources, calls: Calls, record: Record) -> Self {
+    pub(crate) fn new(sources: Sources, calls: Calls, wishes: Wishes, record: Record) -> Self {
         let seen = sources.fingerprint();
-        Self { sources, calls, record, applied: BTreeMap::new(), seen, complained: None }
+        Self { sources, calls, wishes, record, applied: BTreeMap::new(), seen, complained: None }
     }
 
     /// Applies what the files ask for; returns what changed, and what belongs to somebody else.
@@ -72,6 +74,8 @@ impl Follower {
             self.applied.remove(&(kind, name.clone()));
             news.push(format!("{}/{name} removed", kind.name().to_lowercase()));
         }
+        // What a server runs does not wait for what the scheduler says of it.
+        self.wishes.set(&asked.recipes);
         // Servers before models, as the keys are ordered; within a kind nothing waits for anything.
         for kind in Kind::ALL {
             let changed: Vec<_> = asked

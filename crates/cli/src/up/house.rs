@@ -10,6 +10,7 @@ use super::{
     paths,
     record::Record,
     screen::Screen,
+    servers::{self, Report, Supervisor, Wishes},
     sources::{Asked, Sources},
     statuses::{Fate, Statuses},
     usage,
@@ -18,7 +19,7 @@ use crate::{
     failure::{Exit, Failure},
     roles::{listen::bind, log, scheduler::stuck, signal, trace},
 };
-use gantry_agent::{Agent, Secrets};
+use gantry_agent::{Agent, Artifacts, Parts, Plain, Secrets, Source};
 use gantry_artifacts::Fetcher;
 use gantry_gateway::{Gateway, control};
 use gantry_proto::scheduler::scheduler_client::SchedulerClient;
@@ -63,6 +64,9 @@ struct House {
     gateway: JoinHandle<()>,
     stop_gateway: CancellationToken,
     stop_rest: CancellationToken,
+    wishes: Wishes,
+    servers: JoinHandle<()>,
+    stop_servers: CancellationToken,
 }
 
 /// Runs until Ctrl-C.
@@ -82,7 +86,7 @@ pub(crate) async fn live(args: &Args, sources: Sources, first: Asked) -> Result<
     let screen = Screen::new();
     screen.say(&format!("gantry {} · state in {}", env!("CARGO_PKG_VERSION"), paths::shown(&state_dir)));
     screen.say("");
-    let house = open(args, store, &state_dir, lines, screen).await?;
+    let house = open(args, store, &state_dir, lines, screen, &first).await?;
     let outcome = house.serve(args, sources, first, &state_dir, started, &stop).await;
     house.close().await;
     outcome
@@ -94,6 +98,7 @@ async fn open(
     state_dir: &Path,
     lines: log::Lines,
     screen: Arc<Screen>,
+    first: &Asked,
 ) -> Result<House, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
     // Inference is for others; the control plane is for this machine, unless a flag says otherwise.
@@ -184,7 +189,10 @@ async fn open(
     fetch.allow.clone_from(&args.allow_net);
     fetch.allow_loopback = true;
     let fetcher = Fetcher::new(fetch).map_err(|e| failed(&e))?;
-    let agent = Agent::new(
+    let source: Arc<dyn Source> =
+        Arc::new(Artifacts { fetcher, secrets: Secrets { directory: args.secrets_dir.clone() } });
+    let connect = Arc::new(Plain::new(format!("http://{}", reachable(scheduler.agents))));
+    let agent = Agent::assemble(
         gantry_agent::Config {
             server: BUILTIN.into(),
             replica: 0,
@@ -197,11 +205,20 @@ async fn open(
             grpc_port: inference.port(),
         },
         Arc::new(Builtin(runtime.clone())),
-        fetcher,
-        Secrets { directory: args.secrets_dir.clone() },
-        screen.clone(),
+        Parts::new(connect.clone(), source.clone(), screen.clone()),
     );
     tokio::spawn(agent.run(stop_rest.clone()));
+
+    let wishes = Wishes::new();
+    // Before the supervisor looks: what nobody wants is stopped.
+    wishes.set(&first.recipes);
+    let report = Report::default();
+    let beside =
+        servers::agents(connect, source, reachable(inference).to_string(), tracer.of_part("gantry-agent"));
+    let stop_servers = CancellationToken::new();
+    let supervisor = Supervisor::new(state_dir, &wishes, beside, report.clone());
+    let servers = tokio::spawn(supervisor.run(stop_servers.clone()));
+    tokio::spawn(servers::follow_scaling(channel.clone(), wishes.clone(), stop_rest.clone()));
 
     let ready = Arc::new(AtomicBool::new(false));
     let is_ready = ready.clone();
@@ -223,6 +240,7 @@ async fn open(
             missing
         }),
         top: Box::new(usage::report(statistics)),
+        servers: report,
     };
     tokio::spawn(admin::serve(admin, admin_listener, stop_rest.clone()));
     Ok(House {
@@ -238,6 +256,9 @@ async fn open(
         gateway,
         stop_gateway,
         stop_rest,
+        wishes,
+        servers,
+        stop_servers,
     })
 }
 
@@ -277,7 +298,7 @@ impl House {
         let mut statuses = Statuses::open(&mut client).await.map_err(failed)?;
         let watched: Vec<String> = args.paths.iter().map(|p| p.display().to_string()).collect();
         let calls = Calls::new(self.channel.clone());
-        let mut follower = Follower::new(sources, calls, Record::open(state_dir));
+        let mut follower = Follower::new(sources, calls, self.wishes.clone(), Record::open(state_dir));
         let applied = follower.apply(&first).await.map_err(failed)?;
         self.show_foreign(&applied);
         let mut stop = std::pin::pin!(stop.cancelled());
@@ -330,7 +351,9 @@ impl House {
             let Ok(Some(model)) = tokio::time::timeout_at(patience, statuses.next()).await else { return };
             let fate = statuses.known.get(&model).cloned();
             // Before the built-in server has joined, nothing can be placed: that is not worth a line.
-            let premature = matches!(&fate, Some(Fate::Failed(why)) if why == "no server has joined yet");
+            let starting = !first.recipes.is_empty();
+            let premature = matches!(&fate, Some(Fate::Failed(why))
+                if why == "no server has joined yet" || starting && why.starts_with("no server"));
             if premature {
                 statuses.known.insert(model.clone(), Fate::Pending);
             } else if shown.insert(model.clone(), fate.clone()) != Some(fate) {
@@ -370,6 +393,9 @@ impl House {
             say(&format!("  {what:<11} {:<31} gRPC with TLS", address.to_string()));
         }
         say(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
+        for (server, recipe) in &first.recipes {
+            say(&format!("  {server:<11} {} × {}", recipe.replicas, recipe.command.join(" ")));
+        }
         say("");
         let ready = |name: &&String| statuses.known.get(*name) == Some(&Fate::Ready);
         let with_example = first.examples.keys().find(ready);
@@ -415,6 +441,8 @@ impl House {
         let goodbye = async {
             self.stop_gateway.cancel();
             let _ = self.gateway.await;
+            self.stop_servers.cancel();
+            let _ = self.servers.await;
             self.stop_rest.cancel();
             drop(self.channel);
             self.scheduler.stop().await;

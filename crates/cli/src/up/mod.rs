@@ -18,6 +18,7 @@ mod local;
 pub(crate) mod paths;
 mod record;
 mod screen;
+pub(crate) mod servers;
 mod sources;
 mod statuses;
 mod usage;

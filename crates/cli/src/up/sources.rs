@@ -1,6 +1,6 @@
 //! What the given paths ask for: manifests, or model files that stand for models.
 
-use super::fingerprint;
+use super::{fingerprint, servers::Recipe};
 use crate::failure::Failure;
 use gantry_agent::CONTENT;
 use gantry_api::{Kind, Model, Object, ParameterSpec, Parsed, Problem, model_of_file, parse};
@@ -25,6 +25,8 @@ pub(crate) struct Asked {
     pub(crate) objects: BTreeMap<(Kind, String), Object>,
     /// The file that asks for each of them.
     pub(crate) files: BTreeMap<(Kind, String), String>,
+    /// How servers are run, for those whose manifest says so.
+    pub(crate) recipes: BTreeMap<String, Recipe>,
     /// Example data by model.
     pub(crate) examples: BTreeMap<String, String>,
 }
@@ -98,6 +100,17 @@ fn add(asked: &mut Asked, parsed: Parsed, problems: &mut Vec<Problem>) {
         let message = format!("\"{}\" is used by another file too: names are unique", key.1);
         problems.push(Problem { file, line, path: "metadata.name".into(), message });
         return;
+    }
+    if let Object::Server(server) = &object {
+        let folder = Path::new(&file).parent().unwrap_or(Path::new("/"));
+        match Recipe::read(server, folder) {
+            Ok(recipe) => asked.recipes.extend(recipe.map(|r| (key.1.clone(), r))),
+            Err(refused) => {
+                for (path, message) in refused {
+                    problems.push(Problem { file: file.clone(), line, path, message });
+                }
+            }
+        }
     }
     if let Object::Model(model) = &mut object {
         if let Some(example) = model.metadata.annotations.get(EXAMPLE) {

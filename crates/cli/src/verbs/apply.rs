@@ -1,12 +1,15 @@
 //! `gantry apply`: create or change what manifests describe.
 
-use super::wait::{self, Goal};
+use super::{
+    diff::Plan,
+    wait::{self, Goal},
+};
 use crate::{
     args::Global,
     client::{Scheduler, block_on},
     failure::{Exit, Failure},
     manifests::Manifests,
-    output::{emit_line, say},
+    output::{Style, emit, emit_line, say},
     reference::Reference,
     view::{ModelView, ServerView},
 };
@@ -35,7 +38,7 @@ pub(crate) struct Args {
     /// Look into the directories of directories too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Say what would happen, and do nothing
+    /// Say what would happen, also what scheduling would do, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// Wait until everything is ready, for at most --timeout
@@ -71,6 +74,12 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
 
 async fn apply(global: &Global, args: &Args, objects: Vec<Parsed>) -> Result<(), Failure> {
     let job = Job { global, args, scheduler: Scheduler::connect(global).await? };
+    if args.dry_run
+        && let Some(plan) = Plan::make(&job.scheduler, &objects).await?
+    {
+        emit(plan.table(true).render(Style::stdout()))?;
+        return if plan.refused() { Err(Failure::said(Exit::Refused)) } else { Ok(()) };
+    }
     let known = Known::look(&job.scheduler, &objects).await?;
     let total = objects.len();
     let mut applied = Vec::new();

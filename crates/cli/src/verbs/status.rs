@@ -1,11 +1,13 @@
 //! `gantry status`: what serves, how much, and what does not and why.
 
+use super::supervised::{now, trouble};
 use crate::{
     args::Global,
-    client::{Address, Connection, Figures, Scheduler, admin, figures},
+    client::{Address, Connection, Figures, Scheduler, admin, figures, supervised},
     failure::Failure,
     output::{NOTHING, Style, Table, Tone, bytes, emit, is_terminal, say},
     seldon::{Control, StatusAll},
+    up::servers::ReplicaReport,
     view::{ModelView, Readiness, ServerView},
 };
 use gantry_proto::scheduler::model_status::ModelState;
@@ -59,6 +61,7 @@ struct Screen {
     models: Vec<ModelView>,
     servers: Vec<ServerView>,
     figures: BTreeMap<String, Figures>,
+    processes: Vec<ReplicaReport>,
 }
 
 impl Screen {
@@ -69,6 +72,7 @@ impl Screen {
             models: models.filter(|m| !m.is_gone()).collect(),
             servers: servers.filter(|s| !s.is_gone()).collect(),
             figures: figures(admin).await.unwrap_or_default(),
+            processes: supervised(admin).await,
         })
     }
 
@@ -78,9 +82,12 @@ impl Screen {
             parts.push(self.model_table().render(style));
         }
         if !self.servers.is_empty() {
-            let mut table = Table::new(&["SERVERS", "REPLICAS", "MODELS", "MEMORY"]);
+            let mut table = Table::new(&["SERVERS", "REPLICAS", "MODELS", "MEMORY", ""]);
             for server in &self.servers {
-                table.row(server_cells(server));
+                let mut cells = server_cells(server);
+                let trouble = trouble(&server.name, &self.processes, now()).unwrap_or_default();
+                cells.push((trouble, Tone::Bad));
+                table.row(cells);
             }
             parts.push(table.render(style));
         }

@@ -17,6 +17,8 @@ mod lint;
 mod objects;
 mod roles;
 mod seldon;
+mod servers;
 mod state;
 mod waiting;
+mod why;
 mod world;

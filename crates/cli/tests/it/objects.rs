@@ -15,12 +15,13 @@ fn apply_says_what_changed() {
         args.extend(extra);
         world.gantry(&args).ok()
     };
-    assert_eq!(apply(&["--dry-run"]), "model/iris created (dry run)\n");
+    assert_eq!(apply(&["--dry-run"]), "  model/iris   new   would load on builtin\n");
     assert_eq!(world.gantry(&["get", "model/iris"]).code, 3);
     assert_eq!(apply(&["--wait"]), "model/iris created\nmodel/iris ready\n");
     assert_eq!(apply(&[]), "model/iris unchanged\n");
     world.write("iris.yaml", &model("iris", "  storageUri: /n\n  requirements: [onnx]\n"));
-    assert_eq!(apply(&["--dry-run"]), "model/iris configured (dry run)\n");
+    let planned = apply(&["--dry-run"]);
+    assert!(planned.starts_with("  model/iris   1 → 2   storageUri changed; "), "{planned}");
     assert_eq!(apply(&["--wait"]), "model/iris configured\nmodel/iris ready\n");
     assert_eq!(world.gantry(&["get", "model/iris", "-o", "jsonpath={.status.version}"]).ok(), "2\n");
     assert_eq!(apply(&[]), "model/iris unchanged\n");

@@ -156,7 +156,7 @@ fn failures_have_the_known_shape_and_our_words() {
             4,
             "Error: rpc error: code = Unavailable desc = no scheduler answers at 127.0.0.1:1",
         ),
-        (&["model", "status", "iris", "--scheduler-host", "a b"], 2, "Error: --scheduler-host"),
+        (&["model", "status", "iris", "--scheduler-host", "a b"], 2, "Error: --scheduler"),
     ] {
         let ours = world.gantry(args);
         assert_eq!((ours.code, ours.stdout.as_str()), (code, ""), "{args:?} {ours:?}");
@@ -292,7 +292,7 @@ fn configurations_say_where_things_are() {
     assert!(say(&["model", "infer", "iris", REQUEST]).ok().contains("1.50"));
     assert_eq!(say(&["server", "list", "--scheduler-host", "127.0.0.1:1"]).code, 1);
     say(&["config", "activate", "tls"]).ok();
-    assert!(say(&["model", "list"]).stderr.contains("asks for TLS"), "plain text is no substitute");
+    assert!(say(&["model", "list"]).stderr.contains("without a caPath"), "plain text is no substitute");
     say(&["config", "deactivate", "tls"]).ok();
     assert!(!say(&["config", "list"]).ok().contains('*'));
     say(&["config", "remove", "tls"]).ok();
