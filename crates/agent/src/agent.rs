@@ -23,8 +23,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The wait before the first attempt to connect again; it doubles up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// How long it may take to tell the scheduler what models have to do.
-const TELL_TIME: Duration = Duration::from_secs(10);
 
 /// Which replica this agent looks after, and what it offers.
 #[derive(Clone, Debug)]
@@ -166,8 +164,9 @@ impl Agent {
         let mut client = AgentServiceClient::new(channel);
         self.link.connected(client.clone());
         // No deadline: some schedulers say nothing before their first order. Pings find out whether it lives.
-        let mut orders = client.subscribe(self.subscription()).await.map_err(said)?.into_inner();
-        self.link.subscribed();
+        let answer = client.subscribe(self.subscription()).await.map_err(said)?;
+        self.link.subscribed(answer.metadata());
+        let mut orders = answer.into_inner();
         while let Some(order) = orders.message().await.map_err(said)? {
             self.obey(order);
         }
@@ -322,29 +321,13 @@ impl Agent {
 
     /// Tells the scheduler which models have too much or too little to do.
     pub(crate) async fn tell_load(&self, triggers: Vec<ModelScalingTriggerMessage>) {
-        let Some(mut client) = self.link.client().await else { return };
-        let mut request = tonic::Request::new(futures::stream::iter(triggers));
-        request.set_timeout(TELL_TIME);
-        if let Err(status) = client.model_scaling_trigger(request).await {
-            tracing::debug!(error = status.message(), "the scheduler does not take what models have to do");
-        }
+        self.link.tell_load(triggers).await;
     }
 
     /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.
     pub async fn drain(&self, limit: Duration) -> Result<(), String> {
-        let Some(mut client) = self.link.client().await else {
-            return Err("the scheduler is not connected".into());
-        };
-        let mut request = tonic::Request::new(AgentDrainRequest {
-            server_name: self.config.server.clone(),
-            replica_idx: self.config.replica,
-        });
-        request.set_timeout(limit);
-        match client.agent_drain(request).await {
-            Ok(answer) if answer.get_ref().success => Ok(()),
-            Ok(_) => Err("the scheduler could not move all models".into()),
-            Err(status) => Err(status.message().to_owned()),
-        }
+        let (server_name, replica_idx) = (self.config.server.clone(), self.config.replica);
+        self.link.drain(AgentDrainRequest { server_name, replica_idx }, limit).await
     }
 }
 

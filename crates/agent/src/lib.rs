@@ -29,6 +29,8 @@ mod server;
 mod shelf;
 
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod tests;
 
 pub use agent::{Agent, Config, Parts};

@@ -111,7 +111,7 @@ impl Drop for World {
 }
 
 impl World {
-    /// A proxy before a server that holds the model m_7.
+    /// A proxy before a server that holds the model `m_7`.
     async fn new(limits: RequestLimits) -> Self {
         let played = Arc::new(Played::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

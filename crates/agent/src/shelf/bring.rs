@@ -70,6 +70,8 @@ impl Shelf {
                 if state.memory.place(name) == Some(Place::Memory) {
                     tracing::warn!(model = %name, "the server has forgotten it");
                     state.memory.set_place(name, Place::Disk);
+                    // It may have forgotten the others too.
+                    self.doubt();
                 }
                 known
             }),
@@ -155,6 +157,8 @@ impl Inner {
                     tries += 1;
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
+                    // A server that is being started again is worth waiting for, as long as the model may take.
+                    self.wait_until_ready().await;
                 }
                 result => return result,
             }

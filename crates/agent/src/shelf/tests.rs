@@ -255,10 +255,12 @@ async fn a_server_that_dies_is_reported_and_filled_again() {
     assert_eq!(world.shelf.lost().await, "the inference server came back without its models");
     world.shelf.settle().await.unwrap();
     assert_eq!(world.server.holds(), ["b_1", "c_1"]);
-    // Empty, and a request finds out.
-    world.server.models.lock().unwrap().clear();
+    // One of them is missing, and a request finds out: the others are none the worse for it.
+    world.server.models.lock().unwrap().remove("c_1");
     assert!(world.shelf.missing("c_1").await);
     assert!(world.shelf.enter("c_1").await.is_ok());
+    let lost = tokio::time::timeout(Duration::from_mins(5), world.shelf.lost());
+    assert!(lost.await.is_err(), "the subscription lasts");
     // What the server does not take any more is not claimed any more.
     world.shelf.settle().await.unwrap();
     world.server.refuses.lock().unwrap().insert("b_1".into());

@@ -4,12 +4,15 @@ use super::{Health, Inner, Place, Shelf, bring::arrived};
 use crate::backend::Failure;
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How often a server that does not answer is asked again.
 const SOON: Duration = Duration::from_millis(250);
 /// How often it may fail to answer before it counts as gone: a busy server is not a dead one.
 const MISSES: u32 = 3;
+/// How often the server is asked what it holds, when nobody has a reason to doubt it: some read all files for that.
+const LOOK: Duration = Duration::from_mins(1);
 /// Models that are loaded again at the same time.
 const PARALLEL: usize = 4;
 
@@ -120,19 +123,20 @@ impl Inner {
         Ok(there)
     }
 
-    async fn wait_until_ready(&self) {
+    pub(super) async fn wait_until_ready(&self) {
         while !self.setup.repository.ready().await {
             tokio::time::sleep(SOON).await;
         }
     }
 
-    /// Returns when the server is gone, or has lost models that it should have.
+    /// Returns when the server is gone, or has lost all that it should have.
     async fn wait_until_lost(self: &Arc<Self>, shelf: &Shelf) {
+        let mut looked = Instant::now();
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(self.setup.limits.check) => {}
-                () = self.doubt.notified() => {}
-            }
+            let doubted = tokio::select! {
+                () = tokio::time::sleep(self.setup.limits.check) => false,
+                () = self.doubt.notified() => true,
+            };
             let mut misses = 0;
             while !self.setup.repository.ready().await {
                 misses += 1;
@@ -143,23 +147,43 @@ impl Inner {
                 }
                 tokio::time::sleep(SOON).await;
             }
+            if !doubted && misses == 0 && looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
             let Ok(there) = self.there().await else { continue };
-            let forgotten: Vec<Arc<str>> = {
+            let (kept, forgotten): (Vec<Arc<str>>, Vec<Arc<str>>) = {
                 let state = self.lock();
-                let missing = |name: &Arc<str>| {
-                    state.memory.place(name) == Some(Place::Memory) && !there.contains(&**name)
-                };
-                state.entries.keys().filter(|n| missing(n)).cloned().collect()
+                let resident = |name: &&Arc<str>| state.memory.place(name) == Some(Place::Memory);
+                state.entries.keys().filter(resident).cloned().partition(|name| there.contains(&**name))
             };
             // An index is no snapshot: what seems to be missing is asked about by name.
-            let mut lost = false;
+            let mut missing = Vec::new();
             for name in forgotten {
-                lost |= shelf.missing(&name).await;
+                if shelf.missing(&name).await {
+                    missing.push(name);
+                }
             }
-            if lost {
+            if kept.is_empty() && !missing.is_empty() {
                 self.lost("the inference server came back without its models");
                 return;
             }
+            for name in missing {
+                self.bring_back(shelf, &name).await;
+            }
+        }
+    }
+
+    /// Loads a model that the server lost, among others that it kept.
+    async fn bring_back(self: &Arc<Self>, shelf: &Shelf, name: &Arc<str>) {
+        let Some(arrival) = self.bring(name) else { return };
+        if let Err(Failure::Refused(reason)) = arrived(arrival).await {
+            tracing::warn!(model = %name, %reason, "given up: the server does not take it any more");
+            shelf.forget(name).await;
+            self.health.send_modify(|h| {
+                h.epoch += 1;
+                h.reason = format!("the server lost {name} and does not take it any more");
+            });
         }
     }
 

@@ -53,6 +53,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Infer(args) => block_on(infer::run(global, args)),
         Command::Logs(args) => block_on(logs::run(global, args)),
         Command::Lint(args) => lint::run(args),
+        Command::State(args) => state::run(args),
         Command::Completion(args) => completion::run(args),
         Command::Man(args) => man::run(args),
         Command::Version(args) => version::run(args),
