@@ -57,7 +57,6 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Completion(args) => completion::run(args),
         Command::Man(args) => man::run(args),
         Command::Version(args) => version::run(args),
-        Command::State(args) => state::run(args),
         Command::Model(verb) => seldon::run(&Speaker::gantry(global), Said::Model(verb)),
         Command::Server(verb) => seldon::run(&Speaker::gantry(global), Said::Server(verb)),
         Command::Pipeline(verb) => seldon::run(&Speaker::gantry(global), Said::Pipeline(verb)),
