@@ -189,7 +189,7 @@ impl State {
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
             self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
-        if loaded && !known && !mutant::is("keeps_what_came_too_late") {
+        if loaded && !known {
             // A version that nobody wants any more must not stay in memory.
             fx.orders.push(unload(id, name, number));
         }

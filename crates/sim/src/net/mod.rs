@@ -263,7 +263,7 @@ mod tests {
         server.write_all(b"1").await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'1');
         client.write_all(b"2").await.unwrap();
-        let minute = Duration::from_secs(60);
+        let minute = Duration::from_mins(1);
         assert!(timeout(minute, server.read_u8()).await.is_err());
         assert!(timeout(minute, net.connect(&a, &b, "x")).await.is_err());
         net.unblock(&a, &b);

@@ -283,7 +283,7 @@ mod tests {
         time::timeout,
     };
 
-    const SHORT: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_mins(1);
 
     fn pair() -> (Arc<Connection>, Stream, Stream) {
         Connection::open(Duration::from_millis(5), Duration::from_millis(7))

@@ -113,33 +113,25 @@ mod tests {
     use super::*;
     use crate::plan::Artifact;
 
-    fn asked(content: u32) -> Option<Asked> {
+    fn asked(content: u32) -> Asked {
         let artifact = Artifact::Good;
-        Some(Asked {
-            content,
-            artifact,
-            memory: 1,
-            requirement: "onnx".into(),
-            replicas: 1,
-            min: 0,
-            server: None,
-        })
+        Asked { content, artifact, memory: 1, requirement: "onnx".into(), replicas: 1, min: 0, server: None }
     }
 
     #[test]
     fn what_is_acknowledged_is_certain_and_what_is_lost_is_not() {
         let mut model = ModelFacts::default();
-        model.ask(asked(1));
+        model.ask(Some(asked(1)));
         model.answered(Answer::Done);
-        assert_eq!(model.certain(), Some(&asked(1)));
-        model.ask(asked(2));
+        assert_eq!(model.certain(), Some(&Some(asked(1))));
+        model.ask(Some(asked(2)));
         model.answered(Answer::Unknown);
-        assert_eq!(model.possible, [asked(1), asked(2)]);
+        assert_eq!(model.possible, [Some(asked(1)), Some(asked(2))]);
         model.ask(None);
         model.answered(Answer::Refused);
-        assert_eq!(model.possible, [asked(1), asked(2)]);
-        model.ask(asked(3));
+        assert_eq!(model.possible, [Some(asked(1)), Some(asked(2))]);
+        model.ask(Some(asked(3)));
         model.answered(Answer::Done);
-        assert_eq!(model.certain(), Some(&asked(3)));
+        assert_eq!(model.certain(), Some(&Some(asked(3))));
     }
 }

@@ -265,6 +265,10 @@ impl World {
             // Whoever supervises it tries again.
             self.add(self.now() + 1000, Event::SchedulerBack);
         }
+        // Gateways are told to come when they look for it next, however long it was away.
+        for index in self.gateways.keys() {
+            self.facts.part(&gateway_host(*index), self.now() + RECONNECT);
+        }
         self.scheduler = started;
     }
 
