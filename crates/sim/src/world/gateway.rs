@@ -89,7 +89,12 @@ async fn ask(host: Host, routes: Routes, bench: Bench, mut rng: Rng) {
         let (server, replica) = visit.replica();
         let (place, key) = ((server.to_owned(), replica), (model, visit.version()));
         bench.judge(&host, &place, &key, "is sent to a replica that does not hold it", now);
+        let life = bench.servers.get(&place).map(InferenceServer::life);
         tokio::time::sleep(takes).await;
+        // A request on a server that died meanwhile was lost with it.
+        if life != bench.servers.get(&place).map(InferenceServer::life) {
+            continue;
+        }
         bench.judge(&host, &place, &key, "was on a replica when it was unloaded there", now);
         drop(visit);
     }

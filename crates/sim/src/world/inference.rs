@@ -115,6 +115,11 @@ impl InferenceServer {
         self.life.send_modify(|life| *life += 1);
     }
 
+    /// Counts the lives: what was on an earlier one ended with it.
+    pub(crate) fn life(&self) -> u64 {
+        *self.life.borrow()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.lock().up
     }
