@@ -8,7 +8,7 @@ const CONTRACTS: [&str; 7] = [
     "chainer.proto",
     "agent.proto",
     "agent_debug.proto",
-    "health.proto",
+    "health_check.proto",
     "inference.proto",
     "gantry.proto",
 ];
