@@ -350,10 +350,13 @@ impl House {
             };
             let Ok(Some(model)) = tokio::time::timeout_at(patience, statuses.next()).await else { return };
             let fate = statuses.known.get(&model).cloned();
-            // Before the built-in server has joined, nothing can be placed: that is not worth a line.
+            // Before the servers of this start have joined, nothing can be placed: that is not worth a line.
             let starting = !first.recipes.is_empty();
-            let premature = matches!(&fate, Some(Fate::Failed(why))
-                if why == "no server has joined yet" || starting && why.starts_with("no server"));
+            let premature = matches!(&fate, Some(Fate::Failed { code, .. }) if match code.as_str() {
+                "NoServer" | "Silent" => true,
+                "NoCapability" | "UnknownServer" => starting,
+                _ => false,
+            });
             if premature {
                 statuses.known.insert(model.clone(), Fate::Pending);
             } else if shown.insert(model.clone(), fate.clone()) != Some(fate) {
@@ -370,7 +373,9 @@ impl House {
                 let took = outcome.as_ref().map_or(0, |o| o.took.as_millis());
                 self.screen.say(&format!("  {model:width$}   {platform:8}   ready   {took:>4} ms"));
             }
-            Some(Fate::Failed(reason)) => self.screen.say(&format!("  {model:width$}   not ready: {reason}")),
+            Some(Fate::Failed { reason, .. }) => {
+                self.screen.say(&format!("  {model:width$}   not ready: {reason}"));
+            }
             Some(Fate::Pending) | None => {}
         }
     }

@@ -15,7 +15,12 @@ pub(crate) enum Fate {
     /// Serving.
     Ready,
     /// It will not serve until something changes.
-    Failed(String),
+    Failed {
+        /// Why, for people.
+        reason: String,
+        /// Why, as a word to match.
+        code: String,
+    },
 }
 
 /// The fate of every model that is not deleted.
@@ -53,7 +58,7 @@ impl Statuses {
         let fate = match state.state() {
             ModelState::ModelAvailable | ModelState::ModelScaledDown => Fate::Ready,
             ModelState::ModelFailed | ModelState::ScheduleFailed | ModelState::ModelTerminateFailed => {
-                Fate::Failed(state.reason)
+                Fate::Failed { reason: state.reason, code: state.reason_code }
             }
             _ => Fate::Pending,
         };

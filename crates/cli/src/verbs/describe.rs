@@ -184,13 +184,11 @@ fn next_step(name: &str, version: &VersionView) -> String {
                 "see gantry logs model/{name}; correct the manifest or its files, then gantry apply again"
             )
         }
-        ModelState::ScheduleFailed if version.reason.starts_with("no server has joined") => {
-            "start a server: gantry up".to_owned()
-        }
-        ModelState::ScheduleFailed if version.reason.starts_with("no server offers") => {
+        ModelState::ScheduleFailed if version.code == "NoServer" => "start a server: gantry up".to_owned(),
+        ModelState::ScheduleFailed if version.code == "NoCapability" => {
             "add the capability to a server, or change spec.requirements".to_owned()
         }
-        ModelState::ScheduleFailed if version.reason.starts_with("needs ") => {
+        ModelState::ScheduleFailed if version.code == "NoMemory" => {
             "free memory (gantry top servers), add a replica, or lower spec.memory".to_owned()
         }
         ModelState::ScheduleFailed => "see which servers there are: gantry get servers".to_owned(),

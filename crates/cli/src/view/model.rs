@@ -46,6 +46,8 @@ pub(crate) struct VersionView {
     pub(crate) server: Option<String>,
     pub(crate) state: ModelState,
     pub(crate) reason: String,
+    /// The reason as a word to match.
+    pub(crate) code: String,
     pub(crate) available: u32,
     pub(crate) wanted: u32,
     pub(crate) since: Option<prost_types::Timestamp>,
@@ -81,6 +83,7 @@ impl From<pb::ModelVersionStatus> for VersionView {
             wanted: state.available_replicas.saturating_add(state.unavailable_replicas),
             since: state.last_change_timestamp,
             reason: state.reason,
+            code: state.reason_code,
             replicas: version
                 .model_replica_state
                 .into_iter()

@@ -8,7 +8,7 @@ use gantry_proto::scheduler::{
     UnloadModelRequest, model_status::ModelState, scheduler_client::SchedulerClient,
 };
 use std::time::Duration;
-use tonic::{Status, transport::Channel};
+use tonic::{Status, metadata::MetadataValue, transport::Channel};
 
 /// How long the scheduler may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -67,8 +67,7 @@ impl Control for SchedulerControl {
                     "there is no model {model:?}: apply a Model with its storageUri first"
                 )));
             };
-            let mut request = tonic::Request::new(LoadModelRequest { model: Some(definition) });
-            request.set_timeout(DEADLINE);
+            let request = for_the_owner(LoadModelRequest { model: Some(definition) });
             self.client.clone().load_model(request).await.map_err(|s| failed(&s))?;
             Ok(())
         })
@@ -76,15 +75,22 @@ impl Control for SchedulerControl {
 
     fn unload<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let mut request = tonic::Request::new(UnloadModelRequest {
+            let request = for_the_owner(UnloadModelRequest {
                 model: Some(ModelReference { name: model.to_owned(), version: None }),
                 kubernetes_meta: None,
             });
-            request.set_timeout(DEADLINE);
             self.client.clone().unload_model(request).await.map_err(|s| failed(&s))?;
             Ok(())
         })
     }
+}
+
+/// A change that a client of the protocol asks for: it says nothing of managers, so it is made for whoever has the model.
+fn for_the_owner<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(DEADLINE);
+    request.metadata_mut().insert("gantry-manager", MetadataValue::from_static("owner"));
+    request
 }
 
 /// A scheduler's refusal in the words of the protocol. That it cannot be reached is told apart: serving goes on.
