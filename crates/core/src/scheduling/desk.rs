@@ -45,7 +45,9 @@ impl Desk<'_> {
         // An order to unload overtakes one to load, but the agent may have the memory in use by then.
         let promised = match state {
             ReplicaState::LoadRequested | ReplicaState::Loading => version.demand(),
-            ReplicaState::UnloadRequested | ReplicaState::Unloading => was_promised,
+            ReplicaState::UnloadRequested | ReplicaState::Unloading | ReplicaState::UnloadEnvoyRequested => {
+                was_promised
+            }
             _ => 0,
         };
         let awaits = match state {
@@ -55,6 +57,7 @@ impl Desk<'_> {
             _ => 0,
         };
         version.since = self.now;
+        version.was_routed |= state.is_routed();
         if state.is_routed() && !version.served {
             version.served = true;
             self.fx.store_models.insert(self.name.clone());
@@ -160,6 +163,10 @@ impl Desk<'_> {
                 self.order_unload(version, server, index);
             }
             Some(state) if state.is_routed() => {
+                self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
+            }
+            // It may have been lost here and be on its way back: then a gateway that was told late routes here still.
+            Some(ReplicaState::LoadRequested | ReplicaState::Loading) if version.was_routed => {
                 self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
             }
             Some(ReplicaState::LoadRequested | ReplicaState::Loading) => {

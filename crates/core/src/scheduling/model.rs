@@ -131,6 +131,8 @@ pub struct Version {
     /// Whether it was ever in the route, and no newer one has taken its place. Only such a version keeps traffic when a
     /// newer one is asked for.
     pub served: bool,
+    /// Whether it was ever in the route, in this life or the last: some gateway may route to it still.
+    pub(super) was_routed: bool,
     /// How often in a row it could not be loaded.
     pub attempts: u32,
     /// Where and why it could not be loaded the last time, until it could.
@@ -223,6 +225,7 @@ impl Version {
             unplaced: None,
             multiplier: 1,
             served: false,
+            was_routed: false,
             attempts: 0,
             last_failure: None,
             since: now,

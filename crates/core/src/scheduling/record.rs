@@ -142,6 +142,7 @@ impl State {
         version.autoscaled = self.policy.model_autoscaling && (scaling.min > 0 || scaling.max > 0);
         version.scaled = record.scaled.filter(|_| version.autoscaled);
         version.served = record.served;
+        version.was_routed = true;
         let known = |server: &str, index: u32| {
             self.servers.get(server).is_some_and(|s| s.replicas.contains_key(&index))
         };

@@ -89,6 +89,28 @@ fn after_the_grace_a_silent_replica_is_lost() {
 }
 
 #[test]
+fn what_comes_back_and_is_not_wanted_stays_until_no_gateway_uses_it() {
+    let mut world = served();
+    let s = id("s", 0);
+    // The server lost the model, and its agent joins again at once; a gateway has not heard of either.
+    world.silence(&s);
+    world.agents.get_mut(&s).unwrap().loaded.clear();
+    world.forget(&s, None);
+    world.announce(&s);
+    assert_eq!(states(&world, "m"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    let effects = world.apply(unload("m")).unwrap();
+    assert!(effects.orders.is_empty(), "a gateway may route there: {effects:?}");
+    assert_eq!(states(&world, "m"), [("s-0".to_owned(), ReplicaState::UnloadEnvoyRequested)]);
+    world.quiesce();
+    assert_eq!(world.summary("m").state, ModelState::Terminated);
+    assert!(world.agents[&s].loaded.is_empty());
+    // What no gateway ever heard of goes at once.
+    world.load(definition("n", 1, 1)).unwrap();
+    assert_eq!(states(&world, "n"), [("s-0".to_owned(), ReplicaState::Loading)]);
+    assert_eq!(world.apply(unload("n")).unwrap().orders.len(), 1);
+}
+
+#[test]
 fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
     let mut world = served();
     let s = id("s", 0);
