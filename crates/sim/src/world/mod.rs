@@ -268,6 +268,10 @@ impl World {
         // Gateways are told to come when they look for it next, however long it was away.
         for index in self.gateways.keys() {
             self.facts.part(&gateway_host(*index), self.now() + RECONNECT);
+            // While it cannot start, nobody can tell them that a server died.
+            if started.is_none() {
+                self.facts.disturb(&gateway_host(*index), self.now() + RECONNECT);
+            }
         }
         self.scheduler = started;
     }
@@ -432,6 +436,13 @@ impl World {
     }
 
     fn crash_scheduler(&mut self, silent: bool, down: u64) {
+        // A gateway that was out of reach cannot catch up before the scheduler is back.
+        for index in self.gateways.keys() {
+            let host = gateway_host(*index);
+            if self.facts.is_disturbed(&host, self.now()) {
+                self.facts.disturb(&host, self.now() + down + RECONNECT);
+            }
+        }
         let Some(process) = self.scheduler.take() else { return };
         process.die();
         self.net.kill(&self.scheduler_host, silent);
