@@ -1,9 +1,6 @@
 //! The kind Model: an artifact to be served.
 
-use crate::{
-    API_VERSION, Metadata, Quantity,
-    object::{HasMetadata, Refusal},
-};
+use crate::{API_VERSION, Metadata, Quantity, Refusal, Scaling, scaling::Scaled};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,6 +42,7 @@ pub struct ModelSpec {
     pub secret_name: Option<String>,
     /// Capabilities that the server must all have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub requirements: Vec<String>,
     /// Memory that a replica takes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +79,7 @@ pub struct ModelSpec {
     pub llm: Option<LlmSpec>,
     /// Settings that are passed to the server when the model is loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub parameters: Vec<ParameterSpec>,
     /// What happens to topics.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +92,8 @@ pub struct ModelSpec {
 pub struct LoggingSpec {
     /// Share of requests to log.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 100))]
+    // Stored objects may hold more: only whether it is there counts, so the API server lets it pass.
+    #[schemars(range(min = 0), extend("x-lint-maximum" = 100))]
     pub percent: Option<u32>,
 }
 
@@ -102,6 +102,7 @@ pub struct LoggingSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ExplainerSpec {
     /// The kind of explainer, such as `anchor_tabular`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub r#type: Option<String>,
     /// The model that is explained.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,6 +128,7 @@ pub struct LlmSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParameterSpec {
     /// The setting's name.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// Its value.
     pub value: String,
@@ -136,46 +138,81 @@ pub struct ParameterSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataflowSpec {
-    /// Delete the model's topics with the model.
+    /// Delete the topics together with the object.
     #[serde(default)]
     pub clean_topics_on_delete: bool,
 }
 
-/// Replicas, fewest and most, checked against each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scaling {
-    pub(crate) replicas: u32,
-    pub(crate) min: u32,
-    pub(crate) max: u32,
-}
-
-impl Scaling {
-    /// Fills in the defaults; `Err` is a field and what is wrong with it.
-    pub(crate) fn new(replicas: Option<i32>, min: Option<i32>, max: Option<i32>) -> Result<Self, Refusal> {
-        let whole = |v: Option<i32>| v.and_then(|v| u32::try_from(v).ok());
-        let min_set = whole(min).unwrap_or(0);
-        // 0 stands for "no upper bound", as an unset field does.
-        let max_set = whole(max).filter(|m| *m > 0).unwrap_or(u32::MAX);
-        if min_set > max_set {
-            return Err((
-                "spec.minReplicas".into(),
-                format!("is {min_set}, more than maxReplicas {max_set}: lower one or raise the other"),
-            ));
-        }
-        let wanted = whole(replicas).unwrap_or_else(|| min_set.max(1).min(max_set));
-        if wanted < min_set {
-            return Err(("spec.replicas".into(), format!("is {wanted}, fewer than minReplicas {min_set}")));
-        }
-        if wanted > max_set {
-            return Err(("spec.replicas".into(), format!("is {wanted}, more than maxReplicas {max_set}")));
-        }
-        Ok(Self { replicas: wanted, min: min_set, max: max_set })
+impl Scaled for ModelSpec {
+    fn written(&self) -> [Option<i32>; 3] {
+        [self.replicas, self.min_replicas, self.max_replicas]
     }
 }
 
-impl HasMetadata for Model {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+impl ModelSpec {
+    /// How many replicas are wanted; `Err` is a field and what is wrong with it.
+    pub fn scaling(&self) -> Result<Scaling, Refusal> {
+        let [replicas, min, max] = self.written();
+        Scaling::new(replicas, min, max)
+    }
+
+    /// The model as the scheduler's contract has it. Call it on a spec whose rules hold.
+    ///
+    /// A model that has a namespace comes from Kubernetes: the scheduler is told so, and its generation.
+    pub fn to_proto(&self, name: &str, namespace: Option<&str>, generation: Option<i64>) -> pb::Model {
+        let scaling = self.scaling().unwrap_or_default();
+        let special = match (&self.explainer, &self.llm) {
+            (Some(e), _) => Some(pb::model_spec::ModelSpec::Explainer(pb::ExplainerSpec {
+                r#type: e.r#type.clone().unwrap_or_default(),
+                model_ref: e.model_ref.clone(),
+                pipeline_ref: e.pipeline_ref.clone(),
+            })),
+            (None, Some(l)) => Some(pb::model_spec::ModelSpec::Llm(pb::LlmSpec {
+                model_ref: l.model_ref.clone(),
+                pipeline_ref: l.pipeline_ref.clone(),
+            })),
+            (None, None) => None,
+        };
+        let kubernetes_meta = namespace.map(|namespace| pb::KubernetesMeta {
+            namespace: namespace.to_owned(),
+            generation: generation.unwrap_or(1),
+        });
+        pb::Model {
+            meta: Some(pb::MetaData { name: name.to_owned(), kind: None, version: None, kubernetes_meta }),
+            model_spec: Some(pb::ModelSpec {
+                uri: self.storage_uri.clone(),
+                artifact_version: self.artifact_version,
+                storage_config: self.secret_name.clone().map(|secret| pb::StorageConfig {
+                    config: Some(pb::storage_config::Config::StorageSecretName(secret)),
+                }),
+                requirements: self
+                    .requirements
+                    .iter()
+                    .chain(&self.model_type)
+                    .map(|r| r.trim().to_owned())
+                    .collect(),
+                memory_bytes: self.memory.as_ref().map(Quantity::bytes),
+                server: self.server.clone(),
+                parameters: self
+                    .parameters
+                    .iter()
+                    .map(|p| pb::ParameterSpec { name: p.name.clone(), value: p.value.clone() })
+                    .collect(),
+                model_runtime_info: None,
+                model_spec: special,
+            }),
+            deployment_spec: Some(pb::DeploymentSpec {
+                replicas: scaling.replicas,
+                min_replicas: scaling.min,
+                max_replicas: scaling.max_on_the_wire(),
+                log_payloads: self.logger.is_some(),
+            }),
+            stream_spec: None,
+            dataflow_spec: self
+                .dataflow
+                .as_ref()
+                .map(|d| pb::DataflowSpec { clean_topics_on_delete: d.clean_topics_on_delete }),
+        }
     }
 }
 
@@ -191,113 +228,10 @@ impl Model {
         }
     }
 
-    /// What the schema cannot say.
-    pub(crate) fn rules(&self) -> Vec<Refusal> {
-        let mut refused: Vec<Refusal> = Vec::new();
-        let mut refuse = |path: String, message: &str| refused.push((path, message.to_owned()));
-        let spec = &self.spec;
-        if spec.storage_uri.trim().is_empty() {
-            refuse("spec.storageUri".into(), "is empty: say where the model's files are");
-        }
-        for (i, requirement) in spec.requirements.iter().enumerate() {
-            if requirement.trim().is_empty() {
-                refuse(format!("spec.requirements[{i}]"), "is empty: name a capability, such as onnx");
-            }
-        }
-        if spec.explainer.is_some() && spec.llm.is_some() {
-            refuse("spec.llm".into(), "cannot stand beside spec.explainer: keep one of them");
-        }
-        for (at, model, pipeline) in [
-            (
-                "spec.explainer",
-                spec.explainer.as_ref().map(|e| &e.model_ref),
-                spec.explainer.as_ref().map(|e| &e.pipeline_ref),
-            ),
-            ("spec.llm", spec.llm.as_ref().map(|l| &l.model_ref), spec.llm.as_ref().map(|l| &l.pipeline_ref)),
-        ] {
-            if matches!((model, pipeline), (Some(Some(_)), Some(Some(_)))) {
-                refuse(format!("{at}.pipelineRef"), "cannot stand beside modelRef: keep one of them");
-            }
-        }
-        for (i, parameter) in spec.parameters.iter().enumerate() {
-            let twin = spec.parameters.iter().take(i).any(|p| p.name == parameter.name);
-            if parameter.name.trim().is_empty() {
-                refuse(format!("spec.parameters[{i}].name"), "is empty");
-            } else if twin {
-                refuse(format!("spec.parameters[{i}].name"), &format!("\"{}\" is set twice", parameter.name));
-            }
-        }
-        if let Err(refusal) = Scaling::new(spec.replicas, spec.min_replicas, spec.max_replicas) {
-            refused.push(refusal);
-        }
-        refused
-    }
-
     /// The model as the scheduler's contract has it. Call it on a model whose rules hold.
     pub fn to_proto(&self) -> pb::Model {
-        let spec = &self.spec;
-        let scaling = Scaling::new(spec.replicas, spec.min_replicas, spec.max_replicas).unwrap_or(Scaling {
-            replicas: 1,
-            min: 0,
-            max: u32::MAX,
-        });
-        let special = match (&spec.explainer, &spec.llm) {
-            (Some(e), _) => Some(pb::model_spec::ModelSpec::Explainer(pb::ExplainerSpec {
-                r#type: e.r#type.clone().unwrap_or_default(),
-                model_ref: e.model_ref.clone(),
-                pipeline_ref: e.pipeline_ref.clone(),
-            })),
-            (None, Some(l)) => Some(pb::model_spec::ModelSpec::Llm(pb::LlmSpec {
-                model_ref: l.model_ref.clone(),
-                pipeline_ref: l.pipeline_ref.clone(),
-            })),
-            (None, None) => None,
-        };
-        let kubernetes_meta = self.metadata.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
-            namespace: namespace.clone(),
-            generation: self.metadata.generation.unwrap_or(1),
-        });
-        pb::Model {
-            meta: Some(pb::MetaData {
-                name: self.metadata.name.clone(),
-                kind: None,
-                version: None,
-                kubernetes_meta,
-            }),
-            model_spec: Some(pb::ModelSpec {
-                uri: spec.storage_uri.clone(),
-                artifact_version: spec.artifact_version,
-                storage_config: spec.secret_name.clone().map(|secret| pb::StorageConfig {
-                    config: Some(pb::storage_config::Config::StorageSecretName(secret)),
-                }),
-                requirements: spec
-                    .requirements
-                    .iter()
-                    .chain(&spec.model_type)
-                    .map(|r| r.trim().to_owned())
-                    .collect(),
-                memory_bytes: spec.memory.as_ref().map(Quantity::bytes),
-                server: spec.server.clone(),
-                parameters: spec
-                    .parameters
-                    .iter()
-                    .map(|p| pb::ParameterSpec { name: p.name.clone(), value: p.value.clone() })
-                    .collect(),
-                model_runtime_info: None,
-                model_spec: special,
-            }),
-            deployment_spec: Some(pb::DeploymentSpec {
-                replicas: scaling.replicas,
-                min_replicas: scaling.min,
-                max_replicas: if scaling.max == u32::MAX { 0 } else { scaling.max },
-                log_payloads: spec.logger.is_some(),
-            }),
-            stream_spec: None,
-            dataflow_spec: spec
-                .dataflow
-                .as_ref()
-                .map(|d| pb::DataflowSpec { clean_topics_on_delete: d.clean_topics_on_delete }),
-        }
+        let meta = &self.metadata;
+        self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)
     }
 
     /// The manifest of a model that the scheduler knows.

@@ -1,4 +1,6 @@
-//! The rule for names of models and servers.
+//! The rules for names.
+
+use crate::rules::Text;
 
 /// Longest name: what Kubernetes allows for an object's name.
 const LONGEST: usize = 253;
@@ -37,6 +39,29 @@ pub fn check_name(name: &str) -> Result<(), NameProblem> {
         return Err(NameProblem(format!("\"{shown}\" must start and end with a letter or a digit")));
     }
     Ok(())
+}
+
+/// [`check_name`] as the API server has it, where a name has at most 253 characters in any case. Only a dot gets as far
+/// as this: everything else is no name in Kubernetes.
+pub(crate) const OF_OBJECT: Text = Text {
+    at: "",
+    field: "metadata.name",
+    cel: "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+    says: "contains a '.': use lower-case letters, digits and '-'",
+    values: &[],
+    excuse: "oldSelf.hasValue()",
+};
+
+/// Checks the name of an object that is no part of any route: dots are allowed between labels, as Kubernetes allows
+/// them.
+pub(crate) fn check_object_name(name: &str) -> Result<(), NameProblem> {
+    if name.len() > LONGEST || !name.contains('.') {
+        return check_name(name);
+    }
+    if name.split('.').any(str::is_empty) {
+        return Err(NameProblem(format!("\"{}\" has a '.' without a word beside it", name.escape_debug())));
+    }
+    name.split('.').try_for_each(check_name)
 }
 
 /// The nearest name that the rule allows.
@@ -80,6 +105,16 @@ mod tests {
         ] {
             let problem = check_name(bad).unwrap_err().to_string();
             assert!(problem.contains(says), "{bad:?} said: {problem}");
+        }
+    }
+
+    #[test]
+    fn names_with_dots() {
+        for good in ["a", "mlserver-1.7", "a.b.c"] {
+            assert_eq!(check_object_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "a.", ".a", "a..b", "a.B", "a.-b", "a_b", &"a.".repeat(127)] {
+            assert!(check_object_name(bad).is_err(), "{bad}");
         }
     }
 

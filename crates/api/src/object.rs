@@ -1,19 +1,12 @@
-//! Objects of every kind, and how a text becomes them.
+//! Objects of every kind.
 
-use crate::{
-    Model, Problem, Server, check_name, nearest,
-    schema::{self, Fault},
-    yaml::{self, Node, Value},
-};
-use schemars::{JsonSchema, generate::SchemaSettings};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use crate::{Model, Problem, Server};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The group and version of the kinds that are shared with Seldon Core v2.
 pub const API_VERSION: &str = "mlops.seldon.io/v1alpha1";
-
-/// Kinds that exist in the group, but that this version does not serve.
-const NOT_YET: [&str; 5] = ["Pipeline", "Experiment", "SeldonRuntime", "SeldonConfig", "ServerConfig"];
 
 /// The kinds that can be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,127 +130,41 @@ pub struct Parsed {
     pub line: u32,
 }
 
-/// Reads every object in a text; on failure, everything that is wrong with it.
-pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Problem>> {
-    let problem = |fault: Fault| Problem {
-        file: file.to_owned(),
-        line: fault.line,
-        path: fault.path,
-        message: fault.message,
-    };
-    let documents = yaml::parse(text)
-        .map_err(|e| vec![problem(Fault { line: e.line, path: String::new(), message: e.message })])?;
-    let mut objects: Vec<Parsed> = Vec::new();
-    let mut problems = Vec::new();
-    for document in documents.iter().flat_map(items) {
-        match object(document) {
-            Ok(object) => {
-                let twin = objects
-                    .iter()
-                    .find(|o| o.object.kind() == object.kind() && o.object.name() == object.name());
-                if let Some(twin) = twin {
-                    problems.push(problem(Fault {
-                        line: document.line,
-                        path: "metadata.name".into(),
-                        message: format!(
-                            "\"{}\" is used twice: {} {} stands at line {} already",
-                            object.name(),
-                            object.kind().name(),
-                            object.name(),
-                            twin.line
-                        ),
-                    }));
-                } else {
-                    objects.push(Parsed { object, file: file.to_owned(), line: document.line });
-                }
-            }
-            Err(faults) => problems.extend(faults.into_iter().map(problem)),
-        }
-    }
-    if problems.is_empty() { Ok(objects) } else { Err(problems) }
+/// An object that belongs to Kubernetes: what it says was checked, but a scheduler has no use for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterObject {
+    /// The object's kind.
+    pub kind: &'static str,
+    /// The object's name.
+    pub name: String,
+    /// The namespace, when one is written.
+    pub namespace: Option<String>,
+    /// The file, as the user named it.
+    pub file: String,
+    /// The line where the object begins.
+    pub line: u32,
 }
 
-/// A `kind: List`, as kubectl writes it, stands for its items.
-fn items(document: &Node) -> Vec<&Node> {
-    let is_list = document.get("kind").and_then(Node::text) == Some("List");
-    match document.get("items").map(|i| &i.value) {
-        Some(Value::List(items)) if is_list => items.iter().collect(),
-        _ => vec![document],
+impl ClusterObject {
+    /// What to say when somebody gives it to a scheduler.
+    pub fn refusal(&self) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            line: self.line,
+            path: "kind".into(),
+            message: format!(
+                "{} belongs to Kubernetes, where the operator acts on it: use kubectl apply -f {}",
+                self.kind, self.file
+            ),
+        }
     }
 }
 
-fn object(node: &Node) -> Result<Object, Vec<Fault>> {
-    let fault = |path: &str, message: String| {
-        vec![Fault { line: node.line_of(path), path: path.to_owned(), message }]
-    };
-    if !matches!(node.value, Value::Map(_)) {
-        return Err(fault(
-            "",
-            format!("must be an object with apiVersion, kind, metadata and spec, got {}", node.describe()),
-        ));
-    }
-    let Some(kind) = node.get("kind").and_then(Node::text) else {
-        return Err(fault("kind", "is missing: it says what the object is, Model or Server".into()));
-    };
-    let known = match kind {
-        "Model" => Kind::Model,
-        "Server" => Kind::Server,
-        other if NOT_YET.contains(&other) => {
-            return Err(fault("kind", format!("{other} is not supported yet; Model and Server are")));
-        }
-        other => {
-            let meant = nearest(other, Kind::ALL.map(Kind::name))
-                .map(|k| format!(" Did you mean {k}?"))
-                .unwrap_or_default();
-            return Err(fault(
-                "kind",
-                format!("\"{}\" is not known: kinds are Model and Server.{meant}", other.escape_debug()),
-            ));
-        }
-    };
-    match node.get("apiVersion").map(|v| (v, v.text())) {
-        Some((_, Some(API_VERSION))) => {}
-        Some((v, _)) => {
-            return Err(fault(
-                "apiVersion",
-                format!("must be {API_VERSION} for a {kind}, got {}", v.describe()),
-            ));
-        }
-        None => {
-            return Err(fault("apiVersion", format!("is missing: write apiVersion: {API_VERSION}")));
-        }
-    }
-    match known {
-        Kind::Model => typed(node, kind, |m: &Model| m.rules()).map(|m| Object::Model(Box::new(m))),
-        Kind::Server => typed(node, kind, |s: &Server| s.rules()).map(|s| Object::Server(Box::new(s))),
-    }
-}
-
-/// Something that a kind's own rules refuse: a path and a message.
-pub(crate) type Refusal = (String, String);
-
-fn typed<T: DeserializeOwned + JsonSchema + HasMetadata>(
-    node: &Node,
-    kind: &str,
-    rules: impl Fn(&T) -> Vec<Refusal>,
-) -> Result<T, Vec<Fault>> {
-    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value();
-    let faults = schema::check(node, &schema, kind);
-    if !faults.is_empty() {
-        return Err(faults);
-    }
-    let value: T = serde_json::from_value(node.to_json())
-        .map_err(|e| vec![Fault { line: node.line, path: String::new(), message: e.to_string() }])?;
-    let name = check_name(&value.metadata().name).err().map(|p| ("metadata.name".to_owned(), p.to_string()));
-    let faults: Vec<Fault> = name
-        .into_iter()
-        .chain(rules(&value))
-        .map(|(path, message)| Fault { line: node.line_of(&path), path, message })
-        .collect();
-    if faults.is_empty() { Ok(value) } else { Err(faults) }
-}
-
-/// A kind's type: it has metadata.
-pub(crate) trait HasMetadata {
-    fn metadata(&self) -> &Metadata;
+/// Everything that a text holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Manifest {
+    /// What a scheduler takes.
+    pub objects: Vec<Parsed>,
+    /// What belongs to Kubernetes.
+    pub cluster: Vec<ClusterObject>,
 }

@@ -21,6 +21,8 @@ impl Quantity {
         let (number, suffix) = text.split_at(number_end);
         let scale: f64 = match suffix {
             "" => 1.0,
+            "n" => 1e-9,
+            "u" => 1e-6,
             "m" => 1e-3,
             "k" => 1e3,
             "M" => 1e6,

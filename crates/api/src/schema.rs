@@ -66,6 +66,10 @@ impl<'a> Walk<'a> {
             self.quantity(node, path);
             return;
         }
+        if schema.get("x-kubernetes-int-or-string").is_some() {
+            self.int_or_string(node, path);
+            return;
+        }
         let types: Vec<&str> = match schema.get("type") {
             Some(Json::String(one)) => vec![one],
             Some(Json::Array(many)) => many.iter().filter_map(Json::as_str).collect(),
@@ -77,13 +81,17 @@ impl<'a> Walk<'a> {
         match (types.iter().find(|t| **t != "null").copied().unwrap_or("null"), &node.value) {
             ("object", Value::Map(entries)) => self.object(node, entries, schema, path),
             ("array", Value::List(items)) => {
+                self.at_most(node, items.len(), "entries", schema.get("maxItems"), path);
                 if let Some(of) = schema.get("items") {
                     for (i, item) in items.iter().enumerate() {
                         self.value(item, of, &format!("{path}[{i}]"));
                     }
                 }
             }
-            ("string", Value::String(_)) | ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => {}
+            ("string", Value::String(text)) => {
+                self.at_most(node, text.chars().count(), "characters", schema.get("maxLength"), path);
+            }
+            ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => {}
             ("integer", Value::Number(n)) => self.integer(node, n, schema, path),
             (wanted, _) => {
                 let wanted = match wanted {
@@ -118,6 +126,25 @@ impl<'a> Walk<'a> {
         }
     }
 
+    fn int_or_string(&mut self, node: &Node, path: &str) {
+        let whole = |n: &serde_json::Number| n.is_i64() || n.is_u64();
+        if !matches!(&node.value, Value::String(_)) && !matches!(&node.value, Value::Number(n) if whole(n)) {
+            let hint = if matches!(node.value, Value::Bool(_) | Value::Number(_)) {
+                ": put it in quotes"
+            } else {
+                ""
+            };
+            let got = node.describe();
+            self.fault(node, path, format!("must be a whole number or a text, got {got}{hint}"));
+        }
+    }
+
+    fn at_most(&mut self, node: &Node, count: usize, of: &str, most: Option<&Json>, path: &str) {
+        if let Some(most) = most.and_then(Json::as_u64).filter(|most| count as u64 > *most) {
+            self.fault(node, path, format!("has {count} {of}, at most {most} are allowed"));
+        }
+    }
+
     fn one_of(&mut self, node: &Node, allowed: &[Json], path: &str) {
         let words: Vec<&str> = allowed.iter().filter_map(Json::as_str).collect();
         let fits = node.text().is_some_and(|t| words.contains(&t));
@@ -147,7 +174,7 @@ impl<'a> Walk<'a> {
             _ => (i128::from(i64::MIN), i128::from(u64::MAX)),
         };
         let low = bound("minimum").unwrap_or(low);
-        let high = bound("maximum").unwrap_or(high);
+        let high = bound("maximum").or_else(|| bound("x-lint-maximum")).unwrap_or(high);
         if value < low {
             self.fault(node, path, format!("must be at least {low}, got {value}"));
         } else if value > high {

@@ -1,10 +1,6 @@
 //! The kind Server: replicas that models are loaded onto.
 
-use crate::{
-    API_VERSION, Metadata,
-    model::Scaling,
-    object::{HasMetadata, Refusal},
-};
+use crate::{API_VERSION, Metadata, Refusal, Scaling, embedded::any_object, scaling::Scaled};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,18 +30,22 @@ pub struct ServerSpec {
     pub server_config: String,
     /// Capabilities beyond those of the configuration. Deprecated: use `capabilities`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub extra_capabilities: Vec<String>,
     /// Capabilities instead of those of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub capabilities: Vec<String>,
     /// Accepted for compatibility; not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_overrides: Option<ImageOverrides>,
     /// Changes to the configuration's pods, on Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub pod_spec: Option<serde_json::Value>,
     /// What happens to volumes when replicas go, on Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub stateful_set_persistent_volume_claim_retention_policy: Option<serde_json::Value>,
     /// Replicas wanted; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,8 @@ pub struct ServerSpec {
     #[schemars(range(min = 0))]
     pub max_replicas: Option<i32>,
     /// How a Deployment is updated, on Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub deployment_strategy: Option<serde_json::Value>,
     /// Do not follow changes of the configuration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -72,16 +73,42 @@ pub struct ServerSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ImageOverrides {
     /// The agent's container.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub agent: Option<serde_json::Value>,
     /// The download container.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub rclone: Option<serde_json::Value>,
 }
 
-impl HasMetadata for Server {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+impl Scaled for ServerSpec {
+    fn written(&self) -> [Option<i32>; 3] {
+        [self.replicas, self.min_replicas, self.max_replicas]
+    }
+}
+
+impl ServerSpec {
+    /// How many replicas are wanted; `Err` is a field and what is wrong with it.
+    pub fn scaling(&self) -> Result<Scaling, Refusal> {
+        let [replicas, min, max] = self.written();
+        Scaling::new(replicas, min, max)
+    }
+
+    /// The server as the scheduler's contract has it. Call it on a spec whose rules hold.
+    pub fn to_proto(&self, name: &str, namespace: Option<&str>, generation: Option<i64>) -> pb::ServerNotify {
+        let scaling = self.scaling().unwrap_or_default();
+        pb::ServerNotify {
+            name: name.to_owned(),
+            expected_replicas: scaling.replicas,
+            shared: true,
+            kubernetes_meta: namespace.map(|namespace| pb::KubernetesMeta {
+                namespace: namespace.to_owned(),
+                generation: generation.unwrap_or(1),
+            }),
+            min_replicas: scaling.min,
+            max_replicas: scaling.max_on_the_wire(),
+        }
     }
 }
 
@@ -101,42 +128,9 @@ impl Server {
         }
     }
 
-    /// What the schema cannot say.
-    pub(crate) fn rules(&self) -> Vec<Refusal> {
-        let mut refused: Vec<Refusal> = Vec::new();
-        if self.spec.server_config.trim().is_empty() {
-            refused.push((
-                "spec.serverConfig".into(),
-                "is empty: name the kind of server, such as mlserver".into(),
-            ));
-        }
-        for (field, list) in
-            [("capabilities", &self.spec.capabilities), ("extraCapabilities", &self.spec.extra_capabilities)]
-        {
-            for (i, _) in list.iter().enumerate().filter(|(_, c)| c.trim().is_empty()) {
-                refused
-                    .push((format!("spec.{field}[{i}]"), "is empty: name a capability, such as onnx".into()));
-            }
-        }
-        refused
-            .extend(Scaling::new(self.spec.replicas, self.spec.min_replicas, self.spec.max_replicas).err());
-        refused
-    }
-
     /// The server as the scheduler's contract has it. Call it on a server whose rules hold.
     pub fn to_proto(&self) -> pb::ServerNotify {
-        let scaling = Scaling::new(self.spec.replicas, self.spec.min_replicas, self.spec.max_replicas)
-            .unwrap_or(Scaling { replicas: 1, min: 0, max: u32::MAX });
-        pb::ServerNotify {
-            name: self.metadata.name.clone(),
-            expected_replicas: scaling.replicas,
-            shared: true,
-            kubernetes_meta: self.metadata.namespace.as_ref().map(|namespace| pb::KubernetesMeta {
-                namespace: namespace.clone(),
-                generation: self.metadata.generation.unwrap_or(1),
-            }),
-            min_replicas: scaling.min,
-            max_replicas: if scaling.max == u32::MAX { 0 } else { scaling.max },
-        }
+        let meta = &self.metadata;
+        self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)
     }
 }

@@ -1,5 +1,7 @@
 //! What a person sees for good and bad manifests.
 
+mod kinds;
+
 use crate::{Model, Object, parse};
 
 /// Everything that is wrong with a manifest, one problem a line.

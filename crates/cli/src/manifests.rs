@@ -1,7 +1,7 @@
 //! Manifests from files, directories and stdin: all of them checked before any of them is used.
 
 use crate::failure::{Exit, Failure};
-use gantry_api::{Object, Parsed, Problem, runtime_of_file};
+use gantry_api::{ClusterObject, Object, Parsed, Problem, runtime_of_file};
 use gantry_artifacts::Uri;
 use std::{
     collections::BTreeMap,
@@ -22,6 +22,8 @@ const DEEPEST: usize = 32;
 pub(crate) struct Manifests {
     /// The objects, in the order of files.
     pub(crate) objects: Vec<Parsed>,
+    /// Objects that only Kubernetes takes.
+    pub(crate) cluster: Vec<ClusterObject>,
     /// What is wrong.
     pub(crate) problems: Vec<Problem>,
     /// How many files were read.
@@ -29,8 +31,17 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// Reads files, directories and `-`. Fails only when one of them cannot be read at all.
+    /// Reads files, directories and `-`, for a scheduler: what only Kubernetes takes is a problem. Fails only when one
+    /// of them cannot be read at all.
     pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Self, Failure> {
+        let mut manifests = Self::read_all(paths, recursive)?;
+        let refused = std::mem::take(&mut manifests.cluster);
+        manifests.problems.extend(refused.iter().map(ClusterObject::refusal));
+        Ok(manifests)
+    }
+
+    /// The same, for whoever wants to know whether they are right, whoever takes them.
+    pub(crate) fn read_all(paths: &[PathBuf], recursive: bool) -> Result<Self, Failure> {
         let mut manifests = Self::default();
         for path in paths {
             if path.as_os_str() == "-" {
@@ -85,9 +96,10 @@ impl Manifests {
                 return;
             }
         };
-        match gantry_api::parse(file, &text) {
-            Ok(objects) => {
-                for mut parsed in objects {
+        match gantry_api::read(file, &text) {
+            Ok(found) => {
+                self.cluster.extend(found.cluster);
+                for mut parsed in found.objects {
                     self.problems.extend(check_uri(&parsed, &text));
                     anchor(&mut parsed.object, folder);
                     self.objects.push(parsed);
@@ -99,24 +111,23 @@ impl Manifests {
 
     /// The same object in two files: nobody can say which one is meant.
     fn find_twins(&mut self) {
-        let mut seen: BTreeMap<_, (String, u32)> = BTreeMap::new();
-        for parsed in &self.objects {
-            let object = &parsed.object;
-            let key = (object.kind(), object.name().to_owned());
-            if let Some((file, line)) = seen.get(&key) {
+        let mut seen: BTreeMap<_, (&str, u32)> = BTreeMap::new();
+        let ours =
+            self.objects.iter().map(|p| (p.object.kind().name(), p.object.name(), None, &p.file, p.line));
+        let cluster = self.cluster.iter();
+        let theirs = cluster.map(|c| (c.kind, c.name.as_str(), c.namespace.as_deref(), &c.file, c.line));
+        for (kind, name, namespace, file, line) in ours.chain(theirs) {
+            if let Some((first, at)) = seen.get(&(kind, name, namespace)) {
                 self.problems.push(Problem {
-                    file: parsed.file.clone(),
-                    line: parsed.line,
+                    file: file.clone(),
+                    line,
                     path: "metadata.name".into(),
                     message: format!(
-                        "\"{}\" is used twice: {} {} stands at {file}:{line} already",
-                        object.name(),
-                        object.kind().name(),
-                        object.name()
+                        "\"{name}\" is used twice: {kind} {name} stands at {first}:{at} already"
                     ),
                 });
             } else {
-                seen.insert(key, (parsed.file.clone(), parsed.line));
+                seen.insert((kind, name, namespace), (file, line));
             }
         }
     }
@@ -273,6 +284,27 @@ mod tests {
                 a.display()
             )
         );
+    }
+
+    #[test]
+    fn what_belongs_to_kubernetes_is_checked_and_kept_from_schedulers() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("all.yaml");
+        let runtime = |namespace: &str| {
+            format!(
+                "apiVersion: mlops.seldon.io/v1alpha1\nkind: SeldonRuntime\n\
+                 metadata: {{name: seldon, namespace: {namespace}}}\nspec: {{seldonConfig: default}}\n"
+            )
+        };
+        fs::write(&file, format!("{}---\n{}", runtime("a"), runtime("b"))).unwrap();
+        let all = Manifests::read_all(std::slice::from_ref(&file), false).unwrap();
+        assert_eq!((all.cluster.len(), all.problems.len()), (2, 0), "the same name in two namespaces");
+        let refused = Manifests::read(std::slice::from_ref(&file), false).unwrap();
+        let said: Vec<String> = refused.problems.iter().map(ToString::to_string).collect();
+        let at = file.display();
+        let words =
+            "kind SeldonRuntime belongs to Kubernetes, where the operator acts on it: use kubectl apply -f";
+        assert_eq!(said, [format!("{at}:1: {words} {at}"), format!("{at}:6: {words} {at}")]);
     }
 
     #[test]

@@ -36,8 +36,9 @@ enum Form {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let read = Manifests::read(&args.files, args.recursive)?;
-    let (files, objects, problems) = (read.files, read.objects.len(), read.problems.len());
+    let read = Manifests::read_all(&args.files, args.recursive)?;
+    let objects = read.objects.len() + read.cluster.len();
+    let (files, problems) = (read.files, read.problems.len());
     if args.output == Form::Json {
         let list: Vec<_> = read
             .problems

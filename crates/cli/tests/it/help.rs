@@ -17,6 +17,8 @@ fn help_of_every_verb_of_the_client() {
         "wait",
         "infer",
         "logs",
+        "install",
+        "check",
         "lint",
         "state",
         "completion",
@@ -30,9 +32,10 @@ fn help_of_every_verb_of_the_client() {
 
 #[test]
 fn every_flag_has_a_help_text() {
-    for verb in
-        ["up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "lint", "state"]
-    {
+    for verb in [
+        "up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "install", "check",
+        "lint", "state",
+    ] {
         let help = gantry(&[verb, "-h"]).ok();
         let mut lines = help.lines().skip_while(|l| !l.starts_with("Options:")).skip(1).peekable();
         while let Some(line) = lines.next() {

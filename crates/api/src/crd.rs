@@ -1,0 +1,285 @@
+//! The kinds as Kubernetes knows them: a `CustomResourceDefinition` for each, made from its types and its rules.
+//!
+//! Parts that Kubernetes defines itself (a `PodSpec`) are left open, which keeps all of them together small enough for
+//! a plain `kubectl apply`, and the API server's memory free of seven copies of them.
+
+mod structural;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    API_VERSION, ExperimentSpec, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
+    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus, name,
+    rules::{Ruled, Text},
+};
+use schemars::JsonSchema;
+use serde_json::{Value, json};
+
+/// One of the kinds, as the API server is told about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Resource {
+    /// The kind's name, such as `SeldonRuntime`.
+    pub kind: &'static str,
+    /// The name in a URL, such as `seldonruntimes`.
+    pub plural: &'static str,
+    /// What people may type for one, such as `seldonruntime`.
+    pub singular: &'static str,
+    /// What people may type instead.
+    pub short_names: &'static [&'static str],
+    /// Whether `kubectl scale` and autoscalers may set its replicas.
+    pub scales: bool,
+    /// What `kubectl get` shows beside the name.
+    pub columns: &'static [Column],
+    parts: fn() -> Parts,
+}
+
+/// A column of `kubectl get`.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub name: &'static str,
+    /// `string`, `integer` or `date`.
+    pub r#type: &'static str,
+    /// Where the value is.
+    pub path: &'static str,
+    /// 0 is always shown, 1 with `-o wide` only.
+    pub priority: u8,
+}
+
+/// The parts of a definition that come from Rust types.
+struct Parts {
+    spec: Value,
+    status: Value,
+    rules: Vec<Text>,
+}
+
+/// Not a required field, because a requirement excuses nothing that was stored before it.
+const HAS_SPEC: Text = Text {
+    at: "",
+    field: "spec",
+    cel: "has(self.spec)",
+    says: "is missing: it says what is asked for",
+    values: &[],
+    excuse: "oldSelf.hasValue()",
+};
+
+fn parts<Spec: JsonSchema + Ruled, Status: JsonSchema>() -> Parts {
+    let mut rules = vec![HAS_SPEC];
+    if Spec::NAME("a.b").is_err() {
+        rules.push(name::OF_OBJECT);
+    }
+    rules.extend(Spec::texts());
+    Parts { spec: structural::schema_of::<Spec>(), status: structural::schema_of::<Status>(), rules }
+}
+
+const fn column(name: &'static str, r#type: &'static str, path: &'static str) -> Column {
+    Column { name, r#type, path, priority: 0 }
+}
+
+const fn wide(name: &'static str, path: &'static str) -> Column {
+    Column { name, r#type: "string", path, priority: 1 }
+}
+
+const READY: Column = column("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status");
+const MESSAGE: Column = column("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message");
+const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
+
+/// The kinds, in the order in which a cluster needs them.
+pub fn resources() -> [Resource; 7] {
+    RESOURCES
+}
+
+const RESOURCES: [Resource; 7] = [
+    Resource {
+        kind: "SeldonConfig",
+        plural: "seldonconfigs",
+        singular: "seldonconfig",
+        short_names: &[],
+        scales: false,
+        columns: &[READY, MESSAGE, AGE],
+        parts: parts::<SeldonConfigSpec, PlainStatus>,
+    },
+    Resource {
+        kind: "ServerConfig",
+        plural: "serverconfigs",
+        singular: "serverconfig",
+        short_names: &["mlc"],
+        scales: false,
+        columns: &[READY, MESSAGE, AGE],
+        parts: parts::<ServerConfigSpec, PlainStatus>,
+    },
+    Resource {
+        kind: "SeldonRuntime",
+        plural: "seldonruntimes",
+        singular: "seldonruntime",
+        short_names: &[],
+        scales: false,
+        columns: &[READY, column("Config", "string", ".spec.seldonConfig"), MESSAGE, AGE],
+        parts: parts::<SeldonRuntimeSpec, PlainStatus>,
+    },
+    Resource {
+        kind: "Server",
+        plural: "servers",
+        singular: "server",
+        short_names: &["mls"],
+        scales: true,
+        columns: &[
+            READY,
+            column("Replicas", "integer", ".status.replicas"),
+            column("Loaded Models", "integer", ".status.loadedModels"),
+            MESSAGE,
+            AGE,
+        ],
+        parts: parts::<ServerSpec, ServerStatus>,
+    },
+    Resource {
+        kind: "Model",
+        plural: "models",
+        singular: "model",
+        short_names: &["mlm"],
+        scales: true,
+        columns: &[
+            column("Ready", "string", ".status.conditions[?(@.type==\"ModelReady\")].status"),
+            column("Desired Replicas", "integer", ".spec.replicas"),
+            column("Available Replicas", "integer", ".status.availableReplicas"),
+            column("ModelGw Ready", "string", ".status.modelgwReady"),
+            MESSAGE,
+            AGE,
+        ],
+        parts: parts::<ModelSpec, ModelStatus>,
+    },
+    Resource {
+        kind: "Pipeline",
+        plural: "pipelines",
+        singular: "pipeline",
+        short_names: &["mlp"],
+        scales: false,
+        columns: &[
+            column("Pipeline ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+            wide("Models ready", ".status.conditions[?(@.type==\"ModelsReady\")].status"),
+            wide("PipelineGw ready", ".status.conditions[?(@.type==\"PipelineGwReady\")].status"),
+            wide("Dataflow ready", ".status.conditions[?(@.type==\"PipelineReady\")].status"),
+            MESSAGE,
+            AGE,
+        ],
+        parts: parts::<PipelineSpec, PlainStatus>,
+    },
+    Resource {
+        kind: "Experiment",
+        plural: "experiments",
+        singular: "experiment",
+        short_names: &["mlx"],
+        scales: false,
+        columns: &[
+            column("Experiment ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+            wide("Candidates ready", ".status.conditions[?(@.type==\"CandidatesReady\")].status"),
+            wide("Mirror ready", ".status.conditions[?(@.type==\"MirrorReady\")].status"),
+            MESSAGE,
+            AGE,
+        ],
+        parts: parts::<ExperimentSpec, PlainStatus>,
+    },
+];
+
+/// The whole `CustomResourceDefinition` of a kind.
+pub fn crd(resource: &Resource) -> Value {
+    let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
+    let mut subresources = json!({ "status": {} });
+    if resource.scales {
+        let paths = json!({
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        });
+        insert(&mut subresources, "scale", paths);
+    }
+    let mut names = json!({
+        "kind": resource.kind,
+        "listKind": format!("{}List", resource.kind),
+        "plural": resource.plural,
+        "singular": resource.singular,
+        "categories": ["seldon", "gantry"],
+    });
+    if !resource.short_names.is_empty() {
+        // An empty list is not stored: every `kubectl apply` would find it missing.
+        insert(&mut names, "shortNames", json!(resource.short_names));
+    }
+    let columns: Vec<Value> = resource.columns.iter().map(Column::as_json).collect();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{}.{group}", resource.plural) },
+        "spec": {
+            "group": group,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [{
+                "name": version,
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": resource.schema() },
+                "subresources": subresources,
+                "additionalPrinterColumns": columns,
+            }],
+        },
+    })
+}
+
+fn insert(object: &mut Value, field: &str, value: Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(field.to_owned(), value);
+    }
+}
+
+/// The file that holds a kind's definition.
+pub fn crd_yaml(resource: &Resource) -> Result<String, String> {
+    let text = serde_saphyr::to_string(&sorted(crd(resource)))
+        .map_err(|e| format!("the definition of {} cannot be written: {e}", resource.kind))?;
+    Ok(format!("# Made by `cargo xtask crds` from the types in crates/api: change those.\n{text}"))
+}
+
+/// With the fields in one order, whatever order the map of this build keeps.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(String, Value)> = fields.into_iter().collect();
+            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(fields.into_iter().map(|(k, v)| (k, sorted(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        plain => plain,
+    }
+}
+
+impl Column {
+    fn as_json(&self) -> Value {
+        let mut column = json!({ "name": self.name, "type": self.r#type, "jsonPath": self.path });
+        if self.priority > 0 {
+            insert(&mut column, "priority", self.priority.into());
+        }
+        column
+    }
+}
+
+impl Resource {
+    /// The schema of an object, with its rules in place.
+    fn schema(&self) -> Value {
+        let parts = (self.parts)();
+        let mut schema = json!({
+            "type": "object",
+            "properties": {
+                "apiVersion": { "type": "string" },
+                "kind": { "type": "string" },
+                // A rule may only blame a field that the schema has.
+                "metadata": { "type": "object", "properties": { "name": { "type": "string" } } },
+                "spec": parts.spec,
+                "status": parts.status,
+            },
+        });
+        for text in &parts.rules {
+            structural::add_rule(&mut schema, text.at, text.validation());
+        }
+        schema
+    }
+}

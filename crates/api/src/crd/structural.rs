@@ -1,0 +1,110 @@
+//! A type's JSON schema in the form that a `CustomResourceDefinition` may have: nothing referred to, one type a value.
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+/// Amounts as Kubernetes writes them; memory is not negative.
+const QUANTITY: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$";
+
+/// The structural schema of a type.
+pub(super) fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    structural(schema)
+}
+
+fn structural(schema: Value) -> Value {
+    let Value::Object(schema) = schema else {
+        return json!({ "x-kubernetes-preserve-unknown-fields": true });
+    };
+    let mut schema = without_null(schema);
+    for meant_for_others in ["$schema", "title", "x-lint-maximum"] {
+        schema.remove(meant_for_others);
+    }
+    if let Some(Value::String(said)) = schema.get_mut("description") {
+        // The first paragraph is for those who write objects, the rest for those who read Rust.
+        *said = said.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    }
+    if schema.get("default").is_some_and(says_nothing) {
+        schema.remove("default");
+    }
+    if schema.contains_key("x-kubernetes-int-or-string") {
+        int_or_string(&mut schema);
+    }
+    if schema.get("format").and_then(Value::as_str) == Some("uint32") {
+        schema.insert("format".into(), "int64".into());
+        schema.insert("minimum".into(), 0.into());
+        schema.insert("maximum".into(), u32::MAX.into());
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for property in properties.values_mut() {
+            *property = structural(property.take());
+        }
+    }
+    for below in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(below) {
+            *inner = structural(inner.take());
+        }
+    }
+    Value::Object(schema)
+}
+
+/// An optional field is one that may be left out: `null` is no value of it.
+fn without_null(mut schema: Map<String, Value>) -> Map<String, Value> {
+    let is_null = |v: &Value| v.get("type").and_then(Value::as_str) == Some("null");
+    if let Some(Value::Array(options)) = schema.remove("anyOf")
+        && let Some(Value::Object(mut main)) = options.into_iter().find(|o| !is_null(o))
+    {
+        main.extend(schema);
+        schema = main;
+    }
+    if let Some(Value::Array(types)) = schema.get("type") {
+        let main = types.iter().find(|t| t.as_str() != Some("null")).cloned();
+        schema.extend(main.map(|t| ("type".to_owned(), t)));
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|v| !v.is_null());
+    }
+    schema
+}
+
+/// What an absent field means anyway need not be stored with every object.
+fn says_nothing(default: &Value) -> bool {
+    match default {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.values().all(says_nothing),
+        Value::Bool(true) => false,
+    }
+}
+
+fn int_or_string(schema: &mut Map<String, Value>) {
+    schema.remove("type");
+    schema.insert("anyOf".into(), json!([{ "type": "integer" }, { "type": "string" }]));
+    if schema.remove("format").is_some_and(|f| f == "quantity") {
+        schema.insert("pattern".into(), QUANTITY.into());
+    }
+}
+
+/// Puts a rule where it belongs: `spec.steps[].name` below the schema of a whole object.
+pub(super) fn add_rule(schema: &mut Value, at: &str, rule: Value) {
+    let Some(place) = place(schema, at).and_then(Value::as_object_mut) else { return };
+    let rules = place.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    if let Some(rules) = rules.as_array_mut() {
+        rules.push(rule);
+    }
+}
+
+fn place<'a>(schema: &'a mut Value, at: &str) -> Option<&'a mut Value> {
+    let mut here = schema;
+    for part in at.split('.').filter(|p| !p.is_empty()) {
+        let (field, of_items) = part.strip_suffix("[]").map_or((part, false), |field| (field, true));
+        here = here.get_mut("properties")?.get_mut(field)?;
+        if of_items {
+            here = here.get_mut("items")?;
+        }
+    }
+    Some(here)
+}

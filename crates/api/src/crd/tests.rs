@@ -1,0 +1,162 @@
+//! What the definitions look like, and that the committed ones are these.
+
+use super::{crd, crd_yaml, resources};
+use serde_json::Value;
+use std::path::Path;
+
+/// Every schema in a definition, with its path.
+fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
+    visit(path, schema);
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        walk(property, &format!("{path}.{name}"), visit);
+    }
+    for (below, mark) in [("items", "[]"), ("additionalProperties", "{}")] {
+        if let Some(inner) = schema.get(below) {
+            walk(inner, &format!("{path}{mark}"), visit);
+        }
+    }
+}
+
+fn schema_of(definition: &Value) -> &Value {
+    definition.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap()
+}
+
+#[test]
+fn every_schema_is_structural() {
+    for resource in resources() {
+        let definition = crd(&resource);
+        walk(schema_of(&definition), resource.kind, &mut |path, schema| {
+            let fields = schema.as_object().unwrap();
+            let either = fields.contains_key("x-kubernetes-int-or-string");
+            assert!(either || fields["type"].is_string(), "{path} has no one type: {schema}");
+            assert_eq!(either, fields.contains_key("anyOf"), "{path}: {schema}");
+            for unwanted in
+                ["$ref", "$defs", "$schema", "title", "oneOf", "allOf", "not", "const", "nullable"]
+            {
+                assert!(!fields.contains_key(unwanted), "{path} has {unwanted}");
+            }
+            if fields.get("type").is_some_and(|t| t == "array") {
+                assert!(fields.contains_key("items"), "{path}: {schema}");
+            }
+            if let Some(format) = fields.get("format") {
+                assert!(["int32", "int64"].contains(&format.as_str().unwrap()), "{path}: {format}");
+            }
+            let inside = [".apiVersion", ".kind", ".metadata", ".metadata.name", "[]", "{}"];
+            let root = path == resource.kind || inside.iter().any(|end| path.ends_with(end));
+            assert!(root || fields.contains_key("description"), "{path} says nothing about itself");
+        });
+    }
+}
+
+#[test]
+fn every_rule_has_found_its_place() {
+    for resource in resources() {
+        let definition = crd(&resource);
+        let mut placed = 0;
+        walk(schema_of(&definition), resource.kind, &mut |path, schema| {
+            for rule in schema.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten()
+            {
+                placed += 1;
+                assert_ne!(
+                    rule.get("message").is_some(),
+                    rule.get("messageExpression").is_some(),
+                    "{path}: {rule}"
+                );
+            }
+        });
+        let parts = (resource.parts)();
+        assert_eq!(placed, parts.rules.len(), "{}", resource.kind);
+    }
+}
+
+#[test]
+fn whoever_looks_at_the_whole_object_excuses_what_was_there_before() {
+    for resource in resources() {
+        let definition = crd(&resource);
+        let schema = schema_of(&definition);
+        assert_eq!(schema.get("required"), None, "{}", resource.kind);
+        for rule in schema["x-kubernetes-validations"].as_array().unwrap() {
+            assert_eq!(rule["optionalOldSelf"], true, "{}: {rule}", resource.kind);
+            assert!(rule["rule"].as_str().unwrap().starts_with("oldSelf.hasValue()"), "{rule}");
+        }
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_reference() {
+    let mut defaults = Vec::new();
+    for resource in resources() {
+        let definition = crd(&resource);
+        walk(schema_of(&definition), resource.kind, &mut |path, schema| {
+            defaults.extend(schema.get("default").map(|d| format!("{path} = {d}")));
+        });
+    }
+    defaults.sort();
+    let scaling = "spec.config.scalingConfig.pipelines.maxShardCountMultiplier = 1";
+    assert_eq!(
+        defaults,
+        [
+            "Experiment.spec.resourceType = \"model\"".to_owned(),
+            "Pipeline.spec.input.joinType = \"inner\"".into(),
+            "Pipeline.spec.input.triggersJoinType = \"inner\"".into(),
+            "Pipeline.spec.output.stepsJoin = \"inner\"".into(),
+            "Pipeline.spec.steps[].inputsJoinType = \"inner\"".into(),
+            format!("SeldonConfig.{scaling}"),
+            format!("SeldonRuntime.{scaling}"),
+        ]
+    );
+}
+
+#[test]
+fn required_fields_are_those_of_the_reference() {
+    let mut required = Vec::new();
+    for resource in resources() {
+        let definition = crd(&resource);
+        walk(schema_of(&definition), resource.kind, &mut |path, schema| {
+            for field in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
+                required.push(format!("{path}.{}", field.as_str().unwrap()));
+            }
+        });
+    }
+    required.retain(|path| !path.contains(".status.conditions[]") && path.rsplit('.').next() != Some("spec"));
+    required.sort();
+    assert_eq!(
+        required,
+        [
+            "Experiment.spec.candidates[].name",
+            "Experiment.spec.candidates[].weight",
+            "Experiment.spec.mirror.name",
+            "Experiment.spec.mirror.percent",
+            "Model.spec.parameters[].name",
+            "Model.spec.parameters[].value",
+            "Model.spec.storageUri",
+            "Pipeline.spec.steps",
+            "Pipeline.spec.steps[].name",
+            "SeldonConfig.spec.components[].name",
+            "SeldonConfig.spec.components[].volumeClaimTemplates[].name",
+            "SeldonRuntime.spec.overrides[].name",
+            "SeldonRuntime.spec.seldonConfig",
+            "Server.spec.serverConfig",
+            "ServerConfig.spec.podSpec",
+            "ServerConfig.spec.volumeClaimTemplates[].name",
+        ]
+    );
+}
+
+#[test]
+fn all_of_them_are_small() {
+    let sizes: Vec<usize> = resources().iter().map(|r| crd_yaml(r).unwrap().len()).collect();
+    assert!(sizes.iter().sum::<usize>() < 100_000, "{sizes:?}");
+}
+
+#[test]
+fn the_committed_definitions_are_these() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    for resource in resources() {
+        let file = folder.join(format!("{}.yaml", resource.plural));
+        let committed = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(committed == crd_yaml(&resource).unwrap(), "{} is old: run cargo xtask crds", file.display());
+    }
+    let files = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(files, resources().len(), "deploy/crds holds a file that is no kind");
+}

@@ -1,0 +1,287 @@
+//! That the two forms of a rule give the same answer, in the same place, in the same words.
+
+use super::{Check, Ruled, Text};
+use crate::{
+    ExperimentSpec, ModelSpec, PipelineSpec, Refusal, SeldonConfigSpec, SeldonRuntimeSpec, ServerSpec,
+    check_name, name,
+};
+use cel::extractors::This;
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+    sync::Arc,
+};
+
+thread_local! {
+    /// Parsing takes far longer than evaluating.
+    static PROGRAMS: RefCell<BTreeMap<String, Rc<cel::Program>>> = RefCell::default();
+}
+
+fn evaluate(expression: &str, this: &Value) -> cel::Value {
+    let program = PROGRAMS.with_borrow_mut(|programs| {
+        let compile = || Rc::new(cel::Program::compile(expression).expect(expression));
+        Rc::clone(programs.entry(expression.to_owned()).or_insert_with(compile))
+    });
+    let mut context = cel::Context::default();
+    context.add_variable_from_value("self", to_cel(this));
+    context.add_function("split", split);
+    context.add_function("format", format);
+    program.execute(&context).unwrap_or_else(|e| panic!("{expression} on {this}: {e}"))
+}
+
+/// Kubernetes has this and the next one, the library does not.
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "the library wants it so")]
+fn split(This(text): This<Arc<String>>, by: Arc<String>) -> cel::ResolveResult {
+    Ok(text.split(by.as_str()).map(cel::Value::from).collect::<Vec<_>>().into())
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the library wants it so")]
+fn format(This(text): This<Arc<String>>, values: Arc<Vec<cel::Value>>) -> String {
+    let mut values = values.iter();
+    let mut filled = String::new();
+    let mut pieces = text.split("%s");
+    filled += pieces.next().unwrap_or_default();
+    for piece in pieces {
+        match values.next() {
+            Some(cel::Value::String(text)) => filled += text,
+            Some(cel::Value::Int(number)) => filled += &number.to_string(),
+            other => panic!("{text} has {other:?} to say"),
+        }
+        filled += piece;
+    }
+    filled.replace("%%", "%")
+}
+
+/// As the API server has it: whole numbers are `int`.
+fn to_cel(value: &Value) -> cel::Value {
+    match value {
+        Value::Null => cel::Value::Null,
+        Value::Bool(b) => (*b).into(),
+        Value::Number(n) => n.as_i64().expect("a whole number").into(),
+        Value::String(s) => s.as_str().into(),
+        Value::Array(items) => items.iter().map(to_cel).collect::<Vec<_>>().into(),
+        Value::Object(fields) => {
+            fields.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect::<HashMap<_, _>>().into()
+        }
+    }
+}
+
+/// Every value that stands at a place, with its path.
+fn places<'a>(object: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
+    let mut found = vec![(String::new(), object)];
+    for part in at.split('.').filter(|p| !p.is_empty()) {
+        let (field, of_items) = part.strip_suffix("[]").map_or((part, false), |field| (field, true));
+        let below = |(path, value): (String, &'a Value)| {
+            let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+            value.get(field).map(|v| (path, v))
+        };
+        found = found.into_iter().filter_map(below).collect();
+        if of_items {
+            let items = |(path, value): (String, &'a Value)| {
+                let items = value.as_array().expect("a list").iter().enumerate();
+                items.map(|(i, v)| (format!("{path}[{i}]"), v)).collect::<Vec<_>>()
+            };
+            found = found.into_iter().flat_map(items).collect();
+        }
+    }
+    found
+}
+
+/// What the API server refuses by a rule.
+pub(crate) fn refused_by_cel(text: &Text, object: &Value) -> Vec<Refusal> {
+    let broken = places(object, text.at).into_iter().filter(|(_, v)| evaluate(text.cel, v) == false.into());
+    broken
+        .map(|(path, value)| {
+            let path = match (path.as_str(), text.field) {
+                (_, "") => path,
+                ("", field) => field.to_owned(),
+                (_, field) => format!("{path}.{field}"),
+            };
+            let message = match text.values {
+                [] => text.says.to_owned(),
+                _ => match evaluate(&text.message_expression(), value) {
+                    cel::Value::String(message) => message.to_string(),
+                    other => panic!("{} gives {other:?}", text.message_expression()),
+                },
+            };
+            (path, message)
+        })
+        .collect()
+}
+
+/// Whether a path is another one or leads below it.
+fn is_at(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn agree<S: Ruled + DeserializeOwned>(name: &str, spec: &Value) {
+    let object = json!({ "metadata": { "name": name }, "spec": spec });
+    let typed: S = serde_json::from_value(spec.clone()).expect("a spec that fits its schema");
+    for rule in S::RULES {
+        let found = match rule.check {
+            Check::Spec(find) => find(&typed),
+            Check::Object(find) => find(name, &typed),
+        };
+        let ours: Vec<Refusal> = rule.text.refusals(found).collect();
+        let theirs = refused_by_cel(&rule.text, &object);
+        for (path, message) in &theirs {
+            assert!(
+                ours.iter().any(|(p, m)| is_at(p, path) && m == message),
+                "CEL alone: {path} {message}\nRust: {ours:?}\n{object}"
+            );
+        }
+        for (path, message) in &ours {
+            assert!(
+                theirs.iter().any(|(p, _)| is_at(path, p)),
+                "Rust alone: {path} {message}\nCEL: {theirs:?}\n{object}"
+            );
+        }
+    }
+}
+
+fn word() -> BoxedStrategy<Value> {
+    let words = [
+        "",
+        " ",
+        "\u{a0}",
+        "\u{85}",
+        "\u{b}",
+        "\u{200b}",
+        "\u{3000}x",
+        "a",
+        "b",
+        "c",
+        "é",
+        "'",
+        "a.outputs",
+        "a.inputs.t",
+        "a.b",
+        "a.outputs.",
+        ".outputs",
+        "a.outputs.t.u",
+        "a\n",
+    ];
+    proptest::sample::select(words.to_vec()).prop_map(Value::from).boxed()
+}
+
+fn few() -> BoxedStrategy<Value> {
+    (0..4).prop_map(|n: i32| n.into()).boxed()
+}
+
+fn list(of: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    proptest::collection::vec(of, 0..4).prop_map(Value::from).boxed()
+}
+
+/// An object with these fields; those whose name ends with `?` may be absent.
+fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    let mut all = Just(Map::new()).boxed();
+    for (name, values) in fields {
+        let (name, optional) = name.strip_suffix('?').map_or((name, false), |name| (name, true));
+        let value =
+            if optional { proptest::option::of(values).boxed() } else { values.prop_map(Some).boxed() };
+        all = (all, value)
+            .prop_map(move |(mut fields, value)| {
+                fields.extend(value.map(|v| (name.to_owned(), v)));
+                fields
+            })
+            .boxed();
+    }
+    all.prop_map(Value::Object).boxed()
+}
+
+fn references() -> BoxedStrategy<Value> {
+    object(vec![("modelRef?", word()), ("pipelineRef?", word())])
+}
+
+fn model() -> BoxedStrategy<Value> {
+    object(vec![
+        ("storageUri", word()),
+        ("requirements?", list(word())),
+        ("explainer?", references()),
+        ("llm?", references()),
+        ("parameters?", list(object(vec![("name", word()), ("value", word())]))),
+        ("replicas?", few()),
+        ("minReplicas?", few()),
+        ("maxReplicas?", few()),
+    ])
+}
+
+fn server() -> BoxedStrategy<Value> {
+    object(vec![
+        ("serverConfig", word()),
+        ("capabilities?", list(word())),
+        ("extraCapabilities?", list(word())),
+        ("replicas?", few()),
+        ("minReplicas?", few()),
+        ("maxReplicas?", few()),
+    ])
+}
+
+fn pipeline() -> BoxedStrategy<Value> {
+    let step = object(vec![("name", word()), ("inputs?", list(word())), ("triggers?", list(word()))]);
+    object(vec![
+        ("input?", object(vec![("externalInputs?", list(word())), ("externalTriggers?", list(word()))])),
+        ("steps", list(step)),
+        ("output?", object(vec![("steps?", list(word()))])),
+    ])
+}
+
+fn experiment() -> BoxedStrategy<Value> {
+    object(vec![
+        ("default?", word()),
+        ("candidates?", list(object(vec![("name", word()), ("weight", few())]))),
+        ("mirror?", object(vec![("name", word()), ("percent", few())])),
+    ])
+}
+
+fn runtime() -> BoxedStrategy<Value> {
+    object(vec![("seldonConfig", word()), ("overrides?", list(object(vec![("name", word())])))])
+}
+
+fn config() -> BoxedStrategy<Value> {
+    object(vec![("components?", list(object(vec![("name", word())])))])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn both_forms_agree_on_models(spec in model()) {
+        agree::<ModelSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_servers(spec in server()) {
+        agree::<ServerSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_pipelines(spec in pipeline()) {
+        agree::<PipelineSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_experiments(spec in experiment()) {
+        agree::<ExperimentSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_runtimes(spec in runtime()) {
+        agree::<SeldonRuntimeSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_configurations(spec in config()) {
+        agree::<SeldonConfigSpec>("a", &spec);
+    }
+
+    #[test]
+    fn both_forms_agree_on_names(word in "[-a-zA-Z0-9._é\n ]{0,4}") {
+        let object = json!({ "metadata": { "name": word } });
+        prop_assert_eq!(evaluate(name::OF_OBJECT.cel, &object) == true.into(), check_name(&word).is_ok());
+    }
+}
