@@ -12,6 +12,12 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
+/// The directory for what is built.
+pub(crate) fn target() -> PathBuf {
+    let set = std::env::var_os("CARGO_TARGET_DIR").filter(|v| !v.is_empty());
+    root().join(set.map_or_else(|| PathBuf::from("target"), PathBuf::from))
+}
+
 /// The cargo that runs us, or the one on the path; it works in the workspace's directory.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,6 +1,6 @@
 //! Python environments in a cache of their own: one for each list of requirements, made once.
 
-use crate::Failure;
+use crate::{Failure, cache};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
@@ -40,23 +40,13 @@ fn probe(name: &str) -> Option<Python> {
     Some(Python { program: words.next()?.into(), version })
 }
 
-/// The directory for environments: `$XDG_CACHE_HOME/gantry`, or `~/.cache/gantry`.
-fn cache() -> Result<PathBuf, Failure> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || set("HOME").or_else(|| set("USERPROFILE")).map(|h| h.join(".cache"));
-    let base = set("XDG_CACHE_HOME")
-        .or_else(home)
-        .ok_or("neither XDG_CACHE_HOME nor HOME is set: where is the cache?")?;
-    Ok(base.join("gantry"))
-}
-
 /// The directory with the programs of an environment that has these requirements; it is made when it is not there.
 pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBuf, Failure> {
     let text = fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let name = requirements.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let (major, minor) = python.version;
-    let key = fingerprint(&format!("{}\n{text}", python.program.display()));
-    let cache = cache()?;
+    let key = cache::fingerprint(&format!("{}\n{text}", python.program.display()));
+    let cache = cache::directory()?;
     let place = cache.join(format!("python{major}.{minor}-{name}-{key:016x}"));
     fs::create_dir_all(&cache)?;
     // Two runs at once: the second waits and then finds the work done.
@@ -82,22 +72,4 @@ pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBu
 fn succeed(command: &mut Command) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status()?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
-}
-
-/// FNV-1a: the same text gives the same name.
-fn fingerprint(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_requirements_have_another_place() {
-        assert_eq!(fingerprint(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fingerprint("a"), 0xaf63_dc4c_8601_ec8c);
-        assert_ne!(fingerprint("numpy==1"), fingerprint("numpy==2"));
-    }
 }

@@ -1,0 +1,294 @@
+//! etcd, the API server, the controllers and the scheduler: started in order, each when the one before answers.
+
+use super::{directory::Directory, pki::Pki, ports, programs::Programs};
+use crate::Failure;
+use serde_json::json;
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// The addresses of Services.
+pub(crate) const SERVICES: &str = "10.96.0.0/16";
+/// The API server's own Service: the first of those addresses.
+pub(crate) const API_SERVICE: &str = "10.96.0.1";
+/// The Service that answers questions about names.
+pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
+/// The addresses of pods.
+pub(crate) const PODS: &str = "10.244.0.0/16";
+
+/// What a control plane is asked to be.
+pub(crate) struct Wanted<'a> {
+    /// Where the API server listens.
+    pub(crate) address: Ipv4Addr,
+    /// Whether pods on a real node have to reach it.
+    pub(crate) reachable: bool,
+    /// The name of the real node, for its certificates.
+    pub(crate) node: &'a str,
+    /// Whether the audit log has the reads too.
+    pub(crate) audit_reads: bool,
+}
+
+/// A control plane that runs.
+pub(crate) struct ControlPlane {
+    /// The API server's URL.
+    pub(crate) server: String,
+    pub(crate) pki: Pki,
+    /// Where kubectl remembers what the API server offers. Elsewhere it could remember what another one offered, that
+    /// had the same port before.
+    pub(crate) kubectl_cache: PathBuf,
+}
+
+impl ControlPlane {
+    /// Starts it and waits until it does its work.
+    pub(crate) fn start(
+        directory: &Directory,
+        programs: &Programs,
+        wanted: &Wanted<'_>,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Self, Failure> {
+        let [etcd, peers, api, controllers, scheduler] = ports::free()?;
+        let address = wanted.address.to_string();
+        let server = format!("https://{address}:{api}");
+        let pki = Pki::at(directory.join("pki"));
+        pki.write(&server, &["127.0.0.1", API_SERVICE, &address], wanted.node)?;
+        let started = Self { server, pki, kubectl_cache: directory.join("kubectl-cache") };
+        start_etcd(directory, programs, etcd, peers)?;
+        say("etcd");
+        started.start_api_server(directory, programs, wanted, etcd, api)?;
+        say("API server");
+        started.start_controllers(directory, programs, controllers)?;
+        started.start_scheduler(directory, programs, scheduler)?;
+        started.wait_for_controllers(directory, programs, controllers, scheduler)?;
+        say("controllers");
+        Ok(started)
+    }
+
+    /// `kubectl` for this cluster, as its administrator; its calls have a deadline.
+    pub(crate) fn kubectl(&self, programs: &Programs) -> Command {
+        let mut command = Command::new(programs.path("kubectl"));
+        command.arg("--kubeconfig").arg(self.pki.kubeconfig("admin")).arg("--request-timeout=20s");
+        command.env("KUBECACHEDIR", &self.kubectl_cache).stdin(Stdio::null());
+        command
+    }
+
+    fn start_api_server(
+        &self,
+        directory: &Directory,
+        programs: &Programs,
+        wanted: &Wanted<'_>,
+        etcd: u16,
+        port: u16,
+    ) -> Result<(), Failure> {
+        let policy = directory.join("audit-policy.json");
+        fs::write(&policy, format!("{:#}\n", audit_policy(wanted.audit_reads)))?;
+        let pki = &self.pki;
+        let address = wanted.address;
+        // Without pods that could come through it, the API server's Service needs no endpoint.
+        let endpoint = if wanted.reachable {
+            format!("--advertise-address={address}")
+        } else {
+            "--endpoint-reconciler-type=none".to_owned()
+        };
+        let mut command = Command::new(programs.path("kube-apiserver"));
+        command.args([
+            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+            format!("--bind-address={address}"),
+            format!("--secure-port={port}"),
+            endpoint,
+            format!("--service-cluster-ip-range={SERVICES}"),
+            "--allow-privileged=true".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            format!("--client-ca-file={}", pki.certificate("ca")),
+            format!("--tls-cert-file={}", pki.certificate("apiserver")),
+            format!("--tls-private-key-file={}", pki.key("apiserver")),
+            format!("--kubelet-client-certificate={}", pki.certificate("kubelet-client")),
+            format!("--kubelet-client-key={}", pki.key("kubelet-client")),
+            format!("--kubelet-certificate-authority={}", pki.certificate("ca")),
+            // Logs and exec would ask DNS for the node's name first.
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
+            format!("--service-account-key-file={}", pki.public_key("service-accounts")),
+            format!("--service-account-signing-key-file={}", pki.key("service-accounts")),
+            format!("--requestheader-client-ca-file={}", pki.certificate("front-proxy-ca")),
+            "--requestheader-allowed-names=front-proxy-client".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            format!("--proxy-client-cert-file={}", pki.certificate("front-proxy-client")),
+            format!("--proxy-client-key-file={}", pki.key("front-proxy-client")),
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", directory.join("audit.log").display()),
+            // Whoever counts writes wants one file.
+            "--audit-log-maxsize=100000".to_owned(),
+        ]);
+        directory.start("kube-apiserver", &mut command)?;
+        // A connection is cheaper to try than a start of kubectl.
+        let socket = SocketAddr::from((address, port));
+        directory.wait("kube-apiserver", 120, || {
+            TcpStream::connect_timeout(&socket, Duration::from_secs(1)).is_ok()
+        })?;
+        directory.wait("kube-apiserver", 120, || {
+            succeeds(self.kubectl(programs).args(["get", "--raw", "/readyz"]))
+        })
+    }
+
+    fn start_controllers(
+        &self,
+        directory: &Directory,
+        programs: &Programs,
+        port: u16,
+    ) -> Result<(), Failure> {
+        let pki = &self.pki;
+        let mut command = Command::new(programs.path("kube-controller-manager"));
+        command.args(self.served("controller-manager", port)).args([
+            "--use-service-account-credentials=true".to_owned(),
+            format!("--service-account-private-key-file={}", pki.key("service-accounts")),
+            format!("--root-ca-file={}", pki.certificate("ca")),
+            format!("--cluster-signing-cert-file={}", pki.certificate("ca")),
+            format!("--cluster-signing-key-file={}", pki.key("ca")),
+            "--allocate-node-cidrs=true".to_owned(),
+            format!("--cluster-cidr={PODS}"),
+            format!("--service-cluster-ip-range={SERVICES}"),
+        ]);
+        directory.start("kube-controller-manager", &mut command)
+    }
+
+    fn start_scheduler(&self, directory: &Directory, programs: &Programs, port: u16) -> Result<(), Failure> {
+        let mut command = Command::new(programs.path("kube-scheduler"));
+        directory.start("kube-scheduler", command.args(self.served("scheduler", port)))
+    }
+
+    /// What both of the API server's helpers are told. They are alone, so they need not be elected.
+    fn served(&self, party: &str, port: u16) -> Vec<String> {
+        let config = self.pki.kubeconfig(party);
+        let config = config.display();
+        vec![
+            format!("--kubeconfig={config}"),
+            format!("--authentication-kubeconfig={config}"),
+            format!("--authorization-kubeconfig={config}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--tls-cert-file={}", self.pki.certificate("apiserver")),
+            format!("--tls-private-key-file={}", self.pki.key("apiserver")),
+            "--leader-elect=false".to_owned(),
+        ]
+    }
+
+    /// Health is reported before any controller runs; what counts is that one of them did something.
+    fn wait_for_controllers(
+        &self,
+        directory: &Directory,
+        programs: &Programs,
+        controllers: u16,
+        scheduler: u16,
+    ) -> Result<(), Failure> {
+        for (name, port) in [("kube-controller-manager", controllers), ("kube-scheduler", scheduler)] {
+            let server = format!("--server=https://127.0.0.1:{port}");
+            directory.wait(name, 60, || {
+                succeeds(self.kubectl(programs).args([&server, "get", "--raw", "/healthz"]))
+            })?;
+        }
+        for made in ["serviceaccount/default", "configmap/kube-root-ca.crt"] {
+            directory.wait("kube-controller-manager", 60, || {
+                succeeds(self.kubectl(programs).args(["get", made, "--namespace=default"]))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn start_etcd(directory: &Directory, programs: &Programs, port: u16, peers: u16) -> Result<(), Failure> {
+    let clients = format!("http://127.0.0.1:{port}");
+    let peers = format!("http://127.0.0.1:{peers}");
+    let mut command = Command::new(programs.path("etcd"));
+    command.arg("--data-dir").arg(directory.join("etcd"));
+    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+    command.args(["--initial-cluster", &format!("default={peers}")]);
+    // A test's data need not survive a power cut.
+    command.arg("--unsafe-no-fsync");
+    directory.start("etcd", &mut command)?;
+    directory.wait("etcd", 30, || answers(port, "/health"))
+}
+
+/// Every write is logged with who, what and when; reads are most of what happens, and logged only on demand.
+fn audit_policy(reads: bool) -> serde_json::Value {
+    let quiet = json!({ "level": "None", "verbs": ["get", "list", "watch"] });
+    let all = json!({ "level": "Metadata" });
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": if reads { vec![all] } else { vec![quiet, all] },
+    })
+}
+
+/// Whether a command ends well; what it prints does not matter.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+/// Whether somebody answers this path with 200, over plain HTTP on this machine.
+pub(crate) fn answers(port: u16, path: &str) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let patience = Duration::from_secs(2);
+        let until = Instant::now() + patience;
+        let mut stream =
+            TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), patience)?;
+        stream.set_write_timeout(Some(patience))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let (mut head, mut part) = (Vec::new(), [0; 64]);
+        while head.len() < "HTTP/1.1 200".len() && Instant::now() < until {
+            stream.set_read_timeout(Some(patience))?;
+            match stream.read(&mut part)? {
+                0 => break,
+                read => head.extend_from_slice(part.get(..read).unwrap_or_default()),
+            }
+        }
+        Ok(head.starts_with(b"HTTP/1.1 200"))
+    };
+    ask().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn only_a_good_answer_counts() {
+        for (said, good) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),
+            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", false),
+            ("HTTP/1.1", false),
+        ] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let served = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 14];
+                stream.read_exact(&mut asked).unwrap();
+                // A first part alone must not be taken for the whole.
+                stream.write_all(&said.as_bytes()[..5]).unwrap();
+                stream.write_all(&said.as_bytes()[5..]).unwrap();
+                asked
+            });
+            assert_eq!(answers(port, "/health"), good, "{said}");
+            assert_eq!(&served.join().unwrap(), b"GET /health HT");
+        }
+    }
+
+    #[test]
+    fn reads_are_logged_on_demand_only() {
+        let rules = |reads| audit_policy(reads).get("rules").unwrap().as_array().unwrap().clone();
+        assert_eq!(rules(true), [json!({ "level": "Metadata" })]);
+        assert_eq!(rules(false).len(), 2);
+        assert_eq!(rules(false)[0].get("level").unwrap(), "None");
+    }
+}

@@ -1,0 +1,147 @@
+//! What the node's programs are told.
+
+use super::{
+    super::{
+        control_plane::{DNS_SERVICE, PODS},
+        directory::Directory,
+        pki::Pki,
+    },
+    ADDRESS, NAME, images,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The name of the pods' network.
+pub(super) const NETWORK: &str = "gantry";
+/// The addresses this node gives to its pods: the first part of [`PODS`].
+const PODS_HERE: &str = "10.244.0.0/24";
+
+/// How pods are connected: each by a pair of its own to the host, which routes between them. (On a shared bridge an
+/// answer from pod to pod would pass by the host's table of Services, and come from an address nobody asked.)
+pub(super) fn network(directory: &Directory) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": NETWORK,
+        "plugins": [{
+            "type": "ptp",
+            "ipMasq": false,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": directory.join("cni-ipam"),
+                "ranges": [[{ "subnet": PODS_HERE }]],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+            },
+        }],
+    })
+}
+
+/// containerd with a root, a state and a socket of its own.
+pub(super) fn containerd(directory: &Directory, socket: &Path, plugins: &Path) -> String {
+    // Strings of JSON are strings of TOML.
+    let quoted = |path: &Path| json!(path).to_string();
+    let inside = |name: &str| quoted(&directory.join(name));
+    let (socket, plugins, pause) = (quoted(socket), quoted(plugins), json!(images::PAUSE));
+    format!(
+        r#"version = 2
+root = {root}
+state = {state}
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.internal.v1.tracing",
+]
+
+[grpc]
+  address = {socket}
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = {pause}
+  # Where CAP_SYS_RESOURCE is missing, runc cannot lower a score and fails.
+  restrict_oom_score_adj = true
+  stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = {plugins}
+    conf_dir = {cni}
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = {opt}
+"#,
+        root = inside("containerd/root"),
+        state = inside("containerd/state"),
+        cni = inside("cni"),
+        opt = inside("containerd/opt"),
+    )
+}
+
+/// A kubelet that asks little of the machine: no systemd, no swap rules, no eviction before the disk is full.
+pub(super) fn kubelet(directory: &Directory, pki: &Pki, socket: &Path, port: u16, health: u16) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": ADDRESS,
+        "port": port,
+        "healthzBindAddress": "127.0.0.1",
+        "healthzPort": health,
+        "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "oomScoreAdj": 0,
+        "cgroupsPerQOS": true,
+        "enforceNodeAllocatable": ["pods"],
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": pki.certificate("ca") },
+        },
+        "authorization": { "mode": "Webhook" },
+        "tlsCertFile": pki.certificate("kubelet-serving"),
+        "tlsPrivateKeyFile": pki.key("kubelet-serving"),
+        "resolvConf": "",
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [DNS_SERVICE],
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+        },
+        // Images are imported once and cannot be pulled again.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "maxPods": 110,
+        "syncFrequency": "10s",
+        "makeIPTablesUtilChains": false,
+        "volumePluginDir": directory.join("kubelet/volumeplugins"),
+        "podLogsDir": directory.join("pod-logs"),
+    })
+}
+
+/// kube-proxy. It ends when this is rewritten.
+pub(super) fn proxy(pki: &Pki, health: u16, metrics: u16) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clusterCIDR": PODS,
+        "bindAddress": ADDRESS,
+        "healthzBindAddress": format!("127.0.0.1:{health}"),
+        "metricsBindAddress": format!("127.0.0.1:{metrics}"),
+        "hostnameOverride": NAME,
+        "nodePortAddresses": [format!("{ADDRESS}/32")],
+        "clientConnection": { "kubeconfig": pki.kubeconfig("kube-proxy") },
+        "conntrack": { "maxPerCore": 0, "min": 0 },
+        "oomScoreAdj": 0,
+    })
+}

@@ -1,0 +1,195 @@
+//! What pods leave behind when nobody asks containerd to remove them: processes, networks, mounts, cgroups.
+
+use super::{super::directory::Directory, call, config::NETWORK, socket};
+use crate::Failure;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Ends every container of this node. Each has a shim above it, and a shim is told whose it is when it is started: so
+/// none of anybody else's is touched, and containerd need not be alive.
+pub(super) fn remove_containers(directory: &Directory) -> Result<(), Failure> {
+    let shims = || -> Result<Vec<i32>, Failure> {
+        let socket = socket(directory).display().to_string();
+        Ok(pids()?.into_iter().filter(|pid| is_shim_of(*pid, &socket)).collect())
+    };
+    let parents: Vec<(i32, i32)> = pids()?.into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let ours = descendants(&shims()?, &parents);
+    let networks: BTreeSet<u64> = ours.iter().filter_map(|pid| network(*pid)).collect();
+    for pid in ours.iter().chain(&shims()?) {
+        // It may be gone already.
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+    crate::k8s::until("the end of every container", 20, || {
+        shims().is_ok_and(|shims| shims.is_empty()) && ours.iter().all(|pid| !runs(*pid))
+    })?;
+    remove_networks(&networks)?;
+    forget_connections()
+}
+
+fn pids() -> Result<Vec<i32>, Failure> {
+    let names = fs::read_dir("/proc")?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    Ok(names.collect())
+}
+
+fn is_shim_of(pid: i32, socket: &str) -> bool {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0);
+    let named = words.next().is_some_and(|program| program.ends_with(b"containerd-shim-runc-v2"));
+    named && runs(pid) && words.any(|word| word == socket.as_bytes())
+}
+
+/// A process that ended and was not fetched has no program.
+fn runs(pid: i32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Everything below these in the tree of processes.
+fn descendants(roots: &[i32], parents: &[(i32, i32)]) -> Vec<i32> {
+    let mut found: Vec<i32> = Vec::new();
+    let mut above = roots.to_vec();
+    while !above.is_empty() {
+        above = parents.iter().filter(|(_, p)| above.contains(p)).map(|(pid, _)| *pid).collect();
+        above.retain(|pid| !found.contains(pid));
+        found.extend(&above);
+    }
+    found
+}
+
+/// The number of a process's network namespace, when it is not this machine's own.
+fn network(pid: i32) -> Option<u64> {
+    let of = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|m| m.ino());
+    of(&pid.to_string()).filter(|number| of("self") != Some(*number))
+}
+
+fn remove_networks(networks: &BTreeSet<u64>) -> Result<(), Failure> {
+    for entry in fs::read_dir("/run/netns").into_iter().flatten() {
+        let entry = entry?;
+        if entry.metadata().is_ok_and(|m| networks.contains(&m.ino())) {
+            call("ip", &["netns", "delete", &entry.file_name().to_string_lossy()])?;
+        }
+    }
+    Ok(())
+}
+
+/// What the plug-ins remember of each connection that they made: two files for each pod, named after its container.
+fn forget_connections() -> Result<(), Failure> {
+    let remembered = Path::new("/var/lib/cni/results");
+    for entry in fs::read_dir(remembered).into_iter().flatten() {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if let Some(container) = container_of(&name) {
+            fs::remove_file(remembered.join(&name))?;
+            // It was made by another plug-in, and may not be there.
+            let _ = fs::remove_file(remembered.join(format!("cni-loopback-{container}-lo")));
+        }
+    }
+    Ok(())
+}
+
+/// The container that was connected to our network, in the name of what is remembered of it.
+fn container_of(name: &str) -> Option<&str> {
+    name.strip_prefix(NETWORK)?.strip_prefix('-')?.strip_suffix("-eth0")
+}
+
+/// Removes what is mounted below the directory, then the pods' cgroups that are empty.
+pub(super) fn unmount(directory: &Directory) -> Result<(), Failure> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mut below = mounted_below(directory.path(), &mounts);
+    // What is mounted on something goes before it.
+    below.reverse();
+    for place in below {
+        call("umount", &["--lazy", &place])?;
+    }
+    for cgroup in cgroups() {
+        remove_empty(&cgroup);
+    }
+    Ok(())
+}
+
+/// Whether pods run here; before our node does, they are another kubelet's.
+pub(super) fn pods_run() -> bool {
+    cgroups().iter().any(|cgroup| is_used(cgroup))
+}
+
+/// Where a kubelet puts the pods' cgroups: once in each hierarchy of version 1, once in all of version 2.
+fn cgroups() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    hierarchies.chain([root.to_path_buf()]).map(|h| h.join("kubepods")).filter(|c| c.is_dir()).collect()
+}
+
+fn below(cgroup: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+fn is_used(cgroup: &Path) -> bool {
+    let has_processes = fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|t| !t.is_empty());
+    has_processes || below(cgroup).iter().any(|child| is_used(child))
+}
+
+fn mounted_below(directory: &Path, mounts: &str) -> Vec<String> {
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = |place: &&str| Path::new(place).starts_with(directory) && Path::new(place) != directory;
+    places.filter(below).map(str::to_owned).collect()
+}
+
+/// Removes cgroups from the leaves up. The last ones are empty a moment after their processes ended.
+fn remove_empty(cgroup: &Path) {
+    for child in below(cgroup) {
+        remove_empty(&child);
+    }
+    let busy = || fs::remove_dir(cgroup).is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy);
+    // What does not go costs nothing: the next node uses it again.
+    let _ = crate::k8s::until("an empty cgroup", 1, || !busy());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_below_a_shim_is_found() {
+        let parents = [(10, 1), (11, 10), (12, 11), (20, 1), (21, 20), (30, 2)];
+        assert_eq!(descendants(&[10], &parents), [11, 12]);
+        assert_eq!(descendants(&[10, 20], &parents), [11, 21, 12]);
+        assert!(descendants(&[30], &parents).is_empty());
+        assert!(descendants(&[], &parents).is_empty());
+        // A pid that was given to another while the tree was read can close a ring.
+        assert_eq!(descendants(&[5], &[(6, 5), (5, 6)]), [6, 5]);
+    }
+
+    #[test]
+    fn mounts_of_a_directory_are_told_from_those_of_its_neighbours() {
+        let mounts = "36 35 98:0 / /tmp/a rw - ext4 x x\n37 35 98:0 / /tmp/a/b/c rw - overlay x x\n\
+                      38 35 98:0 / /tmp/ab rw - ext4 x x\nshort\n";
+        assert_eq!(mounted_below(Path::new("/tmp/a"), mounts), ["/tmp/a/b/c"]);
+    }
+
+    #[test]
+    fn only_connections_to_our_network_are_forgotten() {
+        assert_eq!(container_of("gantry-5d77-eth0"), Some("5d77"));
+        for other in ["cni-loopback-5d77-lo", "gantryish-5d77-eth0", "k3s-5d77-eth0", "gantry-5d77-net1"] {
+            assert_eq!(container_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_not_taken_for_a_shim() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(runs(own) && parent(own).is_some() && network(own).is_none());
+        assert!(!is_shim_of(own, "/tmp/containerd.sock"));
+    }
+}

@@ -1,0 +1,74 @@
+//! What a node needs of the machine, and getting it where that is possible.
+
+use crate::{Failure, NotHere};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// Debian's packages with everything that is not built.
+const PACKAGES: &[&str] = &["containerd", "runc", "containernetworking-plugins", "nftables", "iproute2"];
+const PROGRAMS: &[&str] = &["containerd", "ctr", "containerd-shim-runc-v2", "runc", "nft", "ip"];
+/// Debian's place, and the one the plug-ins' own documents name.
+const PLUGIN_PLACES: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
+const PLUGINS: &[&str] = &["ptp", "host-local", "loopback"];
+
+/// Sees to it that a node can run; says what is missing where it cannot.
+pub(crate) fn requirements() -> Result<(), Failure> {
+    if fs::metadata("/proc/self")?.uid() != 0 {
+        return Err(NotHere("a real node needs root: run this as root, or leave out --node".into()).into());
+    }
+    if missing().is_empty() {
+        return Ok(());
+    }
+    if find("apt-get").is_some() {
+        install()?;
+    }
+    match missing().as_slice() {
+        [] => Ok(()),
+        missing => {
+            let (missing, packages) = (missing.join(", "), PACKAGES.join(" "));
+            Err(NotHere(format!("a real node needs {missing}: apt-get install {packages}")).into())
+        }
+    }
+}
+
+/// The directory with the plug-ins that connect pods.
+pub(crate) fn network_plugins() -> Option<PathBuf> {
+    let complete = |place: &&PathBuf| PLUGINS.iter().all(|p| place.join(p).is_file());
+    PLUGIN_PLACES.iter().map(PathBuf::from).collect::<Vec<_>>().iter().find(complete).cloned()
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut missing: Vec<&str> = PROGRAMS.iter().copied().filter(|p| find(p).is_none()).collect();
+    if network_plugins().is_none() {
+        missing.push("CNI plug-ins");
+    }
+    missing
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .map(|p| p.join(program))
+        .find(|p| p.is_file())
+}
+
+fn install() -> Result<(), Failure> {
+    eprintln!("Installing {} (once)", PACKAGES.join(", "));
+    let apt = |words: &[&str]| -> Result<bool, Failure> {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(words);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).status()?.success())
+    };
+    let install = [&["install", "--yes", "--quiet", "--no-install-recommends"], PACKAGES].concat();
+    // A fresh machine has no list of packages yet, and an old list names packages that are gone.
+    if !Path::new("/var/lib/apt/lists/lock").exists() || !apt(&install)? {
+        apt(&["update", "--quiet"])?;
+        apt(&install)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! The programs a cluster is made of: from `KUBEBUILDER_ASSETS`, or built once, through the environment's Go module
+//! proxy, into the cache.
+
+use crate::{Failure, NotHere, cache, metadata};
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// What the API and its controllers need.
+pub(crate) const CONTROL_PLANE: &[&str] =
+    &["etcd", "kube-apiserver", "kubectl", "kube-controller-manager", "kube-scheduler"];
+/// What a real node needs besides containerd and its like, which the system provides.
+pub(crate) const NODE: &[&str] = &["kubelet", "kube-proxy", "coredns"];
+/// What simulates nodes.
+pub(crate) const KWOK: &str = "kwok";
+
+/// The oldest Go that builds `tests/k8s/go.mod`.
+const OLDEST_GO: (u32, u32) = (1, 26);
+
+/// Where a program's source is.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A module at or below `tests/k8s`, whose go.mod and go.sum say every version, and a package that it builds.
+    Module(&'static str, &'static str),
+    /// A module that can be built by itself, and its version.
+    Published(&'static str, &'static str),
+}
+
+const KWOK_MODULE: &str = "sigs.k8s.io/kwok";
+const KWOK_VERSION: &str = "v0.8.0";
+
+const SOURCES: &[(&str, Source)] = &[
+    ("etcd", Source::Module(".", "go.etcd.io/etcd/server/v3")),
+    ("kube-apiserver", Source::Module(".", "k8s.io/kubernetes/cmd/kube-apiserver")),
+    ("kubectl", Source::Module(".", "k8s.io/kubernetes/cmd/kubectl")),
+    ("kube-controller-manager", Source::Module(".", "k8s.io/kubernetes/cmd/kube-controller-manager")),
+    ("kube-scheduler", Source::Module(".", "k8s.io/kubernetes/cmd/kube-scheduler")),
+    ("kubelet", Source::Module(".", "k8s.io/kubernetes/cmd/kubelet")),
+    ("kube-proxy", Source::Module(".", "k8s.io/kubernetes/cmd/kube-proxy")),
+    ("kwok", Source::Published("sigs.k8s.io/kwok/cmd/kwok", KWOK_VERSION)),
+    ("coredns", Source::Module("dns", ".")),
+    ("helm", Source::Published("helm.sh/helm/v3/cmd/helm", "v3.21.4")),
+    ("kube-score", Source::Published("github.com/zegl/kube-score/cmd/kube-score", "v1.20.0")),
+];
+
+/// Where programs are found.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    assets: Option<PathBuf>,
+    built: PathBuf,
+    /// Of Kubernetes, such as `v1.36.3`.
+    version: String,
+}
+
+impl Programs {
+    /// Looks up where programs would be; builds nothing.
+    pub(crate) fn locate() -> Result<Self, Failure> {
+        let read = |name: &str| {
+            let file = module().join(name);
+            fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))
+        };
+        let wanted = read("go.mod")?;
+        let version = version(&wanted).ok_or("tests/k8s/go.mod does not require k8s.io/kubernetes")?;
+        // Whatever changes what is built changes where it lies.
+        let mut described = wanted + &read("go.sum")?;
+        for file in ["dns/go.mod", "dns/go.sum", "dns/main.go"] {
+            described += &read(file)?;
+        }
+        for (name, source) in SOURCES {
+            if let Source::Published(_, version) = source {
+                described += &format!("{name} {version}\n");
+            }
+        }
+        let key = cache::fingerprint(&described);
+        let built = cache::directory()?.join(format!("k8s-{version}-{key:016x}")).join("bin");
+        let assets = std::env::var_os("KUBEBUILDER_ASSETS").filter(|v| !v.is_empty()).map(PathBuf::from);
+        Ok(Self { assets, built, version })
+    }
+
+    /// The directory of what is built here.
+    pub(crate) fn built(&self) -> &Path {
+        &self.built
+    }
+
+    /// Where this program is, or will be when it is built.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        let asset = self.assets.as_ref().map(|a| a.join(name)).filter(|p| p.is_file());
+        asset.unwrap_or_else(|| self.built.join(name))
+    }
+
+    /// How kwok's nodes and pods behave: it has to be told, and its module says it.
+    pub(crate) fn kwok_stages(&self) -> PathBuf {
+        self.built.with_file_name("kwok-stages.yaml")
+    }
+
+    /// Builds those of the programs that are not there yet.
+    pub(crate) fn ensure(&self, names: &[&str]) -> Result<(), Failure> {
+        for name in names {
+            source(name)?;
+        }
+        if self.missing(names).is_empty() {
+            return Ok(());
+        }
+        let go = go(&self.missing(names), self.assets.as_deref())?;
+        fs::create_dir_all(&self.built)?;
+        // Two runs at once: the second waits and then finds the work done.
+        let lock = File::create(self.built.with_file_name("lock"))?;
+        lock.lock()?;
+        let missing = self.missing(names);
+        for (position, name) in missing.iter().enumerate() {
+            eprintln!(
+                "Building {name} into {} (once; {} of {})",
+                self.built.display(),
+                position + 1,
+                missing.len()
+            );
+            self.build(&go, name)?;
+        }
+        Ok(())
+    }
+
+    fn missing<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
+        let there = |name: &str| self.path(name).is_file() && (name != KWOK || self.kwok_stages().is_file());
+        names.iter().copied().filter(|name| !there(name)).collect()
+    }
+
+    fn build(&self, go: &Path, name: &str) -> Result<(), Failure> {
+        let source = source(name)?;
+        // Nobody starts a file of this name; the program appears whole, by a rename.
+        let unfinished = self.built.join(format!(".{name}.unfinished"));
+        let mut command = Command::new(go);
+        command.env("CGO_ENABLED", "0").stdin(Stdio::null()).stdout(Stdio::null());
+        match source {
+            Source::Module(place, package) => {
+                let stamp = stamp(&self.version);
+                command.current_dir(module().join(place)).args([
+                    "build",
+                    "-trimpath",
+                    "-ldflags",
+                    &stamp,
+                    "-o",
+                ]);
+                succeed(command.arg(&unfinished).arg(package))?;
+            }
+            Source::Published(package, version) => {
+                // `go install` chooses the file's name itself; so it gets a directory of its own.
+                let directory = self.built.join(format!(".{name}.install"));
+                command.env("GOBIN", &directory).current_dir(&self.built);
+                command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
+                succeed(command.arg(format!("{package}@{version}")))?;
+                fs::rename(directory.join(name), &unfinished)?;
+                fs::remove_dir(&directory)?;
+                if name == KWOK {
+                    self.write_kwok_stages(go)?;
+                }
+            }
+        }
+        fs::rename(&unfinished, self.built.join(name))?;
+        Ok(())
+    }
+
+    fn write_kwok_stages(&self, go: &Path) -> Result<(), Failure> {
+        let mut command = Command::new(go);
+        command.current_dir(&self.built).args(["mod", "download", "-json"]);
+        let said = command.arg(format!("{KWOK_MODULE}@{KWOK_VERSION}")).stdin(Stdio::null()).output()?;
+        let said: Value = serde_json::from_slice(&said.stdout)?;
+        let module =
+            said.get("Dir").and_then(Value::as_str).ok_or("go does not say where kwok's module lies")?;
+        let stages = Path::new(module).join("kustomize/stage");
+        let mut files = vec![
+            stages.join("node/fast/node-initialize.yaml"),
+            stages.join("node/heartbeat-with-lease/node-heartbeat-with-lease.yaml"),
+        ];
+        let mut of_pods = Vec::new();
+        for entry in fs::read_dir(stages.join("pod/fast"))? {
+            of_pods.push(entry?.path());
+        }
+        let is_stage = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("pod-") && name.ends_with(".yaml")
+        };
+        of_pods.retain(is_stage);
+        of_pods.sort();
+        files.extend(of_pods);
+        let mut text = String::new();
+        for file in files {
+            text.push_str("---\n");
+            text.push_str(&fs::read_to_string(file)?);
+        }
+        fs::write(self.kwok_stages(), text)?;
+        Ok(())
+    }
+}
+
+fn source(name: &str) -> Result<Source, Failure> {
+    let found = SOURCES.iter().find(|(known, _)| *known == name).map(|(_, source)| *source);
+    found.ok_or_else(|| {
+        let known: Vec<&str> = SOURCES.iter().map(|(known, _)| *known).collect();
+        format!("{name} is not a program that is built here; these are: {}", known.join(", ")).into()
+    })
+}
+
+/// The Go module that says the versions.
+fn module() -> PathBuf {
+    metadata::root().join("tests/k8s")
+}
+
+/// The version of Kubernetes that a go.mod requires.
+fn version(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(|line| line.trim().trim_start_matches("require "));
+    lines.find_map(|l| l.strip_prefix("k8s.io/kubernetes "))?.split_whitespace().next().map(str::to_owned)
+}
+
+/// What the linker is told: no symbols, and the version, without which clients see 0.0.0.
+fn stamp(version: &str) -> String {
+    let at = "k8s.io/component-base/version";
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    format!("-s -w -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
+}
+
+/// The Go that builds, or what has to be done to have one.
+fn go(missing: &[&str], assets: Option<&Path>) -> Result<PathBuf, Failure> {
+    let oldest = format!("Go ≥ {}.{}", OLDEST_GO.0, OLDEST_GO.1);
+    let remedy = match assets {
+        Some(assets) => {
+            format!("{} has no {}: put it there or install {oldest}", assets.display(), missing.join(", "))
+        }
+        None => format!("install {oldest} or set KUBEBUILDER_ASSETS"),
+    };
+    let said =
+        Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.ok().filter(|o| o.status.success());
+    let Some(said) = said else { return Err(NotHere(remedy).into()) };
+    let said = String::from_utf8_lossy(&said.stdout);
+    if go_version(&said).is_some_and(|found| found >= OLDEST_GO) {
+        return Ok("go".into());
+    }
+    Err(NotHere(format!("{remedy} (this one is {})", said.trim())).into())
+}
+
+/// The numbers in what Go calls its version, such as `go1.26.8`.
+fn go_version(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.trim().strip_prefix("go")?.split(['.', 'r', 'b', ' ']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn succeed(command: &mut Command) -> Result<(), Failure> {
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_one_that_the_module_requires() {
+        let text =
+            "require (\n\tk8s.io/kubectl v0.36.3 // indirect\n\tk8s.io/kubernetes v1.36.3 // indirect\n)";
+        assert_eq!(version(text).as_deref(), Some("v1.36.3"));
+        assert_eq!(version("require k8s.io/kubernetes v1.37.0\n").as_deref(), Some("v1.37.0"));
+        assert_eq!(version("replace k8s.io/api => k8s.io/api v0.36.3"), None);
+    }
+
+    #[test]
+    fn what_is_built_says_its_version() {
+        let stamp = stamp("v1.36.3");
+        for part in ["gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"] {
+            assert!(stamp.contains(part), "{stamp}");
+        }
+    }
+
+    #[test]
+    fn old_and_strange_versions_of_go_are_told_apart() {
+        for (said, read) in [
+            ("go1.26.8\n", Some((1, 26))),
+            ("go1.27rc1", Some((1, 27))),
+            ("go1.9", Some((1, 9))),
+            ("devel +abc", None),
+            ("", None),
+        ] {
+            assert_eq!(go_version(said), read, "{said}");
+        }
+        assert!((1, 9) < OLDEST_GO);
+    }
+
+    #[test]
+    fn every_program_of_a_cluster_has_a_source() {
+        for name in CONTROL_PLANE.iter().chain(NODE).chain([&KWOK]) {
+            assert!(source(name).is_ok(), "{name}");
+        }
+        assert!(source("../go").is_err_and(|failure| failure.to_string().contains("kube-apiserver")));
+    }
+}
