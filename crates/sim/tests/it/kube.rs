@@ -1,0 +1,107 @@
+//! The simulated API server answers as the real one did.
+
+use gantry_sim::kube::{
+    Registry, Reply, Server,
+    conformance::{Answer, Case, Run, post},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/k8s/conformance")
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(directory().join(name)).unwrap()).unwrap()
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::built_in();
+    registry.add_crd(&read("widgets.crd.json")).unwrap();
+    registry
+}
+
+/// What the simulator answers to a case.
+fn replay(case: &Case) -> Vec<Answer> {
+    let server = Server::new(registry(), 1, "2026-01-01T00:00:00Z".parse().unwrap());
+    let namespace = json!({"metadata": {"name": "conformance-1"}});
+    let made = server.ask("case", &post("/api/v1/namespaces", &namespace));
+    assert_eq!(made.code(), 201, "{}", made.body());
+    let mut run = Run::new("conformance-1");
+    for step in &case.steps {
+        let (code, documents) = match server.ask("case", &run.request(step)) {
+            Reply::Json { code, body: Value::String(_), .. } => (code, vec![json!("not JSON")]),
+            Reply::Json { code, body, .. } => (code, vec![body]),
+            Reply::Watch(mut watch) => (200, server.with(|state| watch.next(state, state.revision()))),
+        };
+        run.answered(code, documents);
+    }
+    run.finish()
+}
+
+/// The first place where two documents differ.
+fn difference(path: &str, real: &Value, simulated: &Value) -> Option<String> {
+    match (real, simulated) {
+        (Value::Object(a), Value::Object(b)) => {
+            let missing = b
+                .keys()
+                .find(|name| !a.contains_key(*name))
+                .map(|name| format!("{path}/{name}: only simulated"));
+            let differs = a.iter().find_map(|(name, real)| match b.get(name) {
+                Some(simulated) => difference(&format!("{path}/{name}"), real, simulated),
+                None => Some(format!("{path}/{name}: only real: {real}")),
+            });
+            differs.or(missing)
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            let mut pairs = a.iter().zip(b).enumerate();
+            pairs.find_map(|(index, (a, b))| difference(&format!("{path}/{index}"), a, b))
+        }
+        (a, b) if a == b => None,
+        (a, b) => Some(format!("{path}: real {a}, simulated {b}")),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_recorded_case_is_answered_as_the_real_server_did() {
+    let mut files: Vec<_> =
+        fs::read_dir(directory().join("cases")).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let (mut cases, mut wrong) = (0, Vec::new());
+    for file in files {
+        let recorded: Vec<Case> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        for case in recorded {
+            cases += 1;
+            for (index, (step, simulated)) in case.steps.iter().zip(replay(&case)).enumerate() {
+                let real =
+                    step.answer.as_ref().unwrap_or_else(|| panic!("\"{}\" is not recorded", case.name));
+                let documents = |answer: &Answer| json!({"code": answer.code, "documents": answer.documents});
+                if let Some(difference) = difference("", &documents(real), &documents(&simulated)) {
+                    wrong.push(format!("{}, step {index} ({}): {difference}", case.name, step.ask));
+                }
+            }
+        }
+    }
+    assert!(cases >= 100, "{cases} cases: where are the others?");
+    assert!(wrong.is_empty(), "{} of the answers differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn lists_and_units_are_those_of_the_real_schemas() {
+    let recorded: BTreeMap<String, BTreeMap<String, String>> =
+        serde_json::from_value(read("shapes.json")).unwrap();
+    let registry = Registry::built_in();
+    let mut wrong = Vec::new();
+    for (kind, rules) in &recorded {
+        let shape = &registry.by_id(kind).unwrap().shape;
+        let simulated = shape.rules();
+        for (path, rule) in rules {
+            if simulated.get(path) != Some(rule) {
+                wrong.push(format!("{kind} {path}: real {rule}, simulated {:?}", simulated.get(path)));
+            }
+        }
+        let unknown = simulated.iter().filter(|(path, _)| !rules.contains_key(*path));
+        wrong.extend(unknown.map(|(path, rule)| format!("{kind} {path}: only simulated: {rule}")));
+    }
+    assert!(wrong.is_empty(), "{} rules differ:\n{}", wrong.len(), wrong.join("\n"));
+}
