@@ -51,6 +51,12 @@ const ARROWS: &[Arrow] = &[
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
     (
+        "gantry-operator",
+        &["gantry-api", "gantry-core", "gantry-proto", "gantry-tls"],
+        &["gantry-scheduler", "gantry-sim", "gantry-store"],
+        "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and nothing below it knows the cluster",
+    ),
+    (
         "gantry-cli",
         &[
             "gantry-agent",
@@ -60,6 +66,7 @@ const ARROWS: &[Arrow] = &[
             "gantry-gateway",
             "gantry-oip",
             "gantry-onnx",
+            "gantry-operator",
             "gantry-proto",
             "gantry-runtime",
             "gantry-scheduler",

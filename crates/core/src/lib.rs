@@ -3,6 +3,7 @@
 //! Everything here is a pure function of its arguments, so that it can be tested by properties and replayed by
 //! the simulator. What touches the world lives in the crates that depend on this one.
 
+pub mod lease;
 pub mod mutant;
 pub mod scheduling;
 pub mod tensor;

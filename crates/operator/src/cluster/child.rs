@@ -1,0 +1,262 @@
+//! Objects of Kubernetes' own kinds that the operator makes and looks after.
+
+use super::object::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{ApiResource, DynamicResourceScope};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::{borrow::Cow, fmt};
+
+/// The label that says an object is ours. Watches select by it: what others make costs nothing.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "gantry");
+/// The annotation that holds the digest of what was applied.
+pub const APPLIED: &str = "gantry.dev/applied";
+
+/// The kinds that the operator makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the words are Kubernetes'")]
+pub enum ChildKind {
+    ConfigMap,
+    ServiceAccount,
+    Role,
+    RoleBinding,
+    Service,
+    StatefulSet,
+    Deployment,
+    PodDisruptionBudget,
+}
+
+impl ChildKind {
+    /// All of them, in the order in which they are made: what others need comes first.
+    pub const ALL: [Self; 8] = [
+        Self::ConfigMap,
+        Self::ServiceAccount,
+        Self::Role,
+        Self::RoleBinding,
+        Self::Service,
+        Self::StatefulSet,
+        Self::Deployment,
+        Self::PodDisruptionBudget,
+    ];
+
+    const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
+            Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
+            Self::Role => ("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+            Self::RoleBinding => ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+            Self::Service => ("", "v1", "Service", "services"),
+            Self::StatefulSet => ("apps", "v1", "StatefulSet", "statefulsets"),
+            Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
+            Self::PodDisruptionBudget => ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+        }
+    }
+
+    /// As it stands in a manifest.
+    pub const fn name(self) -> &'static str {
+        self.words().2
+    }
+
+    /// Group and version as they stand in a manifest.
+    pub fn api_version(self) -> String {
+        let (group, version, _, _) = self.words();
+        if group.is_empty() { version.into() } else { format!("{group}/{version}") }
+    }
+
+    /// How the API server is asked for it.
+    pub fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = self.words();
+        ApiResource {
+            group: group.into(),
+            version: version.into(),
+            api_version: self.api_version(),
+            kind: kind.into(),
+            plural: plural.into(),
+        }
+    }
+}
+
+impl fmt::Display for ChildKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An object of one of these kinds as the API server has it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Child {
+    /// Name, labels, owners.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// The rest: spec, status, data.
+    #[serde(flatten)]
+    pub data: Value,
+}
+
+impl Child {
+    /// The object that an owner controls: its identity.
+    pub fn controller(&self) -> Option<(&str, &str)> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        owners.filter(|o| o.controller == Some(true)).map(|o| (o.kind.as_str(), o.uid.as_str())).next()
+    }
+
+    /// A number at a path, such as `/status/readyReplicas`; what Kubernetes leaves out is 0.
+    pub fn number(&self, pointer: &str) -> i64 {
+        self.data.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
+    }
+
+    /// The whole object as JSON, to hold what is wanted against it.
+    pub fn whole(&self) -> Value {
+        let mut whole = self.data.clone();
+        if let (Value::Object(fields), Ok(metadata)) = (&mut whole, serde_json::to_value(&self.metadata)) {
+            fields.insert("metadata".into(), metadata);
+        }
+        whole
+    }
+
+    /// The digest of what was applied to it last.
+    pub fn applied(&self) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(APPLIED).map(String::as_str)
+    }
+}
+
+impl kube::Resource for Child {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(of: &ApiResource) -> Cow<'_, str> {
+        of.kind.as_str().into()
+    }
+
+    fn group(of: &ApiResource) -> Cow<'_, str> {
+        of.group.as_str().into()
+    }
+
+    fn version(of: &ApiResource) -> Cow<'_, str> {
+        of.version.as_str().into()
+    }
+
+    fn plural(of: &ApiResource) -> Cow<'_, str> {
+        of.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// An object as it is to be: only the fields that are ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// Its kind.
+    pub kind: ChildKind,
+    /// Where it is to be.
+    pub key: Key,
+    /// The object as it is applied; `metadata.name` and `.namespace` are filled in from the key.
+    pub body: Value,
+}
+
+impl Desired {
+    /// An object with a body: labels and the like in `metadata`, and its own fields.
+    pub const fn new(kind: ChildKind, key: Key, body: Value) -> Self {
+        Self { kind, key, body }
+    }
+
+    /// What is sent: the body with its names, the label that it is ours, and its digest.
+    pub fn manifest(&self) -> Value {
+        let mut whole = self.named();
+        let digest = digest(&whole);
+        set(&mut whole, &["metadata", "annotations", APPLIED], Value::String(digest));
+        whole
+    }
+
+    /// The digest of what is wanted: a field that is taken out changes it, which a comparison with what is there would
+    /// not see.
+    pub fn digest(&self) -> String {
+        digest(&self.named())
+    }
+
+    /// Whether the object is there as it is wanted. An object from a list does not say of which kind it is.
+    pub fn is_there(&self, live: &Child) -> bool {
+        let mut wanted = self.manifest();
+        if let Value::Object(fields) = &mut wanted {
+            fields.remove("apiVersion");
+            fields.remove("kind");
+        }
+        live.applied() == Some(self.digest().as_str()) && super::subset::holds(&wanted, &live.whole())
+    }
+
+    fn named(&self) -> Value {
+        let mut whole = self.body.clone();
+        set(&mut whole, &["apiVersion"], Value::String(self.kind.api_version()));
+        set(&mut whole, &["kind"], Value::String(self.kind.name().into()));
+        set(&mut whole, &["metadata", "name"], Value::String(self.key.name.clone()));
+        set(&mut whole, &["metadata", "namespace"], Value::String(self.key.namespace.clone()));
+        set(&mut whole, &["metadata", "labels", MANAGED_BY.0], Value::String(MANAGED_BY.1.into()));
+        whole
+    }
+}
+
+/// Puts a value at a path of names, making the maps on the way.
+fn set(at: &mut Value, path: &[&str], value: Value) {
+    let Some((first, rest)) = path.split_first() else {
+        *at = value;
+        return;
+    };
+    if !at.is_object() {
+        *at = Value::Object(serde_json::Map::new());
+    }
+    if let Value::Object(fields) = at {
+        set(fields.entry((*first).to_owned()).or_insert(Value::Null), rest, value);
+    }
+}
+
+/// 64 bits of FNV-1a over the text of the JSON, whose fields are in order. It is not a secret and not a defence: it
+/// only has to differ when what is wanted differs, also between one version of the operator and the next.
+pub(crate) fn digest(value: &Value) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in value.to_string().bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_digest_is_of_what_is_wanted_and_of_nothing_else() {
+        let key = Key::new("ns", "a");
+        let one = Desired::new(ChildKind::ConfigMap, key.clone(), json!({"data": {"a": "1", "b": "2"}}));
+        let same = Desired::new(ChildKind::ConfigMap, key.clone(), json!({"data": {"b": "2", "a": "1"}}));
+        let fewer = Desired::new(ChildKind::ConfigMap, key, json!({"data": {"a": "1"}}));
+        assert_eq!(one.digest(), same.digest());
+        assert_ne!(one.digest(), fewer.digest());
+        // Objects that an older operator applied must not be written again by a newer one.
+        assert_eq!(one.digest(), "78b7ed418b88cc16");
+        let manifest = one.manifest();
+        assert_eq!(manifest.pointer("/metadata/annotations/gantry.dev~1applied"), Some(&json!(one.digest())));
+        assert_eq!(manifest.pointer("/metadata/name"), Some(&json!("a")));
+    }
+
+    #[test]
+    fn what_is_there_is_recognised_in_a_list_too() {
+        let wanted = Desired::new(ChildKind::ConfigMap, Key::new("ns", "a"), json!({"data": {"a": "1"}}));
+        let mut item = wanted.manifest();
+        let answer: Child = serde_json::from_value(item.clone()).unwrap();
+        assert!(wanted.is_there(&answer));
+        item.as_object_mut().unwrap().remove("kind");
+        item.as_object_mut().unwrap().remove("apiVersion");
+        let listed: Child = serde_json::from_value(item.clone()).unwrap();
+        assert!(wanted.is_there(&listed));
+        item["data"]["a"] = json!("2");
+        let drifted: Child = serde_json::from_value(item).unwrap();
+        assert!(!wanted.is_there(&drifted));
+    }
+}

@@ -1,0 +1,279 @@
+//! Every change that the operator makes in the cluster goes through here: with a deadline, as leader, and counted.
+
+use super::{
+    cache::Cache,
+    child::{Child, Desired},
+    leadership::Leadership,
+    object::{Custom, CustomKind, Key},
+    trouble::Trouble,
+};
+use crate::metrics::Metrics;
+use gantry_core::mutant;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::{Value, json};
+use std::{future::Future, sync::Arc, time::Duration};
+
+/// How long one call may take.
+const CALL_TIME: Duration = Duration::from_secs(10);
+
+/// The way to change things.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    leadership: Leadership,
+    metrics: Arc<Metrics>,
+}
+
+/// An object that is to go: this one, as it was seen, and no other of its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Doomed {
+    /// Its kind.
+    pub kind: super::child::ChildKind,
+    /// Where it is.
+    pub key: Key,
+    /// Its identity.
+    pub uid: String,
+    /// Its version when it was looked at.
+    pub resource_version: String,
+}
+
+/// Something worth telling whoever looks at an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// Whether it is a problem.
+    pub warning: bool,
+    /// A word that a program can match.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("leadership", &self.leadership).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Writes through a client for as long as there is a right to.
+    pub const fn new(client: Client, leadership: Leadership, metrics: Arc<Metrics>) -> Self {
+        Self { client, leadership, metrics }
+    }
+
+    /// The client, for what only reads.
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    async fn call<T>(
+        &self,
+        verb: &'static str,
+        kind: &'static str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Trouble> {
+        let Some(left) = self.leadership.time_left() else { return Err(Trouble::NotLeading) };
+        let limit = CALL_TIME.min(left);
+        let outcome = match tokio::time::timeout(limit, call).await {
+            Ok(outcome) => outcome.map_err(Trouble::from),
+            Err(_) => {
+                Err(Trouble::Passing(format!("the API server did not answer within {} s", limit.as_secs())))
+            }
+        };
+        self.metrics.wrote(verb, kind, outcome.as_ref().err().map_or("ok", Trouble::word));
+        outcome
+    }
+
+    /// Makes an object as it is wanted, unless it is so already. `true` when something changed.
+    pub async fn ensure(
+        &self,
+        manager: &str,
+        wanted: &Desired,
+        cache: &Cache<Child>,
+    ) -> Result<bool, Trouble> {
+        let live = cache.get(&wanted.key);
+        if live.as_ref().is_some_and(|live| wanted.is_there(live)) && !mutant::is("applies_what_is_there") {
+            return Ok(false);
+        }
+        let resource = wanted.kind.resource();
+        let api: Api<Child> = Api::namespaced_with(self.client.clone(), &wanted.key.namespace, &resource);
+        let patch = wanted.manifest();
+        let params = PatchParams::apply(manager).force();
+        let sent = self
+            .call("apply", wanted.kind.name(), api.patch(&wanted.key.name, &params, &Patch::Apply(&patch)))
+            .await?;
+        // A value that the API server writes in a way that is not known here looks different for ever: what it did not
+        // change was as it is wanted.
+        let is_changed =
+            live.is_none_or(|live| live.metadata.resource_version != sent.metadata.resource_version);
+        cache.put(super::watch::lean(sent));
+        Ok(is_changed)
+    }
+
+    /// Applies a part of an object that is there on behalf of nobody in particular: whoever changes it next owns it.
+    pub async fn hand_over(&self, part: &Desired, cache: &Cache<Child>) -> Result<(), Trouble> {
+        let resource = part.kind.resource();
+        let api: Api<Child> = Api::namespaced_with(self.client.clone(), &part.key.namespace, &resource);
+        let mut patch = part.body.clone();
+        if let Value::Object(fields) = &mut patch {
+            fields.insert("apiVersion".into(), part.kind.api_version().into());
+            fields.insert("kind".into(), part.kind.name().into());
+            fields
+                .insert("metadata".into(), json!({ "name": part.key.name, "namespace": part.key.namespace }));
+        }
+        // Not by force: who has another value meanwhile has the field already.
+        let params = PatchParams::apply("gantry/autoscaled");
+        let sent = self
+            .call("hand_over", part.kind.name(), api.patch(&part.key.name, &params, &Patch::Apply(&patch)))
+            .await?;
+        cache.put(super::watch::lean(sent));
+        Ok(())
+    }
+
+    /// Asks the API server itself whether an object is still there, and not on its way out: a watch may be late.
+    pub async fn confirm<K: CustomKind>(&self, object: &Custom<K>) -> Result<(), Trouble> {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let api = self.api(object);
+        let found = tokio::time::timeout(CALL_TIME, api.get_metadata_opt(name)).await;
+        let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
+        let same = |meta: &ObjectMeta| meta.uid == object.metadata.uid && meta.deletion_timestamp.is_none();
+        if found.is_some_and(|found| same(&found.metadata)) { Ok(()) } else { Err(Trouble::Missing) }
+    }
+
+    /// Deletes the object that was looked at. One that is gone already is as good.
+    pub async fn delete(&self, doomed: &Doomed) -> Result<(), Trouble> {
+        let resource = doomed.kind.resource();
+        let api: Api<Child> = Api::namespaced_with(self.client.clone(), &doomed.key.namespace, &resource);
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(doomed.uid.clone()),
+            resource_version: Some(doomed.resource_version.clone()),
+        });
+        match self.call("delete", doomed.kind.name(), api.delete(&doomed.key.name, &params)).await {
+            Ok(_) | Err(Trouble::Missing) => Ok(()),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    fn api<K: CustomKind>(&self, object: &Custom<K>) -> Api<Custom<K>> {
+        Api::namespaced(self.client.clone(), object.metadata.namespace.as_deref().unwrap_or_default())
+    }
+
+    /// Writes an object's status, for this object and no other of its name.
+    pub async fn status<K: CustomKind>(
+        &self,
+        object: &Custom<K>,
+        status: &K::Status,
+        cache: &Cache<Custom<K>>,
+    ) -> Result<(), Trouble> {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        if mutant::is("writes_no_status") {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": { "uid": object.uid() }, "status": status });
+        let params = PatchParams { field_manager: Some("gantry/status".into()), ..PatchParams::default() };
+        let api = self.api(object);
+        let sent =
+            self.call("status", K::KIND, api.patch_status(name, &params, &Patch::Merge(&patch))).await?;
+        cache.put(super::watch::lean(sent));
+        Ok(())
+    }
+
+    /// Adds a finalizer. Server-side apply adds to the list whatever else changes meanwhile: there is nothing to
+    /// conflict with.
+    pub async fn add_finalizer<K: CustomKind>(
+        &self,
+        manager: &str,
+        object: &Custom<K>,
+        finalizer: &str,
+        cache: &Cache<Custom<K>>,
+    ) -> Result<(), Trouble> {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let patch = json!({
+            "apiVersion": format!("{}/{}", super::object::GROUP, super::object::VERSION),
+            "kind": K::KIND,
+            "metadata": { "name": name, "uid": object.uid(), "finalizers": [finalizer] },
+        });
+        let params = PatchParams::apply(manager).force();
+        let api = self.api(object);
+        let sent = self.call("finalizer", K::KIND, api.patch(name, &params, &Patch::Apply(&patch))).await?;
+        cache.put(super::watch::lean(sent));
+        Ok(())
+    }
+
+    /// Takes a finalizer away, whoever put it there.
+    pub async fn remove_finalizer<K: CustomKind>(
+        &self,
+        object: &Custom<K>,
+        finalizer: &str,
+    ) -> Result<(), Trouble> {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let finalizers: Vec<&String> = object.metadata.finalizers.iter().flatten().collect();
+        let rest: Vec<&String> = finalizers.iter().copied().filter(|f| *f != finalizer).collect();
+        let patch: Value = json!([
+            { "op": "test", "path": "/metadata/uid", "value": object.uid() },
+            { "op": "test", "path": "/metadata/finalizers", "value": finalizers },
+            { "op": "replace", "path": "/metadata/finalizers", "value": rest },
+        ]);
+        let patch: json_patch::Patch =
+            serde_json::from_value(patch).map_err(|e| Trouble::Refused(e.to_string()))?;
+        let api = self.api(object);
+        let sent = self
+            .call("finalizer", K::KIND, api.patch(name, &PatchParams::default(), &Patch::<()>::Json(patch)))
+            .await;
+        match sent {
+            Ok(_) | Err(Trouble::Missing) => Ok(()),
+            // The test did not hold: somebody else changed the list.
+            Err(Trouble::Refused(_)) => Err(Trouble::Conflict),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Sets an object's replicas, as `kubectl scale` would, if it still is at the generation that was looked at.
+    pub async fn scale<K: CustomKind>(&self, object: &Custom<K>, replicas: i32) -> Result<(), Trouble> {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let patch = json!({
+            "metadata": { "uid": object.uid(), "resourceVersion": object.metadata.resource_version },
+            "spec": { "replicas": replicas },
+        });
+        let params = PatchParams { field_manager: Some("gantry/scaling".into()), ..PatchParams::default() };
+        let api = self.api(object);
+        self.call("scale", K::KIND, api.patch(name, &params, &Patch::Merge(&patch))).await?;
+        Ok(())
+    }
+
+    /// Tells whoever looks at an object. Nothing depends on it: a failure is only logged.
+    pub async fn tell<K: CustomKind>(&self, object: &Custom<K>, happening: &Happening, now: Timestamp) {
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        // One event for one happening of one generation: telling it again is refused, not repeated.
+        let event_name = format!("{name}.{}.{}", happening.reason.to_lowercase(), now.as_millisecond());
+        let event: k8s_openapi::api::events::v1::Event = match serde_json::from_value(json!({
+            "metadata": { "name": event_name, "namespace": namespace },
+            "eventTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),
+            "reportingController": "gantry-operator",
+            "reportingInstance": "gantry-operator",
+            "action": "Reconcile",
+            "reason": happening.reason,
+            "note": happening.message.chars().take(1000).collect::<String>(),
+            "type": if happening.warning { "Warning" } else { "Normal" },
+            "regarding": {
+                "apiVersion": format!("{}/{}", super::object::GROUP, super::object::VERSION),
+                "kind": K::KIND, "name": name, "namespace": namespace, "uid": object.uid(),
+                "resourceVersion": object.metadata.resource_version,
+            },
+        })) {
+            Ok(event) => event,
+            Err(error) => {
+                tracing::warn!(%error, "an event could not be written");
+                return;
+            }
+        };
+        let api = Api::namespaced(self.client.clone(), &namespace);
+        if let Err(trouble) = self.call("event", "Event", api.create(&PostParams::default(), &event)).await {
+            tracing::debug!(object = %object.key(), reason = happening.reason, %trouble, "an event was not taken");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `SeldonConfigs` and `ServerConfigs`: what runtimes and Servers are made of. Nothing is made from them alone; they are
+//! checked where they are written, so that whoever writes one does not have to look at what uses it.
+
+#[cfg(test)]
+mod tests;
+
+use super::checked::{Checked, check, told};
+use crate::{
+    cluster::{Cache, Custom, CustomKind, Key, SeldonConfig, ServerConfig},
+    conditions::{Outlook, Says},
+    controller::Controller,
+    plan::Plan,
+    world::World,
+};
+use gantry_api::PlainStatus;
+use k8s_openapi::jiff::Timestamp;
+use std::sync::Arc;
+
+/// The controller of `SeldonConfigs`.
+#[derive(Clone, Copy, Debug)]
+pub struct SeldonConfigs;
+
+/// The controller of `ServerConfigs`.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerConfigs;
+
+/// What is decided from: the object alone.
+#[derive(Clone, Debug)]
+pub struct Snapshot<K: CustomKind> {
+    /// The object; `None` when it is gone.
+    pub object: Option<Arc<Custom<K>>>,
+}
+
+macro_rules! controller {
+    ($name:ty, $kind:ty, $word:literal, $cache:ident) => {
+        impl Controller for $name {
+            type Kind = $kind;
+            type Snapshot = Snapshot<$kind>;
+            const NAME: &'static str = $word;
+
+            fn cache(world: &World) -> &Cache<Custom<$kind>> {
+                &world.$cache
+            }
+
+            fn observe(world: &World, key: &Key) -> Snapshot<$kind> {
+                Snapshot { object: world.$cache.get(key) }
+            }
+
+            fn plan(snapshot: &Snapshot<$kind>, now: Timestamp) -> Plan<PlainStatus> {
+                plan(snapshot, now)
+            }
+        }
+    };
+}
+
+controller!(SeldonConfigs, SeldonConfig, "seldonconfig", configs);
+controller!(ServerConfigs, ServerConfig, "serverconfig", server_configs);
+
+/// Says whether it can be used. How many use it is not said: that would be a write here for every change there.
+fn plan<K: Checked + CustomKind<Status = PlainStatus>>(
+    snapshot: &Snapshot<K>,
+    now: Timestamp,
+) -> Plan<PlainStatus> {
+    let mut plan = Plan::default();
+    let Some(object) = snapshot.object.as_deref().filter(|object| !object.is_deleted()) else { return plan };
+    let says = match check(object) {
+        Ok(_) => Says::new(true, "Valid", "can be used", Outlook::Settled),
+        Err(says) => says,
+    };
+    plan.status = Some(told(object, &[], &says, now));
+    plan
+}

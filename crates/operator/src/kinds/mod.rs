@@ -1,0 +1,8 @@
+//! One folder for each kind: what is looked at, what is decided, what is reported.
+
+mod checked;
+pub mod config;
+pub mod later;
+pub mod model;
+pub mod runtime;
+pub mod server;

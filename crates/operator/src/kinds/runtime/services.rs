@@ -1,0 +1,69 @@
+//! The Services of a runtime: one to the scheduler, one to whatever takes requests.
+
+use super::objects::{Build, NAME};
+use crate::cluster::{ChildKind, Desired};
+use gantry_api::SeldonConfiguration;
+use serde_json::{Value, json};
+
+/// The scheduler's component, and its Service.
+pub(super) const SCHEDULER: &str = "seldon-scheduler";
+/// Components that take requests, Gantry's own first; one or both may be there.
+const GATEWAYS: [&str; 2] = ["seldon-gateway", "seldon-envoy"];
+/// The label of pods that take requests.
+const SERVES: (&str, &str) = ("gantry.dev/serves", "mesh");
+
+/// Ports of the scheduler; each speaks gRPC.
+const SCHEDULER_PORTS: [(&str, u16); 6] = [
+    ("xds", 9002),
+    ("scheduler", 9004),
+    ("scheduler-mtls", 9044),
+    ("agent", 9005),
+    ("agent-mtls", 9055),
+    ("dataflow", 9008),
+];
+
+/// What a component's pods are labelled with besides its name.
+pub(super) fn label(component: &str) -> Option<(&'static str, &'static str)> {
+    GATEWAYS.contains(&component).then_some(SERVES)
+}
+
+/// The Services for the components that the runtime has.
+pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
+    let mut services = Vec::new();
+    if build.has(SCHEDULER) {
+        let prefix =
+            settings.service_config.as_ref().and_then(|s| s.grpc_service_prefix.clone()).unwrap_or_default();
+        let ports: Vec<Value> = SCHEDULER_PORTS
+            .iter()
+            .map(|(name, port)| json!({ "name": format!("{prefix}{name}"), "port": port, "protocol": "TCP" }))
+            .collect();
+        let spec = json!({ "spec": {
+            "type": service_type(build, settings, &[SCHEDULER]),
+            "selector": { NAME: SCHEDULER },
+            "ports": ports,
+            // Agents and gateways come back by themselves: they need not wait until a probe says so, too.
+            "publishNotReadyAddresses": true,
+        }});
+        services.push(build.object(ChildKind::Service, SCHEDULER, spec));
+    }
+    if GATEWAYS.iter().any(|gateway| build.has(gateway)) {
+        let spec = json!({ "spec": {
+            "type": service_type(build, settings, &GATEWAYS),
+            "selector": { SERVES.0: SERVES.1 },
+            "ports": [
+                { "name": "http", "port": 80, "targetPort": 9000, "protocol": "TCP" },
+                { "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" },
+            ],
+        }});
+        services.push(build.object(ChildKind::Service, "seldon-mesh", spec));
+    }
+    services
+}
+
+/// What an override says, else the settings, else what Seldon's operator takes. What is empty says nothing.
+fn service_type(build: &Build<'_>, settings: &SeldonConfiguration, components: &[&str]) -> String {
+    let overrides = components.iter().filter_map(|component| build.over(component)?.service_type.clone());
+    let general = settings.service_config.as_ref().and_then(|s| s.service_type.clone());
+    let mut said = overrides.chain(general).filter(|kind| !kind.trim().is_empty());
+    said.next().unwrap_or_else(|| "LoadBalancer".into())
+}

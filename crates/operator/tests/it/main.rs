@@ -1,0 +1,17 @@
+//! The operator, unchanged, in a world that breaks on purpose: a simulated API server and a real scheduler, in one
+//! process, on virtual time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod crash;
+mod faults;
+#[cfg(feature = "mutants")]
+mod mutants;
+mod scenario;
+mod world;
