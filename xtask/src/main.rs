@@ -1,33 +1,67 @@
-//! What developers run: `cargo xtask test | bench | sim | deps`.
+//! What developers run: `cargo xtask test | bench | sim | k8s | image | e2e | crds | manifests | deps`.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 mod architecture;
 mod bench;
+mod cache;
 mod count;
+mod crds;
 mod deps;
+mod e2e;
+mod image;
+mod k8s;
+mod manifests;
 mod metadata;
 mod python;
 mod sim;
 mod test;
 
-use std::process::ExitCode;
+use std::{fmt, process::ExitCode};
 
 /// What any step can fail with: a sentence for the person in front of the terminal.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
+/// Something cannot be done on this machine; what is missing, and the remedy.
+#[derive(Debug)]
+pub(crate) struct NotHere(pub(crate) String);
+
+impl fmt::Display for NotHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotHere {}
+
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--no-clients | --only-clients] [-- FILTER]
-      Runs every test: cargo's, then real clients (tritonclient and others) against the real program.
+  test [--no-clients] [--no-cluster] [--only-clients | --only-cluster] [-- FILTER]
+      Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
+      (tritonclient and others) against the real program.
+  e2e [--keep] [NAME…]
+      Runs Gantry in pods on a real Kubernetes node. Needs root. --keep leaves the cluster for a look around.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
-      NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler.
+      NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler, operator.
       Builds what it measures for release; GANTRY=PATH names another program.
   sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|PLAN.json [--shrink] | --mutants
       Runs the simulated world: N seeds, each H virtual hours of faults (default 100 and 1).
       --replay shows everything that happens in one; --shrink leaves out of a failing plan what is not needed;
       --mutants puts known mistakes into the parts and says which seed finds each.
+  k8s up [--node] [--kwok N] [--audit] | down | status   [--dir DIRECTORY]
+      A real Kubernetes on this machine. --node: with a real node (needs root); --kwok: with N simulated ones;
+      --audit: with reads in the audit log, which has every write. Several run beside each other, by --dir.
+  k8s path PROGRAM
+      Says where a program for it is, such as kubectl, helm or kube-score, and builds it once.
+  image [--dynamic] [--debug] [--name NAME:TAG] [-o FILE]
+      A container image, made without a container engine. --dynamic: with libraries, for ONNX Runtime, which comes
+      too when ORT_DYLIB_PATH names it; --debug: compiled quickly. GANTRY=PATH names a program that is built already.
+  crds [--check]
+      Writes deploy/crds from the types in crates/api, or says whether it is up to date.
+  manifests [--check | --verify [--kubeconfig FILE]]
+      Writes deploy/manifests from the chart (needs helm). --verify: also lint, kube-score, and a server-side dry run
+      on a cluster that may be changed; says what it skipped.
   deps
       Checks the arrows between the crates and the house rules, and counts what is compiled.";
 
@@ -40,6 +74,12 @@ fn main() -> ExitCode {
         ["bench-upstream"] => bench::upstream::serve(),
         ["bench-awake"] => Ok(bench::machine::stay_awake()),
         ["sim", rest @ ..] => sim::run(rest),
+        ["k8s", rest @ ..] => k8s::run(rest),
+        ["k8s-guard", directory] => k8s::guard(directory),
+        ["image", rest @ ..] => image::run(rest),
+        ["e2e", rest @ ..] => e2e::run(rest),
+        ["crds", rest @ ..] => crds::run(rest),
+        ["manifests", rest @ ..] => manifests::run(rest),
         ["deps"] => deps::run(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -52,7 +92,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             eprintln!("{failure}");
-            ExitCode::from(2)
+            ExitCode::from(if failure.is::<NotHere>() { 3 } else { 2 })
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `cargo xtask test`: all tests of the workspace, then real clients against the real program.
+//! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
+//! the real program.
 
-use crate::{Failure, count::Count, metadata, python};
+use crate::{Failure, NotHere, count::Count, k8s, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -10,60 +11,83 @@ use std::{
 
 struct Options {
     cargo: bool,
+    cluster: bool,
     clients: bool,
     filter: Vec<String>,
 }
+
+/// A part of the tests that needs more than a Rust toolchain: what it counted and whether it ended well.
+type Part = fn(&[String]) -> Result<(Count, bool), Failure>;
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
     let mut total = Count::default();
     let mut fine = true;
+    let mut untested = Vec::new();
     if options.cargo {
-        let (count, ended_well) = cargo_tests(&options.filter)?;
+        let (count, ended_well) = cargo_tests(&mut whole_workspace(&options.filter))?;
         total += count;
         fine &= ended_well;
     }
-    if options.clients {
-        // Whatever keeps the clients from running, cargo's count is still worth its line.
-        let (count, ended_well) = client_tests(&options.filter).unwrap_or_else(|failure| {
-            println!("\nFAILED: the client tests could not run: {failure}");
-            (Count { failed: 1, ..Count::default() }, false)
-        });
+    let parts: [(bool, &str, Part); 2] = [
+        (options.cluster, "the operator against a real API server", cluster_tests),
+        (options.clients, "the clients against the real program", client_tests),
+    ];
+    for (_, what, part) in parts.into_iter().filter(|(wanted, ..)| *wanted) {
+        // Whatever keeps one part from running, the others' count is still worth its line.
+        let (count, ended_well) = match part(&options.filter) {
+            Ok(done) => done,
+            Err(failure) if failure.is::<NotHere>() => {
+                untested.push(format!("NOT TESTED: {what}: {failure}"));
+                (Count { skipped: 1, ..Count::default() }, true)
+            }
+            Err(failure) => {
+                println!("\nFAILED: {what}: {failure}");
+                (Count { failed: 1, ..Count::default() }, false)
+            }
+        };
         total += count;
         fine &= ended_well;
     }
-    println!("\n{total}");
+    println!();
+    for line in untested {
+        println!("{line}");
+    }
+    println!("{total}");
     Ok(fine && total.failed == 0)
 }
 
 fn read(arguments: &[&str]) -> Result<Options, Failure> {
-    let mut options = Options { cargo: true, clients: true, filter: Vec::new() };
+    const FLAGS: &str = "--no-clients, --no-cluster, --only-clients, --only-cluster, -- FILTER";
+    let mut options = Options { cargo: true, cluster: true, clients: true, filter: Vec::new() };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match *word {
             "--no-clients" => options.clients = false,
-            "--only-clients" => options.cargo = false,
+            "--no-cluster" => options.cluster = false,
+            "--only-clients" => (options.cargo, options.cluster) = (false, false),
+            "--only-cluster" => (options.cargo, options.clients) = (false, false),
             "--" => options.filter = words.by_ref().map(|w| (*w).to_owned()).collect(),
-            other => {
-                return Err(
-                    format!("test does not know {other}: --no-clients, --only-clients, -- FILTER").into()
-                );
-            }
+            other => return Err(format!("test does not know {other}: {FLAGS}").into()),
         }
     }
-    if options.cargo || options.clients {
+    if options.cargo || options.cluster || options.clients {
         return Ok(options);
     }
-    Err("--no-clients and --only-clients together leave nothing to run".into())
+    Err(format!("{} together leave nothing to run", arguments.join(" and ")).into())
 }
 
-/// Runs cargo's tests, showing what they print as they print it.
-fn cargo_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
+fn whole_workspace(filter: &[String]) -> Command {
     let mut command = metadata::cargo();
     command.args(["test", "--workspace", "--no-fail-fast"]);
     if !filter.is_empty() {
         command.arg("--").args(filter);
     }
+    command
+}
+
+/// Runs cargo's tests, showing what they print as they print it.
+fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failure> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut count = Count::default();
     if let Some(output) = child.stdout.take() {
@@ -77,23 +101,61 @@ fn cargo_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
     Ok((count, child.wait()?.success()))
 }
 
-/// Runs pytest over `tests/clients`, with a program that is built as the tests were.
-fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
-    let skipped = Count { skipped: 1, ..Count::default() };
-    let tests = metadata::root().join("tests/clients");
-    let Some(python) = python::find((3, 11), (3, 13)) else {
-        println!(
-            "\nSKIPPED: the client tests need Python 3.11 to 3.13 with venv and pip, and there is none. Install it, or \
-             name one in GANTRY_PYTHON, and run `cargo xtask test --only-clients`."
-        );
-        return Ok((skipped, true));
+/// Runs pytest over `tests/cluster`, with an API server that lives as long as the tests do.
+fn cluster_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
+    let python = python()?;
+    let options = k8s::Options {
+        directory: metadata::target().join(format!("k8s-tests-{}", std::process::id())),
+        node: false,
+        kwok: 0,
+        audit_reads: false,
     };
-    let programs = python::environment(&python, &tests.join("requirements.txt"))?;
-    let servers = servers(&python, &tests.join("servers"))?;
+    let guard = k8s::Guard::new(&options)?;
+    println!("\nStarting a control plane in {}", options.directory.display());
+    let cluster = k8s::Cluster::up(&options)?;
+    let environment = [
+        ("GANTRY_TEST_KUBECONFIG", cluster.kubeconfig()),
+        ("GANTRY_TEST_KUBECTL", cluster.kubectl_path()),
+        ("GANTRY_TEST_AUDIT", cluster.audit_log()),
+        ("KUBECACHEDIR", cluster.kubectl_cache().to_owned()),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let (count, ended_well) = pytest(&python, "cluster", environment, filter)?;
+    drop(guard);
+    if ended_well && count.failed == 0 {
+        std::fs::remove_dir_all(&options.directory)?;
+    } else {
+        println!("The cluster's logs are in {}", options.directory.display());
+    }
+    Ok((count, ended_well))
+}
+
+/// Runs pytest over `tests/clients`.
+fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
+    let python = python()?;
+    let servers = servers(&python, &metadata::root().join("tests/clients/servers"))?;
+    pytest(&python, "clients", servers, filter)
+}
+
+fn python() -> Result<python::Python, Failure> {
+    let missing = "it needs Python 3.11 to 3.13 with venv and pip. Install it, or name one in GANTRY_PYTHON";
+    python::find((3, 11), (3, 13)).ok_or_else(|| NotHere(missing.into()).into())
+}
+
+/// Runs pytest over a folder of `tests`, with a program that is built as the tests were.
+fn pytest(
+    python: &python::Python,
+    folder: &str,
+    environment: Vec<(String, PathBuf)>,
+    filter: &[String],
+) -> Result<(Count, bool), Failure> {
+    let tests = metadata::root().join("tests");
+    let programs = python::environment(python, &tests.join("clients/requirements.txt"))?;
     let gantry = build()?;
-    let report = std::env::temp_dir().join(format!("gantry-clients-{}.xml", std::process::id()));
+    let report = std::env::temp_dir().join(format!("gantry-{folder}-{}.xml", std::process::id()));
     let mut command = Command::new(programs.join("python"));
-    command.current_dir(&tests).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1").envs(servers);
+    command.current_dir(tests.join(folder)).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.envs(environment);
     command.args(["-m", "pytest", "-p", "no:cacheprovider", "--junitxml"]).arg(&report);
     if !filter.is_empty() {
         command.args(["-k", &filter.join(" or ")]);
@@ -162,6 +224,11 @@ mod tests {
         assert!(!options.cargo && options.clients);
         assert_eq!(options.filter, ["kill", "drain"]);
         assert!(read(&["--no-clients"]).is_ok_and(|o| o.cargo && !o.clients));
+        assert!(read(&["--only-clients"]).is_ok_and(|o| !o.cargo && !o.cluster && o.clients));
+        assert!(read(&["--only-cluster"]).is_ok_and(|o| !o.cargo && o.cluster && !o.clients));
+        assert!(read(&["--no-cluster"]).is_ok_and(|o| o.cargo && !o.cluster && o.clients));
+        assert!(read(&["--no-clients", "--no-cluster"]).is_ok_and(|o| o.cargo && !o.cluster && !o.clients));
+        assert!(read(&["--only-clients", "--only-cluster"]).is_err());
         assert!(read(&["--no-clients", "--only-clients"]).is_err());
         assert!(read(&["--fast"]).is_err());
     }

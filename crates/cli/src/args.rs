@@ -98,6 +98,8 @@ pub(crate) enum Command {
     Gateway(roles::gateway::Args),
     /// Look after an inference server (MLServer, Triton, …) as a process of its own
     Agent(Box<roles::agent::Args>),
+    /// Look after the models and servers of a Kubernetes cluster
+    Operator(roles::operator::Args),
     Apply(verbs::apply::Args),
     Delete(verbs::delete::Args),
     Get(verbs::get::Args),
@@ -110,6 +112,8 @@ pub(crate) enum Command {
     Wait(verbs::wait::Args),
     Infer(verbs::infer::Args),
     Logs(verbs::logs::Args),
+    Install(verbs::install::Args),
+    Check(verbs::check::Args),
     Lint(verbs::lint::Args),
     State(verbs::state::Args),
     Completion(verbs::completion::Args),

@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// The comparisons by name, in the order in which they run.
 type Comparison = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const COMPARISONS: [Comparison; 8] = [
+const COMPARISONS: [Comparison; 9] = [
     ("start", rows::start::measure),
     ("memory", rows::memory::measure),
     ("iris", rows::iris::measure),
@@ -30,6 +30,7 @@ const COMPARISONS: [Comparison; 8] = [
     ("onnx", rows::onnx::measure),
     ("trees", rows::trees::measure),
     ("scheduler", rows::scheduler::measure),
+    ("operator", rows::operator::measure),
 ];
 
 /// Set in the optimised copy of this program that does the measuring.

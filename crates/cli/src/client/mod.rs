@@ -11,7 +11,7 @@ pub(crate) use address::Address;
 pub(crate) use figures::{Figures, admin, figures, supervised};
 pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
 pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
-pub(crate) use tls::{TlsArgs, agree, lasting_scheduler};
+pub(crate) use tls::{TlsArgs, agree, control_plane_tls, lasting_scheduler};
 
 use crate::failure::Failure;
 use std::future::Future;

@@ -59,6 +59,11 @@ pub(crate) fn lasting_scheduler(global: &Global) -> Result<(Address, Option<Clie
     agree(&global.scheduler(), global.tls.lasting_client()?)
 }
 
+/// What to connect with to schedulers whose addresses are found later.
+pub(crate) fn control_plane_tls(global: &Global) -> Result<Option<Client>, Failure> {
+    global.tls.lasting_client()
+}
+
 /// An address and what to connect to it with, if both mean the same.
 pub(crate) fn agree(text: &str, client: Option<Client>) -> Result<(Address, Option<Client>), Failure> {
     // With TLS a scheduler listens at another port.

@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod apply;
+pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod delete;
 pub(crate) mod describe;
@@ -9,6 +10,7 @@ pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod infer;
+pub(crate) mod install;
 pub(crate) mod lint;
 pub(crate) mod logs;
 pub(crate) mod man;
@@ -37,6 +39,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Scheduler(args) => roles::scheduler::run(args),
         Command::Gateway(args) => roles::gateway::run(global, args),
         Command::Agent(args) => roles::agent::run(global, args),
+        Command::Operator(args) => roles::operator::run(global, args),
         Command::Apply(args) => apply::run(global, args),
         Command::Delete(args) => delete::run(global, args),
         Command::Get(args) => block_on(get::run(global, args)),
@@ -52,6 +55,8 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Wait(args) => block_on(wait::run(global, args)),
         Command::Infer(args) => block_on(infer::run(global, args)),
         Command::Logs(args) => block_on(logs::run(global, args)),
+        Command::Install(args) => install::run(args),
+        Command::Check(args) => check::run(global, args),
         Command::Lint(args) => lint::run(args),
         Command::State(args) => state::run(args),
         Command::Completion(args) => completion::run(args),

@@ -4,6 +4,7 @@ pub(crate) mod gateway;
 pub(crate) mod iris;
 pub(crate) mod memory;
 pub(crate) mod onnx;
+pub(crate) mod operator;
 pub(crate) mod scheduler;
 pub(crate) mod start;
 pub(crate) mod trees;

@@ -1,0 +1,190 @@
+use super::*;
+use clap::Parser as _;
+
+#[derive(Debug, clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn printed(words: &[&str]) -> Vec<Value> {
+    let line = Line::try_parse_from(["install"].iter().chain(words)).unwrap();
+    objects(&line.args).unwrap()
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    objects.iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap()
+}
+
+/// What there is, a line each, without what has no namespace to be in.
+fn listed(objects: &[Value]) -> String {
+    let line = |o: &Value| {
+        let (kind, namespace, name) =
+            (text(o, "/kind"), text(o, "/metadata/namespace"), text(o, "/metadata/name"));
+        format!("{kind} {namespace}/{name}\n")
+    };
+    objects.iter().map(line).collect()
+}
+
+/// Every string in an object, with the way to it.
+fn strings(value: &Value, at: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::String(text) => found.push((at.to_owned(), text.clone())),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(i, item)| strings(item, &format!("{at}/{i}"), found));
+        }
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| strings(field, &format!("{at}/{name}"), found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn everything_for_every_namespace() {
+    insta::assert_snapshot!("default", listed(&printed(&[])));
+    assert_eq!(printed(&["--clusterwide", "--dry-run"]), printed(&[]));
+}
+
+#[test]
+fn rights_in_some_namespaces_and_nowhere_else() {
+    let objects = printed(&["--no-crds", "--watch-namespaces", "ml,shop", "-n", "gantry"]);
+    insta::assert_snapshot!("some-namespaces", listed(&objects));
+    let everywhere = |o: &&Value| {
+        o["kind"] == "ClusterRoleBinding"
+            || (o["kind"] == "ClusterRole" && o.pointer("/metadata/name") == Some(&"gantry-operator".into()))
+    };
+    assert_eq!(objects.iter().find(everywhere), None);
+    let deployment = find(&objects, "Deployment", "gantry-operator");
+    let args = deployment.pointer("/spec/template/spec/containers/0/args").unwrap().as_array().unwrap();
+    let at = args.iter().position(|a| a == "--watch-namespaces=ml,shop").unwrap();
+    assert_eq!(args[at - 1], "--clusterwide");
+    for binding in objects.iter().filter(|o| o["kind"] == "RoleBinding") {
+        assert_eq!(text(binding, "/subjects/0/namespace"), "gantry", "{binding}");
+        assert_eq!(text(binding, "/roleRef/kind"), "Role", "{binding}");
+    }
+}
+
+#[test]
+fn nothing_needs_rights_on_the_cluster_but_the_namespace() {
+    let objects = printed(&["--no-crds", "--watch-namespaces", "ml", "--no-aggregate"]);
+    let of_cluster: Vec<&str> = objects
+        .iter()
+        .filter(|o| text(o, "/metadata/namespace").is_empty())
+        .map(|o| text(o, "/kind"))
+        .collect();
+    assert_eq!(of_cluster, ["Namespace"]);
+}
+
+#[test]
+fn its_own_namespace_is_named_once() {
+    let objects = printed(&["--no-crds", "--watch-namespaces", "ml", "-n", "ml"]);
+    let roles = objects.iter().filter(|o| o["kind"] == "Role" && o["metadata"]["name"] == "gantry-operator");
+    assert_eq!(roles.count(), 1);
+}
+
+#[test]
+fn another_namespace_and_another_image_are_the_only_ones() {
+    let objects = printed(&["--runtime", "-n", "serving", "--image", "r.example/gantry@sha256:1"]);
+    let kinds = 7;
+    let mut found = Vec::new();
+    for object in &objects[kinds..] {
+        strings(object, text(object, "/kind"), &mut found);
+    }
+    let is_old = |(at, t): &&(String, String)| {
+        (t == "seldon-mesh" && (at.ends_with("/namespace") || at == "Namespace/metadata/name"))
+            || t.starts_with("gantry:")
+    };
+    let old: Vec<_> = found.iter().filter(is_old).collect();
+    assert!(old.is_empty(), "{old:?}");
+    let variable = |(_, t): &&(String, String)| t == "r.example/gantry@sha256:1";
+    assert!(
+        found.iter().filter(variable).count() >= 2,
+        "the container's image and what the operator is told"
+    );
+    // The Service has the same name as the namespace, and keeps it.
+    assert!(found.iter().any(|(at, t)| at.starts_with("ServerConfig/spec") && t == "seldon-mesh"));
+    find(&objects, "Namespace", "serving");
+    find(&objects, "SeldonRuntime", "seldon");
+    find(&objects, "Server", "gantry");
+}
+
+#[test]
+fn the_kinds_alone_and_all_but_the_kinds_are_everything() {
+    let (kinds, rest) = (printed(&["--crds"]), printed(&["--no-crds"]));
+    assert!(kinds.iter().all(|o| o["kind"] == "CustomResourceDefinition"));
+    assert_eq!([kinds, rest].concat(), printed(&[]));
+}
+
+#[test]
+fn configurations_that_are_there_can_be_kept() {
+    let is_config = |o: &Value| CONFIGS.contains(&text(o, "/kind"));
+    let (with, without) = (printed(&["--no-crds"]), printed(&["--no-crds", "--no-configs"]));
+    assert!(with.iter().any(is_config) && !without.iter().any(is_config));
+    let rest: Vec<Value> = with.into_iter().filter(|o| !is_config(o)).collect();
+    assert_eq!(rest, without);
+}
+
+#[test]
+fn the_operator_runs_with_what_restricted_pods_may_have() {
+    let objects = printed(&["--no-crds"]);
+    let pod = &find(&objects, "Deployment", "gantry-operator")["spec"]["template"]["spec"];
+    insta::assert_snapshot!("pod", document(pod, &Format::Yaml).unwrap());
+}
+
+#[test]
+fn no_rights_on_secrets_and_none_by_a_star() {
+    let mut rules = 0;
+    for object in printed(&["--no-crds"]) {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            rules += 1;
+            let rule = rule.to_string();
+            assert!(!rule.contains("secrets") && !rule.contains('*') && !rule.contains("escalate"), "{rule}");
+        }
+    }
+    assert!(rules > 10);
+}
+
+#[test]
+fn rights_on_secrets_are_for_those_that_are_named() {
+    let objects = printed(&["--no-crds", "--agent-secrets", "rclone,gs.public", "--watch-namespaces", "ml"]);
+    let of_secrets = |o: &&Value| o["rules"].to_string().contains("secrets");
+    let roles: Vec<&Value> = objects.iter().filter(of_secrets).collect();
+    assert_eq!(
+        listed(&roles.iter().map(|r| (*r).clone()).collect::<Vec<_>>()),
+        "Role ml/gantry-operator\nRole seldon-mesh/gantry-operator\n"
+    );
+    for role in roles {
+        let rule = role["rules"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&rule["resourceNames"], &rule["verbs"]),
+            (&serde_json::json!(["rclone", "gs.public"]), &serde_json::json!(["get"]))
+        );
+    }
+}
+
+#[test]
+fn what_is_no_name_is_refused() {
+    for (words, says) in [
+        (&["-n", "Ml"][..], "--namespace \"Ml\" contains 'M'"),
+        (&["--watch-namespaces", "a,b_c"], "--watch-namespaces \"b_c\" contains '_'"),
+        (&["--agent-secrets", "a/b"], "--agent-secrets \"a/b\" contains '/'"),
+        (&["--image", "a b"], "--image \"a b\" is no image"),
+        (&["--image", ""], "--image \"\" is no image"),
+    ] {
+        let line = Line::try_parse_from(["install"].iter().chain(words)).unwrap();
+        let failure = objects(&line.args).unwrap_err();
+        assert!(failure.message.starts_with(says), "{failure}");
+    }
+    for words in [
+        &["--crds", "--no-crds"][..],
+        &["--crds", "--runtime"],
+        &["--clusterwide", "--watch-namespaces", "a"],
+    ] {
+        assert!(Line::try_parse_from(["install"].iter().chain(words)).is_err(), "{words:?}");
+    }
+}

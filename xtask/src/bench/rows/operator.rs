@@ -1,0 +1,331 @@
+//! The operator against a real API server: how soon every Model has a true status, and what that costs.
+//!
+//! The reference operators, measured on the same API server, stand in docs/benchmarks.md: they cannot be built here.
+//! What is written is counted by the API server itself, in its audit log.
+
+use crate::{
+    Failure,
+    bench::{
+        Bench, machine, note,
+        servers::{Process, Scratch},
+        table::{Better, Row, figure},
+    },
+    k8s,
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_mins(5);
+/// Changes of one Model, one after the other, for the time that a change takes.
+const CHANGES: usize = 100;
+
+pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let options = k8s::Options {
+        directory: bench.root.join(format!("target/k8s-bench-{}", std::process::id())),
+        node: false,
+        kwok: 0,
+        audit_reads: false,
+    };
+    let _guard = k8s::Guard::new(&options)?;
+    let cluster = k8s::Cluster::up(&options)?;
+    let mut rows = vec![definitions(bench, &cluster)?];
+    let state = Scratch::in_memory("scheduler")?;
+    let mut command = Command::new(&bench.gantry);
+    command.args([
+        "scheduler",
+        "--scheduler-port=0",
+        "--agent-port=0",
+        "--health-probe-port=0",
+        "--state-dir",
+    ]);
+    let mut scheduler = Process::start(command.arg(state.0.join("state")), state.0.join("out"))?;
+    let said = scheduler.until("the scheduler", |p| Some(p.said()).filter(|s| s.contains("\nReady.")))?;
+    let clients = said.lines().find_map(|l| l.trim().strip_prefix("clients")?.split_whitespace().next());
+    let clients = clients.ok_or_else(|| format!("no address in {said}"))?.to_owned();
+    for (count, floor, aim) in sizes(bench) {
+        note(&format!("{count} models"));
+        rows.extend(models(bench, &cluster, &clients, count, floor, aim)?);
+    }
+    Ok(rows)
+}
+
+/// How many models, and the memory that the operator may take with them: floor and aim.
+fn sizes(bench: &Bench) -> Vec<(usize, f64, f64)> {
+    let quick = bench.rounds <= 3;
+    let mut sizes = vec![(1_000, 40.0, 15.0)];
+    if !quick {
+        sizes.push((10_000, 150.0, 40.0));
+    }
+    sizes
+}
+
+/// What our definitions cost the API server.
+fn definitions(bench: &Bench, cluster: &k8s::Cluster) -> Result<Row, Failure> {
+    let before = api_server(cluster)?;
+    let crds = bench.root.join("deploy/crds");
+    run(cluster.kubectl().args(["apply", "-f"]).arg(&crds))?;
+    run(cluster.kubectl().args(["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]))?;
+    let after = api_server(cluster)?;
+    let mb = after.saturating_sub(before) as f64 / 1e6;
+    Ok(row("API server memory that the seven CRDs cost", mb, " MB", Some(60.0), Some(20.0)))
+}
+
+fn api_server(cluster: &k8s::Cluster) -> Result<u64, Failure> {
+    let processes = cluster.directory().processes()?;
+    let found = processes.iter().find(|(name, _)| name == "kube-apiserver");
+    found.and_then(|(_, process)| process.memory()).ok_or_else(|| "the API server is gone".into())
+}
+
+fn models(
+    bench: &Bench,
+    cluster: &k8s::Cluster,
+    scheduler: &str,
+    count: usize,
+    memory_floor: f64,
+    memory_aim: f64,
+) -> Result<Vec<Row>, Failure> {
+    let namespace = format!("bench-{count}");
+    run(cluster.kubectl().args(["create", "namespace", &namespace]))?;
+    let operator = operator(bench, cluster, scheduler, &namespace)?;
+    let audit = Audit::from_here(cluster)?;
+    let file = manifest(bench, count)?;
+    let begun = Instant::now();
+    run(cluster.kubectl().args(["create", "-n", &namespace, "-f"]).arg(&file).stdout(Stdio::null()))?;
+    let took = begun.elapsed();
+    let applied = now()?;
+    note(&format!("kubectl took {:.1} s", took.as_secs_f64()));
+    let deadline = Instant::now() + PATIENCE;
+    while told(cluster, &namespace, count)? < count {
+        if Instant::now() > deadline {
+            return Err(format!("not every model has a status after {} s", PATIENCE.as_secs()).into());
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let writes = audit.writes()?;
+    let last = writes.iter().map(|w| w.ended).fold(0.0, f64::max);
+    let conflicts = writes.iter().filter(|w| w.code == 409).count();
+    let memory = machine::resident(operator.id())? as f64 / 1e6;
+    let named = |text: &str| format!("{} Models: {text}", grouped(count));
+    let mut rows = vec![
+        row(
+            &named("the last true status after the apply's end"),
+            (last - applied).max(0.0),
+            " s",
+            Some(5.0),
+            (count >= 10_000).then_some(5.0),
+        ),
+        row(&named("the operator's resident memory"), memory, " MB", Some(memory_floor), Some(memory_aim)),
+        row(
+            &named("API writes each, until the status"),
+            writes.len() as f64 / count as f64,
+            "",
+            Some(4.0),
+            Some(2.0),
+        ),
+        row(&named("conflicts per 1,000"), conflicts as f64 * 1e3 / count as f64, "", Some(10.0), Some(0.0)),
+    ];
+    rows.push(change(cluster, &namespace, &named("a change until its status is asked for, p99"))?);
+    // Nothing changes any more: an operator that starts anew has nothing to say.
+    let quiet = Audit::from_here(cluster)?;
+    drop(operator);
+    let again = self::operator(bench, cluster, scheduler, &namespace)?;
+    std::thread::sleep(Duration::from_secs(10));
+    rows.push(row(&named("API writes on a restart"), quiet.writes()?.len() as f64, "", Some(0.0), Some(0.0)));
+    drop(again);
+    run(cluster.kubectl().args(["delete", "namespace", &namespace, "--wait=false"]))?;
+    fs::remove_file(file)?;
+    Ok(rows)
+}
+
+/// The operator for one namespace, once it sees everything and its scheduler.
+fn operator(
+    bench: &Bench,
+    cluster: &k8s::Cluster,
+    scheduler: &str,
+    namespace: &str,
+) -> Result<Process, Failure> {
+    let mut command = Command::new(&bench.gantry);
+    command.arg("operator").arg("--kubeconfig").arg(cluster.kubeconfig());
+    command.args(["--namespace", namespace, "--scheduler-address", scheduler, "--admin-port=0"]);
+    let log = bench.root.join(format!("target/bench-operator-{}.log", std::process::id()));
+    let mut operator = Process::start(&mut command, log)?;
+    operator.until("the operator", |p| p.said().contains("admin").then_some(()))?;
+    Ok(operator)
+}
+
+/// Models that no server can take: each gets a status that says so.
+fn manifest(bench: &Bench, count: usize) -> Result<PathBuf, Failure> {
+    let file = bench.root.join(format!("target/bench-models-{count}.json"));
+    let items: Vec<Value> = (0..count)
+        .map(|i| {
+            json!({
+                "apiVersion": "mlops.seldon.io/v1alpha1",
+                "kind": "Model",
+                "metadata": { "name": format!("m{i}") },
+                "spec": { "storageUri": format!("gs://models/m{i}"), "requirements": ["onnx"], "memory": "1Mi" },
+            })
+        })
+        .collect();
+    fs::write(&file, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())?;
+    Ok(file)
+}
+
+/// How many models have a status of their latest generation that says why they are not served.
+fn told(cluster: &k8s::Cluster, namespace: &str, count: usize) -> Result<usize, Failure> {
+    let path = r#"jsonpath={range .items[*]}{.metadata.generation}={.status.observedGeneration} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}"#;
+    let output =
+        cluster.kubectl().args(["get", "models", "-n", namespace, "--chunk-size=0", "-o", path]).output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let all: Vec<&str> = lines.lines().collect();
+    if all.len() != count {
+        return Err(format!("{} models are there instead of {count}", all.len()).into());
+    }
+    Ok(all.iter().filter(|line| **line == "1=1 False").count())
+}
+
+/// Changes one Model again and again: from the API server's word on the change to the operator's request to write the
+/// status of it. In between the scheduler was asked, and answered.
+fn change(cluster: &k8s::Cluster, namespace: &str, what: &str) -> Result<Row, Failure> {
+    let audit = Audit::from_here(cluster)?;
+    for i in 0..CHANGES {
+        let patch = json!({ "spec": { "storageUri": format!("gs://models/changed-{i}") } }).to_string();
+        run(cluster
+            .kubectl()
+            .args(["patch", "model", "m0", "-n", namespace, "--type=merge", "-p", &patch])
+            .stdout(Stdio::null()))?;
+        let generation = (i + 2).to_string();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = cluster
+                .kubectl()
+                .args(["get", "model", "m0", "-n", namespace, "-o", "jsonpath={.status.observedGeneration}"])
+                .output()?;
+            if String::from_utf8_lossy(&output.stdout) == generation {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err("a change was never told of".into());
+            }
+        }
+    }
+    let all = audit.all()?;
+    let changes = all.iter().filter(|w| w.resource == "models" && w.agent.starts_with("kubectl"));
+    let mut times: Vec<f64> = changes
+        .filter_map(|change| {
+            let told = all.iter().find(|w| w.resource == "models/status" && w.begun >= change.ended)?;
+            Some((told.begun - change.ended) * 1000.0)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let p99 = times.get(times.len().saturating_mul(99) / 100).or(times.last()).copied();
+    let p99 = p99.ok_or("the audit log has no change")?;
+    Ok(row(what, p99, " ms", Some(250.0), Some(20.0)))
+}
+
+fn row(what: &str, value: f64, unit: &'static str, floor: Option<f64>, aim: Option<f64>) -> Row {
+    Row {
+        what: what.to_owned(),
+        peer: String::new(),
+        ours: format!("{}{unit}", figure(value)),
+        theirs: String::new(),
+        rounds: vec![value],
+        unit,
+        better: Better::Lower,
+        floor,
+        aim,
+    }
+}
+
+fn grouped(count: usize) -> String {
+    if count >= 1_000 { format!("{},{:03}", count / 1_000, count % 1_000) } else { count.to_string() }
+}
+
+/// A write in the API server's log.
+struct Write {
+    resource: String,
+    agent: String,
+    code: u64,
+    begun: f64,
+    ended: f64,
+}
+
+/// The log from a moment on.
+struct Audit {
+    path: PathBuf,
+    begin: u64,
+}
+
+impl Audit {
+    fn from_here(cluster: &k8s::Cluster) -> Result<Self, Failure> {
+        let path = cluster.audit_log();
+        let begin = fs::metadata(&path)?.len();
+        Ok(Self { path, begin })
+    }
+
+    /// Everybody's writes to our kinds.
+    fn all(&self) -> Result<Vec<Write>, Failure> {
+        use std::io::{Seek as _, SeekFrom};
+        let mut file = fs::File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.begin))?;
+        let mut writes = Vec::new();
+        for line in BufReader::new(file).lines() {
+            let Ok(event) = serde_json::from_str::<Value>(&line?) else { continue };
+            let text =
+                |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            if text("/stage") != "ResponseComplete"
+                || ["get", "list", "watch"].contains(&text("/verb").as_str())
+            {
+                continue;
+            }
+            let sub = text("/objectRef/subresource");
+            let resource = text("/objectRef/resource");
+            writes.push(Write {
+                resource: if sub.is_empty() { resource } else { format!("{resource}/{sub}") },
+                agent: text("/userAgent"),
+                code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or(0),
+                begun: seconds(&text("/requestReceivedTimestamp"))?,
+                ended: seconds(&text("/stageTimestamp"))?,
+            });
+        }
+        Ok(writes)
+    }
+
+    /// The operator's writes.
+    fn writes(&self) -> Result<Vec<Write>, Failure> {
+        Ok(self.all()?.into_iter().filter(|w| w.agent.starts_with("gantry")).collect())
+    }
+}
+
+/// Seconds of the day of a time as the API server writes it. A run over midnight is to be repeated.
+fn seconds(time: &str) -> Result<f64, Failure> {
+    let wrong = || format!("{time} is not a time");
+    let clock = time.split_once('T').map(|(_, clock)| clock.trim_end_matches('Z')).ok_or_else(wrong)?;
+    let parts: Vec<f64> = clock.split(':').filter_map(|p| p.parse().ok()).collect();
+    match parts.as_slice() {
+        [hours, minutes, seconds] => Ok(hours * 3600.0 + minutes * 60.0 + seconds),
+        _ => Err(wrong().into()),
+    }
+}
+
+/// Now, in seconds of the day. The API server's clock is this machine's.
+fn now() -> Result<f64, Failure> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(since.as_secs_f64() % 86_400.0)
+}
+
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let output = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}

@@ -1,0 +1,163 @@
+//! Whether the manifests are accepted where it counts: by Helm, by a real API server, by kube-score.
+
+use super::{FILES, chart, directory, output, render, tool};
+use crate::{Failure, metadata};
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Values that people set, each of which changes what is rendered.
+const VARIANTS: [(&str, &[&str]); 6] = [
+    ("as it is", &[]),
+    ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
+    ("some namespaces", &["--set", "watchNamespaces={a,b}"]),
+    ("with a runtime", &["--set", "runtime.create=true,runtime.serviceType=NodePort"]),
+    ("with a network policy", &["--set", "networkPolicy.enabled=true"]),
+    ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
+];
+/// Values that contradict each other or are not known; the chart must refuse them.
+const REFUSED: [&str; 3] = ["operator.leaderElect=false", "oprator.replicas=1", "configs.servers={torch}"];
+/// Where everything is tried on a cluster.
+const NAMESPACE: &str = "gantry-verify";
+
+pub(super) fn run(kubeconfig: Option<&Path>) -> Result<bool, Failure> {
+    let mut fine = super::check()?;
+    let mut step = |what: &str, outcome: Result<(), Failure>| {
+        match &outcome {
+            Ok(()) => println!("  {what:<60} ok"),
+            Err(failure) => println!("  {what:<60} FAILED\n{failure}"),
+        }
+        fine &= outcome.is_ok();
+    };
+    let helm = tool("helm")?;
+    step("helm lint --strict", output(Command::new(&helm).args(["lint", "--strict"]).arg(chart())).map(drop));
+    for (name, values) in VARIANTS {
+        step(&format!("helm template, {name}"), render(NAMESPACE, values).map(drop));
+    }
+    for values in REFUSED {
+        let refused = match render(NAMESPACE, &["--set", values]) {
+            Ok(_) => Err(format!("the chart takes {values}").into()),
+            Err(_) => Ok(()),
+        };
+        step(&format!("the chart refuses {values}"), refused);
+    }
+    match tool("kube-score") {
+        Ok(score) => {
+            // Without the network policy kube-score rightly misses one: it is off because not every cluster's
+            // network is as the policy has to assume.
+            let values = ["--set", "networkPolicy.enabled=true"];
+            let scored = render(NAMESPACE, &values).and_then(|text| score_of(&score, &without_kinds(&text)));
+            step("kube-score, the chart", scored);
+            step("kube-score, deploy/static", statics().and_then(|text| score_of(&score, &text)));
+        }
+        Err(why) => println!("  {:<60} SKIPPED: {why}", "kube-score"),
+    }
+    match kubeconfig {
+        None => println!(
+            "  {:<60} SKIPPED: name one that may be changed with --kubeconfig, as cargo xtask k8s up prints it",
+            "a real API server"
+        ),
+        Some(file) => {
+            for (name, values) in VARIANTS {
+                let tried = cluster(file).and_then(|()| try_on(file, &render(NAMESPACE, values)?, &[]));
+                step(&format!("the API server takes the chart, {name}"), tried);
+            }
+            let tried = statics().and_then(|text| try_on(file, &text, &["--namespace", NAMESPACE]));
+            step("the API server takes deploy/static", tried);
+        }
+    }
+    Ok(fine)
+}
+
+/// kube-score knows Kubernetes' own kinds only.
+fn without_kinds(rendered: &str) -> String {
+    let ours = |document: &&str| !document.contains("\napiVersion: mlops.seldon.io/");
+    rendered.split("\n---").filter(ours).collect::<Vec<_>>().join("\n---")
+}
+
+fn statics() -> Result<String, Failure> {
+    let mut text = String::new();
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(metadata::root().join("deploy/static"))? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "yaml")) {
+        text += &format!("---\n{}", std::fs::read_to_string(file)?);
+    }
+    Ok(text)
+}
+
+fn score_of(score: &Path, manifests: &str) -> Result<(), Failure> {
+    let mut command = Command::new(score);
+    // A warning is a finding too.
+    command.args(["score", "--exit-one-on-warning", "--output-format", "ci", "-"]);
+    feed(&mut command, manifests).map(drop)
+}
+
+/// A namespace that takes only what the restricted Pod Security standard allows, and says so for workloads too; the
+/// kinds; and the namespaces that a variant names.
+fn cluster(kubeconfig: &Path) -> Result<(), Failure> {
+    let mut namespaces = String::new();
+    for name in [NAMESPACE, "a", "b"] {
+        namespaces += &format!(
+            "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n  labels:\n    \
+             pod-security.kubernetes.io/enforce: restricted\n    pod-security.kubernetes.io/warn: restricted\n"
+        );
+    }
+    feed(kubectl(kubeconfig)?.args(["apply", "-f", "-"]), &namespaces)?;
+    let [kinds, ..] = &FILES;
+    let mut apply = kubectl(kubeconfig)?;
+    output(apply.args(["apply", "-f"]).arg(directory().join(kinds.name)))?;
+    let mut wait = kubectl(kubeconfig)?;
+    wait.args(["wait", "--for=condition=Established", "--timeout=60s", "-f"]);
+    output(wait.arg(directory().join(kinds.name))).map(drop)
+}
+
+/// What the API server says, without keeping any of it. Objects that name no namespace are tried in the given one.
+fn try_on(kubeconfig: &Path, manifests: &str, namespace: &[&str]) -> Result<(), Failure> {
+    let mut command = kubectl(kubeconfig)?;
+    command.args(["apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors"]).args(namespace);
+    feed(command.args(["-f", "-"]), manifests).map(drop)
+}
+
+fn kubectl(kubeconfig: &Path) -> Result<Command, Failure> {
+    let mut command = Command::new(tool("kubectl")?);
+    command.arg("--request-timeout=30s").arg("--kubeconfig").arg(kubeconfig);
+    Ok(command)
+}
+
+/// Runs a program with a text on its standard input.
+fn feed(command: &mut Command, text: &str) -> Result<String, Failure> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let input = child.stdin.take();
+    let text = text.to_owned();
+    // What it prints is read while it is fed: neither waits for the other.
+    let feeding = std::thread::spawn(move || input.map(|mut input| input.write_all(text.as_bytes())));
+    let ended = child.wait_with_output()?;
+    // A program that ends early says why by itself.
+    let _ = feeding.join();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    if ended.status.success() {
+        return Ok(said);
+    }
+    Err(format!("{said}{}", String::from_utf8_lossy(&ended.stderr)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_that_others_do_not_know_are_left_out() {
+        let rendered = "---\napiVersion: v1\nkind: Service\n---\napiVersion: mlops.seldon.io/v1alpha1\nkind: Server\n---\n\
+                        apiVersion: apps/v1\nkind: Deployment\n";
+        let left = without_kinds(rendered);
+        assert!(
+            left.contains("Service") && left.contains("Deployment") && !left.contains("seldon"),
+            "{left}"
+        );
+    }
+}
