@@ -1,0 +1,153 @@
+"""A real Kubernetes API server as a person uses it: with kubectl. `cargo xtask test` starts it and names it."""
+
+import json
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+from gantry import PATIENCE, ROOT, until
+from processes import Process, program
+
+CRDS = ROOT / "deploy" / "crds"
+KINDS = "models,servers,serverconfigs,seldonruntimes,seldonconfigs,pipelines,experiments"
+
+
+class Kubectl:
+    """kubectl against the cluster under test, in a namespace."""
+
+    def __init__(self, namespace=None):
+        config = os.environ.get("GANTRY_TEST_KUBECONFIG")
+        if not config:
+            pytest.skip("there is no cluster: run `cargo xtask test`, or `cargo xtask k8s up` and set GANTRY_TEST_KUBECONFIG")
+        self.config = config
+        self.kubectl = os.environ.get("GANTRY_TEST_KUBECTL", "kubectl")
+        self.namespace = namespace
+
+    def run(self, *words, stdin=None, patience=PATIENCE):
+        command = [self.kubectl, "--kubeconfig", self.config]
+        if self.namespace:
+            command += ["--namespace", self.namespace]
+        # kubectl keeps what it discovered; CRDs come and go here.
+        command += ["--cache-dir", f"/tmp/gantry-kubectl-{os.getpid()}"]
+        return subprocess.run(
+            [*command, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=patience
+        )
+
+    def __call__(self, *words, stdin=None, patience=PATIENCE):
+        ran = self.run(*words, stdin=stdin, patience=patience)
+        assert ran.returncode == 0, f"kubectl {' '.join(map(str, words))}\n{ran.stdout}{ran.stderr}"
+        return ran.stdout
+
+    def apply(self, *objects):
+        return self("apply", "-f", "-", stdin=as_list(objects))
+
+    def refused(self, *objects):
+        """What kubectl says when the API server will not have them."""
+        ran = self.run("apply", "-f", "-", stdin=as_list(objects))
+        assert ran.returncode != 0, ran.stdout
+        return ran.stderr
+
+    def get(self, kind, name=None, **flags):
+        """An object, or None; all of a kind without a name."""
+        ran = self.run("get", kind, *([name] if name else []), "-o", "json", "--ignore-not-found")
+        assert ran.returncode == 0, ran.stderr
+        if not ran.stdout.strip():
+            return None
+        found = json.loads(ran.stdout)
+        return found if name else found["items"]
+
+    def ready(self, kind, name, patience=PATIENCE):
+        """Waits as people do."""
+        self("wait", f"--for=condition=Ready", f"{kind}/{name}", f"--timeout={int(patience)}s", patience=patience + 10)
+
+    def until(self, what, kind, name, condition):
+        """Waits for an object to be as a condition says; gives it."""
+
+        def check():
+            found = self.get(kind, name)
+            return found if condition(found) else None
+
+        try:
+            return until(what, check)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.get(kind, name), indent=1)}") from None
+
+
+def as_list(objects):
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def condition(found, name="Ready"):
+    """A condition of an object, as (status, reason, message)."""
+    if not found:
+        return None
+    conditions = found.get("status", {}).get("conditions") or []
+    said = next((c for c in conditions if c["type"] == name), None)
+    return said and (said["status"], said.get("reason"), said.get("message"))
+
+
+def current(found):
+    """Whether the status is of the spec that is there."""
+    return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+
+def custom(kind, name, spec, **metadata):
+    return {
+        "apiVersion": "mlops.seldon.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
+
+
+def model(name, uri, *requirements, **spec):
+    return custom("Model", name, {"storageUri": str(uri), "requirements": list(requirements), **spec})
+
+
+class Audit:
+    """What was written to the API server since a moment, by its own log."""
+
+    def __init__(self):
+        self.path = Path(os.environ["GANTRY_TEST_AUDIT"])
+        self.begin = self.path.stat().st_size
+
+    def writes(self, agent="gantry"):
+        """Completed writes of a program, by its user agent, as (verb, resource/subresource, name, code)."""
+        with self.path.open() as log:
+            log.seek(self.begin)
+            lines = [json.loads(line) for line in log if line.endswith("\n")]
+        found = []
+        for event in lines:
+            verb, stage = event["verb"], event["stage"]
+            if stage != "ResponseComplete" or verb in ("get", "list", "watch"):
+                continue
+            if agent not in event.get("userAgent", ""):
+                continue
+            about = event.get("objectRef", {})
+            resource = "/".join(filter(None, [about.get("resource"), about.get("subresource")]))
+            found.append((verb, resource, about.get("name"), event["responseStatus"]["code"], event))
+        return found
+
+
+class Operator(Process):
+    """`gantry operator` against the cluster."""
+
+    def __init__(self, kubectl, *flags, env=None):
+        self.kubectl = kubectl
+        words = ["operator", "--kubeconfig", kubectl.config, "--admin-port=0", *flags]
+        super().__init__([program(), *words], env)
+        self.admin = self.until("the operator's first words", lambda: self.address("admin"))
+
+    def leads(self):
+        from processes import metric
+
+        return metric(self.admin, "gantry_operator_leading") == 1
+
+
+def namespace():
+    """A new namespace, and its name."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    Kubectl()("create", "namespace", name)
+    return name

@@ -1,0 +1,64 @@
+"""The cluster with our CRDs, and a namespace of its own for each test."""
+
+import pytest
+from cluster import CRDS, Audit, Kubectl, Operator, namespace
+from processes import House, free_ports
+
+
+@pytest.fixture(scope="session")
+def crds():
+    kubectl = Kubectl()
+    kubectl("apply", "-f", CRDS)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    return kubectl
+
+
+@pytest.fixture
+def kubectl(crds):
+    kubectl = Kubectl(namespace())
+    yield kubectl
+    # Nothing of a test holds up the end of its namespace: that is a test of its own.
+    kubectl.run("delete", "namespace", kubectl.namespace, "--wait=false")
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A scheduler and a gateway, and servers when a test adds them."""
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def served(house):
+    """The same with a server: the built-in runtime and its agent."""
+    models = house.place / "models"
+    models.mkdir()
+    (port,) = free_ports(1)
+    runtime = house.start("runtime", models, "--explicit", "--port", port)
+    runtime.until("the runtime", lambda: any(l.startswith("serving on") for l in runtime.lines))
+    house.agent(name="builtin", kind="builtin", http_port=port, grpc_port=port, models=models)
+    return house
+
+
+@pytest.fixture
+def operate(kubectl):
+    """Starts operators for the test's namespace that are gone after the test."""
+    started = []
+
+    def one(*flags, scheduler=None, env=None):
+        words = ["--namespace", kubectl.namespace]
+        if scheduler:
+            words += ["--scheduler-address", scheduler]
+        operator = Operator(kubectl, *words, *flags, env=env)
+        started.append(operator)
+        return operator
+
+    yield one
+    for operator in started:
+        operator.kill()
+
+
+@pytest.fixture
+def audit():
+    return Audit()

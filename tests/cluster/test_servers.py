@@ -1,0 +1,152 @@
+"""Servers and runtimes on a real API server: what they become, changed, scaled and deleted with kubectl.
+
+There is no node, so no pod runs: a status has to say so, and what to look at."""
+
+import json
+
+import pytest
+from cluster import condition, current, custom
+from gantry import ROOT, until
+
+CONFIGS = ROOT / "deploy" / "config"
+
+
+@pytest.fixture
+def configured(kubectl, operate):
+    """The configurations that are installed with Gantry, in the operator's namespace, and an operator."""
+    kubectl("apply", "-f", CONFIGS)
+    operate()
+    return kubectl
+
+
+def server(name="gantry", **spec):
+    return custom("Server", name, {"serverConfig": "gantry", **spec})
+
+
+def runtime(**spec):
+    return custom("SeldonRuntime", "seldon", {"seldonConfig": "default", **spec})
+
+
+def names(kubectl, kind):
+    return {o["metadata"]["name"] for o in kubectl.get(kind) or []}
+
+
+def test_a_server_becomes_a_stateful_set_with_its_services(configured, audit):
+    kubectl = configured
+    kubectl.apply(server(replicas=2, capabilities=["onnx", "fast"]))
+    made = kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
+    assert made["spec"]["replicas"] == 2
+    assert made["spec"]["podManagementPolicy"] == "Parallel"
+    assert made["spec"]["serviceName"] == "gantry"
+    assert made["spec"]["selector"]["matchLabels"] == {"seldon-server-name": "gantry"}
+    owner = made["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Server", "gantry", True)
+    containers = {c["name"]: c for c in made["spec"]["template"]["spec"]["containers"]}
+    capabilities = [e["value"] for e in containers["agent"]["env"] if e["name"] == "SELDON_SERVER_CAPABILITIES"]
+    assert capabilities == ["onnx,fast"]
+    until("the Services", lambda: names(kubectl, "services") >= {"gantry", "gantry-0", "gantry-1"})
+    until("the budget", lambda: names(kubectl, "poddisruptionbudgets") == {"gantry"})
+    found = kubectl.until("the status", "server", "gantry", lambda s: condition(s) and current(s))
+    assert condition(found)[0] == "False" and "pod" in condition(found)[2], found["status"]
+    assert condition(found, "StatefulSetOrDeploymentReady")[0] == "False"
+    assert found["status"]["selector"] == "seldon-server-name=gantry"
+
+    kubectl("scale", "server", "gantry", "--replicas=1")
+    kubectl.until("the smaller set", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 1)
+    until("the end of a Service", lambda: "gantry-1" not in names(kubectl, "services"))
+    until("the end of the budget", lambda: not names(kubectl, "poddisruptionbudgets"))
+
+    kubectl("delete", "server", "gantry", "--timeout=30s")
+    until("the end of the set", lambda: kubectl.get("statefulset", "gantry") is None)
+    until("the end of its Services", lambda: not names(kubectl, "services"))
+
+
+def test_a_server_without_its_configuration_says_so_and_comes_when_it_is_there(kubectl, operate):
+    operate()
+    kubectl.apply(server())
+    found = kubectl.until("the status", "server", "gantry", lambda s: condition(s))
+    assert condition(found)[:2] == ("False", "ServerConfigMissing") and "gantry" in condition(found)[2]
+    assert condition(found, "Reconciling")
+    kubectl("apply", "-f", CONFIGS / "serverconfig-gantry.yaml")
+    kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
+
+
+def test_what_the_api_server_will_not_have_is_told(configured):
+    kubectl = configured
+    kubectl.apply(server(podSpec={"containers": [{"name": "agent", "imagePullPolicy": "Sometimes"}]}))
+    found = kubectl.until(
+        "the refusal", "server", "gantry", lambda s: condition(s) and condition(s)[1] == "ApplyRefused"
+    )
+    assert "imagePullPolicy" in condition(found)[2], condition(found)
+    # It is put right, and goes on.
+    kubectl.apply(server())
+    kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
+
+
+def test_what_others_write_stays_and_what_drifts_is_put_back(configured):
+    kubectl = configured
+    kubectl.apply(server())
+    kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
+    kubectl("annotate", "statefulset", "gantry", "example.com/note=kept")
+    patch = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}
+    kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", json.dumps(patch))
+    grace = lambda s: s["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    put_back = kubectl.until("the drift to be put back", "statefulset", "gantry", lambda s: grace(s) != 1)
+    assert put_back["metadata"]["annotations"]["example.com/note"] == "kept"
+
+
+def test_a_runtime_becomes_the_components_of_its_namespace(configured):
+    kubectl = configured
+    kubectl.apply(runtime())
+    kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
+    kubectl.until("the gateway", "deployment", "seldon-gateway", lambda s: s)
+    until("the Services", lambda: names(kubectl, "services") >= {"seldon-scheduler", "seldon-mesh"})
+    found = kubectl.until("the status", "seldonruntime", "seldon", lambda r: condition(r) and current(r))
+    assert condition(found)[0] == "False", found["status"]
+    assert condition(found, "SchedulerReady")[0] == "False"
+
+    # A changed setting rolls the pods that read it.
+    template = lambda s: s["spec"]["template"]["metadata"].get("annotations")
+    before = template(kubectl.get("deployment", "seldon-gateway"))
+    kubectl.apply(runtime(config={"tracingConfig": {"otelExporterEndpoint": "otel:4317"}}))
+    kubectl.until("the roll", "deployment", "seldon-gateway", lambda d: template(d) != before)
+
+    kubectl.apply(runtime(overrides=[{"name": "seldon-gateway", "disable": True}]))
+    until("the end of the gateway", lambda: kubectl.get("deployment", "seldon-gateway") is None)
+
+    # It stays while there are Servers, and goes with the last.
+    kubectl.apply(server())
+    kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
+    kubectl("delete", "seldonruntime", "seldon", "--wait=false")
+    assert kubectl.get("seldonruntime", "seldon")["metadata"]["finalizers"] == ["seldon.runtime.finalizer"]
+    kubectl("delete", "server", "gantry", "--timeout=30s")
+    until("the end of the runtime", lambda: kubectl.get("seldonruntime", "seldon") is None)
+    until("the end of the scheduler", lambda: kubectl.get("statefulset", "seldon-scheduler") is None)
+
+
+def test_a_namespace_with_everything_in_it_goes_away_without_help(configured):
+    kubectl = configured
+    kubectl.apply(runtime(), server(replicas=2))
+    kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
+    kubectl.until("the server", "statefulset", "gantry", lambda s: s)
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", patience=120)
+
+
+def test_pipelines_and_experiments_say_that_they_are_not_run_yet(configured):
+    kubectl = configured
+    kubectl.apply(
+        custom("Pipeline", "chain", {"steps": [{"name": "iris"}]}, finalizers=["seldon.pipeline.finalizer"]),
+        custom("Experiment", "split", {"candidates": [{"name": "iris", "weight": 100}]}),
+    )
+    for kind, name in (("pipeline", "chain"), ("experiment", "split")):
+        found = kubectl.until("the status", kind, name, lambda o: condition(o) and current(o))
+        assert condition(found)[:2] == ("False", "NotSupportedYet")
+        assert condition(found, "Stalled")[0] == "True"
+        # A finalizer of Seldon's operator does not keep them.
+        kubectl("delete", kind, name, "--timeout=20s")
+
+
+def test_configurations_are_ready_when_they_are_right(configured):
+    kubectl = configured
+    for kind, name in (("seldonconfig", "default"), ("serverconfig", "gantry")):
+        kubectl.ready(kind, name)
