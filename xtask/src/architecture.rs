@@ -51,6 +51,21 @@ const ARROWS: &[Arrow] = &[
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
     (
+        "gantry-sim",
+        &[
+            "gantry-agent",
+            "gantry-api",
+            "gantry-artifacts",
+            "gantry-core",
+            "gantry-gateway",
+            "gantry-proto",
+            "gantry-scheduler",
+            "gantry-store",
+        ],
+        &[],
+        "is a world to break the parts in: it holds those that it breaks, and only tests depend on it",
+    ),
+    (
         "gantry-operator",
         &["gantry-api", "gantry-core", "gantry-proto", "gantry-tls"],
         &["gantry-scheduler", "gantry-sim", "gantry-store"],
@@ -77,20 +92,6 @@ const ARROWS: &[Arrow] = &[
         ],
         &[],
         "puts the parts together; nobody depends on it",
-    ),
-    (
-        "gantry-sim",
-        &[
-            "gantry-agent",
-            "gantry-artifacts",
-            "gantry-core",
-            "gantry-gateway",
-            "gantry-proto",
-            "gantry-scheduler",
-            "gantry-store",
-        ],
-        &[],
-        "is a world to break the parts in: it holds those that it breaks, and nobody depends on it",
     ),
     ("xtask", &[], &[], "is compiled first and alone, so that nothing is compiled twice"),
 ];
