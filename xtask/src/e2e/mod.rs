@@ -52,7 +52,8 @@ fn in_a_new_world(options: &Options) -> Result<bool, Failure> {
         k8s::Options { directory: metadata::target().join("e2e"), node: true, kwok: 0, audit_reads: false };
     // Asked before anything is compiled.
     k8s::node_requirements()?;
-    let name = world::image_of_manifests(&metadata::root().join("deploy/static"));
+    // A name without a host is looked for at a registry, whatever is there.
+    let name = world::image_of_manifests(&metadata::root().join("deploy/static")).filter(|n| n.contains('/'));
     let image = image::make(&image::Options { debug: true, name, ..image::Options::default() })?;
     let guard = if options.keep { None } else { Some(k8s::Guard::new(&cluster)?) };
     let world = World::new(k8s::Cluster::up(&cluster)?, &image)?;
