@@ -12,6 +12,7 @@ mod image;
 mod k8s;
 mod manifests;
 mod metadata;
+mod ports;
 mod python;
 mod sim;
 mod test;

@@ -4,11 +4,11 @@ use super::{
     machine::{Core, Machine},
     wire::http,
 };
-use crate::Failure;
+use crate::{Failure, ports};
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader},
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -104,9 +104,15 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free now.
-pub(crate) fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+/// An address of this machine at a port.
+pub(crate) fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// An address at a port that is free now.
+pub(crate) fn free_address() -> Result<SocketAddr, Failure> {
+    let [port] = ports::free()?;
+    Ok(local(port))
 }
 
 /// Waits until a request is answered with 200.
@@ -134,7 +140,7 @@ pub(crate) struct Gantry {
 pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Result<Gantry, Failure> {
     let state = Scratch::in_memory("gantry")?;
     // The agents' port is not announced, so it is chosen here.
-    let agents = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let agents = free_address()?;
     let mut command = machine.command(Core::Server, program);
     command.arg("up").args(paths).arg("--state-dir").arg(state.0.join("state")).arg("--no-watch");
     for port in ["--inference-port", "--admin-port", "--scheduler-port"] {
@@ -172,8 +178,7 @@ pub(crate) struct MlServer {
 /// one core (no worker processes, no access log).
 pub(crate) fn mlserver(machine: &Machine, programs: &Path, model: &Path) -> Result<MlServer, Failure> {
     let home = Scratch::new("mlserver")?;
-    let ports = [free_port()?, free_port()?, free_port()?];
-    let [http_port, grpc_port, metrics_port] = ports;
+    let [http_port, grpc_port, metrics_port] = ports::free()?;
     let settings = serde_json::json!({
         "host": "127.0.0.1", "http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port,
         "parallel_workers": 0, "debug": false,
@@ -186,8 +191,7 @@ pub(crate) fn mlserver(machine: &Machine, programs: &Path, model: &Path) -> Resu
     let mut command = machine.command(Core::Server, programs.join("mlserver"));
     command.arg("start").arg(&home.0).current_dir(&home.0);
     let process = Process::start(&mut command, home.0.join("out"))?;
-    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-    Ok(MlServer { process, rest: at(http_port), grpc: at(grpc_port), _home: home })
+    Ok(MlServer { process, rest: local(http_port), grpc: local(grpc_port), _home: home })
 }
 
 /// The upstream program, on the core of the load.
@@ -215,7 +219,7 @@ pub(crate) fn envoy(
 ) -> Result<Envoy, Failure> {
     use serde_json::json;
     let home = Scratch::new("envoy")?;
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let address = free_address()?;
     let socket = |a: SocketAddr| json!({ "socket_address": { "address": a.ip().to_string(), "port_value": a.port() } });
     let routes: Vec<_> = models
         .iter()

@@ -1,7 +1,7 @@
 //! etcd, the API server, the controllers and the scheduler: started in order, each when the one before answers.
 
-use super::{directory::Directory, pki::Pki, ports, programs::Programs};
-use crate::Failure;
+use super::{directory::Directory, pki::Pki, programs::Programs};
+use crate::{Failure, ports};
 use serde_json::json;
 use std::{
     fs,

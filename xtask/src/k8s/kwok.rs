@@ -1,7 +1,7 @@
 //! Simulated nodes: hundreds of them, whose pods run nothing.
 
-use super::{cluster::Cluster, control_plane::succeeds, ports};
-use crate::Failure;
+use super::{cluster::Cluster, control_plane::succeeds};
+use crate::{Failure, ports};
 use serde_json::{Value, json};
 use std::process::Command;
 

@@ -6,7 +6,6 @@ mod directory;
 mod kwok;
 mod node;
 mod pki;
-mod ports;
 mod process;
 mod programs;
 

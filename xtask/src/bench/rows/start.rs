@@ -42,7 +42,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
 
 fn ours(bench: &Bench) -> Result<f64, Failure> {
     let state = servers::Scratch::new("state")?;
-    let address = SocketAddr::from(([127, 0, 0, 1], servers::free_port()?));
+    let address = servers::free_address()?;
     let mut command = bench.machine.command(Core::Server, &bench.gantry);
     command
         .arg("up")

@@ -7,8 +7,8 @@ mod leftovers;
 mod machine;
 mod network;
 
-use super::{cluster::Cluster, control_plane::succeeds, directory::Directory, ports};
-use crate::{Failure, NotHere};
+use super::{cluster::Cluster, control_plane::succeeds, directory::Directory};
+use crate::{Failure, NotHere, ports};
 pub(crate) use machine::requirements;
 use std::{
     fs,
