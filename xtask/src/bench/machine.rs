@@ -81,13 +81,7 @@ impl Machine {
         let named = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
         let model =
             named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
-        let me = std::process::id().to_string();
-        let moved = Command::new("taskset")
-            .args(["-acp", "1", &me])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        let pinned = cores > 1 && moved.is_ok_and(|s| s.success());
+        let pinned = cores > 1 && move_to("1");
         let awake = if pinned { keep_awake() } else { Vec::new() };
         Self { cores, pinned, load_before, busy, model, awake }
     }
@@ -100,6 +94,19 @@ impl Machine {
         let mut command = Command::new("taskset");
         command.args(["-c", if core == Core::Server { "0" } else { "1" }]).arg(program);
         command
+    }
+
+    /// Measures something that has no peer and is made of several processes: they run wherever there is room, as they
+    /// would without a bench. Left on the core of the load, where this process is, they would wait for each other.
+    pub(crate) fn on_all_cores<T>(&self, measure: impl FnOnce() -> T) -> T {
+        if self.pinned {
+            move_to(&format!("0-{}", self.cores - 1));
+        }
+        let measured = measure();
+        if self.pinned {
+            move_to("1");
+        }
+        measured
     }
 
     /// The share of the processor time that others take now; the cores may sleep again.
@@ -148,6 +155,14 @@ impl Machine {
     fn is_busy(&self, after: f64) -> bool {
         self.busy.max(after) > BUSY
     }
+}
+
+/// Moves this process, and with it those that it starts from now on. Gives whether that worked.
+fn move_to(cores: &str) -> bool {
+    let me = std::process::id().to_string();
+    let mut command = Command::new("taskset");
+    command.args(["-acp", cores, &me]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// The share of all processor time that was used within half a second, while we do nothing.

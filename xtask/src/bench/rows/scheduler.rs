@@ -50,7 +50,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let (mut driven, mut decided) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds.min(3) {
         note(&format!("round {round}"));
-        driven.push(ask(&drive, &["figures"])?);
+        driven.push(bench.machine.on_all_cores(|| ask(&drive, &["figures"]))?);
         decided.push(ask(&schedule, &["--json"])?);
     }
     let mut rows = Vec::new();
