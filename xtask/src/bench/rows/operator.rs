@@ -9,6 +9,7 @@ use crate::{
         Bench, machine, note,
         servers::{Process, Scratch},
         table::{Better, Row, figure},
+        wire::http,
     },
     k8s,
 };
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead as _, BufReader},
+    net::SocketAddr,
     path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -24,8 +26,17 @@ use std::{
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Changes of one Model, one after the other, for the time that a change takes.
 const CHANGES: usize = 100;
+/// A run with no more rounds than this is a quick one.
+const QUICK_ROUNDS: usize = 3;
+/// Secrets, and as many Pods, that are none of the operator's business.
+const STRANGERS: usize = 5_000;
+const WRITERS: usize = 8;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    bench.machine.on_all_cores(|| with_a_cluster(bench))
+}
+
+fn with_a_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let options = k8s::Options {
         directory: bench.root.join(format!("target/k8s-bench-{}", std::process::id())),
         node: false,
@@ -57,9 +68,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
 
 /// How many models, and the memory that the operator may take with them: floor and aim.
 fn sizes(bench: &Bench) -> Vec<(usize, f64, f64)> {
-    let quick = bench.rounds <= 3;
     let mut sizes = vec![(1_000, 40.0, 15.0)];
-    if !quick {
+    if bench.rounds > QUICK_ROUNDS {
         sizes.push((10_000, 150.0, 40.0));
     }
     sizes
@@ -130,6 +140,9 @@ fn models(
         ),
         row(&named("conflicts per 1,000"), conflicts as f64 * 1e3 / count as f64, "", Some(10.0), Some(0.0)),
     ];
+    if bench.rounds > QUICK_ROUNDS && count == 1_000 {
+        rows.push(strangers(bench, cluster, &namespace, &operator)?);
+    }
     rows.push(change(cluster, &namespace, &named("a change until its status is asked for, p99"))?);
     // Nothing changes any more: an operator that starts anew has nothing to say.
     let quiet = Audit::from_here(cluster)?;
@@ -229,6 +242,53 @@ fn change(cluster: &k8s::Cluster, namespace: &str, what: &str) -> Result<Row, Fa
     let p99 = times.get(times.len().saturating_mul(99) / 100).or(times.last()).copied();
     let p99 = p99.ok_or("the audit log has no change")?;
     Ok(row(what, p99, " ms", Some(250.0), Some(20.0)))
+}
+
+/// What the operator's memory grows by when its namespace fills with objects that are none of its business.
+fn strangers(
+    bench: &Bench,
+    cluster: &k8s::Cluster,
+    namespace: &str,
+    operator: &Process,
+) -> Result<Row, Failure> {
+    note(&format!("{STRANGERS} Secrets and as many Pods of others"));
+    let before = machine::resident(operator.id())?;
+    // One kubectl for each would take minutes; this one carries the credentials for all.
+    let mut command = cluster.kubectl();
+    let log = bench.root.join(format!("target/bench-proxy-{}.log", std::process::id()));
+    let mut proxy = Process::start(command.args(["proxy", "--port=0", "--accept-hosts=^bench$"]), log)?;
+    let address: SocketAddr = proxy.until("the proxy", |p| {
+        p.said().lines().find_map(|l| l.rsplit_once("serve on ")?.1.trim().parse().ok())
+    })?;
+    let payload = "c3RyYW5nZXJz".repeat(80);
+    let write = |part: usize| -> Result<(), String> {
+        let mut connection = http::Connection::open(address).map_err(|f| f.to_string())?;
+        for i in (part..STRANGERS).step_by(WRITERS) {
+            let name = format!("stranger-{i}");
+            let secret = json!({ "kind": "Secret", "apiVersion": "v1", "metadata": { "name": name },
+                "data": { "key": payload } });
+            // No scheduler by this name looks at them: they only have to be there.
+            let pod = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "name": name }, "spec": {
+                "schedulerName": "nobody", "containers": [{ "name": "main", "image": "example.invalid/main" }] } });
+            for (kind, object) in [("secrets", secret), ("pods", pod)] {
+                let path = format!("/api/v1/namespaces/{namespace}/{kind}");
+                connection.send(&http::post(&path, "", &object.to_string())).map_err(|f| f.to_string())?;
+                match connection.receive().map_err(|f| f.to_string())? {
+                    (201, _) => {}
+                    (status, body) => return Err(format!("{status}: {}", String::from_utf8_lossy(body))),
+                }
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let write = &write;
+        let writers: Vec<_> = (0..WRITERS).map(|part| scope.spawn(move || write(part))).collect();
+        writers.into_iter().try_for_each(|w| w.join().map_err(|_| "a writer panicked".to_owned())?)
+    })?;
+    let grown = machine::resident(operator.id())?.saturating_sub(before) as f64 / 1e6;
+    let what = format!("{} Secrets and Pods of others: what the operator grows by", grouped(2 * STRANGERS));
+    Ok(row(&what, grown, " MB", Some(10.0), Some(0.0)))
 }
 
 fn row(what: &str, value: f64, unit: &'static str, floor: Option<f64>, aim: Option<f64>) -> Row {
