@@ -21,6 +21,13 @@ pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\n{head}{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
+/// The bytes of a PATCH that merges.
+pub(crate) fn merge_patch(path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = "host: bench\r\ncontent-type: application/merge-patch+json\r\n";
+    format!("PATCH {path} HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
 /// The bytes of a GET.
 pub(crate) fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").into_bytes()
