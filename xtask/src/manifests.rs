@@ -2,7 +2,7 @@
 
 mod verify;
 
-use crate::{Failure, k8s::Programs, metadata};
+use crate::{Failure, count::Count, k8s::Programs, metadata};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -38,10 +38,15 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     match arguments {
         [] => write(),
         ["--check"] => check(),
-        ["--verify"] => verify::run(None),
-        ["--verify", "--kubeconfig", file] => verify::run(Some(Path::new(file))),
+        ["--verify"] => Ok(verify::run(None)?.failed == 0),
+        ["--verify", "--kubeconfig", file] => Ok(verify(Path::new(file))?.failed == 0),
         _ => Err(WORDS.into()),
     }
+}
+
+/// Whether Helm, kube-score and the API server of a kubeconfig accept the manifests, step by step.
+pub(crate) fn verify(kubeconfig: &Path) -> Result<Count, Failure> {
+    verify::run(Some(kubeconfig))
 }
 
 fn directory() -> PathBuf {

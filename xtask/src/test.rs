@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
 //! the real program.
 
-use crate::{Failure, NotHere, count::Count, k8s, metadata, python};
+use crate::{Failure, NotHere, count::Count, k8s, manifests, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -101,7 +101,7 @@ fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failure> {
     Ok((count, child.wait()?.success()))
 }
 
-/// Runs pytest over `tests/cluster`, with an API server that lives as long as the tests do.
+/// Runs pytest over `tests/cluster`, with an API server that lives as long as the tests do, and tries the manifests on it.
 fn cluster_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
     let python = python()?;
     let options = k8s::Options {
@@ -120,7 +120,11 @@ fn cluster_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
         ("KUBECACHEDIR", cluster.kubectl_cache().to_owned()),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let (count, ended_well) = pytest(&python, "cluster", environment, filter)?;
+    let (mut count, ended_well) = pytest(&python, "cluster", environment, filter)?;
+    if filter.is_empty() {
+        println!("\nThe manifests, with Helm, kube-score and the same API server");
+        count += manifests::verify(&cluster.kubeconfig())?;
+    }
     drop(guard);
     if ended_well && count.failed == 0 {
         std::fs::remove_dir_all(&options.directory)?;

@@ -1,7 +1,7 @@
 //! Whether the manifests are accepted where it counts: by Helm, by a real API server, by kube-score.
 
 use super::{FILES, chart, directory, output, render, tool};
-use crate::{Failure, metadata};
+use crate::{Failure, count::Count, metadata};
 use std::{
     io::Write as _,
     path::Path,
@@ -22,15 +22,19 @@ const REFUSED: [&str; 3] = ["operator.leaderElect=false", "oprator.replicas=1", 
 /// Where everything is tried on a cluster.
 const NAMESPACE: &str = "gantry-verify";
 
-pub(super) fn run(kubeconfig: Option<&Path>) -> Result<bool, Failure> {
-    let mut fine = super::check()?;
+pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
+    let mut count = Count::default();
+    let mut skipped = 0;
     let mut step = |what: &str, outcome: Result<(), Failure>| {
         match &outcome {
             Ok(()) => println!("  {what:<60} ok"),
             Err(failure) => println!("  {what:<60} FAILED\n{failure}"),
         }
-        fine &= outcome.is_ok();
+        count +=
+            Count { passed: u64::from(outcome.is_ok()), failed: u64::from(outcome.is_err()), skipped: 0 };
     };
+    let made = super::check()?;
+    step("deploy/manifests is what the chart gives", made.then_some(()).ok_or("see above".into()));
     let helm = tool("helm")?;
     step("helm lint --strict", output(Command::new(&helm).args(["lint", "--strict"]).arg(chart())).map(drop));
     for (name, values) in VARIANTS {
@@ -52,13 +56,19 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<bool, Failure> {
             step("kube-score, the chart", scored);
             step("kube-score, deploy/static", statics().and_then(|text| score_of(&score, &text)));
         }
-        Err(why) => println!("  {:<60} SKIPPED: {why}", "kube-score"),
+        Err(why) => {
+            println!("  {:<60} SKIPPED: {why}", "kube-score");
+            skipped += 1;
+        }
     }
     match kubeconfig {
-        None => println!(
-            "  {:<60} SKIPPED: name one that may be changed with --kubeconfig, as cargo xtask k8s up prints it",
-            "a real API server"
-        ),
+        None => {
+            println!(
+                "  {:<60} SKIPPED: name one that may be changed with --kubeconfig, as cargo xtask k8s up prints it",
+                "a real API server"
+            );
+            skipped += 1;
+        }
         Some(file) => {
             for (name, values) in VARIANTS {
                 let tried = cluster(file).and_then(|()| try_on(file, &render(NAMESPACE, values)?, &[]));
@@ -68,7 +78,8 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<bool, Failure> {
             step("the API server takes deploy/static", tried);
         }
     }
-    Ok(fine)
+    count.skipped = skipped;
+    Ok(count)
 }
 
 /// kube-score knows Kubernetes' own kinds only.
