@@ -76,6 +76,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     emit(text)?;
     if is_terminal() {
         say("Nothing was applied. Pipe it into kubectl: gantry install --help has examples.");
+    } else if !args.crds && !args.no_crds {
+        say(
+            "On a cluster without these kinds, kubectl makes them and refuses the objects of them, because it looked them \
+             up before: run the same line again.",
+        );
     }
     Ok(())
 }
