@@ -94,7 +94,7 @@ class Process:
 
     def address(self, name):
         """The address that a line with this name shows."""
-        found = (re.match(rf"\s+{name}\s+(?:http://)?(127\.0\.0\.1:\d+)", line) for line in list(self.lines))
+        found = (re.match(rf"\s+{name}\s+(?:https?://)?(127\.0\.0\.1:\d+)", line) for line in list(self.lines))
         return next((m[1] for m in found if m), None)
 
     def terminate(self):

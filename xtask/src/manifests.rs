@@ -20,7 +20,7 @@ struct File {
     values: Option<&'static [&'static str]>,
 }
 
-const FILES: [File; 3] = [
+const FILES: [File; 4] = [
     File { name: "crds.yaml", about: "the kinds, which come first", values: None },
     File {
         name: "gantry.yaml",
@@ -31,6 +31,18 @@ const FILES: [File; 3] = [
         name: "runtime.yaml",
         about: "a scheduler, a gateway and a server, in the operator's own namespace",
         values: Some(&["--set", "runtime.create=true", "--show-only", "templates/runtime.yaml"]),
+    },
+    File {
+        name: "webhook.yaml",
+        about: "the operator with its admission webhook, which is optional: apply it after gantry.yaml",
+        values: Some(&[
+            "--set",
+            "webhook.enabled=true",
+            "--show-only",
+            "templates/deployment.yaml",
+            "--show-only",
+            "templates/webhook.yaml",
+        ]),
     },
 ];
 

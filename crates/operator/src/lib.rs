@@ -12,8 +12,9 @@
 //!
 //! The operator has no state of its own: everything it decides follows from what the API server and the schedulers say.
 //! It translates; models belong to the scheduler. A folder in [`kinds`] for each kind holds the same files: `observe`,
-//! `plan`, `status`.
+//! `plan`, `status`. [`admission`] is beside all that: it says while an object is written what would come of it.
 
+pub mod admission;
 pub mod cluster;
 pub mod conditions;
 mod connect;

@@ -1,5 +1,6 @@
 //! What the operator counts.
 
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -37,6 +38,12 @@ struct QueueLabels {
     waits_for: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdmissionLabels {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
 /// Counters of the operator.
 #[derive(Debug)]
 pub struct Metrics {
@@ -45,6 +52,8 @@ pub struct Metrics {
     seconds: Family<ControllerLabels, Histogram>,
     waiting: Family<QueueLabels, Gauge>,
     leading: Gauge,
+    admissions: Family<AdmissionLabels, Counter>,
+    certificate: Gauge,
 }
 
 impl Default for Metrics {
@@ -55,6 +64,8 @@ impl Default for Metrics {
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8))),
             waiting: Family::default(),
             leading: Gauge::default(),
+            admissions: Family::default(),
+            certificate: Gauge::default(),
         }
     }
 }
@@ -83,6 +94,16 @@ impl Metrics {
             self.waiting.clone(),
         );
         registry.register("gantry_operator_leading", "1 while this operator may write", self.leading.clone());
+        registry.register(
+            "gantry_operator_admissions",
+            "Questions of the API server, by what came of them",
+            self.admissions.clone(),
+        );
+        registry.register(
+            "gantry_operator_webhook_certificate_expiry_seconds",
+            "When the webhook's certificate ends, in seconds since 1970; 0 without one",
+            self.certificate.clone(),
+        );
     }
 
     pub(crate) fn wrote(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
@@ -99,6 +120,14 @@ impl Metrics {
             let gauge = self.waiting.get_or_create(&QueueLabels { controller, waits_for });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+
+    pub(crate) fn judged(&self, kind: &'static str, outcome: &'static str) {
+        self.admissions.get_or_create(&AdmissionLabels { kind, outcome }).inc();
+    }
+
+    pub(crate) fn certificate_until(&self, until: Timestamp) {
+        self.certificate.set(until.as_second());
     }
 
     pub(crate) fn leads(&self, leads: bool) {

@@ -82,6 +82,16 @@ impl Operator {
         Self { house: Arc::new(house), queues, health: Health::default(), reach, client }
     }
 
+    /// What all parts of it share.
+    pub(crate) fn house(&self) -> Arc<House> {
+        Arc::clone(&self.house)
+    }
+
+    /// The way to the API server.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// What it counts.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.house.metrics)

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A certificate is renewed by writing the new files over the old ones: within seconds new connections use it. Files
-//! that cannot be used are named in the log, and the last good ones stay in use.
+//! that cannot be used are named in the log, and the last good ones stay in use. Who makes certificates by itself hands
+//! them over instead ([`Shown`]).
 
 mod accept;
 mod connect;
@@ -16,6 +17,7 @@ mod explain;
 mod live;
 mod pem;
 mod settings;
+mod shown;
 mod sides;
 
 pub use accept::incoming;
@@ -24,4 +26,5 @@ pub use connection::Connection;
 pub use error::Error;
 pub use explain::explain;
 pub use settings::{ClientFiles, ServerFiles, SettingsError};
+pub use shown::Shown;
 pub use sides::{Client, Server};

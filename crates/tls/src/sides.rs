@@ -1,7 +1,7 @@
 //! The two sides of a connection: who listens, and who connects.
 
 use crate::{
-    ClientFiles, Error, ServerFiles,
+    ClientFiles, Error, ServerFiles, Shown,
     live::{Live, Texts},
     pem,
 };
@@ -19,16 +19,35 @@ const ALPN: &[u8] = b"h2";
 /// The side that listens. Cheap to clone; every clone follows the same files.
 #[derive(Clone, Debug)]
 pub struct Server {
-    live: Arc<Live<ServerConfig>>,
+    source: Source,
     mutual: bool,
+}
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug)]
+enum Source {
+    Files(Arc<Live<ServerConfig>>),
+    Shown(Arc<ServerConfig>),
 }
 
 impl Server {
     /// Reads the files, and again whenever they change. Needs a tokio runtime.
     pub fn open(files: ServerFiles) -> Result<Self, Error> {
         let server = Self::read(files)?;
-        server.live.follow();
+        if let Source::Files(live) = &server.source {
+            live.follow();
+        }
         Ok(server)
+    }
+
+    /// Shows a certificate that is handed over while it listens, to whoever speaks one of these protocols (HTTP's names
+    /// for them: `h2`, `http/1.1`).
+    pub fn showing(shown: Shown, protocols: &[&str]) -> Result<Self, Error> {
+        let builder =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(shown));
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Ok(Self { source: Source::Shown(Arc::new(config)), mutual: false })
     }
 
     /// Reads the files; [`look_again`](Self::look_again) reads them again.
@@ -37,12 +56,15 @@ impl Server {
         paths.extend(files.client_ca.clone());
         let mutual = files.client_ca.is_some();
         let live = Live::open(paths, move |texts| server_config(&files, texts))?;
-        Ok(Self { live, mutual })
+        Ok(Self { source: Source::Files(live), mutual })
     }
 
     /// Looks whether the files have changed; the error says why what they say now is not used.
     pub fn look_again(&self) -> Result<(), String> {
-        outcome(self.live.look())
+        match &self.source {
+            Source::Files(live) => outcome(live.look()),
+            Source::Shown(_) => Ok(()),
+        }
     }
 
     /// Whether clients must show a certificate.
@@ -51,7 +73,10 @@ impl Server {
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.live.current()
+        match &self.source {
+            Source::Files(live) => live.current(),
+            Source::Shown(config) => Arc::clone(config),
+        }
     }
 }
 

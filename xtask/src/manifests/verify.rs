@@ -9,16 +9,23 @@ use std::{
 };
 
 /// Values that people set, each of which changes what is rendered.
-const VARIANTS: [(&str, &[&str]); 6] = [
+const VARIANTS: [(&str, &[&str]); 8] = [
     ("as it is", &[]),
     ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
     ("some namespaces", &["--set", "watchNamespaces={a,b}"]),
     ("with a runtime", &["--set", "runtime.create=true,runtime.serviceType=NodePort"]),
     ("with a network policy", &["--set", "networkPolicy.enabled=true"]),
+    ("with a webhook", &["--set", "webhook.enabled=true,networkPolicy.enabled=true"]),
+    ("with a webhook in some namespaces", &["--set", "webhook.enabled=true,watchNamespaces={a,b}"]),
     ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
 ];
 /// Values that contradict each other or are not known; the chart must refuse them.
-const REFUSED: [&str; 3] = ["operator.leaderElect=false", "oprator.replicas=1", "configs.servers={torch}"];
+const REFUSED: [&str; 4] = [
+    "operator.leaderElect=false",
+    "oprator.replicas=1",
+    "configs.servers={torch}",
+    "webhook.failurePolicy=Fail",
+];
 /// Where everything is tried on a cluster.
 const NAMESPACE: &str = "gantry-verify";
 

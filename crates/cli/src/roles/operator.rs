@@ -10,10 +10,21 @@ use crate::{
         servers::Report,
     },
 };
-use gantry_operator::{Election, Operator, Scope, Settings, cluster::Leadership, schedulers::Network};
+use gantry_operator::{
+    Election, Operator, Scope, Settings,
+    admission::{Names, SHORTEST, Webhook},
+    cluster::Leadership,
+    schedulers::Network,
+};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Look after Models, Servers and SeldonRuntimes of a Kubernetes cluster.
@@ -62,8 +73,47 @@ pub(crate) struct Args {
     pub(crate) admin_host: IpAddr,
 
     #[command(flatten)]
+    /// Questions that the API server asks while objects are written.
+    pub(crate) webhook: WebhookArgs,
+
+    #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
+}
+
+/// Admission, which nothing depends on.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Admission webhook")]
+pub(crate) struct WebhookArgs {
+    /// Answer the API server while objects are written: refuse what could never be done, warn of names that lead nowhere.
+    #[arg(long)]
+    webhook: bool,
+
+    /// Port for it; 0 for any free one.
+    #[arg(long, default_value_t = 9443, value_name = "PORT", requires = "webhook")]
+    webhook_port: u16,
+
+    /// Address of that port.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", requires = "webhook")]
+    webhook_host: IpAddr,
+
+    /// The ValidatingWebhookConfiguration that leads to it, and whose caBundle is kept.
+    #[arg(long, default_value = "gantry-webhook", value_name = "NAME", requires = "webhook")]
+    webhook_configuration: String,
+
+    /// The Secret of the operator's namespace with its certificate, which is made and renewed by the operator.
+    #[arg(long, default_value = "gantry-webhook", value_name = "NAME", requires = "webhook")]
+    webhook_secret: String,
+
+    /// How long its certificate is good for; it is renewed after two thirds of that.
+    #[arg(
+        long,
+        default_value = "90d",
+        value_name = "TIME",
+        value_parser = crate::duration::parse,
+        requires = "webhook"
+    )]
+    webhook_certificate_lifetime: Duration,
 }
 
 /// Runs until Ctrl-C or SIGTERM, or until another operator leads.
@@ -117,14 +167,47 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
         servers: Report::default(),
     };
     let stop_admin = CancellationToken::new();
+    let webhook_at = webhook(&args.webhook, &operator, &namespace, stop_admin.clone()).await?;
     tokio::spawn(admin::serve(page, admin_port, stop_admin.clone()));
     say(&format!("gantry operator {} · {}", env!("CARGO_PKG_VERSION"), shown(&scope, &namespace)));
     say("");
     say(&format!("  admin       http://{:<24} metrics, health", admin_at.to_string()));
+    if let Some(at) = webhook_at {
+        say(&format!("  webhook     https://{:<23} for the API server", at.to_string()));
+    }
     say("");
     let ended = operator.run(election, stop).await;
     stop_admin.cancel();
     ended.map_err(|e| Failure::new(Exit::Failed, format!("the operator {e}")))
+}
+
+/// Begins to answer the API server, if that is asked for; says where.
+async fn webhook(
+    args: &WebhookArgs,
+    operator: &Operator,
+    namespace: &str,
+    stop: CancellationToken,
+) -> Result<Option<SocketAddr>, Failure> {
+    if !args.webhook {
+        return Ok(None);
+    }
+    let lifetime = args.webhook_certificate_lifetime;
+    if lifetime < SHORTEST {
+        let shortest = crate::duration::words(SHORTEST);
+        return Err(Failure::usage(format!(
+            "--webhook-certificate-lifetime is shorter than {shortest}: a certificate would end before the next is known"
+        )));
+    }
+    let (port, at) =
+        listen::bind("the webhook", args.webhook_host, args.webhook_port, "--webhook-port").await?;
+    let names = Names {
+        namespace: namespace.to_owned(),
+        secret: args.webhook_secret.clone(),
+        configuration: args.webhook_configuration.clone(),
+    };
+    let serving = operator.webhook(Webhook { names, lifetime }, port, stop).map_err(Failure::failed)?;
+    tokio::spawn(serving);
+    Ok(Some(at))
 }
 
 /// The API server, and the namespace that the configuration for it names.

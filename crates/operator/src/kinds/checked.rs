@@ -1,7 +1,9 @@
 //! Whether an object says something that can be done, and the status of those that have no figures of their own.
 
 use crate::{
-    cluster::{Custom, CustomKind, Experiment, Pipeline, SeldonConfig, SeldonRuntime, Server, ServerConfig},
+    cluster::{
+        Custom, CustomKind, Experiment, Model, Pipeline, SeldonConfig, SeldonRuntime, Server, ServerConfig,
+    },
     conditions::{Outlook, Says, conditions},
 };
 use gantry_api::{PlainStatus, Refusal};
@@ -23,7 +25,7 @@ macro_rules! checked {
     )*};
 }
 
-checked!(Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment);
+checked!(Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment);
 
 /// What is asked, if it can be done; else what is wrong with it, all of it.
 pub(super) fn check<K: Checked>(object: &Custom<K>) -> Result<&K::Spec, Says> {

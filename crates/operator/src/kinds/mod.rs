@@ -6,3 +6,5 @@ pub mod later;
 pub mod model;
 pub mod runtime;
 pub mod server;
+
+pub(crate) use checked::Checked;

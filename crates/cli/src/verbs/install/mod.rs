@@ -13,6 +13,7 @@ use serde_json::Value;
 
 /// Made from the chart by `cargo xtask manifests`.
 const OPERATOR: &str = include_str!("../../../../../deploy/manifests/gantry.yaml");
+const WEBHOOK: &str = include_str!("../../../../../deploy/manifests/webhook.yaml");
 const RUNTIME: &str = include_str!("../../../../../deploy/manifests/runtime.yaml");
 
 /// The kinds that say what others are made of.
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SECRET,…")]
     agent_secrets: Vec<String>,
     /// Print the kinds (CustomResourceDefinitions) only
-    #[arg(long, conflicts_with_all = ["no_crds", "runtime"])]
+    #[arg(long, conflicts_with_all = ["no_crds", "runtime", "webhook"])]
     crds: bool,
     /// Print everything but the kinds
     #[arg(long)]
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// cannot create them
     #[arg(long)]
     no_aggregate: bool,
+    /// Also print the admission webhook, which warns of names that lead nowhere and refuses what could never be done
+    #[arg(long)]
+    webhook: bool,
     /// Also print a SeldonRuntime and a Server with the built-in runtime, in the operator's namespace
     #[arg(long)]
     runtime: bool,
@@ -95,6 +99,9 @@ fn objects(args: &Args) -> Result<Vec<Value>, Failure> {
         return Ok(objects);
     }
     let mut rest = read(OPERATOR)?;
+    if args.webhook {
+        rewrite::replace(&mut rest, read(WEBHOOK)?);
+    }
     if args.no_configs {
         rest.retain(|object| !CONFIGS.iter().any(|kind| object.get("kind").is_some_and(|k| k == kind)));
     }

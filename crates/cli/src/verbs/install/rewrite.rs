@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 /// The container whose image and flags are the operator's.
 const CONTAINER: &str = "operator";
+/// The label of a namespace with its own name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// The variable that tells the operator the image of the components that it makes.
 const IMAGE_VARIABLE: &str = "GANTRY_IMAGE";
 
@@ -35,6 +37,23 @@ pub(super) fn namespace(objects: &mut [Value], to: &str) {
             if let Some(namespace) = subject.get_mut("namespace").filter(|n| is_own(n)) {
                 *namespace = to.into();
             }
+        }
+        for hook in hooks(object) {
+            if let Some(namespace) = hook.pointer_mut("/clientConfig/service/namespace").filter(|n| is_own(n))
+            {
+                *namespace = to.into();
+            }
+        }
+    }
+}
+
+/// Puts objects in the place of those of the same kind and name, and the others behind them.
+pub(super) fn replace(objects: &mut Vec<Value>, with: Vec<Value>) {
+    for object in with {
+        let is_same = |there: &&mut Value| kind(there) == kind(&object) && name(there) == name(&object);
+        match objects.iter_mut().find(is_same) {
+            Some(there) => *there = object,
+            None => objects.push(object),
         }
     }
 }
@@ -81,6 +100,10 @@ pub(super) fn scope(objects: Vec<Value>, own: &str, scope: &Scope<'_>) -> Vec<Va
             continue;
         }
         watch(&mut object, named);
+        for hook in hooks(&mut object).filter_map(Value::as_object_mut) {
+            let only = json!([{ "key": NAMESPACE_NAME, "operator": "In", "values": all }]);
+            hook.insert("namespaceSelector".into(), json!({ "matchExpressions": only }));
+        }
         narrowed.push(object);
     }
     narrowed
@@ -128,6 +151,11 @@ fn watch(object: &mut Value, namespaces: &[&str]) {
             args.insert(after + 1, flag.clone());
         }
     }
+}
+
+/// The entries of a webhook configuration.
+fn hooks(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 fn containers(object: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {

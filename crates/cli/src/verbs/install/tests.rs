@@ -51,6 +51,26 @@ fn everything_for_every_namespace() {
 }
 
 #[test]
+fn the_webhook_goes_where_the_operator_goes() {
+    let objects =
+        printed(&["--no-crds", "--no-configs", "--webhook", "-n", "ops", "--watch-namespaces", "ml"]);
+    let plain = printed(&["--no-crds", "--no-configs", "-n", "ops", "--watch-namespaces", "ml"]);
+    assert!(!listed(&plain).contains("ebhook"), "it is optional");
+    assert_eq!(objects.iter().filter(|o| o["kind"] == "Deployment").count(), 1);
+    let args =
+        &find(&objects, "Deployment", "gantry-operator")["spec"]["template"]["spec"]["containers"][0]["args"];
+    assert!(args.as_array().unwrap().contains(&"--webhook".into()), "{args}");
+    let hook = &find(&objects, "ValidatingWebhookConfiguration", "gantry-webhook")["webhooks"][0];
+    assert_eq!(hook["failurePolicy"], "Ignore");
+    assert_eq!(text(hook, "/clientConfig/service/namespace"), "ops");
+    assert_eq!(hook["namespaceSelector"]["matchExpressions"][0]["values"], serde_json::json!(["ml", "ops"]));
+    assert_eq!(text(find(&objects, "Secret", "gantry-webhook"), "/metadata/namespace"), "ops");
+    // The rights to the two objects are by their names, wherever the others are given.
+    let rules = &find(&objects, "ClusterRole", "gantry-webhook")["rules"];
+    assert_eq!(rules[0]["resourceNames"], serde_json::json!(["gantry-webhook"]), "{rules}");
+}
+
+#[test]
 fn rights_in_some_namespaces_and_nowhere_else() {
     let objects = printed(&["--no-crds", "--watch-namespaces", "ml,shop", "-n", "gantry"]);
     insta::assert_snapshot!("some-namespaces", listed(&objects));

@@ -1,0 +1,67 @@
+//! What is answered, how the certificate is kept, and what goes over the wire.
+
+#![allow(clippy::needless_pass_by_value, reason = "json!() makes the argument, and nobody else needs it")]
+
+mod judging;
+mod keeping;
+mod rotation;
+mod wire;
+
+use super::*;
+use crate::{
+    cluster::{Child, ChildKind},
+    settings::Settings,
+    world::World,
+};
+use serde_json::{Value, json};
+
+/// Where the operator is.
+const OWN: &str = "ops";
+
+fn settings() -> Settings {
+    Settings { namespace: OWN.into(), ..Settings::default() }
+}
+
+/// A world in which these objects are all that there is.
+fn world(objects: &[Value]) -> World {
+    let world = World::new(settings());
+    macro_rules! fill {
+        ($($kind:literal => $cache:ident),*) => {$(
+            let list = objects.iter().filter(|o| o["kind"] == $kind).cloned();
+            world.$cache.replace("", list.map(|o| serde_json::from_value(o).unwrap()).collect());
+        )*};
+    }
+    fill!(
+        "Model" => models, "Server" => servers, "ServerConfig" => server_configs, "SeldonRuntime" => runtimes,
+        "SeldonConfig" => configs, "Pipeline" => pipelines, "Experiment" => experiments
+    );
+    let sets = objects.iter().filter(|o| o["kind"] == "StatefulSet").cloned();
+    let sets: Vec<Child> = sets.map(|o| serde_json::from_value(o).unwrap()).collect();
+    world.children(ChildKind::StatefulSet).replace("", sets);
+    world
+}
+
+fn object(kind: &str, place: &str, spec: Value) -> Value {
+    let (namespace, name) = place.split_once('/').unwrap();
+    json!({
+        "apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind, "spec": spec,
+        "metadata": { "name": name, "namespace": namespace, "uid": format!("{kind}-{name}"), "generation": 1 },
+    })
+}
+
+/// A question about an object: as it is to be, and as it is.
+fn ask(operation: &str, object: Value, old: Value) -> Request {
+    let about = if object.is_null() { &old } else { &object };
+    let kind = about["kind"].as_str().unwrap_or_default();
+    let plural = gantry_api::resources().into_iter().find(|r| r.kind == kind).map_or("", |r| r.plural);
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "q1", "operation": operation,
+            "resource": { "group": "mlops.seldon.io", "version": "v1alpha1", "resource": plural },
+            "name": about["metadata"]["name"], "namespace": about["metadata"]["namespace"],
+            "object": object, "oldObject": old,
+        },
+    });
+    Request::read(review.to_string().as_bytes()).unwrap()
+}
