@@ -12,7 +12,7 @@ use gantry_core::mutant;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 use std::{future::Future, sync::Arc, time::Duration};
@@ -137,10 +137,12 @@ impl Writer {
     pub async fn confirm<K: CustomKind>(&self, object: &Custom<K>) -> Result<(), Trouble> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let api = self.api(object);
-        let found = tokio::time::timeout(CALL_TIME, api.get_metadata_opt(name)).await;
+        // By a list, for which there is a right anyway.
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = tokio::time::timeout(CALL_TIME, api.list_metadata(&params)).await;
         let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
         let same = |meta: &ObjectMeta| meta.uid == object.metadata.uid && meta.deletion_timestamp.is_none();
-        if found.is_some_and(|found| same(&found.metadata)) { Ok(()) } else { Err(Trouble::Missing) }
+        if found.items.iter().any(|found| same(&found.metadata)) { Ok(()) } else { Err(Trouble::Missing) }
     }
 
     /// Deletes the object that was looked at. One that is gone already is as good.
