@@ -158,12 +158,21 @@ pub struct Desired {
     pub key: Key,
     /// The object as it is applied; `metadata.name` and `.namespace` are filled in from the key.
     pub body: Value,
+    /// The pods of a workload without what this operator adds to them of its own accord; see
+    /// [`adopting`](Self::adopting).
+    pub bare: Option<Value>,
 }
 
 impl Desired {
     /// An object with a body: labels and the like in `metadata`, and its own fields.
     pub const fn new(kind: ChildKind, key: Key, body: Value) -> Self {
-        Self { kind, key, body }
+        Self { kind, key, body, bare: None }
+    }
+
+    /// The same, of pods that would be these without what this operator adds to them of its own accord.
+    #[must_use]
+    pub fn with_bare(self, bare: Value) -> Self {
+        Self { bare: Some(bare), ..self }
     }
 
     /// What is sent: the body with its names, the label that it is ours, and its digest.

@@ -1,5 +1,6 @@
 //! The API server as the operator sees it: what is there, kept by watches, and how it is changed.
 
+mod adopt;
 mod cache;
 mod child;
 mod leadership;
@@ -9,6 +10,7 @@ mod trouble;
 mod watch;
 mod write;
 
+pub use adopt::Adoption;
 pub use cache::Cache;
 pub(crate) use child::digest;
 pub use child::{APPLIED, Child, ChildKind, Desired, MANAGED_BY};
@@ -17,7 +19,7 @@ pub use object::{
     Custom, CustomKind, Experiment, GROUP, Key, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
     ServerConfig, VERSION,
 };
-pub use subset::holds;
+pub use subset::{holds, lacking};
 pub use trouble::Trouble;
 pub use watch::{Change, follow};
 pub use write::{Doomed, Happening, Writer};

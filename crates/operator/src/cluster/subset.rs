@@ -17,6 +17,51 @@ pub fn holds(wanted: &Value, live: &Value) -> bool {
     }
 }
 
+/// Where `wanted` is not in `live`, as people would point at it: `containers[agent].image`. Nothing where it
+/// [`holds`].
+pub fn lacking(wanted: &Value, live: &Value) -> Vec<String> {
+    let mut places = Vec::new();
+    lacks("", wanted, live, &mut places);
+    places
+}
+
+fn lacks(place: &str, wanted: &Value, live: &Value, places: &mut Vec<String>) {
+    let before = places.len();
+    match (wanted, live) {
+        (Value::Object(wanted), Value::Object(live)) => {
+            let none = Value::Null;
+            for (name, value) in wanted {
+                let at = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+                match live.get(name) {
+                    Some(there) if holds_field(name, value, there) => {}
+                    None if is_empty(value) => {}
+                    there => lacks(&at, value, there.unwrap_or(&none), places),
+                }
+            }
+        }
+        (Value::Array(wanted), Value::Array(live)) => {
+            if let Some(key) = key_of(wanted) {
+                for item in wanted {
+                    let same = live.iter().find(|there| there.get(key) == item.get(key));
+                    let is_there = same.is_some_and(|there| holds(item, there));
+                    let text = item.get(key).map(|k| k.as_str().map_or_else(|| k.to_string(), str::to_owned));
+                    let at = format!("{place}[{}]", text.unwrap_or_default());
+                    match same {
+                        _ if is_there => {}
+                        Some(there) => lacks(&at, item, there, places),
+                        None => places.push(at),
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    // Nothing below says it better.
+    if places.len() == before && !holds(wanted, live) {
+        places.push(place.to_owned());
+    }
+}
+
 fn holds_field(name: &str, wanted: &Value, live: &Value) -> bool {
     match name {
         // The API server writes amounts in their shortest form: 1000m becomes 1.
@@ -70,16 +115,20 @@ fn amount(value: &Value) -> Option<i128> {
 
 /// Lists of objects with a name are maps to Kubernetes; others are taken as they stand.
 fn list(wanted: &[Value], live: &[Value]) -> bool {
-    let key = ["name", "mountPath", "containerPort", "port", "type", "ip", "uid"]
-        .into_iter()
-        .find(|key| !wanted.is_empty() && wanted.iter().all(|item| item.get(key).is_some()));
-    match key {
+    match key_of(wanted) {
         Some(key) => wanted.iter().all(|item| {
             live.iter()
                 .any(|there| there.get(key).is_some_and(|k| Some(k) == item.get(key)) && holds(item, there))
         }),
         None => wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| holds(w, l)),
     }
+}
+
+/// What the items of a list are told apart by.
+pub(super) fn key_of(items: &[Value]) -> Option<&'static str> {
+    ["name", "mountPath", "containerPort", "port", "type", "ip", "uid"]
+        .into_iter()
+        .find(|key| !items.is_empty() && items.iter().all(|item| item.get(key).is_some()))
 }
 
 fn scalar(wanted: &Value, live: &Value) -> bool {
@@ -128,6 +177,7 @@ mod tests {
             (json!(["a", "b"]), json!(["a", "b"])),
         ] {
             assert!(holds(&wanted, &live), "{wanted} in {live}");
+            assert_eq!(lacking(&wanted, &live), [""; 0], "{wanted} in {live}");
         }
     }
 
@@ -145,6 +195,30 @@ mod tests {
             (json!({"requests": {"memory": "1Gi"}}), json!({"requests": {"memory": "1G"}})),
         ] {
             assert!(!holds(&wanted, &live), "{wanted} in {live}");
+            assert!(!lacking(&wanted, &live).is_empty(), "{wanted} in {live}");
+        }
+    }
+
+    #[test]
+    fn a_difference_has_a_place() {
+        let live = json!({"containers": [
+            {"name": "agent", "image": "a:1", "env": [{"name": "A", "value": "1"}], "args": ["x"]},
+            {"name": "server", "resources": {"limits": {"cpu": "1"}}},
+        ]});
+        for (wanted, places) in [
+            (live.clone(), &[][..]),
+            (json!({"containers": [{"name": "agent", "image": "a:2"}]}), &["containers[agent].image"]),
+            (
+                json!({"containers": [{"name": "agent", "args": ["y"], "env": [{"name": "B", "value": "1"}]}, {"name": "more"}]}),
+                &["containers[agent].args", "containers[agent].env[B]", "containers[more]"],
+            ),
+            (
+                json!({"containers": [{"name": "server", "resources": {"limits": {"cpu": "2"}}}], "hostNetwork": true}),
+                &["containers[server].resources.limits.cpu", "hostNetwork"],
+            ),
+            (json!({"containers": [{"name": "server", "resources": {"limits": {"cpu": "1000m"}}}]}), &[]),
+        ] {
+            assert_eq!(lacking(&wanted, &live), places, "{wanted}");
         }
     }
 }

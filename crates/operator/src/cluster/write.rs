@@ -1,6 +1,7 @@
 //! Every change that the operator makes in the cluster goes through here: with a deadline, as leader, and counted.
 
 use super::{
+    adopt::{Adoption, is_foreign, taken_over},
     cache::Cache,
     child::{Child, Desired},
     leadership::Leadership,
@@ -100,6 +101,7 @@ impl Writer {
         }
         let resource = wanted.kind.resource();
         let api: Api<Child> = Api::namespaced_with(self.client.clone(), &wanted.key.namespace, &resource);
+        let wanted = &self.adopt(manager, wanted, live.as_deref(), &api).await?;
         let patch = wanted.manifest();
         let params = PatchParams::apply(manager).force();
         let sent = self
@@ -111,6 +113,44 @@ impl Writer {
             live.is_none_or(|live| live.metadata.resource_version != sent.metadata.resource_version);
         cache.put(super::watch::lean(sent));
         Ok(is_changed)
+    }
+
+    /// What is to be applied to a workload that another operator may have made: it is not labelled ours, so that no watch
+    /// has seen it. Where its pods are to change, its fields become ours first.
+    async fn adopt(
+        &self,
+        manager: &str,
+        wanted: &Desired,
+        known: Option<&Child>,
+        api: &Api<Child>,
+    ) -> Result<Desired, Trouble> {
+        if wanted.bare.is_none() || known.is_some_and(|known| !is_foreign(known)) {
+            return Ok(wanted.clone());
+        }
+        // By a list, for which there is a right anyway.
+        let params = ListParams::default().fields(&format!("metadata.name={}", wanted.key.name));
+        let found = tokio::time::timeout(CALL_TIME, api.list(&params)).await;
+        let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
+        let found = found.items.into_iter().next();
+        let Some(live) = found.filter(|live| is_of_same(live, wanted)) else { return Ok(wanted.clone()) };
+        let adopting = wanted.adopting(Some(&live));
+        let is_changed = matches!(wanted.adoption(&live), Some(Adoption::Changed(_)));
+        if let Some(fields) = is_changed.then(|| taken_over(&live, manager)).flatten() {
+            let patch: Value = json!([
+                { "op": "test", "path": "/metadata/resourceVersion", "value": live.metadata.resource_version },
+                { "op": "replace", "path": "/metadata/managedFields", "value": fields },
+            ]);
+            let patch: json_patch::Patch =
+                serde_json::from_value(patch).map_err(|e| Trouble::Refused(e.to_string()))?;
+            let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
+            let call = api.patch(&wanted.key.name, &params, &patch);
+            match self.call("take_over", wanted.kind.name(), call).await {
+                // The test did not hold: somebody else changed it.
+                Err(Trouble::Refused(_)) => return Err(Trouble::Conflict),
+                outcome => drop(outcome?),
+            }
+        }
+        Ok(adopting)
     }
 
     /// Applies a part of an object that is there on behalf of nobody in particular: whoever changes it next owns it.
@@ -278,4 +318,10 @@ impl Writer {
             tracing::debug!(object = %object.key(), reason = happening.reason, %trouble, "an event was not taken");
         }
     }
+}
+
+/// Whether an object belongs to whom the wanted one belongs.
+fn is_of_same(live: &Child, wanted: &Desired) -> bool {
+    let owner = wanted.body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
+    owner.is_some() && live.controller().map(|(_, uid)| uid) == owner
 }

@@ -27,6 +27,8 @@ pub struct Workload<'a> {
     pub replicas: Option<u32>,
     /// One of them.
     pub pod: Value,
+    /// The same without what is added to it here and asked for nowhere.
+    pub bare: Value,
     /// Volumes that each pod of a `StatefulSet` gets for itself.
     pub claims: &'a [VolumeClaimTemplate],
     /// Fields of the object's spec besides.
@@ -65,7 +67,9 @@ impl Workload<'_> {
         if !annotations.is_empty() {
             set(&mut metadata, "annotations", json!(annotations));
         }
-        Desired::new(self.kind, self.key.clone(), json!({ "metadata": metadata, "spec": spec }))
+        let bare = json!({ "metadata": { "labels": self.selector }, "spec": self.bare });
+        let body = json!({ "metadata": metadata, "spec": spec });
+        Desired::new(self.kind, self.key.clone(), body).with_bare(bare)
     }
 }
 

@@ -79,14 +79,15 @@ pub struct Sorted {
 pub fn sort(wanted: &[Desired], family: &Family, refusals: &[Refused]) -> Sorted {
     let mut sorted = Sorted::default();
     for desired in wanted {
-        if let Some(refused) = refusals.iter().find(|refused| refused.is_about(desired, family)) {
+        let desired = desired.adopting(family.get(desired.kind, &desired.key.name));
+        if let Some(refused) = refusals.iter().find(|refused| refused.is_about(&desired, family)) {
             let left = AGAIN.saturating_sub(refused.ago);
             sorted.wake = Some(sorted.wake.map_or(left, |wake| wake.min(left)));
             sorted.refused.get_or_insert_with(|| refused.clone());
         } else {
             let live = family.get(desired.kind, &desired.key.name);
-            sorted.actions.extend(hand_over(live, desired));
-            sorted.actions.push(Action::Ensure(Box::new(desired.clone())));
+            sorted.actions.extend(hand_over(live, &desired));
+            sorted.actions.push(Action::Ensure(Box::new(desired)));
         }
     }
     sorted

@@ -3,8 +3,9 @@
 use super::{
     api::Api,
     kinds,
-    objects::{images, list, number, place, shown, text},
+    objects::{list, number, place, shown, text},
     report::Report,
+    workloads,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -35,11 +36,11 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
         }
         components(api, namespace, report).await;
     }
-    servers(api, namespace, report).await;
+    workloads::run(api, namespace, report).await;
     report.say("");
     report.say("The steps, with the way back, are in docs/migrate.md. In short:");
     for (number, step) in [
-        "back up:         kubectl get models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs -A -o yaml",
+        "back up:         kubectl get models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs -A -o yaml | grep -v '^ *resourceVersion: '",
         "stop Seldon's:   kubectl scale deploy/seldon-v2-controller-manager --replicas=0 -n NAMESPACE",
         "the kinds:       gantry install --crds | kubectl apply --server-side --force-conflicts -f -",
         "the operator:    gantry install --no-crds --no-configs | kubectl apply -f -",
@@ -197,38 +198,4 @@ async fn components(api: &Api, namespace: &str, report: &mut Report) {
             report.note("  Secrets for agents", &shown(&secrets), &hint);
         }
     }
-}
-
-/// The pods that serve: whether they restart.
-async fn servers(api: &Api, namespace: &str, report: &mut Report) {
-    let found = match api.list("/apis/apps/v1/statefulsets", "app.kubernetes.io/name=seldon-server").await {
-        Ok(found) => found,
-        Err(trouble) => return report.wrong("StatefulSets of Servers", &trouble.to_string(), ""),
-    };
-    for set in &found {
-        let what = format!("StatefulSet {}", place(set));
-        let agent = images(set, "/spec/template/spec").into_iter().find(|(name, _)| *name == "agent");
-        match agent {
-            Some((_, image)) if is_gantry(image) => report.ok(&what, "has Gantry's agent already"),
-            Some((_, image)) => {
-                let hint = format!(
-                    "keeps {image} and its models while its ServerConfig in {namespace} stays as it is; with Gantry's \
-                     ServerConfig its pods restart one after the other"
-                );
-                report.note(&what, "is adopted", &hint);
-            }
-            None => {
-                report.note(&what, "is adopted", "has no container called agent: look at its ServerConfig");
-            }
-        }
-    }
-    if found.is_empty() {
-        report.note("StatefulSets of Servers", "none", "");
-    }
-}
-
-/// Whether an image is Gantry's, wherever it comes from.
-fn is_gantry(image: &str) -> bool {
-    let name = image.rsplit('/').next().unwrap_or(image);
-    name.split([':', '@']).next() == Some("gantry")
 }

@@ -9,6 +9,7 @@ mod pre;
 mod report;
 #[cfg(test)]
 mod tests;
+mod workloads;
 
 use crate::{
     args::Global,

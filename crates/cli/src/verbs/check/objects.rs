@@ -54,11 +54,3 @@ pub(super) fn not_ready(object: &Value) -> Option<String> {
 pub(super) fn shown(words: &[&str]) -> String {
     if words.is_empty() { "nothing".into() } else { words.join(", ") }
 }
-
-/// The containers of a workload or a pod spec's owner at a path.
-pub(super) fn images<'a>(object: &'a Value, pod: &str) -> Vec<(&'a str, &'a str)> {
-    let containers = list(object, &format!("{pod}/initContainers"))
-        .iter()
-        .chain(list(object, &format!("{pod}/containers")));
-    containers.map(|c| (text(c, "/name"), text(c, "/image"))).collect()
-}

@@ -284,14 +284,28 @@ fn what_seldon_left() {
     let mut held = named("Model", "iris", spec.clone());
     held["metadata"]["finalizers"] = json!(["seldon.model.finalizer", "example.com/audit"]);
     let wrong = named("Model", "bad", json!({ "spec": { "storageUri": "" } }));
-    let set = |name: &str, image: &str| {
+    let containers = |image: &str| json!([{ "name": "agent", "image": image }, { "name": "mlserver", "image": "seldonio/mlserver:1.7.1" }]);
+    let set = |name: &str, image: &str, owner: &str| {
         json!({
-            "metadata": { "name": name, "namespace": "ml" },
-            "spec": { "template": { "spec": { "containers": [
-                { "name": "agent", "image": image }, { "name": "mlserver", "image": "seldonio/mlserver:1.7.1" },
-            ] } } },
+            "metadata": { "name": name, "namespace": "ml", "ownerReferences": [
+                { "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Server", "name": name, "uid": owner, "controller": true },
+            ] },
+            "spec": { "template": {
+                "metadata": { "labels": { "seldon-server-name": name } }, "spec": { "containers": containers(image) },
+            } },
         })
     };
+    let server = |name: &str, config: &str| {
+        let uid = json!({ "metadata": { "uid": format!("u-{name}") }, "spec": { "serverConfig": config } });
+        named("Server", name, uid)
+    };
+    let kind = named(
+        "ServerConfig",
+        "mlserver",
+        json!({ "spec": { "podSpec": { "containers": containers("agent:1") } } }),
+    );
+    let mut moved = set("moved", "agent:1", "u-moved");
+    moved["metadata"]["annotations"] = json!({ "gantry.dev/applied": "1" });
     let (text, wrongs) = Server::new()
         .kinds(false)
         .items("/apis/apps/v1/deployments", &[manager])
@@ -301,9 +315,19 @@ fn what_seldon_left() {
             &[named("Pipeline", "p", json!({ "spec": { "steps": [{ "name": "iris" }] } }))],
         )
         .items(&format!("{BASE}/namespaces/seldon-mesh/seldonconfigs"), &[config])
+        .items(&format!("{BASE}/namespaces/seldon-mesh/serverconfigs"), &[kind])
+        .items(
+            &format!("{BASE}/servers"),
+            &["same", "other", "moved", "fresh", "foreign"].map(|name| server(name, "mlserver")),
+        )
         .items(
             "/apis/apps/v1/statefulsets",
-            &[set("mlserver", "seldonio/seldon-agent:2.9.1"), set("moved", "r.example:5000/gantry@sha256:1")],
+            &[
+                set("same", "agent:1", "u-same"),
+                set("other", "agent:0", "u-other"),
+                moved,
+                set("foreign", "agent:1", "u-somebody"),
+            ],
         )
         .checked(&["--migrate"]);
     // How long our definitions are changes with every field.
@@ -315,5 +339,5 @@ fn what_seldon_left() {
         None => format!("{line}\n"),
     };
     insta::assert_snapshot!("migrate", text.lines().map(sizes).collect::<String>());
-    assert_eq!(wrongs, 2, "{text}");
+    assert_eq!(wrongs, 3, "{text}");
 }

@@ -53,7 +53,7 @@ pub(super) fn workloads(
         let pod = with_images(merge(pod, &over), build.image);
         let selector = BTreeMap::from([(NAME.to_owned(), part.name.clone())]);
         let mut labels = component.labels.clone();
-        labels.extend(label(&part.name).map(|(name, value)| (name.to_owned(), value.to_owned())));
+        labels.extend(label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned())));
         let mut annotations = component.annotations.clone();
         annotations.extend(build.annotations.clone());
         let mut pod_annotations = component.annotations.clone();
@@ -72,6 +72,7 @@ pub(super) fn workloads(
             annotations,
             pod_annotations,
             replicas: (!is_autoscaled).then_some(part.replicas),
+            bare: pod.clone(),
             pod,
             claims: &component.volume_claim_templates,
             more,

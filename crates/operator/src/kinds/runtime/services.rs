@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 /// The scheduler's component, and its Service.
 pub(super) const SCHEDULER: &str = "seldon-scheduler";
 /// Components that take requests, Gantry's own first; one or both may be there.
-const GATEWAYS: [&str; 2] = ["seldon-gateway", "seldon-envoy"];
+const GATEWAYS: [&str; 2] = ["seldon-gateway", ENVOY];
+/// Seldon's own.
+const ENVOY: &str = "seldon-envoy";
 /// The label of pods that take requests.
 const SERVES: (&str, &str) = ("gantry.dev/serves", "mesh");
 
@@ -23,8 +25,17 @@ const SCHEDULER_PORTS: [(&str, u16); 6] = [
 ];
 
 /// What a component's pods are labelled with besides its name.
-pub(super) fn label(component: &str) -> Option<(&'static str, &'static str)> {
-    GATEWAYS.contains(&component).then_some(SERVES)
+pub(super) fn label(build: &Build<'_>, component: &str) -> Option<(&'static str, &'static str)> {
+    (GATEWAYS.contains(&component) && mesh(build) == SERVES).then_some(SERVES)
+}
+
+/// What the pods that take requests are selected by. Those of Seldon's Envoy, where it is the only one, have no label of
+/// ours, and are not replaced to get it.
+fn mesh(build: &Build<'_>) -> (&'static str, &'static str) {
+    match GATEWAYS.map(|gateway| build.has(gateway)) {
+        [false, true] => (NAME, ENVOY),
+        _ => SERVES,
+    }
 }
 
 /// The Services for the components that the runtime has.
@@ -49,7 +60,7 @@ pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec
     if GATEWAYS.iter().any(|gateway| build.has(gateway)) {
         let spec = json!({ "spec": {
             "type": service_type(build, settings, &GATEWAYS),
-            "selector": { SERVES.0: SERVES.1 },
+            "selector": { mesh(build).0: mesh(build).1 },
             "ports": [
                 { "name": "http", "port": 80, "targetPort": 9000, "protocol": "TCP" },
                 { "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" },

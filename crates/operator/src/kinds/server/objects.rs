@@ -1,6 +1,6 @@
 //! The objects that a Server becomes.
 
-use super::pod::pod;
+use super::pod::{asked, finished};
 use crate::{
     cluster::{ChildKind, CustomKind as _, Desired, Key, Server},
     workload::{Owner, Workload, budget, config_maps},
@@ -77,7 +77,8 @@ impl Build<'_> {
     }
 
     fn workload(&self) -> Result<Desired, String> {
-        let pod = pod(self.spec, self.config, self.image)?;
+        let bare = asked(self.spec, self.config, self.image)?;
+        let pod = finished(bare.clone());
         let mut more = Map::new();
         if self.workload == ChildKind::StatefulSet {
             more.insert("serviceName".into(), json!(self.key.name));
@@ -97,6 +98,7 @@ impl Build<'_> {
             pod_annotations: config_maps(&pod, self.config_maps),
             replicas: (!self.is_autoscaled).then_some(self.replicas),
             pod,
+            bare,
             claims: &self.config.volume_claim_templates,
             more,
         };

@@ -16,7 +16,7 @@ const DRAINER: i64 = 9007;
 const GRACE: i64 = 120;
 
 /// The pod of a configuration with what the Server lays over it; `Err` says what does not fit together.
-pub(super) fn pod(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -> Result<Value, String> {
+pub(super) fn asked(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -> Result<Value, String> {
     let over = spec.pod_spec.clone().unwrap_or_default();
     let mut pod = with_images(merge(&config.pod_spec, &over), image);
     if !(spec.capabilities.is_empty() && spec.extra_capabilities.is_empty()) {
@@ -27,11 +27,16 @@ pub(super) fn pod(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -> 
         })?;
         capabilities(agent, spec);
     }
+    Ok(pod)
+}
+
+/// The pod with what it is given where nothing is said of it: an end that waits for its models.
+pub(super) fn finished(mut pod: Value) -> Value {
     drain(&mut pod);
     if let Value::Object(fields) = &mut pod {
         fields.entry("terminationGracePeriodSeconds").or_insert_with(|| json!(GRACE));
     }
-    Ok(pod)
+    pod
 }
 
 fn container<'a>(pod: &'a mut Value, name: &str) -> Option<&'a mut Value> {
@@ -87,7 +92,7 @@ mod tests {
         let mut whole = json!({ "serverConfig": "a" });
         whole = merge(&whole, spec);
         let config = ServerConfigSpec { pod_spec: config, ..ServerConfigSpec::default() };
-        pod(&serde_json::from_value(whole).unwrap(), &config, "gantry:1")
+        asked(&serde_json::from_value(whole).unwrap(), &config, "gantry:1").map(finished)
     }
 
     #[test]

@@ -1,0 +1,287 @@
+"""A namespace as Seldon Core v2 leaves it: looser kinds, objects with its finalizers and statuses, and what its operator made of
+them, in its name."""
+
+import json
+
+from cluster import as_list, custom
+
+# The name of its program, by which the API server knows who wrote what.
+MANAGER = "manager"
+KINDS = {
+    "models": ("Model", "mlm"),
+    "servers": ("Server", "mls"),
+    "serverconfigs": ("ServerConfig", "mlc"),
+    "seldonruntimes": ("SeldonRuntime", None),
+    "seldonconfigs": ("SeldonConfig", None),
+    "pipelines": ("Pipeline", "mlp"),
+    "experiments": ("Experiment", "mlx"),
+}
+SCALED = ("models", "servers")
+
+
+def definitions():
+    """Its kinds: no rules, and everything below spec goes."""
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for plural, (kind, short) in KINDS.items():
+        spec = dict(loose)
+        if kind in ("Server", "ServerConfig"):
+            # It writes the pod out, as Kubernetes has it.
+            pod = {"type": "object", "properties": {"activeDeadlineSeconds": {"type": "integer", "format": "int64"}}}
+            spec = loose | {"properties": {"podSpec": pod | {"x-kubernetes-preserve-unknown-fields": True}}}
+        subresources = {"status": {}}
+        if plural in SCALED:
+            subresources["scale"] = {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            }
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{plural}.mlops.seldon.io",
+                "annotations": {"controller-gen.kubebuilder.io/version": "v0.17.2", "meta.helm.sh/release-name": "seldon-core-v2-crds"},
+            },
+            "spec": {
+                "group": "mlops.seldon.io",
+                "scope": "Namespaced",
+                "names": {
+                    "plural": plural,
+                    "singular": kind.lower(),
+                    "kind": kind,
+                    "listKind": f"{kind}List",
+                } | ({"shortNames": [short]} if short else {}),
+                "versions": [
+                    {
+                        "name": "v1alpha1",
+                        "served": True,
+                        "storage": True,
+                        "subresources": subresources,
+                        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": loose}}},
+                    }
+                ],
+            },
+        }
+
+
+def agent(image="seldonio/seldon-agent:2.10.2"):
+    return {
+        "name": "agent",
+        "image": image,
+        "command": ["/bin/agent"],
+        "args": ["--tracing-config-path=/mnt/tracing/tracing.json"],
+        "env": [
+            {"name": "SELDON_SERVER_CAPABILITIES", "value": "mlserver,sklearn,xgboost"},
+            {"name": "MEMORY_REQUEST", "valueFrom": {"resourceFieldRef": {"containerName": "mlserver", "resource": "requests.memory"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": "seldon-tracing"}}],
+        "ports": [{"containerPort": 9501, "name": "grpc"}, {"containerPort": 9006, "name": "metrics"}],
+        "resources": {"requests": {"cpu": "200m", "memory": "1024Mi"}},
+        "volumeMounts": [{"mountPath": "/mnt/agent", "name": "mlserver-models"}, {"mountPath": "/mnt/config", "name": "config-volume"}],
+        "lifecycle": {"preStop": {"httpGet": {"path": "terminate", "port": 9007}}},
+    }
+
+
+def pod(agent):
+    """What its ServerConfig mlserver comes to."""
+    return {
+        "serviceAccountName": "seldon-server",
+        "terminationGracePeriodSeconds": 120,
+        "securityContext": {"fsGroup": 2000, "runAsUser": 1000, "runAsNonRoot": True},
+        "containers": [
+            {
+                "name": "rclone",
+                "image": "seldonio/seldon-rclone:2.10.2",
+                "ports": [{"containerPort": 5572, "name": "rclone"}],
+                "volumeMounts": [{"mountPath": "/mnt/agent", "name": "mlserver-models"}],
+                "lifecycle": {"preStop": {"httpGet": {"path": "terminate", "port": 9007}}},
+            },
+            agent,
+            {
+                "name": "mlserver",
+                "image": "seldonio/mlserver:1.7.1",
+                "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}, {"name": "MLSERVER_GRPC_PORT", "value": "9500"}],
+                "ports": [{"containerPort": 9500, "name": "server-grpc"}, {"containerPort": 9000, "name": "server-http"}],
+                "resources": {"requests": {"cpu": "100m", "memory": "1G"}},
+                "volumeMounts": [{"mountPath": "/mnt/agent", "name": "mlserver-models", "readOnly": True}],
+                "lifecycle": {"preStop": {"httpGet": {"path": "terminate", "port": 9007}}},
+                "readinessProbe": {"httpGet": {"path": "/v2/health/live", "port": "server-http"}, "initialDelaySeconds": 5},
+            },
+        ],
+        "volumes": [{"name": "config-volume", "configMap": {"name": "seldon-agent"}}],
+    }
+
+
+CLAIMS = [
+    {
+        "name": "mlserver-models",
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+]
+
+
+def component(name):
+    """A pod that says nothing of how it ends, as most of its components do."""
+    return {
+        "serviceAccountName": "seldon-scheduler",
+        "containers": [
+            {
+                "name": name.removeprefix("seldon-"),
+                "image": f"seldonio/{name}:2.10.2",
+                "env": [{"name": "LOG_LEVEL", "value": "info"}],
+                "envFrom": [{"configMapRef": {"name": "seldon-tracing"}}],
+                "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+            }
+        ],
+        "volumes": [{"name": "kafka-config-volume", "configMap": {"name": "seldon-kafka"}}],
+    }
+
+
+def configurations():
+    scheduler_claims = [CLAIMS[0] | {"name": "scheduler-state"}]
+    return [
+        custom("ServerConfig", "mlserver", {"podSpec": pod(agent()), "volumeClaimTemplates": CLAIMS}),
+        custom(
+            "SeldonConfig",
+            "default",
+            {
+                "components": [
+                    {"name": "seldon-scheduler", "replicas": 1, "podSpec": component("seldon-scheduler"), "volumeClaimTemplates": scheduler_claims},
+                    {"name": "seldon-envoy", "replicas": 1, "podSpec": component("seldon-envoy")},
+                    {"name": "seldon-modelgateway", "replicas": 1, "podSpec": component("seldon-modelgateway")},
+                ],
+                "config": {
+                    "agentConfig": {"rclone": {"config_secrets": []}},
+                    "kafkaConfig": {"bootstrap.servers": "kafka:9092", "topics": {"numPartitions": 1, "replicationFactor": "1"}},
+                    "serviceConfig": {"grpcServicePrefix": "", "serviceType": "ClusterIP"},
+                    "tracingConfig": {"disable": False, "otelExporterEndpoint": "seldon-collector:4317", "ratio": "1"},
+                },
+            },
+        ),
+    ]
+
+
+def objects(uri):
+    """What people declared, with the defaults that its kinds fill in, and what its operator holds them with."""
+    return [
+        custom("SeldonRuntime", "seldon", {"seldonConfig": "default", "overrides": [{"name": "seldon-envoy", "serviceType": "ClusterIP"}], "config": {}}, finalizers=["seldon.runtime.finalizer"]),
+        custom("Server", "mlserver", {"serverConfig": "mlserver", "replicas": 2, "podSpec": {"containers": [{"name": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]}]}}),
+        custom("Server", "older", {"serverConfig": "mlserver", "replicas": 1}),
+        custom("Model", "iris", {"storageUri": str(uri), "requirements": ["onnx"], "memory": "100Ki", "dataflow": {}}, finalizers=["seldon.model.finalizer"]),
+        custom("Pipeline", "chain", {"steps": [{"name": "iris", "inputsJoinType": "inner"}], "output": {"steps": ["iris"], "stepsJoin": "inner"}}, finalizers=["seldon.pipeline.finalizer"]),
+        custom("Experiment", "split", {"resourceType": "model", "default": "iris", "candidates": [{"name": "iris", "weight": 50}, {"name": "other", "weight": 50}]}, finalizers=["seldon.experiment.finalizer"]),
+    ]
+
+
+def status(*conditions, **fields):
+    at = "2026-01-02T03:04:05Z"
+    said = [{"type": c, "status": "True", "lastTransitionTime": at} for c in (*conditions, "Ready")]
+    return {"conditions": said, **fields}
+
+
+STATUSES = {
+    "model/iris": status("ModelReady", replicas=1, availableReplicas=1, selector="server=mlserver", modelgwReady="ModelAvailable(1/1 ready ) "),
+    "server/mlserver": status("StatefulSetOrDeploymentReady", replicas=2, loadedModels=1, selector="seldon-server-name=mlserver"),
+    "pipeline/chain": status("PipelineReady", "PipelineGwReady", "ModelsReady"),
+    "experiment/split": status("ExperimentReady", "CandidatesReady", "MirrorReady"),
+    "seldonruntime/seldon": status("SchedulerReady", "EnvoyReady", "ModelGatewayReady", "DataflowEngineReady", "PipelineGatewayReady", "HodometerReady"),
+}
+
+
+def owner(found):
+    return [
+        {
+            "apiVersion": "mlops.seldon.io/v1alpha1",
+            "kind": found["kind"],
+            "name": found["metadata"]["name"],
+            "uid": found["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def workload(kind, name, owner, selector, labels, pod, replicas=1, claims=(), **spec):
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {"seldon.io/last-applied": "UEsDBBQACAAIAAAAAAAAAAAAAAAAAAAAAAAIAAAAb3JpZ2luYWw="},
+            "ownerReferences": owner,
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": labels | selector, "name": name}, "spec": pod},
+            **spec,
+        },
+    }
+    if kind == "StatefulSet":
+        made["spec"]["serviceName"] = name
+        templates = [{"metadata": {"name": c["name"]}, "spec": c["spec"]} for c in claims]
+        made["spec"]["volumeClaimTemplates"] = templates
+    return made
+
+
+def service(name, owner, labels, selector, ports, **spec):
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": owner},
+        "spec": {"selector": selector, "ports": [{"name": n, "port": p, "targetPort": t, "protocol": "TCP"} for n, p, t in ports], **spec},
+    }
+
+
+def children(kubectl):
+    """What its operator made of the objects."""
+    server = {"app.kubernetes.io/name": "seldon-server"}
+    runtime = owner(kubectl.get("seldonruntime", "seldon"))
+    made = []
+    for name, data in (
+        ("seldon-agent", {"agent.yaml": "rclone:\n  config: []\n  config_secrets: []\n"}),
+        ("seldon-kafka", {"kafka.json": json.dumps({"bootstrap.servers": "kafka:9092"})}),
+        ("seldon-tracing", {"tracing.json": "{}", "OTEL_EXPORTER_OTLP_ENDPOINT": "seldon-collector:4317"}),
+    ):
+        made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": runtime}, "data": data})
+    for name in ("seldon-scheduler", "seldon-server", "hodometer"):
+        made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "ownerReferences": runtime}})
+    # Its merge has a variable twice that a Server says anew.
+    pods = pod(agent())
+    pods["containers"][2]["env"] = [*pods["containers"][2]["env"], {"name": "MLSERVER_HTTP_PORT", "value": "9000"}]
+    # One was made from an older state of the configuration, with a container that is gone since.
+    older = pod(agent("seldonio/seldon-agent:2.8.0"))
+    older["containers"].append({"name": "exporter", "image": "seldonio/exporter:1"})
+    for name, spec, replicas in (("mlserver", pods, 2), ("older", older, 1)):
+        owned = owner(kubectl.get("server", name))
+        selector = {"seldon-server-name": name}
+        made.append(workload("StatefulSet", name, owned, selector, server, spec, replicas, CLAIMS, podManagementPolicy="Parallel"))
+        for i in range(replicas):
+            labels = server | {"seldon-server-replica": "true", "seldon-server-replica-name": name}
+            at = {"statefulset.kubernetes.io/pod-name": f"{name}-{i}"}
+            ports = [("http", 9000, 9000), ("grpc", 9500, 9500), ("agent", 9005, 9005)]
+            made.append(service(f"{name}-{i}", owned, labels, at, ports, clusterIP="None"))
+    named = lambda name: {"app.kubernetes.io/name": name}
+    # Nothing says that its own components start all at once: the order cannot be changed later.
+    made.append(
+        workload("StatefulSet", "seldon-scheduler", runtime, named("seldon-scheduler"), named("seldon-scheduler"), component("seldon-scheduler"), 1, [CLAIMS[0] | {"name": "scheduler-state"}])
+    )
+    for name in ("seldon-envoy", "seldon-modelgateway"):
+        made.append(workload("Deployment", name, runtime, named(name), named(name), component(name)))
+    ports = [(n, p, p) for n, p in (("xds", 9002), ("scheduler", 9004), ("scheduler-mtls", 9044), ("agent", 9005), ("agent-mtls", 9055), ("dataflow", 9008))]
+    made.append(service("seldon-scheduler", runtime, named("seldon-scheduler"), named("seldon-scheduler"), ports, type="ClusterIP"))
+    made.append(service("seldon-mesh", runtime, named("seldon-envoy"), named("seldon-envoy"), [("http", 80, 9000), ("stats", 9003, 9003)], type="ClusterIP"))
+    return made
+
+
+def arrive(kubectl, uri):
+    """Seldon Core v2 was here."""
+    kubectl("replace", "--field-manager=helm", "-f", "-", stdin=as_list(definitions()))
+    kubectl("create", "--field-manager=helm", "-f", "-", stdin=as_list(configurations()))
+    kubectl("create", "--field-manager=kubectl-client-side-apply", "-f", "-", stdin=as_list(objects(uri)))
+    for name, said in STATUSES.items():
+        patch = json.dumps({"status": said})
+        kubectl("patch", name, "--subresource=status", "--type=merge", f"--field-manager={MANAGER}", "-p", patch)
+    kubectl("create", f"--field-manager={MANAGER}", "-f", "-", stdin=as_list(children(kubectl)))

@@ -1,0 +1,191 @@
+"""Moving in where Seldon Core v2 ran, as docs/migrate.md says it, and the way back."""
+
+import json
+import subprocess
+
+import pytest
+import seldon
+from cluster import CRDS, condition, current
+from gantry import EXAMPLES, environment, program, run, until
+
+SPECS = [("model", "iris"), ("server", "mlserver"), ("server", "older"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon"), ("serverconfig", "mlserver"), ("seldonconfig", "default")]
+ALIKE = [("statefulset", "mlserver"), ("statefulset", "seldon-scheduler"), ("deployment", "seldon-envoy"), ("deployment", "seldon-modelgateway")]
+
+
+@pytest.fixture
+def left(kubectl):
+    """A namespace that Seldon left, with its pods as they are."""
+    try:
+        seldon.arrive(kubectl, EXAMPLES / "iris")
+        until("the pods", lambda: len(kubectl.get("pods")) == 6)
+        until("the revisions", lambda: all(revision(kubectl.get(*one)) for one in ALIKE))
+        yield kubectl
+    finally:
+        kubectl("replace", "-f", CRDS)
+
+
+def revision(found):
+    """Changes when pods are replaced, and with nothing else."""
+    counted = found["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision")
+    return counted or found.get("status", {}).get("updateRevision")
+
+
+def pods(kubectl, prefix=""):
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in kubectl.get("pods") if p["metadata"]["name"].startswith(prefix)}
+
+
+def shell(kubectl, script):
+    """A line of docs/migrate.md, as somebody types it."""
+    words = f'kubectl() {{ "{kubectl.kubectl}" --kubeconfig "{kubectl.config}" "$@"; }}\ngantry() {{ "{program()}" "$@"; }}\n'
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", words + script], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def replace_kinds(kubectl):
+    shell(kubectl, "gantry install --crds | kubectl apply --server-side --force-conflicts -f -")
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+
+
+def checked(kubectl):
+    said = run("check", "--migrate", "-n", kubectl.namespace, "--kubeconfig", kubectl.config)
+    lines = [" ".join(line.split()) for line in said.stdout.splitlines()]
+    return [line for line in lines if line.endswith(kubectl.namespace) or f" in {kubectl.namespace} " in line]
+
+
+def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, audit):
+    kubectl = left
+    namespace = kubectl.namespace
+    specs = {one: kubectl.get(*one)["spec"] for one in SPECS}
+    before = {one: kubectl.get(*one) for one in [*ALIKE, ("statefulset", "older")]}
+    running = pods(kubectl)
+
+    # It is said beforehand what becomes of what.
+    said = checked(kubectl)
+    for kind, name in ALIKE:
+        word = {"statefulset": "StatefulSet", "deployment": "Deployment"}[kind]
+        assert f"{word} {name} in {namespace} ok is adopted as it is, nothing restarts" in said, said
+    announced = next(line for line in said if f"StatefulSet older in {namespace}" in line)
+    assert announced.endswith(
+        "is changed, its pods restart its pods are not what is asked for in spec.containers[agent].image, spec.containers[exporter]"
+    ), announced
+
+    # The kinds first: everything that is stored stays as it is, and can be written.
+    replace_kinds(kubectl)
+    for one in SPECS:
+        assert kubectl.get(*one)["spec"] == specs[one], one
+        kubectl("label", *one, "looked=at")
+
+    operator = operate(scheduler=served.clients)
+    found = kubectl.until("its status", "model", "iris", lambda m: current(m) and condition(m)[:2] == ("True", "ModelAvailable"))
+    assert found["metadata"]["finalizers"] == ["seldon.model.finalizer"]
+    assert served.infer("iris", [[5.1, 3.5, 1.4, 0.2]], "X").status == 200
+    for kind, name in (("pipeline", "chain"), ("experiment", "split")):
+        found = kubectl.until("its status", kind, name, lambda o: current(o) and condition(o)[1] == "NotSupportedYet")
+        own = {"pipeline": "PipelineReady", "experiment": "ExperimentReady"}[kind]
+        assert condition(found, own)[0] == "False", "what Seldon said is not true any more"
+    for kind, name in (("seldonruntime", "seldon"), ("server", "mlserver"), ("server", "older")):
+        kubectl.until("its status", kind, name, lambda o: current(o) and condition(o))
+
+    # What agrees is ours now, and not a pod was touched.
+    for one in ALIKE:
+        taken = kubectl.until("the adoption", *one, lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
+        assert taken["spec"] == before[one]["spec"], one
+        # A Deployment counts annotations, too.
+        assert one[0] == "deployment" or taken["metadata"]["generation"] == before[one]["metadata"]["generation"], one
+        assert revision(taken) == revision(before[one]), one
+        assert taken["metadata"]["uid"] == before[one]["metadata"]["uid"], one
+    # What does not is changed, exactly as it was announced.
+    changed = kubectl.until("the change", "statefulset", "older", lambda s: s["metadata"]["generation"] > before["statefulset", "older"]["metadata"]["generation"])
+    now = {c["name"]: c for c in changed["spec"]["template"]["spec"]["containers"]}
+    assert list(now) == ["rclone", "agent", "mlserver"], "what is not asked for any more is gone"
+    assert now["agent"]["image"] == "seldonio/seldon-agent:2.10.2"
+    assert changed["metadata"]["uid"] == before["statefulset", "older"]["metadata"]["uid"]
+    until("the new pod", lambda: pods(kubectl, "older-").keys() == {"older-0"} and pods(kubectl, "older-")["older-0"] != running["older-0"])
+    alike = lambda: {name: uid for name, uid in pods(kubectl).items() if not name.startswith("older-")}
+    assert alike() == {name: uid for name, uid in running.items() if not name.startswith("older-")}
+    # Requests find Envoy's pods still.
+    mesh = kubectl.get("service", "seldon-mesh")
+    assert mesh["spec"]["selector"] == {"app.kubernetes.io/name": "seldon-envoy"}
+    for one in SPECS:
+        assert kubectl.get(*one)["spec"] == specs[one], one
+    assert not [w for w in audit.writes("gantry") if w[3] >= 400], [w[:4] for w in audit.writes("gantry") if w[3] >= 400]
+
+    # An operator that starts anew has nothing to write.
+    count = len(audit.writes("gantry-operator"))
+    operator.terminate()
+    again = operate(scheduler=served.clients)
+    again.until("its caches", lambda: any("the scheduler is connected" in line for line in again.lines))
+    kubectl("label", "model", "iris", "looked-", "last=seen")
+    kubectl("scale", "server", "older", "--replicas=0")
+    kubectl.until("the smaller set", "statefulset", "older", lambda s: s["spec"]["replicas"] == 0)
+    late = [w[:4] for w in audit.writes("gantry-operator")[count:] if "older" not in (w[2] or "") and w[1] != "servers/status"]
+    assert not late, late
+
+    # A change of the configuration reaches what was adopted, too: nothing of Seldon's sticks to it.
+    config = next(o for o in seldon.configurations() if o["kind"] == "ServerConfig")
+    config["spec"]["podSpec"]["containers"] = [c for c in config["spec"]["podSpec"]["containers"] if c["name"] != "rclone"]
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(config))
+    names = lambda s: [c["name"] for c in s["spec"]["template"]["spec"]["containers"]]
+    kubectl.until("the change", "statefulset", "mlserver", lambda s: names(s) == ["agent", "mlserver"])
+
+
+def test_what_seldon_holds_can_be_deleted(left, house, operate):
+    kubectl = left
+    replace_kinds(kubectl)
+    operate(scheduler=house.clients)
+    for kind, name in SPECS[:5]:
+        kubectl("delete", kind, name, "--timeout=45s", patience=60)
+    kubectl("delete", "seldonruntime", "seldon", "--timeout=45s", patience=60)
+    for one in [*ALIKE, ("statefulset", "older"), ("configmap", "seldon-agent"), ("service", "mlserver-0")]:
+        until(f"the end of {one}", lambda: kubectl.get(*one) is None)
+
+
+def test_a_namespace_that_seldon_left_goes_away_without_help(left, house, operate):
+    kubectl = left
+    replace_kinds(kubectl)
+    operate(scheduler=house.clients)
+    kubectl.until("the adoption", "statefulset", "mlserver", lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", patience=120)
+
+
+def test_there_is_a_way_back(left, operate, tmp_path):
+    kubectl = left
+    namespace = kubectl.namespace
+    kinds = "models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs"
+    shell(
+        kubectl,
+        f"""kubectl get {kinds} -n {namespace} -o yaml | grep -v '^ *resourceVersion: ' > {tmp_path}/objects.yaml
+        kubectl get crd -o yaml $(kubectl get crd -o name | grep mlops.seldon.io | cut -d/ -f2) | grep -v '^ *resourceVersion: ' > {tmp_path}/crds.yaml""",
+    )
+    specs = {one: kubectl.get(*one)["spec"] for one in SPECS}
+    before = {one: kubectl.get(*one) for one in ALIKE}
+    running = pods(kubectl)
+    definitions = {d["metadata"]["name"]: d["spec"]["versions"] for d in kubectl.get("crd") if "seldon" in d["metadata"]["name"]}
+    replace_kinds(kubectl)
+    operator = operate()
+    for one in ALIKE:
+        kubectl.until("the adoption", *one, lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
+    for kind, name in (("model", "iris"), ("server", "mlserver"), ("seldonruntime", "seldon")):
+        kubectl.until("its status", kind, name, lambda o: current(o))
+    assert operator.terminate() == 0
+
+    shell(kubectl, f"kubectl replace -f {tmp_path}/crds.yaml")
+    shell(kubectl, f"kubectl apply --server-side --force-conflicts -n {namespace} -f {tmp_path}/objects.yaml")
+    back = {d["metadata"]["name"]: d["spec"]["versions"] for d in kubectl.get("crd") if "seldon" in d["metadata"]["name"]}
+    assert back == definitions
+    for one in SPECS:
+        assert kubectl.get(*one)["spec"] == specs[one], one
+    for one in ALIKE:
+        assert kubectl.get(*one)["spec"] == before[one]["spec"], one
+    alike = lambda found: {name: uid for name, uid in found.items() if not name.startswith("older-")}
+    assert alike(pods(kubectl)) == alike(running)
+    # Seldon's operator writes as it always did: nobody else's fields are in its way.
+    for kind, name in ALIKE:
+        patch = {"spec": {"template": {"metadata": {"annotations": {"seldon.io/was": "here"}}}}}
+        kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", json.dumps(patch))
+    # And lets go of what it holds.
+    for kind, name in (("model", "iris"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon")):
+        kubectl("delete", kind, name, "--wait=false")
+        kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", '{"metadata":{"finalizers":[]}}')
+        until(f"the end of {name}", lambda: kubectl.get(kind, name) is None)
