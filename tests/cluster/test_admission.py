@@ -255,6 +255,10 @@ def test_the_rights_that_are_installed_are_enough_and_no_more(kubectl, hook, ope
             started.until("the caBundle", lambda: of().get("caBundle"))
             assert of()["service"]["namespace"] == namespace
             assert "certificates.json" in kubectl.get("secret", "gantry-webhook")["data"]
+            # Emptied, it is filled anew.
+            bundle = of()["caBundle"]
+            kubectl("patch", "secret", "gantry-webhook", "--type=json", "-p", '[{"op":"remove","path":"/data"}]')
+            started.until("another caBundle", lambda: of()["caBundle"] != bundle)
             # The rest of its work is within its rights, too.
             kubectl.apply(config("small", "1Gi"), server("small"))
             kubectl.until("the StatefulSet", "statefulset", "a", lambda s: s)

@@ -203,7 +203,13 @@ impl Keeper {
                 data: Some(BTreeMap::from([(DATA.into(), ByteString(text))])),
                 ..Secret::default()
             };
-            timed(self.secrets.create(&params, &secret)).await.map_err(wrong)?;
+            timed(self.secrets.create(&params, &secret)).await.map_err(|trouble| {
+                let namespace = &self.webhook.names.namespace;
+                format!(
+                    "{}; make an empty one: kubectl create secret generic {name} -n {namespace}",
+                    wrong(trouble)
+                )
+            })?;
         }
         Ok(())
     }

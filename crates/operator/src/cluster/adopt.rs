@@ -6,13 +6,13 @@
 //! first: what is not asked for any more goes, which it would not while somebody else owns it too.
 
 use super::{
-    child::{APPLIED, Child, ChildKind, Desired},
+    child::{APPLIED, Child, ChildKind, Desired, MANAGED_BY},
     subset::{key_of, lacking},
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// The annotation of a workload whose pods are as another operator made them.
+/// The annotation of a workload that another operator made: whether its pods are still as that one made them.
 const ADOPTED: &str = "gantry.dev/adopted";
 /// The field manager of Seldon's operator: the name of its program.
 const SELDON: &str = "manager";
@@ -53,19 +53,22 @@ impl Desired {
     /// What is to be applied to an object that is there.
     #[must_use]
     pub fn adopting(&self, live: Option<&Child>) -> Self {
-        let Some((live, adoption)) = live.and_then(|live| Some((live, self.adoption(live)?))) else {
-            return self.clone();
-        };
+        let adopted =
+            |live: &&Child| self.bare.is_some() && (mark(live, ADOPTED).is_some() || is_foreign(live));
+        let Some(live) = live.filter(adopted) else { return self.clone() };
+        let adoption = self.adoption(live);
         let mut desired = self.clone();
-        let Some(spec) = desired.body.get_mut("spec").and_then(Value::as_object_mut) else { return desired };
-        if adoption == Adoption::AsItIs {
-            spec.retain(|name, _| FREE.contains(&name.as_str()));
-            if let Some(metadata) = desired.body.get_mut("metadata").and_then(Value::as_object_mut) {
-                let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-                if let Some(annotations) = annotations.as_object_mut() {
-                    annotations.insert(ADOPTED.into(), "true".into());
-                }
+        let as_it_is = adoption == Some(Adoption::AsItIs);
+        if let Some(metadata) = desired.body.get_mut("metadata").and_then(Value::as_object_mut) {
+            let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+            if let Some(annotations) = annotations.as_object_mut() {
+                // Said, not left out: whoever else has the annotation must not bring it back.
+                annotations.insert(ADOPTED.into(), as_it_is.to_string().into());
             }
+        }
+        let Some(spec) = desired.body.get_mut("spec").and_then(Value::as_object_mut) else { return desired };
+        if as_it_is {
+            spec.retain(|name, _| FREE.contains(&name.as_str()));
         } else if let Some(policy) = live.data.pointer("/spec/podManagementPolicy") {
             // It cannot be changed, and is not worth a new StatefulSet.
             if self.kind == ChildKind::StatefulSet {
@@ -78,8 +81,22 @@ impl Desired {
 
 /// Whether another operator made a workload's pods.
 pub(super) fn is_foreign(live: &Child) -> bool {
-    let mark = |name| live.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(name));
-    mark(ADOPTED) || !mark(APPLIED)
+    let label = live.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY.0));
+    let is_unknown = mark(live, APPLIED).is_none() && label.is_none_or(|value| value != MANAGED_BY.1);
+    mark(live, ADOPTED) == Some("true") || is_unknown
+}
+
+fn mark<'a>(live: &'a Child, name: &str) -> Option<&'a str> {
+    live.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+/// Whether a manager applied an object's pods: one that lost its marks is still whose it is.
+pub(super) fn has_applied(live: &Child, manager: &str) -> bool {
+    let entries = live.metadata.managed_fields.iter().flatten();
+    let mut ours = entries
+        .filter(|e| e.manager.as_deref() == Some(manager) && e.operation.as_deref() == Some("Apply"))
+        .filter_map(|e| e.fields_v1.as_ref());
+    ours.any(|fields| fields.0.pointer("/f:spec/f:template").is_some())
 }
 
 /// Who owns the fields of an object when its pods are about to become ours: what was Seldon's is this manager's.
@@ -252,6 +269,10 @@ mod tests {
             let applied = wanted(&asked).adopting(Some(&live));
             assert_eq!(applied.body["spec"]["podManagementPolicy"], "OrderedReady", "it cannot be changed");
             assert_eq!(applied.body["spec"]["template"], wanted(&asked).body["spec"]["template"]);
+            // From then on they are as ours as any, and what cannot be changed stays.
+            let ours = self::live(&asked, &json!({ ADOPTED: "false", APPLIED: applied.digest() }));
+            assert_eq!(wanted(&asked).adoption(&ours), None);
+            assert_eq!(wanted(&asked).adopting(Some(&ours)), applied);
         }
     }
 
@@ -260,6 +281,14 @@ mod tests {
         let containers = json!([{ "name": "agent" }]);
         let ours = live(&containers, &json!({ APPLIED: "1" }));
         assert_eq!(wanted(&containers).adoption(&ours), None);
+        // One that lost its annotation has its label, and one that lost both has our name on its fields.
+        let mut bare = live(&containers, &json!({}));
+        bare.metadata.labels = Some([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())].into());
+        assert_eq!(wanted(&containers).adoption(&bare), None);
+        let fields =
+            json!([{ "manager": "m", "operation": "Apply", "fieldsV1": { "f:spec": { "f:template": {} } } }]);
+        bare.metadata.managed_fields = serde_json::from_value(fields).unwrap();
+        assert!(has_applied(&bare, "m") && !has_applied(&bare, "n"));
         assert_eq!(wanted(&containers).adopting(Some(&ours)), wanted(&containers));
         assert_eq!(wanted(&containers).adopting(None), wanted(&containers));
         let service = Desired::new(ChildKind::Service, Key::new("ns", "a"), json!({}));

@@ -1,7 +1,7 @@
 //! Every change that the operator makes in the cluster goes through here: with a deadline, as leader, and counted.
 
 use super::{
-    adopt::{Adoption, is_foreign, taken_over},
+    adopt::{Adoption, has_applied, is_foreign, taken_over},
     cache::Cache,
     child::{Child, Desired},
     leadership::Leadership,
@@ -132,7 +132,8 @@ impl Writer {
         let found = tokio::time::timeout(CALL_TIME, api.list(&params)).await;
         let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
         let found = found.items.into_iter().next();
-        let Some(live) = found.filter(|live| is_of_same(live, wanted)) else { return Ok(wanted.clone()) };
+        let is_theirs = |live: &Child| is_of_same(live, wanted) && !has_applied(live, manager);
+        let Some(live) = found.filter(is_theirs) else { return Ok(wanted.clone()) };
         let adopting = wanted.adopting(Some(&live));
         let is_changed = matches!(wanted.adoption(&live), Some(Adoption::Changed(_)));
         if let Some(fields) = is_changed.then(|| taken_over(&live, manager)).flatten() {
