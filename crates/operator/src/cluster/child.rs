@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// The label that says an object is ours. Watches select by it: what others make costs nothing.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "gantry");
@@ -160,7 +160,7 @@ pub struct Desired {
     pub body: Value,
     /// The pods of a workload without what this operator adds to them of its own accord; see
     /// [`adopting`](Self::adopting).
-    pub bare: Option<Value>,
+    pub bare: Option<Arc<Value>>,
 }
 
 impl Desired {
@@ -172,7 +172,7 @@ impl Desired {
     /// The same, of pods that would be these without what this operator adds to them of its own accord.
     #[must_use]
     pub fn with_bare(self, bare: Value) -> Self {
-        Self { bare: Some(bare), ..self }
+        Self { bare: Some(Arc::new(bare)), ..self }
     }
 
     /// What is sent: the body with its names, the label that it is ours, and its digest.

@@ -22,6 +22,7 @@ pub(super) async fn run(api: &Api, namespace: &str, patience: Duration, report: 
     let elects = operator(api, namespace, report).await;
     leader(api, namespace, elects, patience, report).await;
     configs(api, namespace, report).await;
+    webhook(api, namespace, report).await;
     for (kind, plural, none) in [
         (
             "SeldonRuntimes",
@@ -165,6 +166,25 @@ async fn configs(api: &Api, namespace: &str, report: &mut Report) {
                     None => report.ok(&what, &shown(&names)),
                 }
             }
+        }
+    }
+}
+
+/// The admission webhook, where it is installed. Nothing depends on it, so that nothing is wrong without it.
+async fn webhook(api: &Api, namespace: &str, report: &mut Report) {
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    // Whoever may not see it does without the line.
+    let Ok(found) = api.list(path, "app.kubernetes.io/name=gantry").await else { return };
+    for configuration in &found {
+        let what = format!("webhook {}", text(configuration, "/metadata/name"));
+        let hooks = list(configuration, "/webhooks");
+        if hooks.iter().any(|hook| text(hook, "/clientConfig/caBundle").is_empty()) {
+            let hint = format!(
+                "kubectl logs -n {namespace} deploy/gantry-operator says why; objects are taken without it"
+            );
+            report.note(&what, "has no caBundle: nobody answers", &hint);
+        } else {
+            report.ok(&what, "answers with a certificate of the operator's own");
         }
     }
 }

@@ -231,6 +231,21 @@ fn a_cluster_with_everything_wrong_with_it() {
 }
 
 #[test]
+fn a_webhook_is_told_of_where_there_is_one() {
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    for (config, words) in [
+        (json!({}), "has no caBundle: nobody answers"),
+        (json!({ "caBundle": "LS0t" }), "ok   answers with a certificate"),
+    ] {
+        let hook =
+            json!({ "metadata": { "name": "gantry-webhook" }, "webhooks": [{ "clientConfig": config }] });
+        let (text, wrongs) = installed().items(path, &[hook]).checked(&[]);
+        assert!(text.contains("webhook gantry-webhook") && text.contains(words), "{text}");
+        assert_eq!(wrongs, 0, "nothing depends on it: {text}");
+    }
+}
+
+#[test]
 fn a_lease_is_missed_where_a_leader_is_elected() {
     let lease = "/apis/coordination.k8s.io/v1/namespaces/seldon-mesh/leases/e98130ae.seldon.io";
     for (args, wrong) in [(json!(["operator", "--leader-elect"]), 1), (json!(["operator"]), 0)] {
