@@ -2,6 +2,7 @@
 
 import pytest
 from cluster import CRDS, Audit, Kubectl, Operator, namespace
+from hook import Hook
 from processes import House, free_ports
 
 
@@ -62,3 +63,23 @@ def operate(kubectl):
 @pytest.fixture
 def audit():
     return Audit()
+
+
+@pytest.fixture
+def hook(kubectl):
+    hook = Hook(kubectl)
+    yield hook
+    kubectl.run("delete", "validatingwebhookconfiguration", hook.name)
+
+
+@pytest.fixture
+def asked(hook, operate):
+    """An operator that the API server asks."""
+
+    def one(*flags):
+        operator = operate(*hook.flags(), *flags)
+        hook.lead_to(f"https://{operator.until('the webhook', lambda: operator.address('webhook'))}/validate")
+        hook.until_asked()
+        return operator
+
+    return one

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import seldon
-from cluster import CRDS, condition, current
+from cluster import CRDS, condition, current, model
 from gantry import EXAMPLES, environment, program, run, until
 
 SPECS = [("model", "iris"), ("server", "mlserver"), ("server", "older"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon"), ("serverconfig", "mlserver"), ("seldonconfig", "default")]
@@ -147,6 +147,20 @@ def test_a_namespace_that_seldon_left_goes_away_without_help(left, house, operat
     operate(scheduler=house.clients)
     kubectl.until("the adoption", "statefulset", "mlserver", lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
     kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", patience=120)
+
+
+def test_the_webhook_has_the_rules_that_seldons_kinds_do_not(left, asked):
+    kubectl = left
+    bad = lambda name, **spec: model(name, "gs://models/x", "onnx", **({"replicas": 1, "minReplicas": 3} | spec))
+    kubectl.apply(bad("before"))
+    asked()
+    said = kubectl.refused(bad("after"))
+    assert 'admission webhook "objects.gantry.dev" denied the request: spec.replicas is 1, fewer than minReplicas 3' in said
+    # What was wrong before is in nobody's way: it can be changed elsewhere, and let go. It cannot get worse.
+    kubectl("label", "model", "before", "team=blue")
+    kubectl.apply(bad("before", memory="1Ki"))
+    assert "fewer than minReplicas 4" in kubectl.refused(bad("before", minReplicas=4))
+    kubectl("delete", "model", "before", "--timeout=60s", patience=90)
 
 
 def test_there_is_a_way_back(left, operate, tmp_path):
