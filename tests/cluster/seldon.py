@@ -169,6 +169,8 @@ def objects(uri):
         custom("Server", "mlserver", {"serverConfig": "mlserver", "replicas": 2, "podSpec": {"containers": [{"name": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]}]}}),
         custom("Server", "older", {"serverConfig": "mlserver", "replicas": 1}),
         custom("Model", "iris", {"storageUri": str(uri), "requirements": ["onnx"], "memory": "100Ki", "dataflow": {}}, finalizers=["seldon.model.finalizer"]),
+        # Its kinds take what its scheduler then refuses.
+        custom("Model", "odd", {"storageUri": "gs://models/odd", "replicas": 1, "minReplicas": 3}, finalizers=["seldon.model.finalizer"]),
         custom("Pipeline", "chain", {"steps": [{"name": "iris", "inputsJoinType": "inner"}], "output": {"steps": ["iris"], "stepsJoin": "inner"}}, finalizers=["seldon.pipeline.finalizer"]),
         custom("Experiment", "split", {"resourceType": "model", "default": "iris", "candidates": [{"name": "iris", "weight": 50}, {"name": "other", "weight": 50}]}, finalizers=["seldon.experiment.finalizer"]),
     ]

@@ -8,7 +8,7 @@ import seldon
 from cluster import CRDS, condition, current, model
 from gantry import EXAMPLES, environment, program, run, until
 
-SPECS = [("model", "iris"), ("server", "mlserver"), ("server", "older"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon"), ("serverconfig", "mlserver"), ("seldonconfig", "default")]
+SPECS = [("model", "iris"), ("model", "odd"), ("server", "mlserver"), ("server", "older"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon"), ("serverconfig", "mlserver"), ("seldonconfig", "default")]
 ALIKE = [("statefulset", "mlserver"), ("statefulset", "seldon-scheduler"), ("deployment", "seldon-envoy"), ("deployment", "seldon-modelgateway")]
 
 
@@ -50,7 +50,7 @@ def replace_kinds(kubectl):
 def checked(kubectl):
     said = run("check", "--migrate", "-n", kubectl.namespace, "--kubeconfig", kubectl.config)
     lines = [" ".join(line.split()) for line in said.stdout.splitlines()]
-    return [line for line in lines if line.endswith(kubectl.namespace) or f" in {kubectl.namespace} " in line]
+    return [line for line in lines if f" in {kubectl.namespace}" in line]
 
 
 def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, audit):
@@ -70,6 +70,8 @@ def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, a
         "is changed, its pods restart its pods are not what is asked for in spec.containers[agent].image, spec.containers[exporter]"
     ), announced
 
+    assert f"odd in {namespace} spec.replicas is 1, fewer than minReplicas 3" in said, said
+
     # The kinds first: everything that is stored stays as it is, and can be written.
     replace_kinds(kubectl)
     for one in SPECS:
@@ -80,6 +82,8 @@ def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, a
     found = kubectl.until("its status", "model", "iris", lambda m: current(m) and condition(m)[:2] == ("True", "ModelAvailable"))
     assert found["metadata"]["finalizers"] == ["seldon.model.finalizer"]
     assert served.infer("iris", [[5.1, 3.5, 1.4, 0.2]], "X").status == 200
+    odd = kubectl.until("its status", "model", "odd", lambda m: current(m) and condition(m)[1] == "InvalidSpec")
+    assert condition(odd)[2] == "spec.replicas is 1, fewer than minReplicas 3"
     for kind, name in (("pipeline", "chain"), ("experiment", "split")):
         found = kubectl.until("its status", kind, name, lambda o: current(o) and condition(o)[1] == "NotSupportedYet")
         own = {"pipeline": "PipelineReady", "experiment": "ExperimentReady"}[kind]
@@ -134,7 +138,7 @@ def test_what_seldon_holds_can_be_deleted(left, house, operate):
     kubectl = left
     replace_kinds(kubectl)
     operate(scheduler=house.clients)
-    for kind, name in SPECS[:5]:
+    for kind, name in SPECS[:6]:
         kubectl("delete", kind, name, "--timeout=45s", patience=60)
     kubectl("delete", "seldonruntime", "seldon", "--timeout=45s", patience=60)
     for one in [*ALIKE, ("statefulset", "older"), ("configmap", "seldon-agent"), ("service", "mlserver-0")]:
@@ -199,7 +203,7 @@ def test_there_is_a_way_back(left, operate, tmp_path):
         patch = {"spec": {"template": {"metadata": {"annotations": {"seldon.io/was": "here"}}}}}
         kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", json.dumps(patch))
     # And lets go of what it holds.
-    for kind, name in (("model", "iris"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon")):
+    for kind, name in (("model", "iris"), ("model", "odd"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon")):
         kubectl("delete", kind, name, "--wait=false")
         kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", '{"metadata":{"finalizers":[]}}')
         until(f"the end of {name}", lambda: kubectl.get(kind, name) is None)

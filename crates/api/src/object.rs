@@ -70,6 +70,9 @@ pub struct Metadata {
     /// Set by the API server.
     #[serde(skip_serializing)]
     pub deletion_timestamp: Option<String>,
+    /// Set by the API server.
+    #[serde(skip_serializing)]
+    pub deletion_grace_period_seconds: Option<i64>,
     /// Set by controllers.
     #[serde(skip_serializing)]
     pub finalizers: Option<Vec<String>>,

@@ -238,3 +238,17 @@ fn lists_and_texts_that_no_object_needs_are_refused() {
     let expected = "m.yaml:6: spec.requirements[0] has 1025 characters, at most 1024 are allowed";
     assert_eq!(said(&parse("m.yaml", &text).unwrap_err()), expected);
 }
+
+#[test]
+fn what_the_api_server_adds_to_metadata_is_no_mistake() {
+    let metadata = serde_json::json!({
+        "name": "iris", "namespace": "ml", "uid": "u", "resourceVersion": "7", "generation": 2, "finalizers": ["f"],
+        "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+        "deletionGracePeriodSeconds": 0, "managedFields": [], "ownerReferences": [], "selfLink": "", "generateName": "i",
+    });
+    let object = serde_json::json!({
+        "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": { "storageUri": "gs://x" },
+    });
+    let read = crate::read("", &object.to_string());
+    assert!(read.is_ok(), "{read:?}");
+}

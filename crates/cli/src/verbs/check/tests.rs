@@ -299,6 +299,9 @@ fn what_seldon_left() {
     let mut held = named("Model", "iris", spec.clone());
     held["metadata"]["finalizers"] = json!(["seldon.model.finalizer", "example.com/audit"]);
     let wrong = named("Model", "bad", json!({ "spec": { "storageUri": "" } }));
+    let mut going = named("Model", "going", json!({ "spec": { "storageUri": "" } }));
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     let containers = |image: &str| json!([{ "name": "agent", "image": image }, { "name": "mlserver", "image": "seldonio/mlserver:1.7.1" }]);
     let set = |name: &str, image: &str, owner: &str| {
         json!({
@@ -324,7 +327,7 @@ fn what_seldon_left() {
     let (text, wrongs) = Server::new()
         .kinds(false)
         .items("/apis/apps/v1/deployments", &[manager])
-        .items(&format!("{BASE}/models"), &[held, wrong])
+        .items(&format!("{BASE}/models"), &[held, wrong, going])
         .items(
             &format!("{BASE}/pipelines"),
             &[named("Pipeline", "p", json!({ "spec": { "steps": [{ "name": "iris" }] } }))],

@@ -38,14 +38,14 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
         }
     };
     let mut seen = BTreeSet::new();
-    for object in &found.servers {
+    for object in found.servers.iter().filter(|object| !object.is_deleted()) {
         let what = format!("Server {} in {}", object.key().name, object.key().namespace);
         match of_server(object, &found.server_configs) {
             Ok(objects) => tell(&objects, &found, &mut seen, report),
             Err(why) => report.note(&what, "nothing is touched", &why),
         }
     }
-    for object in &found.runtimes {
+    for object in found.runtimes.iter().filter(|object| !object.is_deleted()) {
         let what = format!("SeldonRuntime {} in {}", object.key().name, object.key().namespace);
         match of_runtime(object, &found.configs) {
             Ok(objects) => tell(&objects, &found, &mut seen, report),
