@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gantry import PATIENCE, ROOT, until
-from processes import Process, program
+from processes import Process, free_ports, program
 
 CRDS = ROOT / "deploy" / "crds"
 KINDS = "models,servers,serverconfigs,seldonruntimes,seldonconfigs,pipelines,experiments"
@@ -151,3 +151,14 @@ def namespace():
     name = f"t-{uuid.uuid4().hex[:8]}"
     Kubectl()("create", "namespace", name)
     return name
+
+
+def with_server(house, name="builtin"):
+    """Adds a server to a scheduler: the built-in runtime and its agent."""
+    models = house.place / "models"
+    models.mkdir()
+    (port,) = free_ports(1)
+    runtime = house.start("runtime", models, "--explicit", "--port", port)
+    runtime.until("the runtime", lambda: any(l.startswith("serving on") for l in runtime.lines))
+    house.agent(name=name, kind="builtin", http_port=port, grpc_port=port, models=models)
+    return house

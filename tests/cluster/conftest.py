@@ -1,7 +1,7 @@
 """The cluster with our CRDs, and a namespace of its own for each test."""
 
 import pytest
-from cluster import CRDS, Audit, Kubectl, Operator, namespace
+from cluster import CRDS, Audit, Kubectl, Operator, namespace, with_server
 from hook import Hook
 from processes import House, free_ports
 
@@ -33,13 +33,7 @@ def house(tmp_path):
 @pytest.fixture
 def served(house):
     """The same with a server: the built-in runtime and its agent."""
-    models = house.place / "models"
-    models.mkdir()
-    (port,) = free_ports(1)
-    runtime = house.start("runtime", models, "--explicit", "--port", port)
-    runtime.until("the runtime", lambda: any(l.startswith("serving on") for l in runtime.lines))
-    house.agent(name="builtin", kind="builtin", http_port=port, grpc_port=port, models=models)
-    return house
+    return with_server(house)
 
 
 @pytest.fixture

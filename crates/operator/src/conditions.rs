@@ -1,6 +1,7 @@
 //! Conditions: what is true of an object, since when, and why.
 
 use gantry_api::Condition;
+use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
 
 /// The one that people wait for.
@@ -87,7 +88,7 @@ pub fn conditions(
     let mut say = |name: &str, truth: Truth, says: &Says| {
         let known = before.iter().find(|c| c.r#type == name);
         let since = known
-            .filter(|c| c.status == truth.word())
+            .filter(|c| c.status == truth.word() && !mutant::is("changes_times_without_a_change"))
             .and_then(|c| c.last_transition_time.clone())
             .unwrap_or_else(|| stamp(now));
         all.push(Condition {

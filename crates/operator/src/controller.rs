@@ -1,11 +1,12 @@
 //! The loop of every controller: look, decide, do; then wait for something to change.
 
 use crate::{
-    cluster::{Cache, Custom, CustomKind, Happening, Key, Trouble},
+    cluster::{Cache, Custom, CustomKind, Happening, Key, Trouble, Whose},
     house::House,
     plan::{Action, Plan},
     queue::Queue,
     schedulers::{Answer, Errand, Verb},
+    workload::Obstacle,
     world::World,
 };
 use gantry_core::mutant;
@@ -51,7 +52,7 @@ pub(crate) async fn work<C: Controller>(house: Arc<House>, queue: Arc<Queue>, st
         match outcome {
             Outcome::Done(wake) => {
                 queue.succeeded(&key);
-                if let Some(wake) = wake {
+                if let Some(wake) = wake.filter(|_| !mutant::is("never_looks_again")) {
                     queue.add_after(key.clone(), wake);
                 }
             }
@@ -158,15 +159,15 @@ async fn apply<C: Controller>(
                 match outcome {
                     Ok(_) => house.world.memory.taken::<C::Kind>(key, &wanted),
                     // Sending it again would not help: it is remembered, and what is left to do is decided anew.
-                    Err(Trouble::Refused(why) | Trouble::Forbidden(why)) => {
-                        let uid = object.map_or("", Custom::uid);
-                        let there =
-                            children.get(&wanted.key).filter(|c| c.controller().is_some_and(|o| o.1 == uid));
-                        let there = there.and_then(|child| child.metadata.uid.clone()).unwrap_or_default();
-                        house.world.memory.refused::<C::Kind>(key, &wanted, &there, &why);
+                    Err(trouble) => {
+                        let Some(why) = obstacle(&trouble) else { return Err(trouble) };
+                        let there = children.get(&wanted.key).and_then(|c| c.metadata.uid.clone());
+                        if !mutant::is("forgets_what_was_refused") {
+                            let there = there.unwrap_or_default();
+                            house.world.memory.refused::<C::Kind>(key, &wanted, &there, why);
+                        }
                         return Ok(Applied::Something);
                     }
-                    Err(trouble) => return Err(trouble),
                 }
             }
             (Action::HandOver(part), _) => {
@@ -231,12 +232,24 @@ async fn apply<C: Controller>(
         && (object.status.as_ref() != Some(status) || mutant::is("writes_what_is_written"))
     {
         house.writer.status(object, status, cache).await?;
+        // The answer, which is in the cache now, may hold what others changed meanwhile: the watch brings it as nothing new.
+        changed |= !mutant::is("overlooks_what_answers_bring");
         if C::PACED {
             house.world.memory.told::<C::Kind>(key);
         }
         tell(house, object, &plan.events).await;
     }
     Ok(if changed { Applied::Something } else { Applied::Nothing })
+}
+
+/// What is in the way of an object for longer than a moment; `None` when asking again may help.
+fn obstacle(trouble: &Trouble) -> Option<Obstacle> {
+    match trouble {
+        Trouble::Refused(why) | Trouble::Forbidden(why) => Some(Obstacle::ApiServer(why.clone())),
+        Trouble::Taken(Whose::Predecessor(whose)) => Some(Obstacle::Predecessor(whose.clone())),
+        Trouble::Taken(Whose::Stranger(whose)) => Some(Obstacle::Stranger(whose.clone())),
+        _ => None,
+    }
 }
 
 async fn tell<K: CustomKind>(house: &House, object: &Custom<K>, events: &[Happening]) {

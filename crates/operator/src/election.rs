@@ -1,7 +1,10 @@
 //! Leads, or waits to lead: by a Lease, so that of several operators one writes and the others are ready to.
 
 use crate::{cluster::Leadership, metrics::Metrics};
-use gantry_core::lease::{Record, Step, step};
+use gantry_core::{
+    lease::{Record, Step, step},
+    mutant,
+};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -84,7 +87,7 @@ impl Election {
                 }
                 Err(error) => why = error,
             }
-            if self.leadership.time_left().is_none() {
+            if self.leadership.time_left().is_none() && !mutant::is("keeps_leading") {
                 self.lose();
                 return format!("the lease could not be renewed within {} s: {why}", RIGHT.as_secs());
             }
@@ -117,6 +120,7 @@ impl Election {
         let record = lease.as_ref().map(record_of);
         let unchanged = self.unchanged(record.as_ref());
         let transitions = match step(&self.me, record.as_ref(), unchanged) {
+            Step::Wait(_) if mutant::is("takes_the_lease_of_the_living") => Some(1),
             Step::Wait(_) => return Ok(Some(record.map(|r| r.holder).unwrap_or_default())),
             Step::Take { transitions } => Some(transitions),
             Step::Renew => None,

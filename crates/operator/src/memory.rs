@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{ChildKind, CustomKind, Desired, Key},
-    workload::Refused,
+    workload::{Obstacle, Refused},
 };
 use std::{
     collections::BTreeMap,
@@ -33,14 +33,14 @@ impl Memory {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The API server would not take an object that another one wants; `there` is the identity of what is in its place.
-    pub fn refused<K: CustomKind>(&self, owner: &Key, wanted: &Desired, there: &str, why: &str) {
+    /// An object that another one wants cannot be made; `there` is the identity of what is known to be in its place.
+    pub fn refused<K: CustomKind>(&self, owner: &Key, wanted: &Desired, there: &str, why: Obstacle) {
         let refused = Refused {
             kind: wanted.kind,
             key: wanted.key.clone(),
             digest: wanted.digest(),
             there: there.to_owned(),
-            why: why.to_owned(),
+            why,
             ago: Duration::ZERO,
         };
         let mut notes = self.lock();
@@ -48,7 +48,7 @@ impl Memory {
         of_owner.insert((wanted.kind, wanted.key.clone()), (refused, Instant::now()));
     }
 
-    /// The API server took it.
+    /// It could be made.
     pub fn taken<K: CustomKind>(&self, owner: &Key, wanted: &Desired) {
         let mut notes = self.lock();
         let at = (K::KIND, owner.clone());
@@ -60,7 +60,7 @@ impl Memory {
         }
     }
 
-    /// What the API server would not take of what an object wants.
+    /// What could not be made of what an object wants.
     pub fn refusals<K: CustomKind>(&self, owner: &Key) -> Vec<Refused> {
         let notes = self.lock();
         let of_owner = notes.refusals.get(&(K::KIND, owner.clone()));

@@ -11,7 +11,7 @@ use crate::{
         later::{Experiments, Pipelines},
         model::Models,
         runtime::Runtimes,
-        server::Servers,
+        server::{self, Servers},
     },
     metrics::Metrics,
     queue::Queue,
@@ -20,6 +20,7 @@ use crate::{
     settings::Settings,
     world::World,
 };
+use gantry_core::mutant;
 use kube::{Api, Client, core::ApiResource, runtime::watcher};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -149,7 +150,7 @@ impl Operator {
 
     /// Waits until every list is complete: before that, what is not known is not known to be absent.
     async fn seen(&self) {
-        while !self.health.not_ready().is_empty() {
+        while !self.health.not_ready().is_empty() && !mutant::is("begins_before_it_has_seen") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -312,8 +313,11 @@ impl Operator {
                 (true, false) => {
                     let (to, queues, name) = (Arc::clone(&house), queues.clone(), namespace.to_owned());
                     let news = move |news| queues.news(&to.world, &name, news);
+                    let (of, name) = (Arc::clone(&house), namespace.to_owned());
+                    let servers = move || of.may_write().then(|| server::deployed(&of.world, &name));
                     let book = Arc::clone(&world.schedulers);
-                    links.insert(namespace.to_owned(), Link::open(namespace, Arc::clone(&reach), book, news));
+                    let link = Link::open(namespace, Arc::clone(&reach), book, servers, news);
+                    links.insert(namespace.to_owned(), link);
                 }
                 (false, true) => {
                     if let Some(link) = links.remove(namespace) {

@@ -9,6 +9,7 @@ use crate::{
     schedulers::News,
     world::World,
 };
+use gantry_core::mutant;
 use std::sync::Arc;
 
 /// One queue for each controller.
@@ -98,7 +99,9 @@ impl Queues {
     pub(crate) fn server_config(&self, world: &World, change: &Change<Custom<ServerConfig>>) {
         self.server_configs.add(change.key.clone());
         for server in world.servers.all() {
-            if server.spec.as_ref().is_ok_and(|s| s.server_config == change.key.name) {
+            if server.spec.as_ref().is_ok_and(|s| s.server_config == change.key.name)
+                && !mutant::is("does_not_tell_of_configurations")
+            {
                 self.servers.add(server.key());
             }
         }
@@ -120,6 +123,9 @@ impl Queues {
             // Servers may read it, whoever it belongs to.
             let namespace = &change.key.namespace;
             world.servers.in_namespace(namespace).iter().for_each(|o| self.servers.add(o.key()));
+        }
+        if mutant::is("does_not_tell_owners") {
+            return;
         }
         for child in change.before.iter().chain(&change.after) {
             let owners = child.metadata.owner_references.iter().flatten();

@@ -1,6 +1,7 @@
 //! Objects of Kubernetes' own kinds that the operator makes and looks after.
 
 use super::object::Key;
+use gantry_core::mutant;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Serialize};
@@ -196,7 +197,9 @@ impl Desired {
             fields.remove("apiVersion");
             fields.remove("kind");
         }
-        live.applied() == Some(self.digest().as_str()) && super::subset::holds(&wanted, &live.whole())
+        let is_applied = || live.applied() == Some(self.digest().as_str());
+        (mutant::is("does_not_see_what_is_taken_out") || is_applied())
+            && (mutant::is("does_not_see_drift") || super::subset::holds(&wanted, &live.whole()))
     }
 
     fn named(&self) -> Value {

@@ -5,6 +5,7 @@ mod cache;
 mod child;
 mod leadership;
 mod object;
+mod place;
 mod subset;
 mod trouble;
 mod watch;
@@ -19,6 +20,7 @@ pub use object::{
     Custom, CustomKind, Experiment, GROUP, Key, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
     ServerConfig, VERSION,
 };
+pub use place::{Whose, whose};
 pub use subset::{holds, lacking};
 pub use trouble::Trouble;
 pub use watch::{Change, follow};

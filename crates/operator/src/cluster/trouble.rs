@@ -18,6 +18,9 @@ pub enum Trouble {
     /// The API server will not have it, also when asked again.
     #[error("{0}")]
     Refused(String),
+    /// Something else has the name that it is to have.
+    #[error("its name is taken")]
+    Taken(super::place::Whose),
     /// The operator may not do it.
     #[error("the operator has not the right to: {0}")]
     Forbidden(String),
@@ -37,6 +40,7 @@ impl Trouble {
             Self::Missing => "missing",
             Self::Throttled(_) => "throttled",
             Self::Refused(_) => "refused",
+            Self::Taken(_) => "taken",
             Self::Forbidden(_) => "forbidden",
             Self::Passing(_) => "passing",
             Self::NotLeading => "not_leading",

@@ -59,6 +59,9 @@ pub async fn follow<O>(
             Ok(Event::InitApply(object)) => list.push(lean(object)),
             Ok(Event::InitDone) => {
                 for key in cache.replace(&scope, std::mem::take(&mut list)) {
+                    if mutant::is("tells_nobody_of_a_list") {
+                        continue;
+                    }
                     let after = cache.get(&key);
                     changed(Change { key, before: None, after });
                 }

@@ -3,9 +3,10 @@
 use super::{
     adopt::{Adoption, has_applied, is_foreign, taken_over},
     cache::Cache,
-    child::{Child, Desired},
+    child::{Child, ChildKind, Desired},
     leadership::Leadership,
     object::{Custom, CustomKind, Key},
+    place::{Whose, whose},
     trouble::Trouble,
 };
 use crate::metrics::Metrics;
@@ -13,7 +14,7 @@ use gantry_core::mutant;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 use std::{future::Future, sync::Arc, time::Duration};
@@ -33,7 +34,7 @@ pub struct Writer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Doomed {
     /// Its kind.
-    pub kind: super::child::ChildKind,
+    pub kind: ChildKind,
     /// Where it is.
     pub key: Key,
     /// Its identity.
@@ -76,7 +77,11 @@ impl Writer {
         kind: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Trouble> {
-        let Some(left) = self.leadership.time_left() else { return Err(Trouble::NotLeading) };
+        let left = match self.leadership.time_left() {
+            Some(left) => left,
+            None if mutant::is("writes_without_the_right") => CALL_TIME,
+            None => return Err(Trouble::NotLeading),
+        };
         let limit = CALL_TIME.min(left);
         let outcome = match tokio::time::timeout(limit, call).await {
             Ok(outcome) => outcome.map_err(Trouble::from),
@@ -88,7 +93,8 @@ impl Writer {
         outcome
     }
 
-    /// Makes an object as it is wanted, unless it is so already. `true` when something changed.
+    /// Makes an object as it is wanted, unless it is so already, or somebody else has one there. `true` when something
+    /// changed.
     pub async fn ensure(
         &self,
         manager: &str,
@@ -101,9 +107,27 @@ impl Writer {
         }
         let resource = wanted.kind.resource();
         let api: Api<Child> = Api::namespaced_with(self.client.clone(), &wanted.key.namespace, &resource);
-        let wanted = &self.adopt(manager, wanted, live.as_deref(), &api).await?;
+        let found = match &live {
+            Some(live) if wanted.bare.is_none() || !is_foreign(live) => None,
+            // What is not marked as ours is not in the cache, and what another operator made is not whole there.
+            _ => first(api.list(&only(&wanted.key.name))).await?,
+        };
+        let there = found.as_ref().or(live.as_deref());
+        match there.map(|there| whose(&there.metadata, wanted)) {
+            None | Some(Whose::Ours) => {}
+            Some(_) if mutant::is("takes_what_is_not_its_own") => {}
+            // Pods need one of that name, and nothing in it: whoever gave it rights wants it to be used.
+            Some(Whose::Stranger(_)) if wanted.kind == ChildKind::ServiceAccount => return Ok(false),
+            Some(whose) => return Err(Trouble::Taken(whose)),
+        }
+        let adopting = match &found {
+            Some(found) => Some(self.adopt(manager, wanted, found, &api).await?),
+            None => None,
+        };
+        let wanted = adopting.as_ref().unwrap_or(wanted);
         let patch = wanted.manifest();
-        let params = PatchParams::apply(manager).force();
+        // What appears in between is looked at before it is changed.
+        let params = PatchParams { force: there.is_some(), ..PatchParams::apply(manager) };
         let sent = self
             .call("apply", wanted.kind.name(), api.patch(&wanted.key.name, &params, &Patch::Apply(&patch)))
             .await?;
@@ -115,28 +139,21 @@ impl Writer {
         Ok(is_changed)
     }
 
-    /// What is to be applied to a workload that another operator may have made: it is not labelled ours, so that no watch
-    /// has seen it. Where its pods are to change, its fields become ours first.
+    /// What is to be applied to an object that another operator may have made. Where a workload's pods are to change, its
+    /// fields become ours first.
     async fn adopt(
         &self,
         manager: &str,
         wanted: &Desired,
-        known: Option<&Child>,
+        live: &Child,
         api: &Api<Child>,
     ) -> Result<Desired, Trouble> {
-        if wanted.bare.is_none() || known.is_some_and(|known| !is_foreign(known)) {
+        if wanted.bare.is_none() || !is_of_same(live, wanted) || has_applied(live, manager) {
             return Ok(wanted.clone());
         }
-        // By a list, for which there is a right anyway.
-        let params = ListParams::default().fields(&format!("metadata.name={}", wanted.key.name));
-        let found = tokio::time::timeout(CALL_TIME, api.list(&params)).await;
-        let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
-        let found = found.items.into_iter().next();
-        let is_theirs = |live: &Child| is_of_same(live, wanted) && !has_applied(live, manager);
-        let Some(live) = found.filter(is_theirs) else { return Ok(wanted.clone()) };
-        let adopting = wanted.adopting(Some(&live));
-        let is_changed = matches!(wanted.adoption(&live), Some(Adoption::Changed(_)));
-        if let Some(fields) = is_changed.then(|| taken_over(&live, manager)).flatten() {
+        let adopting = wanted.adopting(Some(live));
+        let is_changed = matches!(wanted.adoption(live), Some(Adoption::Changed(_)));
+        if let Some(fields) = is_changed.then(|| taken_over(live, manager)).flatten() {
             let patch: Value = json!([
                 { "op": "test", "path": "/metadata/resourceVersion", "value": live.metadata.resource_version },
                 { "op": "replace", "path": "/metadata/managedFields", "value": fields },
@@ -177,23 +194,23 @@ impl Writer {
     /// Asks the API server itself whether an object is still there, and not on its way out: a watch may be late.
     pub async fn confirm<K: CustomKind>(&self, object: &Custom<K>) -> Result<(), Trouble> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(object);
-        // By a list, for which there is a right anyway.
-        let params = ListParams::default().fields(&format!("metadata.name={name}"));
-        let found = tokio::time::timeout(CALL_TIME, api.list_metadata(&params)).await;
-        let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
+        let found = first(self.api(object).list_metadata(&only(name))).await?;
         let same = |meta: &ObjectMeta| meta.uid == object.metadata.uid && meta.deletion_timestamp.is_none();
-        if found.items.iter().any(|found| same(&found.metadata)) { Ok(()) } else { Err(Trouble::Missing) }
+        if found.is_some_and(|found| same(&found.metadata)) { Ok(()) } else { Err(Trouble::Missing) }
     }
 
     /// Deletes the object that was looked at. One that is gone already is as good.
     pub async fn delete(&self, doomed: &Doomed) -> Result<(), Trouble> {
         let resource = doomed.kind.resource();
         let api: Api<Child> = Api::namespaced_with(self.client.clone(), &doomed.key.namespace, &resource);
-        let params = DeleteParams::background().preconditions(Preconditions {
+        let looked_at = Preconditions {
             uid: Some(doomed.uid.clone()),
             resource_version: Some(doomed.resource_version.clone()),
-        });
+        };
+        let params = DeleteParams {
+            preconditions: Some(looked_at).filter(|_| !mutant::is("deletes_whatever_has_the_name")),
+            ..DeleteParams::background()
+        };
         match self.call("delete", doomed.kind.name(), api.delete(&doomed.key.name, &params)).await {
             Ok(_) | Err(Trouble::Missing) => Ok(()),
             Err(trouble) => Err(trouble),
@@ -215,7 +232,10 @@ impl Writer {
         if mutant::is("writes_no_status") {
             return Ok(());
         }
-        let patch = json!({ "metadata": { "uid": object.uid() }, "status": status });
+        let mut patch = json!({ "metadata": { "uid": object.uid() }, "status": status });
+        if mutant::is("writes_the_status_of_another") {
+            patch = json!({ "status": status });
+        }
         let params = PatchParams { field_manager: Some("gantry/status".into()), ..PatchParams::default() };
         let api = self.api(object);
         let sent =
@@ -254,7 +274,8 @@ impl Writer {
     ) -> Result<(), Trouble> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let finalizers: Vec<&String> = object.metadata.finalizers.iter().flatten().collect();
-        let rest: Vec<&String> = finalizers.iter().copied().filter(|f| *f != finalizer).collect();
+        let stays = |f: &&String| *f != finalizer && !mutant::is("takes_all_finalizers_away");
+        let rest: Vec<&String> = finalizers.iter().copied().filter(stays).collect();
         let patch: Value = json!([
             { "op": "test", "path": "/metadata/uid", "value": object.uid() },
             { "op": "test", "path": "/metadata/finalizers", "value": finalizers },
@@ -325,4 +346,18 @@ impl Writer {
 fn is_of_same(live: &Child, wanted: &Desired) -> bool {
     let owner = wanted.body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
     owner.is_some() && live.controller().map(|(_, uid)| uid) == owner
+}
+
+/// A list of one: the operator follows everything by lists, and has no other right to read.
+fn only(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
+}
+
+/// What the API server itself has at a place.
+async fn first<T: Clone>(
+    list: impl Future<Output = Result<ObjectList<T>, kube::Error>>,
+) -> Result<Option<T>, Trouble> {
+    let found = tokio::time::timeout(CALL_TIME, list).await;
+    let found = found.map_err(|_| Trouble::Passing("the API server did not answer".into()))??;
+    Ok(found.items.into_iter().next())
 }

@@ -268,7 +268,9 @@ impl Book {
     /// Names of the servers that a scheduler expects because this namespace announced them.
     pub fn servers_of(&self, namespace: &str) -> Vec<String> {
         self.page(namespace, |page| {
-            let ours = |view: &&ServerView| view.is_expected_for(namespace);
+            let ours = |view: &&ServerView| {
+                view.is_expected_for(namespace) && !mutant::is("forgets_orphaned_servers")
+            };
             page.servers.iter().filter(|(_, v)| ours(v)).map(|(name, _)| name.clone()).collect()
         })
         .unwrap_or_default()

@@ -1,5 +1,6 @@
 //! Calls that change something in a scheduler, and what their answers mean.
 
+use gantry_core::mutant;
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use std::{future::Future, time::Duration};
 use tonic::{Code, Request, Response, Status, transport::Channel};
@@ -50,7 +51,11 @@ async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> A
             Code::FailedPrecondition
             | Code::Unimplemented
             | Code::InvalidArgument
-            | Code::PermissionDenied => Answer::Refused(status.message().to_owned()),
+            | Code::PermissionDenied
+                if !mutant::is("takes_refusals_for_silence") =>
+            {
+                Answer::Refused(status.message().to_owned())
+            }
             _ => Answer::Later(format!("the scheduler answers: {}", status.message())),
         },
         Err(_) => Answer::Later(format!("the scheduler did not answer within {} s", CALL_TIME.as_secs())),

@@ -39,18 +39,26 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens the link: it connects, listens, and connects again, until it is closed.
+    /// Opens the link: it connects, listens, and connects again, until it is closed. `servers` are those that a scheduler
+    /// is told of when it is met; `None` when nothing may be said.
     pub fn open(
         namespace: &str,
         reach: Arc<dyn Reach>,
         book: Arc<Book>,
+        servers: impl Fn() -> Option<Vec<pb::ServerNotify>> + Send + Sync + 'static,
         news: impl Fn(News) + Send + Sync + 'static,
     ) -> Self {
         let (closed, mut end) = watch::channel(false);
         let link = Self { client: Arc::default(), closed };
         book.lost(namespace, "the scheduler is not connected yet");
-        let line =
-            Line { namespace: namespace.to_owned(), reach, book, link: link.clone(), news: Box::new(news) };
+        let line = Line {
+            namespace: namespace.to_owned(),
+            reach,
+            book,
+            link: link.clone(),
+            servers: Box::new(servers),
+            news: Box::new(news),
+        };
         tokio::spawn(async move {
             tokio::select! {
                 () = line.live() => {}
@@ -104,6 +112,7 @@ struct Line {
     reach: Arc<dyn Reach>,
     book: Arc<Book>,
     link: Link,
+    servers: Box<dyn Fn() -> Option<Vec<pb::ServerNotify>> + Send + Sync>,
     news: Box<dyn Fn(News) + Send + Sync>,
 }
 
@@ -154,6 +163,11 @@ impl Line {
     async fn open_ears(&self, client: &mut SchedulerClient<Channel>) -> Result<Ears, Status> {
         let name = || SUBSCRIBER.to_owned();
         let opening = async {
+            let control = client
+                .subscribe_control_plane(pb::ControlPlaneSubscriptionRequest { subscriber_name: name() })
+                .await?
+                .into_inner();
+            self.introduce(client).await;
             let models = client
                 .subscribe_model_status(pb::ModelSubscriptionRequest {
                     subscriber_name: name(),
@@ -163,10 +177,6 @@ impl Line {
                 .into_inner();
             let servers = client
                 .subscribe_server_status(pb::ServerSubscriptionRequest { subscriber_name: name() })
-                .await?
-                .into_inner();
-            let control = client
-                .subscribe_control_plane(pb::ControlPlaneSubscriptionRequest { subscriber_name: name() })
                 .await?
                 .into_inner();
             let mut all = client
@@ -196,6 +206,19 @@ impl Line {
         tokio::time::timeout(SNAPSHOT_TIME, opening).await.map_err(|_| slow())?
     }
 
+    /// Tells the scheduler which Servers there are, and that these are all. Seldon's places no model and says nothing of
+    /// any before it has heard that, for ten minutes; ours asks for Servers before anything else.
+    async fn introduce(&self, client: &mut SchedulerClient<Channel>) {
+        let Some(servers) = (self.servers)().filter(|_| !mutant::is("never_says_that_this_is_all")) else {
+            return;
+        };
+        if let Answer::Refused(why) = call::notify(client, servers, true).await {
+            // One of them is somebody else's there. Its own announcement is refused, too, and its status says why.
+            tracing::debug!(namespace = %self.namespace, "the scheduler does not take all Servers: {why}");
+            call::notify(client, Vec::new(), true).await;
+        }
+    }
+
     async fn listen(&self, mut ears: Ears) -> String {
         let ended = |status: Option<Status>| {
             status.map_or_else(
@@ -216,7 +239,7 @@ impl Line {
                 },
                 heard = ears.servers.next() => match heard {
                     Some(Ok(status)) => {
-                        if self.book.server(&self.namespace, &status) {
+                        if self.book.server(&self.namespace, &status) && !mutant::is("is_deaf_to_servers") {
                             (self.news)(News::Server(status.server_name));
                         }
                     }

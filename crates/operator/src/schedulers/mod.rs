@@ -1,9 +1,9 @@
 //! The schedulers: one for each namespace with a runtime, each over a connection of its own.
 //!
 //! ```text
-//! connect ─▶ subscribe (models, servers, control plane) ─▶ ask for everything ─▶ complete ─▶ changes, until it breaks
-//!    ▲                                                                                          │
-//!    └──────────────── nothing is known any more; wait, then again ◀────────────────────────────┘
+//! connect ─▶ say which Servers there are ─▶ subscribe ─▶ ask for everything ─▶ complete ─▶ changes, until it breaks
+//!    ▲                                                                                       │
+//!    └──────────────── nothing is known any more; wait, then again ◀─────────────────────────┘
 //! ```
 
 mod book;

@@ -4,6 +4,7 @@ use crate::{
     cluster::{Child, ChildKind, Desired, Doomed, GROUP, Key, VERSION},
     world::World,
 };
+use gantry_core::mutant;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -32,9 +33,12 @@ impl Owner<'_> {
     }
 }
 
-/// Everything in the cluster that belongs to one object.
+/// Everything in the cluster that belongs to one object, and what is known to stand beside it.
 #[derive(Clone, Debug, Default)]
-pub struct Family(Vec<(ChildKind, Arc<Child>)>);
+pub struct Family {
+    ours: Vec<(ChildKind, Arc<Child>)>,
+    others: Vec<(ChildKind, Arc<Child>)>,
+}
 
 impl Family {
     /// What is known to belong to an object.
@@ -49,15 +53,23 @@ impl Family {
 
     /// Those among many objects that belong to one.
     pub fn new(all: impl IntoIterator<Item = (ChildKind, Arc<Child>)>, uid: &str) -> Self {
-        let ours =
-            |child: &Child| !uid.is_empty() && child.controller().is_some_and(|(_, owner)| owner == uid);
-        Self(all.into_iter().filter(|(_, child)| ours(child)).collect())
+        let ours = |child: &Child| {
+            let is_owner = |owner: &str| owner == uid || mutant::is("takes_others_for_its_own");
+            !uid.is_empty() && child.controller().is_some_and(|(_, owner)| is_owner(owner))
+        };
+        let (ours, others) = all.into_iter().partition(|(_, child)| ours(child));
+        Self { ours, others }
     }
 
     /// One of them.
     pub fn get(&self, kind: ChildKind, name: &str) -> Option<&Child> {
-        let is = |child: &Child| child.metadata.name.as_deref() == Some(name);
-        self.0.iter().find(|(k, child)| *k == kind && is(child)).map(|(_, child)| child.as_ref())
+        find(&self.ours, kind, name)
+    }
+
+    /// The identity of what is known to have a place, whoever it belongs to.
+    pub fn occupant(&self, kind: ChildKind, name: &str) -> Option<&str> {
+        let there = find(&self.ours, kind, name).or_else(|| find(&self.others, kind, name))?;
+        there.metadata.uid.as_deref()
     }
 
     /// Those that nobody wants any more, as they were seen. What is going already is left to go; what is to be replaced
@@ -67,7 +79,7 @@ impl Family {
             wanted.iter().any(|w| w.key == *key && (w.kind == kind || is_something_refused))
         };
         let mut doomed = Vec::new();
-        for (kind, child) in &self.0 {
+        for (kind, child) in self.ours.iter().filter(|_| !mutant::is("keeps_what_nobody_wants")) {
             let key = Key::of(&child.metadata);
             let (uid, version) = (child.metadata.uid.clone(), child.metadata.resource_version.clone());
             if let (Some(uid), Some(resource_version)) = (uid, version)
@@ -79,4 +91,9 @@ impl Family {
         }
         doomed
     }
+}
+
+fn find<'a>(all: &'a [(ChildKind, Arc<Child>)], kind: ChildKind, name: &str) -> Option<&'a Child> {
+    let is = |child: &Child| child.metadata.name.as_deref() == Some(name);
+    all.iter().find(|(k, child)| *k == kind && is(child)).map(|(_, child)| child.as_ref())
 }

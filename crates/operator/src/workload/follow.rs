@@ -5,6 +5,7 @@
 //! the same question, is kept; a new question is answered from the latest state.
 
 use crate::cluster::{Child, Desired, digest};
+use gantry_core::mutant;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -36,7 +37,9 @@ impl Marks {
     /// Whether an object is to stay as it is, although its configuration is another now.
     pub fn keep(&self, live: &Child) -> bool {
         let mark = |name| live.metadata.annotations.as_ref().and_then(|a| a.get(name));
-        mark(ASKED) == Some(&self.asked) && mark(CONFIG).is_some_and(|config| *config != self.config)
+        mark(ASKED) == Some(&self.asked)
+            && mark(CONFIG).is_some_and(|config| *config != self.config)
+            && !mutant::is("follows_what_is_not_to_be_followed")
     }
 
     /// A workload that stays as it is, with as many pods as are wanted now. `None` when it has them.

@@ -1,6 +1,7 @@
 //! `ConfigMaps` that a pod reads, so that it is replaced when one of them changes.
 
 use crate::cluster::{Child, Desired};
+use gantry_core::mutant;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,12 @@ pub fn config_maps(pod: &Value, digests: &BTreeMap<String, String>) -> BTreeMap<
         .into_iter()
         .filter_map(|name| digests.get(name).map(|digest| format!("{name}={digest}")))
         .collect();
-    if read.is_empty() { BTreeMap::new() } else { BTreeMap::from([(READS.to_owned(), read.join(","))]) }
+    let is_blind = mutant::is("does_not_see_settings_change");
+    if read.is_empty() || is_blind {
+        BTreeMap::new()
+    } else {
+        BTreeMap::from([(READS.to_owned(), read.join(","))])
+    }
 }
 
 /// What a `ConfigMap` holds, whoever it belongs to.

@@ -16,5 +16,5 @@ pub use follow::Marks;
 pub use mentions::{config_maps, digest_of_live, digest_of_wanted, mentioned};
 pub use merge::merge;
 pub use progress::Progress;
-pub use refused::{Refused, Sorted, sort};
+pub use refused::{Obstacle, Refused, Sorted, sort};
 pub use scaled::{autoscalers, hand_over};

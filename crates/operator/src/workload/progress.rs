@@ -4,6 +4,7 @@ use crate::{
     cluster::{Child, ChildKind},
     conditions::{Outlook, Says},
 };
+use gantry_core::mutant;
 use serde_json::Value;
 
 /// Pods that are wanted, and what has come of it.
@@ -33,7 +34,9 @@ impl Progress {
             pods: number("/status/replicas"),
             ready: number("/status/readyReplicas"),
             updated: number("/status/updatedReplicas"),
-            current: live.map(|_| number("/status/observedGeneration") >= generation),
+            current: live.map(|_| {
+                number("/status/observedGeneration") >= generation || mutant::is("believes_old_figures")
+            }),
             obstacle: live.and_then(obstacle),
         }
     }

@@ -4,6 +4,7 @@ use crate::{
     cluster::{Cache, Child, ChildKind, Desired},
     plan::Action,
 };
+use gantry_core::mutant;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ pub(crate) fn marked(annotations: &mut BTreeMap<String, String>) {
 /// What comes before replicas are left out for the first time: a field that nobody owns falls back to one, so that it
 /// is given to somebody else first, as it is.
 pub fn hand_over(live: Option<&Child>, wanted: &Desired) -> Option<Action> {
-    let live = live?;
+    let live = live.filter(|_| !mutant::is("drops_replicas_at_the_hand_over"))?;
     let is_left_out = wanted.body.pointer("/spec/replicas").is_none();
     let was_ours = live.metadata.annotations.as_ref().is_none_or(|a| !a.contains_key(AUTOSCALED));
     let is_workload = matches!(wanted.kind, ChildKind::StatefulSet | ChildKind::Deployment);

@@ -1,17 +1,14 @@
 //! Every write of a day fails once in each way that writes fail; every watch is late, cut, or silent once.
 
 use crate::{
-    scenario::Day,
-    world::{OPERATOR, World},
+    scenario::{Course, Day, differences},
+    world::{OPERATOR, Picture, World},
 };
 use gantry_sim::kube::{Fault, On, Plan, Rule, Verb};
 use serde_json::Value;
-use std::collections::BTreeMap;
-
-type Picture = BTreeMap<String, Value>;
 
 /// The picture without the numbers that the scheduler gives to versions.
-fn unversioned(picture: Picture) -> Picture {
+fn unversioned(picture: &Picture) -> Picture {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(fields) => fields.values_mut().for_each(walk),
@@ -20,76 +17,101 @@ fn unversioned(picture: Picture) -> Picture {
             _ => {}
         }
     }
-    let mut picture = picture;
+    let mut picture = picture.clone();
     picture.values_mut().for_each(walk);
     picture
 }
 
-/// A day without a fault: how many writes it takes, what is there in the end, and what came and went.
-async fn reference(day: Day) -> (usize, Picture, BTreeMap<String, (u64, u64)>) {
-    let world = World::prepared().await;
-    world.start_operator();
-    day.live(&world).await;
-    (world.writes(), world.picture().await, world.comings())
+/// A day without a fault.
+async fn reference(day: Day) -> Course {
+    let world = World::begun().await;
+    day.live(&world).await
 }
 
-/// The same day with one thing that goes wrong ends the same.
-async fn holds(day: Day, rule: Rule, picture: &Picture, comings: &BTreeMap<String, (u64, u64)>) {
+/// The same day with things that go wrong goes the same way.
+async fn holds(day: Day, rules: Vec<Rule>, course: &Course) {
     let world = World::prepared().await;
-    let what = format!("{day:?}, {rule:?}");
-    world.kube.start(Plan { rules: vec![rule] });
+    let what = format!("{rules:?}");
+    world.kube.start(Plan { rules });
     world.start_operator();
-    day.live(&world).await;
-    let lines = || world.kube.trace().lines().join("\n");
-    assert_eq!(&world.picture().await, picture, "{what}\n{}", lines());
-    assert_eq!(&world.comings(), comings, "{what}\n{}", lines());
+    day.relive(&world, course, &what).await;
 }
 
-async fn every_write_fails(day: Day) {
-    let (writes, picture, comings) = reference(day).await;
-    for then in [
-        Fault::Conflict,
-        Fault::TooManyRequests { retry_after: 3 },
-        Fault::InternalError,
-        Fault::Unavailable,
-        Fault::TimeoutBefore { millis: 30_000 },
-        Fault::TimeoutAfterCommit { millis: 30_000 },
-    ] {
-        for nth in 1..=writes as u64 {
+async fn every_write_fails(day: Day, ways: &[Fault]) {
+    let course = reference(day).await;
+    for then in ways {
+        for nth in 1..=course.writes as u64 {
             let on = On { actor: Some(OPERATOR.into()), writes: true, ..On::default() };
-            holds(day, Rule { on, nth, times: 1, then: then.clone() }, &picture, &comings).await;
+            holds(day, vec![Rule { on, nth, times: 1, then: then.clone() }], &course).await;
         }
     }
 }
 
+const REFUSED: [Fault; 4] =
+    [Fault::Conflict, Fault::TooManyRequests { retry_after: 3 }, Fault::InternalError, Fault::Unavailable];
+const LOST: [Fault; 2] =
+    [Fault::TimeoutBefore { millis: 30_000 }, Fault::TimeoutAfterCommit { millis: 30_000 }];
+
 #[tokio::test(start_paused = true)]
-async fn every_write_for_models_may_fail_once_in_every_way() {
-    every_write_fails(Day::Models).await;
+async fn every_write_for_models_may_be_refused_once_in_every_way() {
+    every_write_fails(Day::Models, &REFUSED).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_write_for_workloads_may_fail_once_in_every_way() {
-    every_write_fails(Day::Workloads).await;
+async fn every_write_for_models_may_be_left_unanswered_once() {
+    every_write_fails(Day::Models, &LOST).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_write_for_workloads_may_be_refused_once_in_every_way() {
+    every_write_fails(Day::Workloads, &REFUSED).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_write_for_workloads_may_be_left_unanswered_once() {
+    every_write_fails(Day::Workloads, &LOST).await;
+}
+
+fn watches(kind: &str, then: Fault) -> Rule {
+    let on = On {
+        actor: Some(OPERATOR.into()),
+        verb: Some(Verb::Watch),
+        kind: Some(kind.into()),
+        ..On::default()
+    };
+    Rule { on, nth: 1, times: 3, then }
+}
+
+const WATCHED: [&str; 7] =
+    ["Model", "Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"];
 
 #[tokio::test(start_paused = true)]
 async fn watches_may_be_cut_expire_or_tell_late() {
     for day in Day::ALL {
-        let (_, picture, comings) = reference(day).await;
+        let course = reference(day).await;
         for then in [
             Fault::CutWatch { after: 1 },
             Fault::CutWatch { after: 4 },
             Fault::ExpireWatch { after: 2 },
             Fault::Coalesce { millis: 5_000 },
         ] {
-            for kind in ["Model", "Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service"] {
-                let on = On {
-                    actor: Some(OPERATOR.into()),
-                    verb: Some(Verb::Watch),
-                    kind: Some(kind.into()),
-                    ..On::default()
-                };
-                holds(day, Rule { on, nth: 1, times: 3, then: then.clone() }, &picture, &comings).await;
+            for kind in WATCHED {
+                holds(day, vec![watches(kind, then.clone())], &course).await;
+            }
+        }
+    }
+}
+
+/// What was never told is made up for by the list that follows.
+#[tokio::test(start_paused = true)]
+async fn events_may_be_missed() {
+    for day in Day::ALL {
+        let course = reference(day).await;
+        for kind in WATCHED {
+            for nth in [1, 2, 3] {
+                let missed = watches(kind, Fault::HideEvents { from: nth, count: 1 });
+                let gone = watches(kind, Fault::ExpireWatch { after: nth });
+                holds(day, vec![missed, gone], &course).await;
             }
         }
     }
@@ -102,11 +124,10 @@ async fn a_stale_view_destroys_nothing() {
         (Day::Models, ["models.mlops.seldon.io"].as_slice()),
         (Day::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
     ] {
-        let (_, picture, comings) = reference(day).await;
+        let course = reference(day).await;
         for kind in kinds {
             for at in 0..day.steps() {
-                let world = World::prepared().await;
-                world.start_operator();
+                let world = World::begun().await;
                 for number in 0..day.steps() {
                     if number == at {
                         world.kube.freeze(kind);
@@ -125,11 +146,17 @@ async fn a_stale_view_destroys_nothing() {
                         world.kube.release(kind);
                         world.rest().await;
                     }
+                    // A scheduler that was asked for the past and then for the present counts more versions on the way.
+                    let expected = unversioned(&course.pictures[number]);
+                    let differ = differences(&expected, &unversioned(&world.picture().await));
+                    assert!(
+                        differ.is_empty(),
+                        "{kind} was stale at step {at}, step {number}\n{}\n\n{}",
+                        differ.join("\n"),
+                        world.kube.trace().lines().join("\n")
+                    );
                 }
-                // A scheduler that was asked for the past and then for the present counts more versions on the way.
-                let (found, expected) = (unversioned(world.picture().await), unversioned(picture.clone()));
-                assert_eq!(found, expected, "{kind} was stale at step {at}");
-                assert_eq!(world.comings(), comings, "{kind} was stale at step {at}");
+                course.came_and_went(&world, &format!("{kind} was stale at step {at}"));
             }
         }
     }

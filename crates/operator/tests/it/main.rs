@@ -11,7 +11,14 @@
 
 mod crash;
 mod faults;
+mod leaders;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod quiet;
+mod runtimes;
 mod scenario;
+mod scheduler;
+mod servers;
+mod strangers;
+mod upgrade;
 mod world;

@@ -1,16 +1,11 @@
 //! The world: an API server, a scheduler with one agent, an operator that can be killed at any moment.
 
-use futures::future::BoxFuture;
-use gantry_operator::{Clock, Operator, Settings, cluster::Leadership, schedulers::Reach};
-use gantry_proto::agent::{
-    AgentSubscribeRequest, ModelEventMessage, ReplicaConfig, agent_service_client::AgentServiceClient,
-    model_event_message::Event, model_operation_message::Operation,
-};
+use crate::scheduler::{Doors, agent};
+use gantry_operator::{Clock, Election, Ended, Operator, Settings, cluster::Leadership};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_scheduler::{Config, build, serve};
 use gantry_sim::kube::{Controllers, Registry, Server};
 use gantry_store::faults::Disk;
-use hyper_util::rt::TokioIo;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -19,18 +14,16 @@ use kube::{
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{
-    io::DuplexStream,
-    sync::mpsc,
+    sync::watch,
     task::{JoinHandle, JoinSet},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 pub(crate) const NAMESPACE: &str = "ml";
 /// Where configurations are.
@@ -39,54 +32,22 @@ pub(crate) const CONFIGS: &str = "seldon-mesh";
 pub(crate) const OPERATOR: &str = "operator";
 /// How long nothing must happen for the world to be at rest.
 const REST: Duration = Duration::from_secs(90);
+/// More than any day takes: who writes on and on would keep the virtual time from passing.
+const MOST_WRITES: u64 = 2000;
 
-type Door = mpsc::Sender<io::Result<DuplexStream>>;
-
-/// The way to the scheduler: whoever runs just now, or nobody. Connections end with whoever they lead to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Doors(Arc<Mutex<Option<(Door, Door, CancellationToken)>>>);
-
-impl Doors {
-    async fn connect(&self, agents: bool) -> Result<Channel, String> {
-        let doors = self.0.lock().unwrap().clone();
-        let (clients_door, agents_door, end) = doors.ok_or("nobody listens")?;
-        let door = if agents { agents_door } else { clients_door };
-        let (ours, mut near) = tokio::io::duplex(1 << 16);
-        let (mut far, theirs) = tokio::io::duplex(1 << 16);
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                () = end.cancelled() => {}
-            }
-        });
-        door.send(Ok(theirs)).await.map_err(|_| "nobody listens")?;
-        let mut ours = Some(ours);
-        let connector = tower::service_fn(move |_| {
-            let stream = ours.take().map(TokioIo::new).ok_or_else(|| io::Error::other("one connection only"));
-            async move { stream }
-        });
-        let endpoint = Endpoint::from_static("http://scheduler");
-        endpoint.connect_with_connector(connector).await.map_err(|e| e.to_string())
-    }
-}
-
-impl Reach for Doors {
-    fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Channel, String>> {
-        Box::pin(self.connect(false))
-    }
-
-    fn serves_all(&self) -> bool {
-        true
-    }
-}
+/// What is there, by kind and name, without what differs from run to run.
+pub(crate) type Picture = BTreeMap<String, Value>;
+/// How often each object came and went.
+pub(crate) type Comings = BTreeMap<String, (u64, u64)>;
 
 pub(crate) struct World {
     pub(crate) kube: Server,
     doors: Doors,
     disk: Disk,
     scheduler: Mutex<Option<JoinSet<()>>>,
+    agent: watch::Sender<bool>,
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
-    controllers: JoinHandle<()>,
+    controllers: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl World {
@@ -98,18 +59,17 @@ impl World {
             registry.add_crd(&gantry_api::crd(&resource)).unwrap();
         }
         let kube = Server::new(registry, 7, "2026-01-01T00:00:00Z".parse().unwrap());
-        let controllers = tokio::spawn({
-            let kube = kube.clone();
-            async move { kube.run(Controllers::all()).await }
-        });
+        kube.after_write(MOST_WRITES, Some(OPERATOR), || panic!("the operator writes on and on"));
         let world = Self {
             kube,
             doors: Doors::default(),
             disk: Disk::new(),
             scheduler: Mutex::default(),
+            agent: watch::Sender::new(true),
             operator: Arc::default(),
-            controllers,
+            controllers: Mutex::default(),
         };
+        world.start_controllers();
         world.start_scheduler();
         world
     }
@@ -118,21 +78,38 @@ impl World {
         let world = Self::new();
         for name in [NAMESPACE, CONFIGS] {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            let resource = resource("v1", "Namespace", "namespaces");
-            let api: Api<DynamicObject> = Api::all_with(world.user(), &resource);
+            let api: Api<DynamicObject> =
+                Api::all_with(world.user(), &resource("v1", "Namespace", "namespaces"));
             api.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
         }
         world
+    }
+
+    /// The same with an operator at work.
+    pub(crate) async fn begun() -> Self {
+        let world = Self::prepared().await;
+        world.start_operator();
+        world
+    }
+
+    /// The controllers of Kubernetes itself: workloads become ready, and what nobody owns any more goes.
+    pub(crate) fn start_controllers(&self) {
+        let kube = self.kube.clone();
+        let task = tokio::spawn(async move { kube.run(Controllers::all()).await });
+        *self.controllers.lock().unwrap() = Some(task);
+    }
+
+    pub(crate) fn stop_controllers(&self) {
+        if let Some(task) = self.controllers.lock().unwrap().take() {
+            task.abort();
+        }
     }
 
     /// A scheduler over what is on the disk, and an agent that does at once what it is told.
     pub(crate) fn start_scheduler(&self) {
         let store = self.disk.open().unwrap();
         let (scheduler, engine) = build(Config::new(store)).unwrap();
-        let (clients, from_clients) = mpsc::channel(16);
-        let (agents, from_agents) = mpsc::channel(16);
-        let end = CancellationToken::new();
-        *self.doors.0.lock().unwrap() = Some((clients, agents, end));
+        let (from_clients, from_agents) = self.doors.open();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let routes = scheduler.client_routes().unwrap();
@@ -140,27 +117,44 @@ impl World {
         let routes = scheduler.agent_routes().unwrap();
         tasks.spawn(serve("agents", routes, ReceiverStream::new(from_agents), stop));
         tasks.spawn(engine.run());
-        tasks.spawn(agent(self.doors.clone()));
+        tasks.spawn(agent(self.doors.clone(), self.agent.subscribe()));
         *self.scheduler.lock().unwrap() = Some(tasks);
     }
 
     /// The scheduler dies; what it wrote stays.
     pub(crate) fn kill_scheduler(&self) {
-        if let Some((_, _, end)) = self.doors.0.lock().unwrap().take() {
-            end.cancel();
-        }
+        self.doors.close();
         drop(self.scheduler.lock().unwrap().take());
         self.disk.kill();
     }
 
+    /// Whether the agent is there.
+    pub(crate) fn set_agent(&self, is_there: bool) {
+        self.agent.send_replace(is_there);
+    }
+
     pub(crate) fn start_operator(&self) {
-        start_operator(&self.kube, &self.doors, &self.operator);
+        start_operator(&self.kube, &self.doors, &self.operator, Settings::default());
+    }
+
+    pub(crate) fn start_operator_with(&self, settings: Settings) {
+        start_operator(&self.kube, &self.doors, &self.operator, settings);
     }
 
     pub(crate) fn kill_operator(&self) {
         if let Some(task) = self.operator.lock().unwrap().take() {
             task.abort();
         }
+    }
+
+    /// One of several operators, of which one leads.
+    pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), Ended>> {
+        let leadership = Leadership::none();
+        let operator = operator(&self.kube, &self.doors, name, leadership.clone(), Settings::default());
+        let client = self.kube.client(name, CONFIGS);
+        let metrics = operator.metrics();
+        let election = Election::new(client, CONFIGS, name.into(), leadership, metrics, clock(&self.kube));
+        tokio::spawn(operator.run(Some(election), CancellationToken::new()))
     }
 
     /// After its nth write from now on, before it hears what came of it, the operator dies; another starts a little later.
@@ -172,7 +166,7 @@ impl World {
             }
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                start_operator(&kube, &doors, &operator);
+                start_operator(&kube, &doors, &operator, Settings::default());
             });
         });
     }
@@ -203,12 +197,46 @@ impl World {
         Api::namespaced_with(self.user(), namespace, &resource)
     }
 
+    /// Kubernetes' own kinds in the namespace, by their names in a manifest.
+    fn built_in(&self, api_version: &str, kind: &str) -> Api<DynamicObject> {
+        let resource = resource(api_version, kind, &format!("{}s", kind.to_lowercase()));
+        Api::namespaced_with(self.user(), NAMESPACE, &resource)
+    }
+
     pub(crate) async fn create(&self, namespace: &str, kind: &str, name: &str, spec: Value) {
+        self.create_with(namespace, kind, json!({ "name": name }), spec).await;
+    }
+
+    pub(crate) async fn create_with(&self, namespace: &str, kind: &str, metadata: Value, spec: Value) {
         let object = json!({
-            "apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+            "apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec,
         });
         let object = serde_json::from_value(object).unwrap();
         self.api(kind, namespace).create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Makes an object of one of Kubernetes' own kinds in the namespace.
+    pub(crate) async fn make(&self, object: Value) {
+        let api = self.built_in(object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+
+    /// Changes one, as somebody with kubectl would.
+    pub(crate) async fn patch(&self, api_version: &str, kind: &str, name: &str, patch: Value) {
+        let api = self.built_in(api_version, kind);
+        let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
+        api.patch(name, &params, &Patch::Merge(&patch)).await.unwrap();
+    }
+
+    /// Scales one, as an autoscaler would.
+    pub(crate) async fn scale(&self, api_version: &str, kind: &str, name: &str, replicas: u32) {
+        let api = self.built_in(api_version, kind);
+        let patch = json!({ "spec": { "replicas": replicas } });
+        api.patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    }
+
+    pub(crate) async fn take_away(&self, api_version: &str, kind: &str, name: &str) {
+        self.built_in(api_version, kind).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     pub(crate) async fn change(&self, kind: &str, name: &str, spec: Value) {
@@ -225,32 +253,69 @@ impl World {
         self.api(kind, NAMESPACE).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Takes an object's finalizers away, as people do who lose patience.
-    pub(crate) async fn release(&self, kind: &str, name: &str) {
-        let patch = json!({ "metadata": { "finalizers": [] } });
+    /// Sets an object's finalizers: none, as people do who lose patience.
+    pub(crate) async fn hold(&self, kind: &str, name: &str, finalizers: &[&str]) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } });
         let api = self.api(kind, NAMESPACE);
         api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     }
 
     pub(crate) async fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let found = self.api(kind, NAMESPACE).get_opt(name).await.unwrap();
+        self.get_in(NAMESPACE, kind, name).await
+    }
+
+    pub(crate) async fn get_in(&self, namespace: &str, kind: &str, name: &str) -> Option<Value> {
+        let found = self.api(kind, namespace).get_opt(name).await.unwrap();
         found.map(|o| serde_json::to_value(o).unwrap())
     }
 
+    /// What an object's `Ready` says, and why, if it is about what the object asks for now.
+    pub(crate) async fn says(&self, kind: &str, name: &str) -> (String, String) {
+        self.says_in(NAMESPACE, kind, name).await
+    }
+
+    pub(crate) async fn says_in(&self, namespace: &str, kind: &str, name: &str) -> (String, String) {
+        let object =
+            self.get_in(namespace, kind, name).await.unwrap_or_else(|| panic!("{kind} {name} is gone"));
+        let status = &object["status"];
+        assert_eq!(status["observedGeneration"], object["metadata"]["generation"], "{object:#}");
+        let conditions = status["conditions"].as_array().unwrap();
+        let ready = conditions.iter().find(|c| c["type"] == "Ready").unwrap();
+        let text = |field: &str| ready[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("reason"))
+    }
+
+    /// An object of the namespace as it is now, by the plural of its kind with the group.
+    pub(crate) fn live(&self, kind: &str, name: &str) -> Option<Value> {
+        self.kube.with(|state| state.object(kind, NAMESPACE, name).map(|object| Value::clone(object)))
+    }
+
+    /// A field of one; `None` where there is nothing.
+    pub(crate) fn field(&self, kind: &str, name: &str, pointer: &str) -> Option<Value> {
+        self.live(kind, name)?.pointer(pointer).cloned()
+    }
+
     /// Everything that is there, without what differs from run to run; with it, what the scheduler was asked for.
-    pub(crate) async fn picture(&self) -> BTreeMap<String, Value> {
+    pub(crate) async fn picture(&self) -> Picture {
         let mut picture = self.objects();
         for (name, uri) in self.scheduled().await {
-            picture.insert(format!("scheduler {name}"), Value::String(uri));
+            picture.insert(format!("scheduler's model {name}"), Value::String(uri));
+        }
+        for (name, expected) in self.expected().await {
+            picture.insert(format!("scheduler's server {name}"), Value::String(expected));
         }
         picture
     }
 
+    /// A client of the scheduler.
+    pub(crate) async fn ask_scheduler(&self) -> SchedulerClient<Channel> {
+        SchedulerClient::new(self.doors.connect(false).await.unwrap())
+    }
+
     /// The models that the scheduler has, and where each comes from.
     pub(crate) async fn scheduled(&self) -> BTreeMap<String, String> {
-        let mut client = SchedulerClient::new(self.doors.connect(false).await.unwrap());
         let request = pb::ModelStatusRequest { subscriber_name: "test".into(), ..Default::default() };
-        let mut all = client.model_status(request).await.unwrap().into_inner();
+        let mut all = self.ask_scheduler().await.model_status(request).await.unwrap().into_inner();
         let mut found = BTreeMap::new();
         while let Some(model) = all.message().await.unwrap() {
             let latest = model.versions.into_iter().max_by_key(|v| v.version);
@@ -262,57 +327,80 @@ impl World {
         found
     }
 
-    fn objects(&self) -> BTreeMap<String, Value> {
+    /// The servers that the scheduler has, how many replicas of each it expects, and by whose word.
+    pub(crate) async fn expected(&self) -> BTreeMap<String, String> {
+        let request = pb::ServerStatusRequest { subscriber_name: "test".into(), ..Default::default() };
+        let mut all = self.ask_scheduler().await.server_status(request).await.unwrap().into_inner();
+        let mut found = BTreeMap::new();
+        while let Some(server) = all.message().await.unwrap() {
+            let shown = format!("{} for {:?}", server.expected_replicas, server.manager);
+            found.insert(server.server_name, shown);
+        }
+        found
+    }
+
+    fn objects(&self) -> Picture {
         let all = self.kube.with(|state| {
             state.objects().map(|(key, object)| (key.to_string(), Value::clone(object))).collect::<Vec<_>>()
         });
-        all.into_iter()
-            .filter(|(key, _)| {
-                !key.starts_with("events.") && !key.starts_with("pods ") && !key.contains("leases.")
-            })
-            .map(|(key, object)| (key, plain(object)))
-            .collect()
+        all.into_iter().filter(|(key, _)| counts(key)).map(|(key, object)| (key, plain(object))).collect()
     }
 
     /// How often each object came and went, events apart.
-    pub(crate) fn comings(&self) -> BTreeMap<String, (u64, u64)> {
+    pub(crate) fn comings(&self) -> Comings {
         let trace = self.kube.trace();
-        let counted = |key: &String| {
-            !key.starts_with("events.") && !key.starts_with("pods ") && !key.contains("leases.")
-        };
-        trace
-            .tallies
-            .iter()
-            .filter(|(k, _)| counted(k))
-            .map(|(k, t)| (k.clone(), (t.created, t.deleted)))
-            .collect()
+        let all = trace.tallies.iter().filter(|(key, _)| counts(key));
+        all.map(|(k, t)| (k.clone(), (t.created, t.deleted))).collect()
     }
 
     /// How many writes the operator made.
     pub(crate) fn writes(&self) -> usize {
         self.kube.trace().writes(Some(OPERATOR)).count()
     }
+
+    /// Everything that the operator asked the API server to change, whatever came of it.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        let trace = self.kube.trace();
+        let asked = trace.entries.iter().filter(|entry| entry.actor == OPERATOR && entry.verb.writes());
+        asked.map(ToString::to_string).collect()
+    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         self.kill_operator();
-        self.controllers.abort();
+        self.stop_controllers();
     }
 }
 
-fn start_operator(kube: &Server, doors: &Doors, slot: &Arc<Mutex<Option<JoinHandle<()>>>>) {
-    let clock: Clock = {
-        let kube = kube.clone();
-        Arc::new(move || kube.now())
-    };
-    let operator = Operator::new(
-        kube.client(OPERATOR, "seldon-mesh"),
-        Settings::default(),
-        Arc::new(doors.clone()),
-        Leadership::alone(),
-        clock,
-    );
+/// Events, pods and leases are not looked at.
+fn counts(key: &str) -> bool {
+    !key.starts_with("events.") && !key.starts_with("pods ") && !key.contains("leases.")
+}
+
+fn clock(kube: &Server) -> Clock {
+    let kube = kube.clone();
+    Arc::new(move || kube.now())
+}
+
+fn operator(
+    kube: &Server,
+    doors: &Doors,
+    actor: &str,
+    leadership: Leadership,
+    settings: Settings,
+) -> Operator {
+    let client = kube.client(actor, CONFIGS);
+    Operator::new(client, settings, Arc::new(doors.clone()), leadership, clock(kube))
+}
+
+fn start_operator(
+    kube: &Server,
+    doors: &Doors,
+    slot: &Arc<Mutex<Option<JoinHandle<()>>>>,
+    settings: Settings,
+) {
+    let operator = operator(kube, doors, OPERATOR, Leadership::alone(), settings);
     let task = tokio::spawn(async move {
         let ended = operator.run(None, CancellationToken::new()).await;
         panic!("the operator ended: {ended:?}");
@@ -342,9 +430,18 @@ fn plain(mut object: Value) -> Value {
                     "creationTimestamp",
                     "managedFields",
                     "lastTransitionTime",
+                    "lastUpdateTime",
                     "time",
+                    // Digests of what names identities.
+                    "gantry.dev/applied",
+                    "gantry.dev/config-generation",
                 ] {
                     fields.remove(name);
+                }
+                // Addresses that the API server gave; one without has "None".
+                if fields.get("clusterIP").is_some_and(|address| address != "None") {
+                    fields.remove("clusterIP");
+                    fields.remove("clusterIPs");
                 }
                 fields.values_mut().for_each(walk);
             }
@@ -354,47 +451,4 @@ fn plain(mut object: Value) -> Value {
     }
     walk(&mut object);
     object
-}
-
-/// Joins as replica 0 of `gantry` again and again, and answers every order.
-async fn agent(doors: Doors) {
-    loop {
-        if let Ok(channel) = doors.connect(true).await {
-            let _ = serve_orders(AgentServiceClient::new(channel)).await;
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-}
-
-async fn serve_orders(mut client: AgentServiceClient<Channel>) -> Result<(), tonic::Status> {
-    let memory = 1 << 40;
-    let request = AgentSubscribeRequest {
-        server_name: "gantry".into(),
-        shared: true,
-        replica_config: Some(ReplicaConfig {
-            inference_svc: "127.0.0.1".into(),
-            inference_http_port: 9000,
-            inference_grpc_port: 9500,
-            memory_bytes: memory,
-            capabilities: vec!["onnx".into()],
-            over_commit_percentage: 0,
-        }),
-        available_memory_bytes: memory,
-        ..Default::default()
-    };
-    let mut orders = client.subscribe(request).await?.into_inner();
-    while let Some(order) = orders.message().await? {
-        let loads = order.operation() == Operation::LoadModel;
-        let version = order.model_version.unwrap();
-        let report = ModelEventMessage {
-            server_name: "gantry".into(),
-            model_name: version.model.unwrap().meta.unwrap().name,
-            model_version: version.version,
-            event: if loads { Event::Loaded } else { Event::Unloaded } as i32,
-            available_memory_bytes: memory,
-            ..Default::default()
-        };
-        client.agent_event(report).await?;
-    }
-    Ok(())
 }

@@ -79,6 +79,16 @@ impl State {
         self.put(key, object);
     }
 
+    /// Puts an object in as another server had it, with its identity, its age and the owners of its fields. `false` when
+    /// its kind is not known.
+    pub fn restore_object(&mut self, object: &Value) -> bool {
+        let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
+        let Some(kind) = self.registry.by_object(version, kind) else { return false };
+        let key = Key::new(&kind, text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        self.put(key, object.clone());
+        true
+    }
+
     fn name(&mut self, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
         let prefix = text(object, "/metadata/generateName").to_owned();
         if text(object, "/metadata/name").is_empty() {

@@ -13,6 +13,7 @@ use crate::{
     world::World,
 };
 use gantry_api::PlainStatus;
+use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ fn plan<K: Later>(snapshot: &Snapshot<K>, now: Timestamp) -> Plan<PlainStatus> {
     let Some(object) = snapshot.object.as_deref() else { return plan };
     if object.is_deleted() {
         // Nothing runs that would have to be ended first.
-        if object.has_finalizer(K::FINALIZER) {
+        if object.has_finalizer(K::FINALIZER) && !mutant::is("keeps_what_seldon_held") {
             plan.actions.push(Action::RemoveFinalizer(K::FINALIZER));
         }
         return plan;

@@ -6,6 +6,7 @@ use crate::{
     workload::{Owner, digest_of_wanted},
 };
 use gantry_api::{OverrideSpec, SeldonConfigSpec, SeldonConfiguration, SeldonRuntimeSpec};
+use gantry_core::mutant;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +49,7 @@ impl Build<'_> {
     /// Whether the runtime has a component.
     pub(super) fn has(&self, component: &str) -> bool {
         self.config.components.iter().any(|c| c.name == component)
-            && !self.over(component).is_some_and(|o| o.disable)
+            && (!self.over(component).is_some_and(|o| o.disable) || mutant::is("makes_what_is_disabled"))
     }
 
     /// An object with labels and an owner.

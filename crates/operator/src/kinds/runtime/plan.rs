@@ -14,6 +14,7 @@ use crate::{
     workload::{Marks, Progress, Refused, sort},
 };
 use gantry_api::{PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec};
+use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeSet;
 
@@ -33,7 +34,7 @@ fn leaving(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timestamp) 
         return plan;
     }
     // Whoever comes after it needs the components, and makes them anew.
-    if snapshot.servers.is_empty() || snapshot.first.is_some() {
+    if snapshot.servers.is_empty() || snapshot.first.is_some() || mutant::is("leaves_servers_behind") {
         plan.actions.push(Action::RemoveFinalizer(FINALIZER));
         return plan;
     }
@@ -68,7 +69,7 @@ fn wanted(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timestamp) -
         Err(says) => return stop(says),
     };
     let mut plan = Plan::default();
-    if !object.has_finalizer(FINALIZER) {
+    if !object.has_finalizer(FINALIZER) && !mutant::is("does_not_hold_runtimes") {
         plan.actions.push(Action::AddFinalizer(FINALIZER));
     }
     let sorted = sort(&made.ensured, &snapshot.family, &snapshot.refusals);
@@ -103,7 +104,7 @@ fn configured<'a>(
     snapshot: &'a Snapshot,
     spec: &SeldonRuntimeSpec,
 ) -> Result<&'a Custom<crate::cluster::SeldonConfig>, Says> {
-    if let Some(first) = &snapshot.first {
+    if let Some(first) = snapshot.first.as_ref().filter(|_| !mutant::is("makes_two_runtimes")) {
         let message = format!(
             "the namespace has its components from SeldonRuntime {first}, which was there first: delete one of the two"
         );

@@ -1,6 +1,7 @@
 //! The settings of a runtime's components, and the `ConfigMaps` that hold them.
 
 use gantry_api::{SeldonConfiguration, TracingConfig};
+use gantry_core::mutant;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,6 +11,9 @@ use std::collections::BTreeMap;
 pub(super) fn merged(config: &SeldonConfiguration, runtime: &SeldonConfiguration) -> SeldonConfiguration {
     let json = |settings: &SeldonConfiguration| serde_json::to_value(settings).unwrap_or_default();
     let mut all = json(config);
+    if mutant::is("ignores_the_settings_of_the_runtime") {
+        return config.clone();
+    }
     lay("", &mut all, &json(runtime));
     // Both were settings: so is what comes of them.
     serde_json::from_value(all).unwrap_or_else(|_| runtime.clone())

@@ -11,7 +11,7 @@ use crate::{
     cluster::{APPLIED, Child, ChildKind, Custom, Desired, Key, SeldonConfig, SeldonRuntime},
     conditions::{READY, RECONCILING, STALLED, Truth, truth_of},
     plan::{Action, Plan},
-    workload::{Family, Refused, merge},
+    workload::{Family, Obstacle, Refused, merge},
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;

@@ -14,6 +14,7 @@ use crate::{
     workload::{Marks, Progress, Refused, sort},
 };
 use gantry_api::{Scaling, ServerSpec, ServerStatus};
+use gantry_core::mutant;
 use gantry_proto::scheduler as pb;
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<ServerStatus> {
 fn gone(snapshot: &Snapshot) -> Plan<ServerStatus> {
     let mut plan = Plan::default();
     if let Known::Present(view) = &snapshot.scheduler
+        && !mutant::is("says_no_goodbye")
         && view.is_expected_for(&snapshot.key.namespace)
         && snapshot.object.as_deref().is_none_or(|object| was_told(snapshot, object) == ToldBefore::No)
     {
@@ -82,7 +84,7 @@ fn wanted(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) -> Plan<
     let unwanted = snapshot.family.unwanted(&made.wanted, sorted.refused.is_some());
     plan.actions.extend(unwanted.into_iter().map(Action::Delete));
     let word = announce(snapshot, object, spec, made.replicas);
-    plan.actions.extend(word.action);
+    plan.actions.extend(word.action.filter(|_| !mutant::is("announces_nothing")));
     plan.wake = [plan.wake, word.wake].into_iter().flatten().min();
 
     let kind = snapshot.workload();
@@ -152,7 +154,7 @@ fn make(
     })?;
     let live = snapshot.family.get(snapshot.workload(), &snapshot.key.name);
     // It begins with as many as are asked for here.
-    let is_autoscaled = snapshot.autoscaler.is_some() && live.is_some();
+    let is_autoscaled = snapshot.autoscaler.is_some() && live.is_some() && !mutant::is("ignores_autoscalers");
     let replicas = live
         .filter(|_| is_autoscaled)
         .and_then(|live| u32::try_from(live.number("/spec/replicas")).ok())
@@ -189,7 +191,7 @@ fn make(
 /// What is done about the replicas that the scheduler wants the Server to have.
 fn wish(snapshot: &Snapshot, scaling: Scaling) -> Option<Action> {
     let Known::Present(view) = &snapshot.scheduler else { return None };
-    let wished = view.wanted?;
+    let wished = view.wanted.filter(|_| !mutant::is("ignores_wishes"))?;
     let Ok(wished) = u32::try_from(wished) else { return Some(Action::Decline(None)) };
     let refuse = |why: String| {
         let message = format!("the scheduler wants {wished} replicas: {why}");

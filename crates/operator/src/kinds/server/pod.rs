@@ -2,6 +2,7 @@
 
 use crate::workload::{merge, with_images};
 use gantry_api::{ServerConfigSpec, ServerSpec};
+use gantry_core::mutant;
 use serde_json::{Value, json};
 
 /// The container that looks after the inference server.
@@ -76,7 +77,7 @@ fn drain(pod: &mut Value) {
     let port = variable(agent, DRAINER_PORT).and_then(|port| port.parse().ok()).unwrap_or(DRAINER);
     let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
     for container in containers.into_iter().flatten() {
-        if container.pointer("/lifecycle/preStop").is_none() {
+        if container.pointer("/lifecycle/preStop").is_none() && !mutant::is("does_not_drain") {
             let wait =
                 json!({ "lifecycle": { "preStop": { "httpGet": { "path": "/terminate", "port": port } } } });
             *container = merge(container, &wait);

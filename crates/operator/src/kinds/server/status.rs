@@ -9,6 +9,7 @@ use crate::{
     workload::Progress,
 };
 use gantry_api::ServerStatus;
+use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
@@ -57,7 +58,9 @@ impl Told<'_> {
                 format!("the scheduler does not take it: {why}"),
                 Outlook::Final,
             ),
-            (None, Known::Present(view)) if i64::from(view.available) >= wanted => {
+            (None, Known::Present(view))
+                if i64::from(view.available) >= wanted || mutant::is("is_ready_before_replicas_join") =>
+            {
                 let message = match wanted {
                     0 => "no replica is wanted".to_owned(),
                     1 => "its replica takes models".to_owned(),

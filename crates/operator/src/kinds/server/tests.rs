@@ -13,7 +13,7 @@ use crate::{
     conditions::{READY, RECONCILING, STALLED, Truth, truth_of},
     plan::{Action, Known, Plan},
     schedulers::{Asked, Errand, NO_SCHEDULER, ServerView, Verb},
-    workload::{Family, Refused},
+    workload::{Family, Obstacle, Refused},
 };
 use gantry_api::ServerStatus;
 use k8s_openapi::jiff::Timestamp;

@@ -165,9 +165,10 @@ fn what_was_refused_does_not_keep_the_rest_from_being_made() {
         key: gateway.key.clone(),
         digest: gateway.digest(),
         there: String::new(),
-        why:
+        why: Obstacle::ApiServer(
             "Deployment.apps \"seldon-gateway\" is invalid: spec.template.spec.containers[0].image: Required"
                 .into(),
+        ),
         ago: Duration::from_secs(1),
     };
     let plan_of = plan(&Snapshot { refusals: vec![refused], ..new }, NOW);

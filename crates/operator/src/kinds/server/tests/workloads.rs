@@ -45,9 +45,11 @@ fn refusal(wanted: &Desired, there: &str) -> Refused {
         key: wanted.key.clone(),
         digest: wanted.digest(),
         there: there.into(),
-        why: "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than \
-              'replicas' are forbidden"
-            .into(),
+        why: Obstacle::ApiServer(
+            "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than \
+             'replicas' are forbidden"
+                .into(),
+        ),
         ago: Duration::from_secs(1),
     }
 }
@@ -70,6 +72,27 @@ fn what_was_refused_is_said_and_not_sent_again_until_something_changes() {
     assert!(tried(&Snapshot { image: "gantry:2".into(), ..refused.clone() }));
     let old = Refused { ago: Duration::from_mins(10), ..refusal(&set, "StatefulSet-a") };
     assert!(tried(&Snapshot { refusals: vec![old], ..running }));
+}
+
+#[test]
+fn a_name_that_is_taken_is_said_and_the_rest_is_made() {
+    let new = snapshot(Some(server(json!({}))), Known::Present(view(1, 1)));
+    let wanted = plan(&new, NOW);
+    let service = ensured(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
+    let taken =
+        |why: Obstacle| Snapshot { refusals: vec![Refused { why, ..refusal(service, "") }], ..new.clone() };
+    let stranger = plan(&taken(Obstacle::Stranger("somebody else made it".into())), NOW);
+    assert_eq!(does(&stranger), ["ensure Service a", "ensure StatefulSet a"]);
+    let (truth, reason, outlook, message) = said(&stranger);
+    assert_eq!((truth, reason.as_str(), outlook), (Truth::False, "NameTaken", "final"));
+    assert!(
+        message.contains("Service a-0 in namespace ml") && message.contains("somebody else"),
+        "{message}"
+    );
+    assert!(stranger.wake.is_some_and(|wake| wake < Duration::from_mins(1)), "nobody says when it is gone");
+    let before = plan(&taken(Obstacle::Predecessor("Server a".into())), NOW);
+    let (truth, reason, outlook, _) = said(&before);
+    assert_eq!((truth, reason.as_str(), outlook), (Truth::False, "Progressing", "passing"));
 }
 
 #[test]

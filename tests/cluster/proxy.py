@@ -1,0 +1,191 @@
+"""Stands between an operator and the API server: everything passes, as the service account that the operator is installed
+with, until something is to go wrong with a write."""
+
+import http.client
+import json
+import re
+import socket
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+# The operator's account, and the groups that every account is in.
+ACCOUNT = "system:serviceaccount:seldon-mesh:gantry-operator"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:seldon-mesh", "system:authenticated")
+# Headers that belong to one connection, not to the message.
+HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
+REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+
+
+class Proxy:
+    """A way to the API server of its own, in plain HTTP on loopback; `config` is a kubeconfig that leads to it."""
+
+    def __init__(self, admin, place):
+        given = json.loads(open(admin).read())
+        cluster, user = given["clusters"][0]["cluster"], given["users"][0]["user"]
+        self.server = urlsplit(cluster["server"])
+        self.tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self.tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        self.lock = threading.Lock()
+        # Writes that were committed, as "METHOD path"; events, which nothing depends on, and leases are not counted.
+        self.writes = []
+        self.attempts = 0
+        self.harm = {}
+        self.upstreams = set()
+        proxy = self
+
+        class Handler(Passing):
+            pass
+
+        Handler.proxy = proxy
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.config = str(place / f"proxy-{self.http.server_port}.json")
+        with open(self.config, "w") as file:
+            json.dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "p", "cluster": {"server": f"http://127.0.0.1:{self.http.server_port}"}}],
+                    "users": [{"name": "p", "user": {}}],
+                    "contexts": [{"name": "p", "context": {"cluster": "p", "user": "p"}}],
+                    "current-context": "p",
+                },
+                file,
+            )
+
+    def refuse(self, nth, code):
+        """The nth write that is asked for is answered with a code, and does not happen."""
+        self.harm[nth] = code
+
+    def after(self, nth, call):
+        """Something happens after the nth write was committed and before its answer arrives, which it never does."""
+        self.harm[nth] = call
+
+    def count(self):
+        with self.lock:
+            self.attempts += 1
+            return self.harm.get(self.attempts)
+
+    def cut(self):
+        """Ends all that is under way: whoever asked is gone."""
+        with self.lock:
+            connections = list(self.upstreams)
+        for connection in connections:
+            try:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            except (AttributeError, OSError):
+                pass
+
+    def close(self):
+        self.http.shutdown()
+        self.cut()
+        self.http.server_close()
+
+
+class Passing(BaseHTTPRequestHandler):
+    """One connection of the operator's, and one to the API server for it."""
+
+    protocol_version = "HTTP/1.1"
+    proxy = None
+
+    def setup(self):
+        super().setup()
+        where = self.proxy.server
+        self.upstream = http.client.HTTPSConnection(where.hostname, where.port, context=self.proxy.tls)
+        with self.proxy.lock:
+            self.proxy.upstreams.add(self.upstream)
+
+    def finish(self):
+        with self.proxy.lock:
+            self.proxy.upstreams.discard(self.upstream)
+        self.upstream.close()
+        try:
+            super().finish()
+        except OSError:
+            pass
+
+    def log_message(self, *_):
+        pass
+
+    def pass_on(self):
+        try:
+            self.answer()
+        except (OSError, http.client.HTTPException, ValueError):
+            # One of the two is gone; the other hears it by the end of its connection.
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = pass_on
+
+    def answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = self.path.split("?")[0]
+        counts = self.command != "GET" and not re.search(r"/(events|leases)(/|$)", path)
+        harm = self.proxy.count() if counts else None
+        if isinstance(harm, int):
+            return self.refuse(harm)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
+        headers["Impersonate-User"] = ACCOUNT
+        self.upstream.putrequest(self.command, self.path, skip_accept_encoding=True)
+        for name, value in headers.items():
+            self.upstream.putheader(name, value)
+        for group in GROUPS:
+            self.upstream.putheader("Impersonate-Group", group)
+        self.upstream.putheader("Content-Length", str(len(body)))
+        self.upstream.endheaders(body)
+        response = self.upstream.getresponse()
+        if counts:
+            whole = response.read()
+            if response.status < 300:
+                with self.proxy.lock:
+                    self.proxy.writes.append(f"{self.command} {path}")
+            if harm:
+                harm()
+                self.close_connection = True
+                return
+            return self.send(response, whole)
+        self.stream(response)
+
+    def refuse(self, code):
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "reason": REASONS[code],
+            "message": "the proxy of a test says no",
+            "code": code,
+        }
+        if code == 429:
+            status["details"] = {"retryAfterSeconds": 1}
+        whole = json.dumps(status).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        if code == 429:
+            self.send_header("Retry-After", "1")
+        self.send_header("Content-Length", str(len(whole)))
+        self.end_headers()
+        self.wfile.write(whole)
+
+    def begin(self, response):
+        self.send_response_only(response.status, response.reason)
+        for name, value in response.getheaders():
+            if name.lower() not in HOP:
+                self.send_header(name, value)
+
+    def send(self, response, whole):
+        self.begin(response)
+        self.send_header("Content-Length", str(len(whole)))
+        self.end_headers()
+        self.wfile.write(whole)
+
+    def stream(self, response):
+        """Reads may be watches: what comes is passed on as it comes."""
+        self.begin(response)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while part := response.read1(1 << 16):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")

@@ -1,0 +1,208 @@
+"""Every kind, made, looked at, changed, scaled where that is possible, and deleted with kubectl; what becomes of it is
+compared with snapshots of what a real API server has. There is no node: no pod runs."""
+
+import json
+
+import pytest
+from cluster import condition, current, custom, model
+from gantry import EXAMPLES, ROOT, until
+from snapshots import MADE, matches, plain, world
+
+CONFIGS = ROOT / "deploy" / "config"
+
+
+@pytest.fixture
+def configured(kubectl, operate):
+    kubectl("apply", "-f", CONFIGS)
+    operate()
+    return kubectl
+
+
+def server(**spec):
+    return custom("Server", "gantry", {"serverConfig": "gantry", **spec})
+
+
+def runtime(**spec):
+    return custom("SeldonRuntime", "seldon", {"seldonConfig": "default", **spec})
+
+
+def same(kubectl, *objects):
+    """`kubectl diff` finds nothing: what is there is what was asked for."""
+    ran = kubectl.run("diff", "-f", "-", stdin=listed(objects))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def differs(kubectl, *objects):
+    ran = kubectl.run("diff", "-f", "-", stdin=listed(objects))
+    assert ran.returncode == 1 and ran.stdout, ran.stdout + ran.stderr
+
+
+def listed(objects):
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def table(kubectl, kind, name):
+    """What `kubectl get` shows of an object, by column."""
+    head, row = kubectl("get", kind, name).splitlines()
+    # Columns are two blanks apart at least; their names have single ones.
+    split = lambda line: [word.strip() for word in line.replace("   ", "\t").split("\t") if word.strip()]
+    return dict(zip(split(head), split(row)))
+
+
+def said(kubectl, kind, name, status, reason, patience=60):
+    """Waits as people do, and for the reason as well."""
+    kubectl("wait", f"--for=condition=Ready={status}", f"{kind}/{name}", f"--timeout={patience}s", patience=patience + 10)
+    return kubectl.until("the status", kind, name, lambda o: o and current(o) and condition(o)[:2] == (status, reason))
+
+
+def gone(kubectl, kind, name):
+    kubectl("delete", kind, name, "--timeout=60s", patience=70)
+    assert kubectl.get(kind, name) is None
+
+
+def stands(kubectl, name, conditions):
+    """Waits for what is made to be as the conditions say, then compares all of it."""
+    for what, kind, object_name, condition in conditions:
+        kubectl.until(what, kind, object_name, condition)
+    matches(name, world(kubectl, MADE))
+
+
+def test_a_server(configured):
+    kubectl = configured
+    first = server(replicas=2)
+    kubectl.apply(first)
+    same(kubectl, first)
+    found = said(kubectl, "server", "gantry", "False", "Progressing")
+    assert "Ready" in (shown := {k.title(): v for k, v in table(kubectl, "mls", "gantry").items()}), shown
+    kubectl.until("the last object", "poddisruptionbudget", "gantry", lambda b: b)
+    found = kubectl.until("two pods", "server", "gantry", lambda s: s["status"]["replicas"] == 2)
+    matches("server", plain(found, kubectl.namespace))
+    stands(kubectl, "server-made", [("the set", "statefulset", "gantry", lambda s: s)])
+
+    pods = {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "agent", "env": [{"name": "MORE", "value": "1"}]}]}
+    changed = server(replicas=2, podSpec=pods, extraCapabilities=["mine"])
+    differs(kubectl, changed)
+    kubectl.apply(changed)
+    selected = lambda s: s["spec"]["template"]["spec"].get("nodeSelector") == {"disk": "ssd"}
+    stands(kubectl, "server-changed", [("the change", "statefulset", "gantry", selected)])
+
+    kubectl("scale", "server", "gantry", "--replicas=1")
+    kubectl.until("the smaller set", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 1)
+    until("the end of the second replica", lambda: kubectl.get("service", "gantry-1") is None)
+    until("the end of the budget", lambda: kubectl.get("poddisruptionbudget", "gantry") is None)
+    matches("server-scaled", world(kubectl, MADE))
+
+    gone(kubectl, "server", "gantry")
+    until("the end of all that it became", lambda: not world(kubectl, MADE))
+
+
+def test_a_server_as_a_deployment(kubectl, operate):
+    kubectl("apply", "-f", CONFIGS)
+    operate("--use-deployments-for-servers")
+    kubectl.apply(server(replicas=2, deploymentStrategy={"type": "Recreate"}))
+    kubectl.until("the last object", "poddisruptionbudget", "gantry", lambda b: b)
+    stands(kubectl, "server-deployment", [("the deployment", "deployment", "gantry", lambda d: d)])
+
+
+def test_a_runtime(configured):
+    kubectl = configured
+    kubectl.apply(runtime())
+    same(kubectl, runtime())
+    found = said(kubectl, "seldonruntime", "seldon", "False", "ComponentsNotReady")
+    assert found["metadata"]["finalizers"] == ["seldon.runtime.finalizer"]
+    assert "False" in table(kubectl, "seldonruntime", "seldon").values()
+    pending = lambda r: "0 of 1 pods" in condition(r, "GatewayReady")[2] and "0 of 1 pods" in condition(r, "SchedulerReady")[2]
+    found = kubectl.until("both components", "seldonruntime", "seldon", pending)
+    matches("runtime", plain(found, kubectl.namespace))
+    stands(kubectl, "runtime-made", [("the gateway", "deployment", "seldon-gateway", lambda d: d)])
+
+    over = [{"name": "seldon-gateway", "replicas": 2, "serviceType": "NodePort"}]
+    settings = {
+        "tracingConfig": {"otelExporterEndpoint": "collector:4317"},
+        "agentConfig": {"rclone": {"config_secrets": ["minio"]}},
+    }
+    changed = runtime(overrides=over, config=settings)
+    differs(kubectl, changed)
+    kubectl.apply(changed)
+    kubectl.until("the budget", "poddisruptionbudget", "seldon-gateway", lambda b: b)
+    stands(kubectl, "runtime-changed", [("two gateways", "deployment", "seldon-gateway", lambda d: d["spec"]["replicas"] == 2)])
+
+    kubectl.apply(runtime(overrides=[{"name": "seldon-gateway", "disable": True}]))
+    for kind, name in (("deployment", "seldon-gateway"), ("service", "seldon-mesh"), ("role", "gantry-agent"), ("rolebinding", "gantry-agent")):
+        until(f"the end of the {kind}", lambda: kubectl.get(kind, name) is None)
+    kubectl.until("the settings of before", "configmap", "seldon-tracing", lambda c: "OTEL_EXPORTER_OTLP_ENDPOINT" not in c["data"])
+    matches("runtime-smaller", world(kubectl, MADE))
+
+    gone(kubectl, "seldonruntime", "seldon")
+    until("the end of all that it became", lambda: not world(kubectl, MADE))
+
+
+def test_a_model(kubectl, served, operate):
+    operate(scheduler=served.clients)
+    first = model("iris", EXAMPLES / "iris", "onnx")
+    shown = lambda found: plain(found, kubectl.namespace) | {"spec": None}
+    kubectl.apply(first)
+    same(kubectl, first)
+    found = said(kubectl, "model", "iris", "True", "ModelAvailable")
+    assert "True" in table(kubectl, "mlm", "iris").values()
+    matches("model", shown(found))
+    changed = model("iris", EXAMPLES / "fraud", "xgboost")
+    differs(kubectl, changed)
+    kubectl.apply(changed)
+    matches("model-changed", shown(kubectl.until("the change", "model", "iris", lambda m: current(m) and condition(m)[0] == "True" and m["metadata"]["generation"] == 2)))
+    kubectl("scale", "model", "iris", "--replicas=3")
+    matches("model-scaled", shown(kubectl.until("the wish for more", "model", "iris", lambda m: current(m) and condition(m)[0] == "False")))
+    gone(kubectl, "model", "iris")
+
+
+CONFIGURATIONS = {
+    "serverconfig": ({"podSpec": {"containers": [{"name": "agent"}]}}, {"podSpec": {"containers": [{"name": "agent", "image": "a:2"}]}}),
+    "seldonconfig": (
+        {"components": [{"name": "a", "podSpec": {"containers": [{"name": "a"}]}}]},
+        {"components": [{"name": "b", "podSpec": {"containers": [{"name": "b"}]}}]},
+    ),
+}
+NAMES = {"serverconfig": "ServerConfig", "seldonconfig": "SeldonConfig", "pipeline": "Pipeline", "experiment": "Experiment"}
+
+
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+def test_a_configuration(kind, kubectl, operate):
+    operate()
+    first, second = (custom(NAMES[kind], "mine", spec) for spec in CONFIGURATIONS[kind])
+    kubectl.apply(first)
+    same(kubectl, first)
+    matches(kind, plain(said(kubectl, kind, "mine", "True", "Valid"), kubectl.namespace))
+    assert "True" in table(kubectl, kind, "mine").values()
+    differs(kubectl, second)
+    kubectl.apply(second)
+    assert said(kubectl, kind, "mine", "True", "Valid")["metadata"]["generation"] == 2
+    gone(kubectl, kind, "mine")
+
+
+LATER = {
+    "pipeline": ({"steps": [{"name": "iris"}]}, {"steps": [{"name": "wine"}]}),
+    "experiment": ({"candidates": [{"name": "iris", "weight": 100}]}, {"candidates": [{"name": "wine", "weight": 100}]}),
+}
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_what_is_not_run_yet(kind, kubectl, operate):
+    operate()
+    first, second = (custom(NAMES[kind], "mine", spec) for spec in LATER[kind])
+    kubectl.apply(first)
+    same(kubectl, first)
+    matches(kind, plain(said(kubectl, kind, "mine", "False", "NotSupportedYet"), kubectl.namespace))
+    assert "False" in table(kubectl, {"pipeline": "mlp", "experiment": "mlx"}[kind], "mine").values()
+    differs(kubectl, second)
+    kubectl.apply(second)
+    assert said(kubectl, kind, "mine", "False", "NotSupportedYet")["metadata"]["generation"] == 2
+    gone(kubectl, kind, "mine")
+
+
+def test_a_configuration_that_goes_takes_nothing_with_it(configured):
+    kubectl = configured
+    kubectl.apply(server())
+    made = kubectl.until("the set", "statefulset", "gantry", lambda s: s)
+    kubectl("delete", "serverconfig", "gantry")
+    said(kubectl, "server", "gantry", "False", "ServerConfigMissing")
+    assert kubectl.get("statefulset", "gantry")["metadata"]["uid"] == made["metadata"]["uid"]

@@ -1,0 +1,103 @@
+"""What is not ours on a real API server: names that are taken, fields of others, replicas of an autoscaler."""
+
+import json
+
+import pytest
+from cluster import condition, current, custom
+from gantry import ROOT, until
+
+CONFIGS = ROOT / "deploy" / "config"
+
+
+@pytest.fixture
+def configured(kubectl, operate):
+    kubectl("apply", "-f", CONFIGS)
+    operate()
+    return kubectl
+
+
+def server(**spec):
+    return custom("Server", "gantry", {"serverConfig": "gantry", **spec})
+
+
+def ours(audit, kubectl):
+    """Writes of the operator in the namespace."""
+    writes = audit.writes("gantry-operator")
+    return [w[:4] for w in writes if w[4]["objectRef"].get("namespace") == kubectl.namespace]
+
+
+def test_a_name_that_is_taken_is_left_alone_until_it_is_free(configured):
+    kubectl = configured
+    kubectl("create", "service", "clusterip", "gantry-0", "--tcp=80")
+    before = kubectl.get("service", "gantry-0")
+    kubectl.apply(server())
+    taken = lambda s: condition(s) and current(s) and condition(s)[1] == "NameTaken"
+    found = kubectl.until("the word on it", "server", "gantry", taken)
+    assert "Service gantry-0" in condition(found)[2] and "kubectl delete service gantry-0" in condition(found)[2]
+    assert kubectl.get("service", "gantry-0") == before
+    kubectl.until("what is not in the way", "statefulset", "gantry", lambda s: s)
+    kubectl("delete", "service", "gantry-0")
+    # Something happens to the Server: that is sooner than the next look.
+    kubectl.apply(server(extraCapabilities=["more"]))
+    made = kubectl.until("the Service", "service", "gantry-0", lambda s: s)
+    assert made["metadata"]["ownerReferences"][0]["kind"] == "Server"
+
+
+def test_a_server_that_is_made_anew_at_once_comes_back(configured):
+    kubectl = configured
+    kubectl.apply(server())
+    first = kubectl.until("the set", "statefulset", "gantry", lambda s: s)["metadata"]["uid"]
+    kubectl("delete", "server", "gantry", "--wait=false")
+    kubectl.apply(server())
+    second = kubectl.until("the next set", "statefulset", "gantry", lambda s: s and s["metadata"]["uid"] != first)
+    owner = second["metadata"]["ownerReferences"][0]
+    assert owner["uid"] == kubectl.get("server", "gantry")["metadata"]["uid"]
+
+
+def test_fields_and_labels_of_others_stay_and_cost_nothing(configured, audit):
+    kubectl = configured
+    kubectl.apply(server(replicas=2))
+    kubectl.until("the budget", "poddisruptionbudget", "gantry", lambda b: b)
+    kubectl.until("two pods", "server", "gantry", lambda s: s.get("status", {}).get("replicas") == 2)
+    kubectl("label", "statefulset", "gantry", "team=blue")
+    kubectl("annotate", "service", "gantry-0", "example.com/note=kept")
+    kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", '{"spec": {"minReadySeconds": 7}}')
+    mark = len(ours(audit, kubectl))
+    # It was looked at when a change is seen that came after it.
+    kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", '{"spec": {"replicas": 5}}')
+    found = kubectl.until("the drift to be put back", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 2)
+    assert found["metadata"]["labels"]["team"] == "blue" and found["spec"]["minReadySeconds"] == 7
+    assert kubectl.get("service", "gantry-0")["metadata"]["annotations"]["example.com/note"] == "kept"
+    until("the log", lambda: len(ours(audit, kubectl)) > mark)
+    late = [w for w in ours(audit, kubectl)[mark:] if w[1] not in ("servers/status", "events")]
+    assert [w[:3] for w in late] == [("patch", "statefulsets", "gantry")], late
+
+
+def test_replicas_belong_to_the_autoscaler_while_there_is_one(configured, audit):
+    kubectl = configured
+    kubectl.apply(server(replicas=2))
+    kubectl.until("the set", "statefulset", "gantry", lambda s: s and s["spec"]["replicas"] == 2)
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "gantry"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "gantry"},
+            "minReplicas": 4,
+            "maxReplicas": 6,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        },
+    }
+    kubectl.apply(autoscaler)
+    owned = lambda s: [m["manager"] for m in s["metadata"].get("managedFields", []) if "f:replicas" in m["fieldsV1"].get("f:spec", {})]
+    # Kubernetes' own autoscaler goes to its least number by itself.
+    kubectl.until("the autoscaler", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 4)
+    until("a Service for each", lambda: kubectl.get("service", "gantry-3"))
+    live = json.loads(kubectl("get", "statefulset", "gantry", "-o", "json", "--show-managed-fields"))
+    assert "gantry/server" not in owned(live), owned(live)
+    # What the Server asks for does not count meanwhile.
+    kubectl("scale", "server", "gantry", "--replicas=3")
+    kubectl.until("the look at it", "server", "gantry", lambda s: current(s) and s["metadata"]["generation"] == 2)
+    assert kubectl.get("statefulset", "gantry")["spec"]["replicas"] == 4
+    kubectl("delete", "horizontalpodautoscaler", "gantry")
+    kubectl.until("what the Server asks for", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 3)
