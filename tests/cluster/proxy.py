@@ -183,6 +183,8 @@ class Passing(BaseHTTPRequestHandler):
 
     def stream(self, response):
         """Reads may be watches: what comes is passed on as it comes."""
+        if not response.chunked:
+            return self.send(response, response.read())
         self.begin(response)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

@@ -75,7 +75,7 @@ def test_a_server(configured):
     found = said(kubectl, "server", "gantry", "False", "Progressing")
     assert "Ready" in (shown := {k.title(): v for k, v in table(kubectl, "mls", "gantry").items()}), shown
     kubectl.until("the last object", "poddisruptionbudget", "gantry", lambda b: b)
-    found = kubectl.until("two pods", "server", "gantry", lambda s: s["status"]["replicas"] == 2)
+    found = kubectl.until("the status", "server", "gantry", lambda s: "0 of 2 pods" in condition(s)[2])
     matches("server", plain(found, kubectl.namespace))
     stands(kubectl, "server-made", [("the set", "statefulset", "gantry", lambda s: s)])
 

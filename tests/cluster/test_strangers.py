@@ -37,8 +37,6 @@ def test_a_name_that_is_taken_is_left_alone_until_it_is_free(configured):
     assert kubectl.get("service", "gantry-0") == before
     kubectl.until("what is not in the way", "statefulset", "gantry", lambda s: s)
     kubectl("delete", "service", "gantry-0")
-    # Something happens to the Server: that is sooner than the next look.
-    kubectl.apply(server(extraCapabilities=["more"]))
     made = kubectl.until("the Service", "service", "gantry-0", lambda s: s)
     assert made["metadata"]["ownerReferences"][0]["kind"] == "Server"
 
@@ -58,7 +56,7 @@ def test_fields_and_labels_of_others_stay_and_cost_nothing(configured, audit):
     kubectl = configured
     kubectl.apply(server(replicas=2))
     kubectl.until("the budget", "poddisruptionbudget", "gantry", lambda b: b)
-    kubectl.until("two pods", "server", "gantry", lambda s: s.get("status", {}).get("replicas") == 2)
+    kubectl.until("the status", "server", "gantry", lambda s: condition(s) and "0 of 2 pods" in condition(s)[2])
     kubectl("label", "statefulset", "gantry", "team=blue")
     kubectl("annotate", "service", "gantry-0", "example.com/note=kept")
     kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", '{"spec": {"minReadySeconds": 7}}')

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// When what was refused is tried again although nothing changed: rules of the cluster change, too.
 const AGAIN: Duration = Duration::from_mins(5);
 /// When a name that was taken is looked at again: what others make is not watched.
-const LOOK: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What is in the way of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
