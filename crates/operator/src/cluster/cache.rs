@@ -120,11 +120,12 @@ impl<O: Resource> Cache<O> {
         None
     }
 
-    /// A scope's list is complete: what it does not hold is gone. Returns the keys that changed, gone ones included.
-    pub fn replace(&self, scope: &str, list: Vec<O>) -> Vec<Key> {
+    /// A scope's list is complete: what it does not hold is gone. Returns what changed, with how it was before: whoever
+    /// owns what is gone can be told from nothing else.
+    pub fn replace(&self, scope: &str, list: Vec<O>) -> Vec<(Key, Option<Arc<O>>)> {
         let mut inner = self.write();
         let now: BTreeSet<String> = list.iter().filter_map(|o| o.meta().uid.clone()).collect();
-        let mut changed: Vec<Key> = Vec::new();
+        let mut changed: Vec<(Key, Option<Arc<O>>)> = Vec::new();
         let lost: Vec<(Key, Option<String>)> = inner
             .objects
             .iter()
@@ -134,19 +135,19 @@ impl<O: Resource> Cache<O> {
             .map(|(key, o)| (key.clone(), o.meta().uid.clone()))
             .collect();
         for (key, uid) in lost {
-            inner.objects.remove(&key);
+            let before = inner.objects.remove(&key);
             if let Some(uid) = uid {
                 inner.bury(uid);
             }
-            changed.push(key);
+            changed.push((key, before));
         }
         for object in list {
             let key = Key::of(object.meta());
             let newer =
                 inner.objects.get(&key).is_none_or(|known| version(known.as_ref()) < version(&object));
             if newer {
-                inner.objects.insert(key.clone(), Arc::new(object));
-                changed.push(key);
+                let before = inner.objects.insert(key.clone(), Arc::new(object));
+                changed.push((key, before));
             }
         }
         inner.listed.insert(scope.to_owned());
@@ -227,7 +228,9 @@ mod tests {
         cache.put(object("a", "1", 5));
         cache.put(object("b", "2", 9));
         let changed = cache.replace("ns", vec![object("b", "2", 8), object("c", "3", 8)]);
-        assert_eq!(changed, [Key::new("ns", "a"), Key::new("ns", "c")]);
+        let changed: Vec<(Key, bool)> =
+            changed.into_iter().map(|(key, before)| (key, before.is_some())).collect();
+        assert_eq!(changed, [(Key::new("ns", "a"), true), (Key::new("ns", "c"), false)]);
         assert_eq!(seen(&cache, "b").as_deref(), Some("9"));
         assert!(cache.is_listed(["ns"]) && !cache.is_listed(["other"]));
     }

@@ -58,12 +58,13 @@ pub async fn follow<O>(
             Ok(Event::Init) => list.clear(),
             Ok(Event::InitApply(object)) => list.push(lean(object)),
             Ok(Event::InitDone) => {
-                for key in cache.replace(&scope, std::mem::take(&mut list)) {
+                for (key, before) in cache.replace(&scope, std::mem::take(&mut list)) {
                     if mutant::is("tells_nobody_of_a_list") {
                         continue;
                     }
                     let after = cache.get(&key);
-                    changed(Change { key, before: None, after });
+                    let before = before.filter(|_| !mutant::is("forgets_who_owned_what_is_gone"));
+                    changed(Change { key, before, after });
                 }
                 report.works();
             }

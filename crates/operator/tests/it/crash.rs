@@ -18,7 +18,11 @@ async fn a_day_of_models_goes_as_it_should() {
         day.step(&world, number).await;
         world.rest().await;
         match number {
-            0 => assert_eq!(world.says("Model", "wine").await, (yes(), "ModelAvailable".into())),
+            0 => {
+                assert_eq!(world.says("Model", "wine").await, (yes(), "ModelAvailable".into()));
+                let held = world.get("Model", "wine").await.unwrap()["metadata"]["finalizers"].clone();
+                assert_eq!(held, serde_json::json!(["seldon.model.finalizer"]));
+            }
             1 => assert_eq!(world.says("Model", "lost").await.0, "False"),
             2 => assert_eq!(world.scheduled().await["iris"], "gs://models/better"),
             3 => assert_eq!(world.says("Model", "wine").await.0, "True"),
@@ -168,6 +172,34 @@ async fn what_was_made_anew_or_taken_away_behind_its_back_is_seen() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_scheduler_knows_which_generation_it_serves() {
+    let world = World::begun().await;
+    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    world.rest().await;
+    assert_eq!(world.generation("iris").await, Some(1));
+    // Somebody changes it, and changes it back.
+    world.kill_operator();
+    world.change("Model", "iris", scenario::model("another")).await;
+    world.change("Model", "iris", scenario::model("iris")).await;
+    world.start_operator();
+    world.rest().await;
+    assert_eq!(world.generation("iris").await, Some(3));
+    assert_eq!(world.says("Model", "iris").await.0, "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_that_comes_back_is_told_what_happened_meanwhile() {
+    let world = World::begun().await;
+    world.kill_scheduler();
+    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await, ("Unknown".into(), "SchedulerUnreachable".into()));
+    world.start_scheduler();
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await.0, "True");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_went_behind_its_back_is_not_waited_for() {
     let world = scenario::settled(1).await;
     assert_eq!(world.expected().await["gantry"], "1 for \"operator:ml\"");
@@ -191,6 +223,8 @@ async fn what_the_answer_to_a_write_brings_is_not_overlooked() {
     world.set_agent(false);
     world.rest().await;
     world.kube.release("models.mlops.seldon.io");
+    world.rest().await;
+    assert!(!world.scheduled().await.contains_key("iris"), "{:#?}", world.asked());
     world.set_agent(true);
     world.rest().await;
     assert!(world.get("Model", "iris").await.is_none(), "{:#?}", world.asked());

@@ -43,6 +43,30 @@ async fn an_operator_that_starts_anew_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_watch_tells_late_brings_nothing_back() {
+    let world = World::begun().await;
+    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    world.rest().await;
+    let models = "models.mlops.seldon.io";
+    world.kube.freeze(models);
+    world.set_agent(false);
+    world.rest().await;
+    let past = world.kube.with(|state| state.revision());
+    assert_eq!(world.says("Model", "iris").await.0, "False");
+    world.set_agent(true);
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await.0, "True");
+    let asked = world.asked().len();
+    // The watch is now where the model was not ready; the answers to the operator's own writes were later.
+    world.kube.travel(models, past);
+    world.rest().await;
+    assert_unasked(&world, asked);
+    world.kube.release(models);
+    world.rest().await;
+    assert_unasked(&world, asked);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_operator_that_has_not_seen_everything_does_nothing() {
     let world = full().await;
     let asked = world.asked().len();

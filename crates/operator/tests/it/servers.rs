@@ -2,8 +2,9 @@
 
 use crate::{
     scenario::{self, settled},
-    world::{CONFIGS, NAMESPACE, World},
+    world::{CONFIGS, NAMESPACE, OPERATOR, World},
 };
+use gantry_sim::kube::{Fault, On, Plan, Rule, Verb};
 use serde_json::json;
 
 fn replicas(world: &World) -> Option<serde_json::Value> {
@@ -105,6 +106,85 @@ async fn a_configuration_that_is_not_to_be_followed_is_not() {
     world.change("Server", "gantry", json!({ "extraCapabilities": ["more"] })).await;
     world.rest().await;
     assert_eq!(image(), Some("gantry:2".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_asked_for_any_more_goes() {
+    let world = settled(1).await;
+    let env = || world.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/env/0/name");
+    assert_eq!(env(), Some("SELDON_SERVER_CAPABILITIES".into()));
+    let mut without = scenario::pod("agent", "gantry:1");
+    without["containers"][0].as_object_mut().unwrap().remove("env");
+    world.change_in(CONFIGS, "ServerConfig", "builtin", json!({ "podSpec": without })).await;
+    world.rest().await;
+    assert_eq!(env(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_for_a_server_that_is_gone() {
+    let world = settled(1).await;
+    let made = || {
+        world
+            .comings()
+            .into_iter()
+            .filter(|(key, _)| key.contains("ml/gantry"))
+            .map(|(_, n)| n.0)
+            .sum::<u64>()
+    };
+    let before = made();
+    // The operator sees that the objects go, and not that nobody wants them.
+    world.kube.freeze("servers.mlops.seldon.io");
+    world.delete("Server", "gantry").await;
+    world.rest().await;
+    assert!(world.live("statefulsets.apps", "gantry").is_none());
+    assert_eq!(made(), before, "{:#?}", world.asked());
+    world.kube.release("servers.mlops.seldon.io");
+    world.rest().await;
+    assert_eq!(made(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_server_while_it_is_looked_at_is_seen() {
+    let world = settled(1).await;
+    world.kube.freeze("servers.mlops.seldon.io");
+    // The operator sees the objects go, and asks whether the Server is there: the answer takes its time.
+    let on = On {
+        actor: Some(OPERATOR.into()),
+        verb: Some(Verb::List),
+        kind: Some("Server".into()),
+        ..On::default()
+    };
+    let then = Fault::Delay { millis: 20_000 };
+    world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: 1, then }] });
+    world.delete("Server", "gantry").await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    world.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
+    world.kube.release("servers.mlops.seldon.io");
+    world.rest().await;
+    assert_eq!(world.says("Server", "gantry").await, ("True".into(), "ServerReady".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_went_while_a_watch_was_away_is_made_again() {
+    let world = settled(1).await;
+    world.kube.freeze("services");
+    world.take_away("v1", "Service", "gantry-0").await;
+    // The watch cannot go on from where it is: everything is listed anew.
+    world.kube.with(|state| state.compact(state.revision()));
+    world.kube.release("services");
+    world.rest().await;
+    assert!(world.live("services", "gantry-0").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_fails_is_tried_again() {
+    let world = World::prepared().await;
+    let on = On { actor: Some(OPERATOR.into()), writes: true, ..On::default() };
+    world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: 3, then: Fault::InternalError }] });
+    world.start_operator();
+    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]

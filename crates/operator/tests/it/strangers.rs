@@ -126,9 +126,8 @@ async fn finalizers_of_others_stay() {
     assert!(world.get("Model", "iris").await.is_none());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_model_that_somebody_else_has_in_the_scheduler_stays_theirs() {
-    let world = World::begun().await;
+/// Somebody loads a model with the CLI.
+async fn load_by_hand(world: &World) {
     let definition = pb::Model {
         meta: Some(pb::MetaData { name: "iris".into(), ..Default::default() }),
         model_spec: Some(pb::ModelSpec {
@@ -142,6 +141,12 @@ async fn a_model_that_somebody_else_has_in_the_scheduler_stays_theirs() {
     };
     let request = pb::LoadModelRequest { model: Some(definition) };
     world.ask_scheduler().await.load_model(request).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_somebody_else_has_in_the_scheduler_stays_theirs() {
+    let world = World::begun().await;
+    load_by_hand(&world).await;
     world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
     world.rest().await;
     assert_eq!(world.says("Model", "iris").await, ("False".into(), "Refused".into()));
@@ -150,4 +155,19 @@ async fn a_model_that_somebody_else_has_in_the_scheduler_stays_theirs() {
     world.rest().await;
     assert!(world.get("Model", "iris").await.is_none(), "it can go");
     assert_eq!(world.scheduled().await["iris"], "gs://theirs", "and takes nothing along");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_scheduler_refused_is_asked_for_again_when_it_may_be_had() {
+    let world = World::begun().await;
+    load_by_hand(&world).await;
+    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await.1, "Refused");
+    let reference = pb::ModelReference { name: "iris".into(), version: None };
+    let request = pb::UnloadModelRequest { model: Some(reference), kubernetes_meta: None };
+    world.ask_scheduler().await.unload_model(request).await.unwrap();
+    world.rest().await;
+    assert_eq!(world.says("Model", "iris").await.0, "True");
+    assert_eq!(world.scheduled().await["iris"], "gs://models/iris");
 }

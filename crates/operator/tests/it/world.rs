@@ -327,6 +327,16 @@ impl World {
         found
     }
 
+    /// The generation of a model's object that the scheduler was told of.
+    pub(crate) async fn generation(&self, model: &str) -> Option<i64> {
+        let name = Some(pb::ModelReference { name: model.into(), version: None });
+        let request =
+            pb::ModelStatusRequest { subscriber_name: "test".into(), model: name, all_versions: false };
+        let mut all = self.ask_scheduler().await.model_status(request).await.unwrap().into_inner();
+        let latest = all.message().await.unwrap()?.versions.into_iter().max_by_key(|v| v.version)?;
+        latest.kubernetes_meta.map(|meta| meta.generation)
+    }
+
     /// The servers that the scheduler has, how many replicas of each it expects, and by whose word.
     pub(crate) async fn expected(&self) -> BTreeMap<String, String> {
         let request = pb::ServerStatusRequest { subscriber_name: "test".into(), ..Default::default() };
