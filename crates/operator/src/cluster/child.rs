@@ -197,9 +197,12 @@ impl Desired {
             fields.remove("apiVersion");
             fields.remove("kind");
         }
-        let is_applied = || live.applied() == Some(self.digest().as_str());
-        (mutant::is("does_not_see_what_is_taken_out") || is_applied())
-            && (mutant::is("does_not_see_drift") || super::subset::holds(&wanted, &live.whole()))
+        if mutant::is("does_not_see_what_is_taken_out") {
+            set(&mut wanted, &["metadata", "annotations"], Value::Object(serde_json::Map::new()));
+            return super::subset::holds(&wanted, &live.whole());
+        }
+        live.applied() == Some(self.digest().as_str())
+            && (super::subset::holds(&wanted, &live.whole()) || mutant::is("does_not_see_drift"))
     }
 
     fn named(&self) -> Value {

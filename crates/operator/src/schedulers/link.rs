@@ -132,6 +132,9 @@ impl Line {
                 tracing::warn!(namespace = %self.namespace, "the scheduler is lost: {why}");
                 (self.news)(News::Everything);
             }
+            if mutant::is("does_not_connect_again") {
+                std::future::pending::<()>().await;
+            }
             // A conversation that lasted begins the waits anew.
             if begun.elapsed() > WAITS.1 {
                 wait = WAITS.0;
@@ -188,9 +191,6 @@ impl Line {
                 .await?
                 .into_inner();
             while let Some(status) = all.message().await? {
-                if mutant::is("does_not_ask_what_there_is") {
-                    continue;
-                }
                 self.book.model(&self.namespace, status);
             }
             let mut all = client

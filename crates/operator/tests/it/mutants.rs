@@ -80,7 +80,7 @@ const MUTANTS: &[(&str, &str)] = &[
     ("begins_before_it_has_seen", "things are decided before everything is known"),
     // Schedulers.
     ("tells_nobody_of_a_connection", "nobody looks when a scheduler is met"),
-    ("does_not_ask_what_there_is", "a scheduler is not asked which models it has"),
+    ("does_not_connect_again", "a scheduler that was lost is not looked for"),
     ("is_deaf_to_the_scheduler", "what a scheduler says of models is not heard"),
     ("is_deaf_to_servers", "what a scheduler says of servers is not heard"),
     ("never_says_that_this_is_all", "a scheduler waits in vain for the Servers"),

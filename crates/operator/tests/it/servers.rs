@@ -154,7 +154,7 @@ async fn what_happens_to_a_server_while_it_is_looked_at_is_seen() {
         kind: Some("Server".into()),
         ..On::default()
     };
-    let then = Fault::Delay { millis: 20_000 };
+    let then = Fault::Delay { millis: 8_000 };
     world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: 1, then }] });
     world.delete("Server", "gantry").await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
