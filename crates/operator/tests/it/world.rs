@@ -14,7 +14,10 @@ use kube::{
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -32,8 +35,8 @@ pub(crate) const CONFIGS: &str = "seldon-mesh";
 pub(crate) const OPERATOR: &str = "operator";
 /// How long nothing must happen for the world to be at rest.
 const REST: Duration = Duration::from_secs(90);
-/// More than any day takes: who writes on and on would keep the virtual time from passing.
-const MOST_WRITES: u64 = 2000;
+/// More than any day takes: who asks on and on would keep the virtual time from passing.
+const MOST_ASKED: u64 = 600;
 
 /// What is there, by kind and name, without what differs from run to run.
 pub(crate) type Picture = BTreeMap<String, Value>;
@@ -48,6 +51,7 @@ pub(crate) struct World {
     agent: watch::Sender<bool>,
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
     controllers: Mutex<Option<JoinHandle<()>>>,
+    is_restless: Arc<AtomicBool>,
 }
 
 impl World {
@@ -59,7 +63,12 @@ impl World {
             registry.add_crd(&gantry_api::crd(&resource)).unwrap();
         }
         let kube = Server::new(registry, 7, "2026-01-01T00:00:00Z".parse().unwrap());
-        kube.after_write(MOST_WRITES, Some(OPERATOR), || panic!("the operator writes on and on"));
+        let is_restless = Arc::new(AtomicBool::new(false));
+        let restless = Arc::clone(&is_restless);
+        kube.after_attempt(MOST_ASKED, Some(OPERATOR), move || {
+            restless.store(true, Ordering::Relaxed);
+            panic!("the operator asks on and on");
+        });
         let world = Self {
             kube,
             doors: Doors::default(),
@@ -68,6 +77,7 @@ impl World {
             agent: watch::Sender::new(true),
             operator: Arc::default(),
             controllers: Mutex::default(),
+            is_restless,
         };
         world.start_controllers();
         world.start_scheduler();
@@ -177,6 +187,9 @@ impl World {
         for _ in 0..20 {
             tokio::time::sleep(REST).await;
             let now = self.kube.with(|state| state.revision());
+            if self.is_restless.load(Ordering::Relaxed) {
+                break;
+            }
             if now == known {
                 return;
             }

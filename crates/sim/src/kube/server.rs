@@ -40,6 +40,8 @@ struct Hooks(Vec<Hook>);
 
 struct Hook {
     actor: Option<String>,
+    /// Whether requests count that were to change something and did not.
+    attempts: bool,
     left: u64,
     call: Box<dyn FnOnce() + Send>,
 }
@@ -151,7 +153,16 @@ impl Server {
 
     /// Calls once after the nth write from now on, by one actor or by any, before that write is answered.
     pub fn after_write(&self, nth: u64, actor: Option<&str>, call: impl FnOnce() + Send + 'static) {
-        let hook = Hook { actor: actor.map(str::to_owned), left: nth.max(1), call: Box::new(call) };
+        self.hook(nth, actor, false, Box::new(call));
+    }
+
+    /// The same after the nth request that was to change something, whatever came of it.
+    pub fn after_attempt(&self, nth: u64, actor: Option<&str>, call: impl FnOnce() + Send + 'static) {
+        self.hook(nth, actor, true, Box::new(call));
+    }
+
+    fn hook(&self, nth: u64, actor: Option<&str>, attempts: bool, call: Box<dyn FnOnce() + Send>) {
+        let hook = Hook { actor: actor.map(str::to_owned), attempts, left: nth.max(1), call };
         self.lock().hooks.0.push(hook);
     }
 
@@ -272,7 +283,7 @@ impl Core {
         let wrote = self.state.revision() != before;
         self.settle();
         self.trace.note(at, actor, request, if lost { 0 } else { reply.code() }, wrote);
-        let calls = if wrote { self.hooks.fire(actor) } else { Vec::new() };
+        let calls = if request.verb.writes() { self.hooks.fire(actor, wrote) } else { Vec::new() };
         (if lost { Delivery::Lost { after } } else { Delivery::Answer { reply, after } }, calls)
     }
 
@@ -293,11 +304,11 @@ impl Core {
 }
 
 impl Hooks {
-    fn fire(&mut self, actor: &str) -> Vec<Box<dyn FnOnce() + Send>> {
+    fn fire(&mut self, actor: &str, wrote: bool) -> Vec<Box<dyn FnOnce() + Send>> {
         let mut calls = Vec::new();
         let mut waiting = Vec::new();
         for mut hook in self.0.drain(..) {
-            if hook.actor.as_deref().is_none_or(|wanted| wanted == actor) {
+            if hook.actor.as_deref().is_none_or(|wanted| wanted == actor) && (wrote || hook.attempts) {
                 hook.left -= 1;
             }
             if hook.left == 0 {

@@ -74,9 +74,10 @@ fn leaving(snapshot: &Snapshot, object: &Custom<Model>, now: Timestamp) -> Plan<
             None => plan.actions.push(unload(snapshot)),
         },
         Known::Unknown(_) if !snapshot.has_scheduler => plan.actions.push(release),
+        Known::Unknown(_) if mutant::is("waits_for_ever_for_a_scheduler") => plan.wake = Some(FAREWELL),
         Known::Unknown(why) => {
             let silence = snapshot.silence.unwrap_or_default();
-            if silence >= FAREWELL && !mutant::is("waits_for_ever_for_a_scheduler") {
+            if silence >= FAREWELL {
                 plan.events.push(alone(why));
                 plan.actions.push(release);
             } else {
