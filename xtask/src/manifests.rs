@@ -61,7 +61,8 @@ pub(crate) fn verify(kubeconfig: &Path) -> Result<Count, Failure> {
     verify::run(Some(kubeconfig))
 }
 
-fn directory() -> PathBuf {
+/// Where the plain manifests are.
+pub(crate) fn directory() -> PathBuf {
     metadata::root().join("deploy/manifests")
 }
 
@@ -121,7 +122,7 @@ fn definitions() -> Result<String, Failure> {
 }
 
 /// What the chart gives with these values.
-fn render(namespace: &str, values: &[&str]) -> Result<String, Failure> {
+pub(crate) fn render(namespace: &str, values: &[&str]) -> Result<String, Failure> {
     let mut helm = Command::new(tool("helm")?);
     // One that was built without a release's flags assumes a very old cluster.
     helm.args(["template", "gantry", "--kube-version", "1.33.0"])

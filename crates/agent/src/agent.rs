@@ -145,6 +145,11 @@ impl Agent {
         self.link.is_subscribed()
     }
 
+    /// Whether a scheduler has ever taken this agent's subscription.
+    pub fn has_joined(&self) -> bool {
+        self.link.has_joined()
+    }
+
     /// One subscription, from its beginning to its end; says why it ended. It lasts no longer than the server does:
     /// a replica that cannot answer is better lost than believed.
     async fn session(self: &Arc<Self>) -> String {
@@ -326,6 +331,10 @@ impl Agent {
 
     /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.
     pub async fn drain(&self, limit: Duration) -> Result<(), String> {
+        // Nobody need be asked about nothing, least of all one who may be gone for good.
+        if self.inventory.is_empty() && !self.is_subscribed() {
+            return Ok(());
+        }
         let (server_name, replica_idx) = (self.config.server.clone(), self.config.replica);
         self.link.drain(AgentDrainRequest { server_name, replica_idx }, limit).await
     }

@@ -85,6 +85,11 @@ impl Inventory {
         }
     }
 
+    /// Whether nothing is loaded or being loaded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     pub(crate) fn is_loaded(&self, key: &Key) -> bool {
         self.lock().get(key).is_some_and(|e| e.loaded)
     }

@@ -4,8 +4,14 @@ use gantry_proto::agent::{
     AgentDrainRequest, ModelEventMessage, ModelScalingTriggerMessage,
     agent_service_client::AgentServiceClient,
 };
-use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tonic::{
     Request,
     metadata::{AsciiMetadataValue, MetadataMap},
@@ -16,6 +22,8 @@ use tonic::{
 const CALL_TIME: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long whoever is to be drained waits for a scheduler that is away.
+const SCHEDULER_AWAY: Duration = Duration::from_secs(30);
 
 /// The header by which a scheduler names a subscription, and an agent says of which one it speaks.
 const SUBSCRIPTION: &str = "gantry-subscription";
@@ -49,11 +57,12 @@ pub(crate) struct Link {
     open: watch::Sender<Option<Open>>,
     /// A report was lost while the subscription lasted: only a new subscription can mend that.
     broken: Notify,
+    joined: AtomicBool,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { open: watch::Sender::new(None), broken: Notify::new() }
+        Self { open: watch::Sender::new(None), broken: Notify::new(), joined: AtomicBool::new(false) }
     }
 }
 
@@ -64,6 +73,7 @@ impl Link {
 
     /// The scheduler has answered the subscription, with these headers.
     pub(crate) fn subscribed(&self, answer: &MetadataMap) {
+        self.joined.store(true, Ordering::Relaxed);
         self.open.send_modify(|open| {
             if let Some(open) = open {
                 open.subscribed = true;
@@ -79,6 +89,11 @@ impl Link {
     /// Whether the scheduler has this agent's subscription.
     pub(crate) fn is_subscribed(&self) -> bool {
         self.open.borrow().as_ref().is_some_and(|o| o.subscribed)
+    }
+
+    /// Whether a scheduler has ever had this agent's subscription.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
     }
 
     /// Waits until a new subscription is needed.
@@ -123,16 +138,42 @@ impl Link {
         }
     }
 
-    /// Asks the scheduler to move a replica's models elsewhere; returns when it has, or why it has not.
+    /// Asks the scheduler to move a replica's models elsewhere; returns when it has, or why it has not. A scheduler that
+    /// is away may be on its way to another node, and is waited for.
     pub(crate) async fn drain(&self, replica: AgentDrainRequest, limit: Duration) -> Result<(), String> {
-        let Some(mut open) = self.open().await else {
-            return Err("the scheduler is not connected".into());
-        };
-        let request = open.request(replica, limit);
-        match open.client.agent_drain(request).await {
-            Ok(answer) if answer.get_ref().success => Ok(()),
-            Ok(_) => Err("the scheduler could not move all models".into()),
-            Err(status) => Err(status.message().to_owned()),
+        let until = Instant::now() + limit.min(SCHEDULER_AWAY);
+        loop {
+            let reason = match self.open().await {
+                None => "the scheduler is not connected".to_owned(),
+                Some(mut open) => match open.client.agent_drain(open.request(replica.clone(), limit)).await {
+                    Ok(answer) if answer.get_ref().success => return Ok(()),
+                    Ok(_) => return Err("the scheduler could not move all models".into()),
+                    Err(status) => status.message().to_owned(),
+                },
+            };
+            if Instant::now() >= until {
+                return Err(reason);
+            }
+            tokio::time::sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_drained_waits_for_a_scheduler_that_is_away() {
+        let (link, begun) = (Link::default(), Instant::now());
+        let limit = Duration::from_mins(2);
+        let drained = link.drain(AgentDrainRequest::default(), limit).await;
+        assert_eq!(drained, Err("the scheduler is not connected".to_owned()));
+        let waited = begun.elapsed();
+        assert!(
+            waited >= SCHEDULER_AWAY,
+            "a scheduler that moves to another node needs longer than {waited:?}"
+        );
+        assert!(waited < limit, "one that is gone for good must not hold up a pod: {waited:?}");
     }
 }

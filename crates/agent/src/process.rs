@@ -165,7 +165,9 @@ impl Drain {
         if !self.shelf.is_alive() {
             reasons.push("the inference server is not ready");
         }
-        if !self.agent.is_subscribed() {
+        // A scheduler that goes away later takes nothing from those who serve: what is not ready may be evicted together
+        // with all others that are not, and this one answers requests.
+        if !self.agent.has_joined() {
             reasons.push("the scheduler is not connected");
         }
         if self.begun.load(Ordering::Relaxed) {

@@ -103,7 +103,11 @@ fn read_dir(path: &Path) -> Result<Vec<PathBuf>, FetchError> {
     let failed = |error: std::io::Error| FetchError::io("cannot read the directory", path, &error);
     let mut entries = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
-        entries.push(entry.map_err(failed)?.path());
+        let entry = entry.map_err(failed)?;
+        // Kubernetes keeps the files of a mounted ConfigMap in such folders, and links to them beside.
+        if !entry.file_name().as_encoded_bytes().starts_with(b"..") {
+            entries.push(entry.path());
+        }
     }
     entries.sort();
     Ok(entries)

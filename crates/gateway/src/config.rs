@@ -34,6 +34,9 @@ pub struct Config {
     pub max_in_flight_per_replica: usize,
     /// How long [`serve`](crate::Gateway::serve) waits for requests to end once it is told to stop.
     pub drain_timeout: Duration,
+    /// How long connections that clients keep may be used once more before they are closed, once it is told to stop: a
+    /// client that is told to close its connection by an answer cannot meet a closed one with its next request.
+    pub linger: Duration,
     /// Makes spans of requests; off unless somebody takes them.
     pub tracer: gantry_trace::Tracer,
 }
@@ -53,6 +56,7 @@ impl Default for Config {
             max_in_flight: 4096,
             max_in_flight_per_replica: 1024,
             drain_timeout: Duration::from_secs(30),
+            linger: Duration::ZERO,
             tracer: gantry_trace::Tracer::off(),
         }
     }

@@ -14,7 +14,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -61,6 +61,7 @@ impl Gateway {
             config,
             control: ArcSwapOption::empty(),
             stopping: CancellationToken::new(),
+            is_stopping: AtomicBool::new(false),
         });
         Ok(Self { listener, address, shared })
     }
@@ -117,6 +118,7 @@ impl Gateway {
             }
         }
         drop(listener);
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
         self.shared.stopping.cancel();
         for hand in crew {
             drop(hand.connections);

@@ -7,7 +7,7 @@ mod rows;
 mod servers;
 mod table;
 pub(crate) mod upstream;
-mod wire;
+pub(crate) mod wire;
 
 use crate::{Failure, metadata, python};
 use machine::Machine;

@@ -1,8 +1,16 @@
-//! `cargo xtask e2e`: Gantry in pods, on a real node.
+//! `cargo xtask e2e`: Gantry in pods, on real nodes.
 
+mod install;
+mod kill;
+mod kills;
+mod load;
+mod operator;
 mod pod;
 mod program;
+mod question;
 mod services;
+mod statics;
+mod volumes;
 mod world;
 
 use crate::{Failure, NotHere, count::Count, image, k8s, metadata};
@@ -13,7 +21,13 @@ use world::World;
 type Scenario = fn(&World) -> Result<(), Failure>;
 
 /// Every scenario, in the order in which they run on one cluster, each in a namespace of its own.
-const SCENARIOS: &[(&str, Scenario)] = &[("program", program::run), ("services", services::run)];
+const SCENARIOS: &[(&str, Scenario)] = &[
+    ("program", program::run),
+    ("services", services::run),
+    ("static", statics::run),
+    ("operator", operator::run),
+    ("kills", kills::run),
+];
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
@@ -52,16 +66,15 @@ fn in_a_new_world(options: &Options) -> Result<bool, Failure> {
         k8s::Options { directory: metadata::target().join("e2e"), node: true, kwok: 0, audit_reads: false };
     // Asked before anything is compiled.
     k8s::node_requirements()?;
-    // A name without a host is looked for at a registry, whatever is there.
-    let name = world::image_of_manifests(&metadata::root().join("deploy/static")).filter(|n| n.contains('/'));
-    let image = image::make(&image::Options { debug: true, name, ..image::Options::default() })?;
+    // With its libraries: what tests have compiled already is not compiled again for an image.
+    let image = image::make(&image::Options { debug: true, dynamic: true, ..image::Options::default() })?;
     let guard = if options.keep { None } else { Some(k8s::Guard::new(&cluster)?) };
     let world = World::new(k8s::Cluster::up(&cluster)?, &image)?;
     let wanted = |name: &str| options.names.is_empty() || options.names.iter().any(|n| n == name);
     let mut count = Count::default();
     for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| wanted(name)) {
         let begun = Instant::now();
-        let outcome = world.in_namespace(name, scenario);
+        let outcome = world.in_namespace(name, options.keep, scenario);
         let seconds = begun.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
@@ -70,7 +83,7 @@ fn in_a_new_world(options: &Options) -> Result<bool, Failure> {
             }
             Err(failure) => {
                 count.failed += 1;
-                println!("  {name:<20} FAILED {seconds:>6.1} s\n{failure}\n{}", world.story(name));
+                println!("  {name:<20} FAILED {seconds:>6.1} s\n{failure}");
             }
         }
     }

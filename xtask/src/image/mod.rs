@@ -31,6 +31,8 @@ pub(crate) struct Options {
 pub(crate) struct Made {
     pub(crate) file: PathBuf,
     pub(crate) name: String,
+    /// The program in it, which runs on this machine too.
+    pub(crate) program: PathBuf,
 }
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
@@ -75,7 +77,7 @@ pub(crate) fn make(options: &Options) -> Result<Made, Failure> {
         archive.len() >> 20,
         archive::sha256(&archive)
     );
-    Ok(Made { file, name })
+    Ok(Made { file, name, program })
 }
 
 /// Builds `gantry` and says where it is; `GANTRY` names one that is built already.

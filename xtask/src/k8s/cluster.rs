@@ -70,9 +70,9 @@ impl Cluster {
             node::claim(directory)?;
         }
         let wanted = Wanted {
-            address: if options.node { node::ADDRESS } else { Ipv4Addr::LOCALHOST },
+            address: if options.node { node::FIRST.address() } else { Ipv4Addr::LOCALHOST },
             reachable: options.node,
-            node: node::NAME,
+            nodes: &node::ALL,
             audit_reads: options.audit_reads,
         };
         let plane = ControlPlane::start(directory, programs, &wanted, &mut say)?;
@@ -87,6 +87,19 @@ impl Cluster {
         }
         eprintln!("  {:<14} {:>6.2} s", "all", begun.elapsed().as_secs_f64());
         Ok(cluster)
+    }
+
+    /// A second real node, so that pods have somewhere to go when the first is emptied.
+    pub(crate) fn add_node(&self) -> Result<(), Failure> {
+        node::add(self, node::SECOND)
+    }
+
+    /// Makes an image known to every real node.
+    pub(crate) fn import(&self, archive: &Path) -> Result<(), Failure> {
+        for node in node::ALL {
+            node::import(&self.directory, node, archive)?;
+        }
+        Ok(())
     }
 
     fn write_facts(&self, options: &Options) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! etcd, the API server, the controllers and the scheduler: started in order, each when the one before answers.
 
-use super::{directory::Directory, pki::Pki, programs::Programs};
+use super::{directory::Directory, node::Node, pki::Pki, programs::Programs};
 use crate::{Failure, ports};
 use serde_json::json;
 use std::{
@@ -27,8 +27,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) address: Ipv4Addr,
     /// Whether pods on a real node have to reach it.
     pub(crate) reachable: bool,
-    /// The name of the real node, for its certificates.
-    pub(crate) node: &'a str,
+    /// The real nodes that there can be, for their certificates.
+    pub(crate) nodes: &'a [Node],
     /// Whether the audit log has the reads too.
     pub(crate) audit_reads: bool,
 }
@@ -55,7 +55,7 @@ impl ControlPlane {
         let address = wanted.address.to_string();
         let server = format!("https://{address}:{api}");
         let pki = Pki::at(directory.join("pki"));
-        pki.write(&server, &["127.0.0.1", API_SERVICE, &address], wanted.node)?;
+        pki.write(&server, &["127.0.0.1", API_SERVICE, &address], wanted.nodes)?;
         let started = Self { server, pki, kubectl_cache: directory.join("kubectl-cache") };
         start_etcd(directory, programs, etcd, peers)?;
         say("etcd");

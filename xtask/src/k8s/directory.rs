@@ -130,7 +130,9 @@ impl Directory {
                 found.push((name, process));
             }
         }
-        let rank = |name: &str| LAST_TO_STOP.iter().position(|n| *n == name).unwrap_or(0);
+        // Those of a second node have its number at the end.
+        let program = |name: &str| name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit()).to_owned();
+        let rank = |name: &str| LAST_TO_STOP.iter().position(|n| *n == program(name)).unwrap_or(0);
         found.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)).then_with(|| a.cmp(b)));
         Ok(found)
     }

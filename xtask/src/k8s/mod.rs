@@ -12,7 +12,7 @@ mod programs;
 use crate::{Failure, metadata};
 pub(crate) use cluster::{Cluster, Guard, Options, guard, until};
 use directory::Directory;
-pub(crate) use node::{import, requirements as node_requirements};
+pub(crate) use node::requirements as node_requirements;
 pub(crate) use programs::Programs;
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
 //! Who is who in a cluster: one authority, a certificate for everybody, and the kubeconfigs that name them.
 
+use super::node::Node;
 use crate::Failure;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
@@ -15,7 +16,7 @@ use std::{
 
 /// Somebody who proves who they are with a certificate.
 struct Party {
-    file: &'static str,
+    file: String,
     name: String,
     group: Option<&'static str>,
     /// Names and addresses, of those who serve.
@@ -54,13 +55,13 @@ impl Pki {
         self.directory.join(format!("{party}.kubeconfig"))
     }
 
-    /// Writes everything: for an API server at this URL and these addresses, and for a node of this name.
-    pub(crate) fn write(&self, server: &str, addresses: &[&str], node: &str) -> Result<(), Failure> {
+    /// Writes everything: for an API server at this URL and these addresses, and for these nodes.
+    pub(crate) fn write(&self, server: &str, addresses: &[&str], nodes: &[Node]) -> Result<(), Failure> {
         fs::create_dir_all(&self.directory)?;
         let cluster = self.authority("ca", "kubernetes-ca")?;
         // The API server's word to aggregated APIs about who asks counts only with this other authority.
         let front = self.authority("front-proxy-ca", "front-proxy-ca")?;
-        for party in parties(addresses, node) {
+        for party in parties(addresses, nodes) {
             self.sign(&party, &cluster)?;
         }
         let proxy = client("front-proxy-client", "front-proxy-client", None);
@@ -69,8 +70,11 @@ impl Pki {
         let tokens = KeyPair::generate()?;
         secret(Path::new(&self.key("service-accounts")), &tokens.serialize_pem())?;
         fs::write(self.public_key("service-accounts"), tokens.public_key_pem())?;
-        for party in ["admin", "controller-manager", "scheduler", "kube-proxy", "node"] {
+        for party in ["admin", "controller-manager", "scheduler", "kube-proxy"] {
             self.write_kubeconfig(party, server)?;
+        }
+        for node in nodes {
+            self.write_kubeconfig(&node.name(), server)?;
         }
         Ok(())
     }
@@ -98,8 +102,8 @@ impl Pki {
         }
         params.distinguished_name.push(DnType::CommonName, party.name.as_str());
         let key = KeyPair::generate()?;
-        fs::write(self.certificate(party.file), params.signed_by(&key, authority)?.pem())?;
-        secret(Path::new(&self.key(party.file)), &key.serialize_pem())
+        fs::write(self.certificate(&party.file), params.signed_by(&key, authority)?.pem())?;
+        secret(Path::new(&self.key(&party.file)), &key.serialize_pem())
     }
 
     fn write_kubeconfig(&self, party: &str, server: &str) -> Result<(), Failure> {
@@ -121,12 +125,12 @@ impl Pki {
     }
 }
 
-fn client(file: &'static str, name: &str, group: Option<&'static str>) -> Party {
-    Party { file, name: name.to_owned(), group, serves: Vec::new() }
+fn client(file: &str, name: &str, group: Option<&'static str>) -> Party {
+    Party { file: file.to_owned(), name: name.to_owned(), group, serves: Vec::new() }
 }
 
 /// Everybody whom the cluster's authority vouches for. Names and groups are the ones that RBAC's default roles know.
-fn parties(addresses: &[&str], node: &str) -> Vec<Party> {
+fn parties(addresses: &[&str], nodes: &[Node]) -> Vec<Party> {
     let kubernetes = [
         "localhost",
         "kubernetes",
@@ -135,23 +139,25 @@ fn parties(addresses: &[&str], node: &str) -> Vec<Party> {
         "kubernetes.default.svc.cluster.local",
     ];
     let owned = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-    let of_node = format!("system:node:{node}");
-    vec![
+    let of_node = |node: &Node| {
+        let (name, user) = (node.name(), format!("system:node:{}", node.name()));
+        let serves = vec![name.clone(), "localhost".to_owned(), node.address().to_string()];
+        let serving = client(&format!("{name}-serving"), &user, Some("system:nodes"));
+        [client(&name, &user, Some("system:nodes")), Party { serves, ..serving }]
+    };
+    let mut parties = vec![
         Party {
             serves: [owned(&kubernetes), owned(addresses)].concat(),
             ..client("apiserver", "kube-apiserver", None)
-        },
-        Party {
-            serves: [owned(&[node, "localhost"]), owned(addresses)].concat(),
-            ..client("kubelet-serving", &of_node, Some("system:nodes"))
         },
         client("admin", "kubernetes-admin", Some("system:masters")),
         client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters")),
         client("controller-manager", "system:kube-controller-manager", None),
         client("scheduler", "system:kube-scheduler", None),
         client("kube-proxy", "system:kube-proxy", None),
-        client("node", &of_node, Some("system:nodes")),
-    ]
+    ];
+    parties.extend(nodes.iter().flat_map(of_node));
+    parties
 }
 
 /// Writes what nobody else on this machine may read.
@@ -163,7 +169,7 @@ fn secret(path: &Path, text: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::node::FIRST, *};
     use serde_json::Value;
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -171,8 +177,8 @@ mod tests {
     fn everybody_named_in_a_kubeconfig_has_a_certificate_and_a_private_key() {
         let directory = std::env::temp_dir().join(format!("gantry-pki-{}", std::process::id()));
         let pki = Pki::at(directory.clone());
-        pki.write("https://127.0.0.1:1", &["127.0.0.1"], "node-1").unwrap();
-        for party in ["admin", "controller-manager", "scheduler", "kube-proxy", "node"] {
+        pki.write("https://127.0.0.1:1", &["127.0.0.1"], &[FIRST]).unwrap();
+        for party in ["admin", "controller-manager", "scheduler", "kube-proxy", "node-1"] {
             let text = fs::read_to_string(pki.kubeconfig(party)).unwrap();
             let config: Value = serde_json::from_str(&text).unwrap();
             let at = |pointer: &str| config.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();

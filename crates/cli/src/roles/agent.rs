@@ -10,10 +10,10 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server's name; POD_NAME counts too, as NAME-REPLICA.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "GANTRY_SERVER", value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// Which replica of the server this is, from 0.
+    /// Which replica of the server this is [default: that of POD_NAME, else 0]
     #[arg(long, value_name = "N")]
     pub(crate) replica: Option<u32>,
 
@@ -336,19 +336,47 @@ fn identity(args: &Args) -> Result<(String, u32), Failure> {
 }
 
 fn identify(server: Option<&str>, replica: Option<u32>, pod: Option<&str>) -> Result<(String, u32), String> {
-    if let Some(server) = server {
-        return Ok((server.to_owned(), replica.unwrap_or(0)));
-    }
-    let Some(pod) = pod else {
-        return Err("which server is this? Name it with --server, or set POD_NAME".into());
+    let numbered = |pod: &str| {
+        let (name, index) = pod.rsplit_once('-')?;
+        Some((name.to_owned(), index.parse::<u32>().ok()?)).filter(|(name, _)| !name.is_empty())
     };
-    match pod.rsplit_once('-').map(|(server, index)| (server, index.parse())) {
-        Some((server, Ok(index))) if !server.is_empty() => Ok((server.to_owned(), replica.unwrap_or(index))),
-        _ => Err(format!(
-            "POD_NAME \"{}\" is not NAME-REPLICA: name the server with --server and --replica",
-            pod.escape_debug()
-        )),
+    let Some(server) = server else {
+        let Some(pod) = pod else {
+            return Err("which server is this? Name it with --server, or set POD_NAME".into());
+        };
+        return match numbered(pod) {
+            Some((name, index)) => Ok((name, replica.unwrap_or(index))),
+            None => Err(format!(
+                "POD_NAME \"{}\" is not NAME-REPLICA: name the server with --server (GANTRY_SERVER), as for the pods \
+                 of a Deployment",
+                pod.escape_debug()
+            )),
+        };
+    };
+    let of_pod = |pod: &str| match numbered(pod) {
+        Some((name, index)) if name == server => index,
+        _ => deployed(pod).unwrap_or(0),
+    };
+    Ok((server.to_owned(), replica.or_else(|| pod.map(of_pod)).unwrap_or(0)))
+}
+
+/// What Kubernetes makes the last five letters of a pod's name from, where it has to make one up.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The number of a pod that has none: a Deployment's. It stays the same for as long as the pod does, no two pods of one
+/// ReplicaSet have the same, and it is improbable that one of another ReplicaSet has it.
+fn deployed(pod: &str) -> Option<u32> {
+    let (set, made_up) = pod.rsplit_once('-').filter(|(_, made_up)| made_up.len() == 5)?;
+    let mut number = 0;
+    for byte in made_up.bytes() {
+        let digit = LETTERS.iter().position(|letter| *letter == byte)?;
+        number = number * LETTERS.len() + digit;
     }
+    // As many blocks of such numbers as fit, and a ReplicaSet falls into one of them.
+    let block = LETTERS.len().pow(5);
+    let blocks = i32::MAX as usize / block;
+    let set = set.bytes().fold(0, |sum: usize, byte| (sum * 31 + usize::from(byte)) % blocks);
+    u32::try_from(set * block + number).ok()
 }
 
 #[cfg(test)]
@@ -362,6 +390,10 @@ mod tests {
             (None, None, Some("ml-server-12"), Ok(("ml-server", 12))),
             (None, Some(3), Some("mlserver-0"), Ok(("mlserver", 3))),
             (Some("other"), None, Some("mlserver-7"), Ok(("other", 0))),
+            (Some("mlserver"), None, Some("mlserver-7"), Ok(("mlserver", 7))),
+            (Some("mlserver"), Some(2), Some("mlserver-7"), Ok(("mlserver", 2))),
+            (Some("mlserver"), Some(2), Some("mlserver-5d9f7c6b8-x2v9k"), Ok(("mlserver", 2))),
+            (None, None, Some("mlserver-5d9f7c6b8-x2v9k"), Err("GANTRY_SERVER")),
             (None, None, None, Err("--server")),
             (None, None, Some("mlserver"), Err("NAME-REPLICA")),
             (None, None, Some("mlserver-7b9c"), Err("NAME-REPLICA")),
@@ -375,5 +407,18 @@ mod tests {
                 (got, expected) => panic!("{pod:?}: {got:?}, not {expected:?}"),
             }
         }
+    }
+
+    #[test]
+    fn pods_of_a_deployment_have_numbers_of_their_own() {
+        let number = |pod: &str| identify(Some("mlserver"), None, Some(pod)).unwrap().1;
+        let (one, other) = ("mlserver-5d9f7c6b8-x2v9k", "mlserver-5d9f7c6b8-x2v9l");
+        assert_eq!(number(one), number(one), "a container that is started again is the same replica");
+        assert_ne!(number(one), number(other));
+        assert_ne!(number(one), number("mlserver-66d4f9c5c7-x2v9k"), "another ReplicaSet");
+        // Letters that look like a number are none.
+        assert_ne!(number("mlserver-5d9f7c6b8-24567"), 24567);
+        let highest = number("mlserver-5d9f7c6b8-99999");
+        assert!(i32::try_from(highest).is_ok(), "{highest}");
     }
 }

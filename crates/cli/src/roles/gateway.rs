@@ -58,6 +58,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub(crate) max_in_flight: usize,
 
+    /// How long connections that clients keep may be used once more when the gateway stops, in seconds. Each is told to
+    /// close by that answer, so that no request meets a closed one.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=60))]
+    pub(crate) linger: u64,
+
     #[command(flatten)]
     /// What is logged, and how.
     pub(crate) log: log::LogArgs,
@@ -92,6 +97,7 @@ async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Fai
         max_body: args.max_body,
         max_in_flight: args.max_in_flight,
         request_timeout: Duration::from_secs(args.request_timeout),
+        linger: Duration::from_secs(args.linger),
         tracer: tracer.clone(),
         ..gantry_gateway::Config::default()
     })

@@ -120,12 +120,23 @@ impl Desk<'_> {
             }
         }
         let loading = |s| matches!(s, ReplicaState::Loading | ReplicaState::LoadRequested);
-        if version.serves_enough() && !version.any(loading) {
+        if !version.any(loading) {
+            let enough = version.serves_enough();
+            // One that goes is lost in any case: while others serve, requests are better off without it.
+            let some = waits && version.any(|s| s == ReplicaState::Available);
             for (server, index, _) in which(version, |s| s == ReplicaState::Draining) {
-                self.take_away(version, &server, index);
+                if enough || (some && self.goes_by_itself(&server, index)) {
+                    self.take_away(version, &server, index);
+                }
             }
         }
         waits
+    }
+
+    /// Whether a replica's agent has said that it ends, whatever is on it.
+    fn goes_by_itself(&self, server: &str, index: u32) -> bool {
+        let replica = self.servers.get(server).and_then(|s| s.replicas.get(&index));
+        replica.is_some_and(|r| r.draining && !r.packed)
     }
 
     /// What was about to go with its replica and may stay after all.

@@ -1,7 +1,9 @@
 //! One connection of a client: HTTP/1.1, or HTTP/2 without TLS.
 
 use super::Worker;
-use hyper::service::service_fn;
+use crate::body::ResponseBody;
+use http::{HeaderValue, Request, Response, Version, header};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -50,19 +52,36 @@ impl Worker {
             .keep_alive_timeout(Duration::from_secs(20));
         let service = service_fn(|request| {
             let worker = Arc::clone(self);
-            async move { Ok::<_, Infallible>(worker.answer(request).await) }
+            async move { Ok::<_, Infallible>(worker.answer_on(request).await) }
         });
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
             () = self.shared.stopping.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                let lingering = tokio::time::timeout(config.linger, connection.as_mut());
+                match lingering.await {
+                    Ok(ended) => ended,
+                    Err(_) => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection ended");
         }
+    }
+
+    /// Answers; at the end with the word that this was the last answer on its connection.
+    async fn answer_on(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
+        let (shared, version) = (Arc::clone(&self.shared), request.version());
+        let mut response = self.answer(request).await;
+        // Of HTTP/2's connections the protocol itself says so.
+        if shared.is_stopping.load(Ordering::Relaxed) && version < Version::HTTP_2 {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }

@@ -22,7 +22,7 @@ use std::{
     net::TcpStream,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) control: ArcSwapOption<Arc<dyn Control>>,
     pub(crate) stopping: CancellationToken,
+    /// The same to look at with every answer.
+    pub(crate) is_stopping: AtomicBool,
 }
 
 /// One thread's share of the work: its connections, those of clients and those to replicas.

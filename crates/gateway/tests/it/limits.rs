@@ -122,6 +122,42 @@ async fn stopping_lets_requests_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_can_be_used_once_more_while_stopping() {
+    let (local, config) = (FakeLocal::new(), Config { linger: crate::support::PATIENCE, ..config() });
+    let running = Running::start(config, |g| g.register_local("builtin", 0, local as _));
+    running.route(route("iris", &[(1, 100, &[local_endpoint("builtin", 0)])]));
+    let request = b"POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    let mut buffer = vec![0; 4096];
+    stream.write_all(request).await.unwrap();
+    let read = stream.read(&mut buffer).await.unwrap();
+    let first = String::from_utf8_lossy(&buffer[..read]).to_lowercase();
+    assert!(first.starts_with("http/1.1 200") && !first.contains("connection: close"), "{first}");
+
+    running.shutdown.cancel();
+    until("the port is closed", || async { tokio::net::TcpStream::connect(running.address).await.is_err() })
+        .await;
+    stream.write_all(request).await.unwrap();
+    let mut last = Vec::new();
+    tokio::time::timeout(crate::support::PATIENCE, stream.read_to_end(&mut last)).await.unwrap().unwrap();
+    let last = String::from_utf8_lossy(&last).to_lowercase();
+    assert!(last.starts_with("http/1.1 200") && last.contains("connection: close"), "{last}");
+    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_nobody_uses_is_closed_in_the_end() {
+    let config = Config { linger: Duration::from_millis(50), ..config() };
+    let running = Running::start(config, |_| {});
+    let mut idle = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    until("it is taken", || async { running.metric("gantry_gateway_connections") == 1 }).await;
+    running.shutdown.cancel();
+    let ended = tokio::time::timeout(crate::support::PATIENCE, idle.read(&mut [0])).await.unwrap();
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_the_end_of_its_request_only() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);

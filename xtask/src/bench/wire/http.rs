@@ -35,14 +35,39 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        Self::open_within(address, Duration::from_secs(5), Duration::from_secs(30))
+    }
+
+    /// A connection that is there within a time; an answer may be as long as it likes to begin, but not to pause.
+    pub(crate) fn open_within(
+        address: SocketAddr,
+        connect: Duration,
+        answer: Duration,
+    ) -> Result<Self, Failure> {
+        let stream = TcpStream::connect_timeout(&address, connect)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(answer))?;
         Ok(Self { stream, buffer: vec![0; 1 << 20], filled: 0 })
+    }
+
+    /// Whether the other side has closed it while nothing was under way; then no request should be sent on it.
+    pub(crate) fn is_closed(&self) -> bool {
+        let peeked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
+        let quiet = matches!(&peeked, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        !quiet || self.stream.set_nonblocking(false).is_err()
     }
 
     pub(crate) fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
         Ok(self.stream.write_all(request)?)
+    }
+
+    /// Whether the last response said that it was the last on this connection.
+    pub(crate) fn is_last(&self) -> bool {
+        let said = self.buffer.get(..self.filled).unwrap_or_default();
+        let end = said.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(0);
+        let head = String::from_utf8_lossy(said.get(..end).unwrap_or_default()).to_lowercase();
+        head.lines()
+            .any(|line| matches!(line.split_once(':'), Some(("connection", how)) if how.trim() == "close"))
     }
 
     /// The status and the body of the next response.

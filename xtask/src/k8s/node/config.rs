@@ -6,19 +6,18 @@ use super::{
         directory::Directory,
         pki::Pki,
     },
-    ADDRESS, NAME, images,
+    images,
+    which::{FIRST, Node},
 };
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The name of the pods' network.
 pub(super) const NETWORK: &str = "gantry";
-/// The addresses this node gives to its pods: the first part of [`PODS`].
-const PODS_HERE: &str = "10.244.0.0/24";
 
 /// How pods are connected: each by a pair of its own to the host, which routes between them. (On a shared bridge an
 /// answer from pod to pod would pass by the host's table of Services, and come from an address nobody asked.)
-pub(super) fn network(directory: &Directory) -> Value {
+pub(super) fn network(directory: &Directory, node: Node) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
@@ -27,8 +26,8 @@ pub(super) fn network(directory: &Directory) -> Value {
             "ipMasq": false,
             "ipam": {
                 "type": "host-local",
-                "dataDir": directory.join("cni-ipam"),
-                "ranges": [[{ "subnet": PODS_HERE }]],
+                "dataDir": node.join(directory, "cni-ipam"),
+                "ranges": [[{ "subnet": node.pods() }]],
                 "routes": [{ "dst": "0.0.0.0/0" }],
             },
         }],
@@ -36,10 +35,10 @@ pub(super) fn network(directory: &Directory) -> Value {
 }
 
 /// containerd with a root, a state and a socket of its own.
-pub(super) fn containerd(directory: &Directory, socket: &Path, plugins: &Path) -> String {
+pub(super) fn containerd(directory: &Directory, node: Node, socket: &Path, plugins: &Path) -> String {
     // Strings of JSON are strings of TOML.
     let quoted = |path: &Path| json!(path).to_string();
-    let inside = |name: &str| quoted(&directory.join(name));
+    let inside = |name: &str| quoted(&node.join(directory, name));
     let (socket, plugins, pause) = (quoted(socket), quoted(plugins), json!(images::PAUSE));
     format!(
         r#"version = 2
@@ -85,11 +84,17 @@ disabled_plugins = [
 }
 
 /// A kubelet that asks little of the machine: no systemd, no swap rules, no eviction before the disk is full.
-pub(super) fn kubelet(directory: &Directory, pki: &Pki, socket: &Path, port: u16, health: u16) -> Value {
+pub(super) fn kubelet(
+    directory: &Directory,
+    node: Node,
+    pki: &Pki,
+    socket: &Path,
+    [port, health]: [u16; 2],
+) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": ADDRESS,
+        "address": node.address(),
         "port": port,
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": health,
@@ -99,6 +104,7 @@ pub(super) fn kubelet(directory: &Directory, pki: &Pki, socket: &Path, port: u16
         "failSwapOn": false,
         "oomScoreAdj": 0,
         "cgroupsPerQOS": true,
+        "cgroupRoot": node.cgroup().map(|name| format!("/{name}")).unwrap_or_default(),
         "enforceNodeAllocatable": ["pods"],
         "authentication": {
             "anonymous": { "enabled": false },
@@ -106,8 +112,8 @@ pub(super) fn kubelet(directory: &Directory, pki: &Pki, socket: &Path, port: u16
             "x509": { "clientCAFile": pki.certificate("ca") },
         },
         "authorization": { "mode": "Webhook" },
-        "tlsCertFile": pki.certificate("kubelet-serving"),
-        "tlsPrivateKeyFile": pki.key("kubelet-serving"),
+        "tlsCertFile": pki.certificate(&format!("{}-serving", node.name())),
+        "tlsPrivateKeyFile": pki.key(&format!("{}-serving", node.name())),
         "resolvConf": "",
         "clusterDomain": "cluster.local",
         "clusterDNS": [DNS_SERVICE],
@@ -123,8 +129,8 @@ pub(super) fn kubelet(directory: &Directory, pki: &Pki, socket: &Path, port: u16
         "maxPods": 110,
         "syncFrequency": "10s",
         "makeIPTablesUtilChains": false,
-        "volumePluginDir": directory.join("kubelet/volumeplugins"),
-        "podLogsDir": directory.join("pod-logs"),
+        "volumePluginDir": node.join(directory, "kubelet/volumeplugins"),
+        "podLogsDir": node.join(directory, "pod-logs"),
     })
 }
 
@@ -135,11 +141,11 @@ pub(super) fn proxy(pki: &Pki, health: u16, metrics: u16) -> Value {
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",
         "clusterCIDR": PODS,
-        "bindAddress": ADDRESS,
+        "bindAddress": FIRST.address(),
         "healthzBindAddress": format!("127.0.0.1:{health}"),
         "metricsBindAddress": format!("127.0.0.1:{metrics}"),
-        "hostnameOverride": NAME,
-        "nodePortAddresses": [format!("{ADDRESS}/32")],
+        "hostnameOverride": FIRST.name(),
+        "nodePortAddresses": [format!("{}/32", FIRST.address())],
         "clientConnection": { "kubeconfig": pki.kubeconfig("kube-proxy") },
         "conntrack": { "maxPerCore": 0, "min": 0 },
         "oomScoreAdj": 0,

@@ -1,6 +1,6 @@
 //! What pods leave behind when nobody asks containerd to remove them: processes, networks, mounts, cgroups.
 
-use super::{super::directory::Directory, call, config::NETWORK, socket};
+use super::{super::directory::Directory, call, config::NETWORK, socket, which::ALL};
 use crate::Failure;
 use nix::{
     sys::signal::{Signal, kill},
@@ -17,8 +17,8 @@ use std::{
 /// none of anybody else's is touched, and containerd need not be alive.
 pub(super) fn remove_containers(directory: &Directory) -> Result<(), Failure> {
     let shims = || -> Result<Vec<i32>, Failure> {
-        let socket = socket(directory).display().to_string();
-        Ok(pids()?.into_iter().filter(|pid| is_shim_of(*pid, &socket)).collect())
+        let sockets = ALL.map(|node| socket(directory, node).display().to_string());
+        Ok(pids()?.into_iter().filter(|pid| sockets.iter().any(|s| is_shim_of(*pid, s))).collect())
     };
     let parents: Vec<(i32, i32)> = pids()?.into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let ours = descendants(&shims()?, &parents);
@@ -123,11 +123,27 @@ pub(super) fn pods_run() -> bool {
     cgroups().iter().any(|cgroup| is_used(cgroup))
 }
 
-/// Where a kubelet puts the pods' cgroups: once in each hierarchy of version 1, once in all of version 2.
-fn cgroups() -> Vec<PathBuf> {
+/// Where there are cgroups: each hierarchy of version 1, and the one of version 2.
+fn hierarchies() -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
-    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
-    hierarchies.chain([root.to_path_buf()]).map(|h| h.join("kubepods")).filter(|c| c.is_dir()).collect()
+    let inside = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    inside.chain([root.to_path_buf()]).filter(|place| place.join("cgroup.procs").is_file()).collect()
+}
+
+/// Makes a cgroup for a kubelet to put its pods below.
+pub(super) fn make_cgroup(name: &str) -> Result<(), Failure> {
+    for hierarchy in hierarchies() {
+        let place = hierarchy.join(name);
+        fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    }
+    Ok(())
+}
+
+/// Where kubelets put the pods' cgroups: the first at the root, another below a cgroup of its own.
+fn cgroups() -> Vec<PathBuf> {
+    let tops = ALL.map(|node| node.cgroup().unwrap_or_else(|| "kubepods".to_owned()));
+    let places = hierarchies().into_iter().flat_map(|h| tops.clone().map(|top| h.join(top)));
+    places.filter(|cgroup| cgroup.is_dir()).collect()
 }
 
 fn below(cgroup: &Path) -> Vec<PathBuf> {

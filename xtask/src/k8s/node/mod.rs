@@ -6,6 +6,7 @@ mod images;
 mod leftovers;
 mod machine;
 mod network;
+mod which;
 
 use super::{cluster::Cluster, control_plane::succeeds, directory::Directory};
 use crate::{Failure, NotHere, ports};
@@ -13,15 +14,11 @@ pub(crate) use machine::requirements;
 use std::{
     fs,
     io::ErrorKind,
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Command,
 };
+pub(crate) use which::{ALL, FIRST, Node, SECOND};
 
-/// The node's name.
-pub(crate) const NAME: &str = "node-1";
-/// The node's address, on a bridge of our own that leads nowhere.
-pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 99, 1);
 /// Who has the node's bridge, routes and firewall table: there is one of each on a machine.
 const CLAIM: &str = "/run/gantry-k8s-node";
 /// Names of Unix sockets are short (108 bytes), and those of containerd and the kubelet begin with the directory.
@@ -75,15 +72,9 @@ fn owner() -> Option<String> {
 
 /// Starts the node and waits until a pod's question about a name is answered.
 pub(crate) fn start(cluster: &Cluster, say: &mut dyn FnMut(&str)) -> Result<(), Failure> {
-    let directory = cluster.directory();
-    let plugins = machine::network_plugins().ok_or("the CNI plug-ins are gone")?;
-    start_containerd(directory, &plugins)?;
-    let archives = images::ensure(cluster.programs())?;
-    for archive in archives {
-        import(directory, &archive)?;
-    }
+    start_containerd(cluster, FIRST)?;
     say("containerd");
-    start_kubelet(cluster)?;
+    start_kubelet(cluster, FIRST)?;
     say("node");
     start_proxy(cluster)?;
     dns::start(cluster)?;
@@ -91,13 +82,22 @@ pub(crate) fn start(cluster: &Cluster, say: &mut dyn FnMut(&str)) -> Result<(), 
     Ok(())
 }
 
-fn socket(directory: &Directory) -> PathBuf {
-    directory.join("containerd/containerd.sock")
+/// Starts another node beside the first. What is written into the machine's firewall for Services is there for both.
+pub(crate) fn add(cluster: &Cluster, node: Node) -> Result<(), Failure> {
+    if let Some(cgroup) = node.cgroup() {
+        leftovers::make_cgroup(&cgroup)?;
+    }
+    start_containerd(cluster, node)?;
+    start_kubelet(cluster, node)
 }
 
-/// Makes an image known to the node. There is no registry: this is how images come there.
-pub(crate) fn import(directory: &Directory, archive: &Path) -> Result<(), Failure> {
-    let mut command = ctr(directory);
+fn socket(directory: &Directory, node: Node) -> PathBuf {
+    node.join(directory, "containerd/containerd.sock")
+}
+
+/// Makes an image known to a node. There is no registry: this is how images come there.
+pub(crate) fn import(directory: &Directory, node: Node, archive: &Path) -> Result<(), Failure> {
+    let mut command = ctr(directory, node);
     let said = command.args(["images", "import"]).arg(archive).output()?;
     if said.status.success() {
         return Ok(());
@@ -105,45 +105,52 @@ pub(crate) fn import(directory: &Directory, archive: &Path) -> Result<(), Failur
     Err(format!("{} cannot be imported: {}", archive.display(), String::from_utf8_lossy(&said.stderr)).into())
 }
 
-fn ctr(directory: &Directory) -> Command {
+fn ctr(directory: &Directory, node: Node) -> Command {
     let mut command = Command::new("ctr");
-    command.arg("--address").arg(socket(directory)).args(["--namespace", "k8s.io"]);
+    command.arg("--address").arg(socket(directory, node)).args(["--namespace", "k8s.io"]);
     command
 }
 
-fn start_containerd(directory: &Directory, plugins: &Path) -> Result<(), Failure> {
+fn start_containerd(cluster: &Cluster, node: Node) -> Result<(), Failure> {
+    let directory = cluster.directory();
+    let plugins = machine::network_plugins().ok_or("the CNI plug-ins are gone")?;
     for place in ["containerd", "cni"] {
-        fs::create_dir_all(directory.join(place))?;
+        fs::create_dir_all(node.join(directory, place))?;
     }
-    let network = config::network(directory);
-    fs::write(directory.join("cni/10-gantry.conflist"), format!("{network:#}\n"))?;
-    let file = directory.join("containerd/config.toml");
-    fs::write(&file, config::containerd(directory, &socket(directory), plugins))?;
-    directory.start("containerd", Command::new("containerd").arg("--config").arg(file))?;
-    directory.wait("containerd", 60, || succeeds(ctr(directory).arg("version")))
+    let network = config::network(directory, node);
+    fs::write(node.join(directory, "cni/10-gantry.conflist"), format!("{network:#}\n"))?;
+    let file = node.join(directory, "containerd/config.toml");
+    fs::write(&file, config::containerd(directory, node, &socket(directory, node), &plugins))?;
+    let name = node.process("containerd");
+    directory.start(&name, Command::new("containerd").arg("--config").arg(file))?;
+    directory.wait(&name, 60, || succeeds(ctr(directory, node).arg("version")))?;
+    for archive in images::ensure(cluster.programs())? {
+        import(directory, node, &archive)?;
+    }
+    Ok(())
 }
 
-fn start_kubelet(cluster: &Cluster) -> Result<(), Failure> {
+fn start_kubelet(cluster: &Cluster, node: Node) -> Result<(), Failure> {
     let directory = cluster.directory();
-    let [port, health] = ports::free()?;
     for place in ["kubelet/volumeplugins", "pod-logs"] {
-        fs::create_dir_all(directory.join(place))?;
+        fs::create_dir_all(node.join(directory, place))?;
     }
-    let file = directory.join("kubelet/config.json");
-    let text = config::kubelet(directory, cluster.pki(), &socket(directory), port, health);
+    let file = node.join(directory, "kubelet/config.json");
+    let text = config::kubelet(directory, node, cluster.pki(), &socket(directory, node), ports::free()?);
     fs::write(&file, format!("{text:#}\n"))?;
     let mut command = Command::new(cluster.programs().path("kubelet"));
     command.args([
         format!("--config={}", file.display()),
-        format!("--kubeconfig={}", cluster.pki().kubeconfig("node").display()),
-        format!("--root-dir={}", directory.join("kubelet").display()),
-        format!("--cert-dir={}", directory.join("kubelet/pki").display()),
-        format!("--hostname-override={NAME}"),
-        format!("--node-ip={ADDRESS}"),
+        format!("--kubeconfig={}", cluster.pki().kubeconfig(&node.name()).display()),
+        format!("--root-dir={}", node.join(directory, "kubelet").display()),
+        format!("--cert-dir={}", node.join(directory, "kubelet/pki").display()),
+        format!("--hostname-override={}", node.name()),
+        format!("--node-ip={}", node.address()),
     ]);
-    directory.start("kubelet", &mut command)?;
-    directory.wait("kubelet", 120, || {
-        let node = format!("node/{NAME}");
+    let name = node.process("kubelet");
+    directory.start(&name, &mut command)?;
+    directory.wait(&name, 120, || {
+        let node = format!("node/{}", node.name());
         succeeds(cluster.kubectl().args(["wait", "--for=condition=Ready", &node, "--timeout=5s"]))
     })
 }

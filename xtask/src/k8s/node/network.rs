@@ -5,7 +5,8 @@ use super::{
         control_plane::{PODS, SERVICES, succeeds},
         directory::Directory,
     },
-    ADDRESS, call,
+    call,
+    which::ALL,
 };
 use crate::{Failure, NotHere};
 use std::{
@@ -33,7 +34,9 @@ pub(super) fn set_up(directory: &Directory) -> Result<(), Failure> {
     fs::write(directory.join(BEFORE), fs::read(FORWARDING)?)?;
     if !succeeds(Command::new("ip").args(["link", "show", BRIDGE])) {
         call("ip", &["link", "add", BRIDGE, "type", "bridge"])?;
-        call("ip", &["address", "add", &format!("{ADDRESS}/32"), "dev", BRIDGE])?;
+        for node in ALL {
+            call("ip", &["address", "add", &format!("{}/32", node.address()), "dev", BRIDGE])?;
+        }
     }
     call("ip", &["link", "set", BRIDGE, "up"])?;
     // No packet for an address of ours can take the default route.

@@ -41,14 +41,18 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
         return (Reason::ReplicasMissing, headline, start(name));
     }
     if joined < expected {
+        let index = |position: usize| u32::try_from(position).unwrap_or(u32::MAX);
+        // Pods of a Deployment have numbers of any size: who is missing has no name yet.
+        let counted = server.replicas.keys().all(|known| *known < index(expected));
         let missing: Vec<String> = (0..expected)
-            .filter(|index| !server.replicas.contains_key(&u32::try_from(*index).unwrap_or(u32::MAX)))
+            .filter(|position| counted && !server.replicas.contains_key(&index(*position)))
             .take(5)
-            .map(|index| format!("{name}-{index}"))
+            .map(|position| format!(", {name}-{position}"))
             .collect();
+        let has_not = if missing.is_empty() { "" } else { " has not" };
         let headline = format!(
-            "{name} is not ready: {joined} of {expected} replicas have joined, {} has not.",
-            missing.join(", ")
+            "{name} is not ready: {joined} of {expected} replicas have joined{}{has_not}.",
+            missing.concat()
         );
         return (Reason::ReplicasMissing, headline, start(name));
     }

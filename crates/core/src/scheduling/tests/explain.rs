@@ -362,6 +362,13 @@ fn why_a_server_is_as_it_is() {
         says(&world),
         (Reason::ReplicasMissing, "s is not ready: 1 of 2 replicas have joined, s-1 has not.".into())
     );
+    let mut deployed = World::new();
+    deployed.apply(expect("s", 2, 1, 4)).unwrap();
+    deployed.join(&id("s", 1_234_567), 100);
+    assert_eq!(
+        says(&deployed),
+        (Reason::ReplicasMissing, "s is not ready: 1 of 2 replicas have joined.".into())
+    );
     world.join(&id("s", 1), 100);
     world.load(definition("m", 1, 2)).unwrap();
     world.quiesce();

@@ -167,6 +167,31 @@ fn what_cannot_go_anywhere_stays_and_the_drain_says_so() {
 }
 
 #[test]
+fn a_replica_that_ends_leaves_the_route_of_a_model_that_others_serve_even_without_room_for_one_more() {
+    let mut world = World::new();
+    for index in 0..2 {
+        world.join(&id("s", index), 100);
+    }
+    world.load(definition("m", 1, 2)).unwrap();
+    world.quiesce();
+    assert_eq!(world.routed_to("m"), ["s-0", "s-1"]);
+    let effects = world.apply(Command::DrainReplica { id: id("s", 1) }).unwrap();
+    assert!(effects.drained.is_empty(), "gateways may still send requests there: {effects:?}");
+    assert_eq!(world.routed_to("m"), ["s-0"]);
+    world.follow_routes();
+    let order = world.agents.get_mut(&id("s", 1)).unwrap().orders.pop_front().unwrap();
+    assert!(order.load.is_none());
+    world.agents.get_mut(&id("s", 1)).unwrap().loaded.clear();
+    let (model, version, event) = (order.model, order.version, ReplicaEvent::Unloaded);
+    let report = Command::ReplicaReported { id: id("s", 1), model, version, event, memory_free: 100 };
+    assert_eq!(world.apply(report).unwrap().drained, [(id("s", 1), true)]);
+    world.lose(&id("s", 1));
+    world.join(&id("s", 1), 100);
+    world.quiesce();
+    assert_eq!(world.routed_to("m"), ["s-0", "s-1"], "the one that comes back is filled again");
+}
+
+#[test]
 fn models_leave_a_server_that_goes_and_are_served_meanwhile() {
     let mut world = served();
     world.join(&id("t", 0), 100);

@@ -1,6 +1,6 @@
 //! The objects that a Server becomes.
 
-use super::pod::{asked, finished};
+use super::pod::{asked, finished, name_server};
 use crate::{
     cluster::{ChildKind, CustomKind as _, Desired, Key, Server},
     workload::{Owner, Workload, budget, config_maps},
@@ -78,8 +78,11 @@ impl Build<'_> {
 
     fn workload(&self) -> Result<Desired, String> {
         let bare = asked(self.spec, self.config, self.image)?;
-        let pod = finished(bare.clone());
+        let mut pod = finished(bare.clone());
         let mut more = Map::new();
+        if self.workload == ChildKind::Deployment {
+            name_server(&mut pod, &self.key.name);
+        }
         if self.workload == ChildKind::StatefulSet {
             more.insert("serviceName".into(), json!(self.key.name));
             if let Some(policy) = &self.spec.stateful_set_persistent_volume_claim_retention_policy {

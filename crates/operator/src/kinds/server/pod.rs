@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 const AGENT: &str = "agent";
 /// The agent's variable with what the server can run.
 const CAPABILITIES: &str = "SELDON_SERVER_CAPABILITIES";
+/// The agent's variable with the server's name, where the pod's name does not say it.
+const SERVER: &str = "GANTRY_SERVER";
 /// The agent's variable with the port that moves models away.
 const DRAINER_PORT: &str = "SELDON_DRAINER_PORT";
 /// That port where nothing is said of it.
@@ -38,6 +40,14 @@ pub(super) fn finished(mut pod: Value) -> Value {
         fields.entry("terminationGracePeriodSeconds").or_insert_with(|| json!(GRACE));
     }
     pod
+}
+
+/// Pods of a Deployment have names that end in anything: their agent is told whose it is, unless it is told already.
+pub(super) fn name_server(pod: &mut Value, server: &str) {
+    let Some(agent) = container(pod, AGENT) else { return };
+    if variable(agent, SERVER).is_none() {
+        *agent = merge(agent, &json!({ "env": [{ "name": SERVER, "value": server }] }));
+    }
 }
 
 fn container<'a>(pod: &'a mut Value, name: &str) -> Option<&'a mut Value> {
@@ -140,6 +150,22 @@ mod tests {
         assert_eq!(pod.pointer("/terminationGracePeriodSeconds"), Some(&json!(120)));
         assert_eq!(pod.pointer("/containers/0/image"), Some(&json!("agent")));
         assert_eq!(pod.pointer("/containers/1/image"), Some(&json!("gantry:1")));
+    }
+
+    #[test]
+    fn the_agent_is_told_whose_it_is() {
+        let told = |env: Value| {
+            let mut pod = json!({ "containers": [{ "name": "server" }, { "name": "agent", "env": env }] });
+            name_server(&mut pod, "shop");
+            pod.pointer("/containers/1/env").cloned().unwrap()
+        };
+        let shop = json!({ "name": SERVER, "value": "shop" });
+        assert_eq!(
+            told(json!([{ "name": "A", "value": "1" }])),
+            json!([{ "name": "A", "value": "1" }, shop])
+        );
+        let other = json!([{ "name": SERVER, "value": "other" }]);
+        assert_eq!(told(other.clone()), other, "what a configuration says stays");
     }
 
     #[test]
