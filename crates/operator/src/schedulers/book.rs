@@ -107,8 +107,17 @@ impl Book {
         self.lock().get(namespace).map(read)
     }
 
-    fn edit<T>(&self, namespace: &str, change: impl FnOnce(&mut Page) -> T) -> T {
-        change(self.lock().entry(namespace.to_owned()).or_default())
+    /// Writes on a namespace's page, if it has one: what was under way when its scheduler went, and ends only now, must
+    /// not make the namespace look as if it had one.
+    fn edit<T: Default>(&self, namespace: &str, change: impl FnOnce(&mut Page) -> T) -> T {
+        self.lock().get_mut(namespace).map(change).unwrap_or_default()
+    }
+
+    /// The namespace has a scheduler, which is not connected yet.
+    pub fn open(&self, namespace: &str) {
+        let why = "the scheduler is not connected yet".to_owned();
+        let page = Page { why, silent_since: Some(Instant::now()), ..Page::default() };
+        self.lock().insert(namespace.to_owned(), page);
     }
 
     /// Nothing is known of a namespace's scheduler any more, and why.
@@ -205,7 +214,9 @@ impl Book {
     }
 
     fn remember(&self, kind: &'static str, key: &Key, asked: Asked) {
-        self.edit(&key.namespace, |page| page.asked.insert((kind, key.name.clone()), asked));
+        self.edit(&key.namespace, |page| {
+            page.asked.insert((kind, key.name.clone()), asked);
+        });
     }
 
     /// What was asked last for an object, and how long ago.
@@ -302,5 +313,31 @@ impl ModelView {
             .as_ref()
             .and_then(|l| l.state.as_ref())
             .map_or_else(Default::default, pb::ModelStatus::state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_namespace_whose_scheduler_went_has_none_whatever_ends_later() {
+        let (book, key) = (Book::default(), Key::new("ml", "iris"));
+        let errand = || Errand { verb: Verb::Unload, uid: "u".into(), generation: 1 };
+        book.open("ml");
+        book.begin("ml");
+        book.complete("ml");
+        assert!(book.has_scheduler("ml") && book.silence("ml").is_none());
+        book.asked(Model::KIND, &key, errand(), None);
+        assert!(book.last_asked(Model::KIND, &key).is_some());
+        book.forget("ml");
+        // What a link and a reconciliation may still have had in hand.
+        book.unanswered(Model::KIND, &key, errand(), "no answer".into());
+        book.model("ml", pb::ModelStatusResponse { model_name: "iris".into(), ..Default::default() });
+        book.lost("ml", "the connection broke");
+        book.begin("ml");
+        book.complete("ml");
+        assert!(!book.has_scheduler("ml"));
+        assert_eq!(book.known_model(&key), Known::Unknown(NO_SCHEDULER.into()));
     }
 }

@@ -50,7 +50,7 @@ impl Link {
     ) -> Self {
         let (closed, mut end) = watch::channel(false);
         let link = Self { client: Arc::default(), closed };
-        book.lost(namespace, "the scheduler is not connected yet");
+        book.open(namespace);
         let line = Line {
             namespace: namespace.to_owned(),
             reach,
