@@ -62,13 +62,19 @@ pub(super) fn serve(world: &World) -> Result<(), Failure> {
     world.wait_for("condition=Ready", &["seldonruntime/seldon", "server/gantry"], 180)
 }
 
-/// A model of the mounted volume on so many replicas.
-pub(super) fn model(world: &World, name: &str, requirement: &str, replicas: u32) -> Result<(), Failure> {
+/// A model from a folder of the mounted volume on so many replicas, ready.
+pub(super) fn model(
+    world: &World,
+    name: &str,
+    folder: &str,
+    requirement: &str,
+    replicas: u32,
+) -> Result<(), Failure> {
     world.apply(object(
         "Model",
         name,
         json!({
-            "storageUri": format!("/mnt/shop/{name}"),
+            "storageUri": format!("/mnt/shop/{folder}"),
             "requirements": [requirement],
             "replicas": replicas,
         }),

@@ -12,7 +12,7 @@ pub(super) fn run(world: &World) -> Result<(), Failure> {
     let one_namespace = ["--set", "clusterwide=false"];
     install(world, &one_namespace)?;
     serve(world)?;
-    model(world, "iris", "onnx", 2)?;
+    model(world, "iris", "iris", "onnx", 2)?;
     let mesh = world.service("seldon-mesh", 80)?;
     Question::iris(mesh)?;
     world.gantry(&["check", "--namespace", &world.namespace()])?;

@@ -10,15 +10,23 @@ use crate::{
     },
 };
 use gantry_scheduler::{Progress, Scheduler, Thread};
-use gantry_store::Store;
+use gantry_store::{Store, StoreError};
 use gantry_trace::Tracer;
 use prometheus_client::registry::Registry;
-use std::{io::Write as _, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    io::Write as _,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How long calls may take to end when the scheduler stops.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How often a state that somebody else has is tried again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Decide which server loads which model, for agents and gateways that connect.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +34,11 @@ pub(crate) struct Args {
     /// Where state is kept: what is asked for, and what was decided.
     #[arg(long, alias = "db-path", env = "GANTRY_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+
+    /// How long to wait for a state that another scheduler still has, in seconds: a pod may start before the one that it
+    /// replaces has ended.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub(crate) wait_for_state: u64,
 
     /// Address to listen on with TLS; without TLS too, where --allow-plaintext says so.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
@@ -82,7 +95,11 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
     let tls = args.listen.tls()?;
     let plain = args.listen.plaintext(args.host, tls.is_some())?;
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
-    let store = Store::open(&state_dir).map_err(|e| failed(&e))?;
+    let patience = Duration::from_secs(args.wait_for_state);
+    let store = tokio::select! {
+        opened = open(&state_dir, patience) => opened.map_err(|e| failed(&e))?,
+        () = stop.cancelled() => return Ok(()),
+    };
     // Every port is taken before anything is said to work.
     let mut doors: Vec<Door> = Vec::new();
     if let Some(host) = plain {
@@ -141,6 +158,24 @@ async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {
         () = signal::asked_to_stop() => {}
     }
     Ok(())
+}
+
+/// Opens the state, when whoever has it lets it go in time.
+async fn open(directory: &Path, patience: Duration) -> Result<Store, StoreError> {
+    let until = tokio::time::Instant::now() + patience;
+    let mut told = false;
+    loop {
+        match Store::open(directory) {
+            Err(in_use @ StoreError::InUse { .. }) if tokio::time::Instant::now() < until => {
+                if !told {
+                    tracing::warn!("waits {} s at most: {in_use}", patience.as_secs());
+                    told = true;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Why the scheduler is worth a restart, if it is.

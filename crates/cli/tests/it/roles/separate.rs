@@ -93,6 +93,22 @@ fn mutual_tls_lets_in_who_has_a_certificate() {
 }
 
 #[test]
+fn a_scheduler_waits_for_the_one_that_it_replaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, plain) = (dir.path().join("state"), vec!["--allow-plaintext".to_owned()]);
+    let first = Role::start(&scheduler(&state, &plain));
+    first.says("Ready.");
+    let refused = Role::start(&scheduler(&state, &plain));
+    until("it is refused", || refused.said().contains("is in use by another gantry"));
+    let patient = [plain.as_slice(), &["--wait-for-state=60".to_owned()]].concat();
+    let second = Role::start(&scheduler(&state, &patient));
+    until("it says what it waits for", || second.said().contains("waits 60 s at most"));
+    assert_eq!(first.terminate(), Some(0));
+    second.says("Ready.");
+    assert_eq!(second.terminate(), Some(0));
+}
+
+#[test]
 fn a_gateway_waits_for_its_scheduler_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let certificates = Certificates::new(dir.path());
