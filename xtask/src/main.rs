@@ -41,7 +41,8 @@ cargo xtask COMMAND
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
       (tritonclient and others) against the real program.
   e2e [--keep] [NAME…]
-      Runs Gantry in pods on a real Kubernetes node. Needs root. --keep leaves the cluster for a look around.
+      Runs Gantry in pods on two real Kubernetes nodes, ends parts of it under load, and counts what fails. Needs root.
+      --keep leaves the cluster for a look around.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
       NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler, operator.

@@ -331,12 +331,10 @@ impl Agent {
 
     /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.
     pub async fn drain(&self, limit: Duration) -> Result<(), String> {
-        // Nobody need be asked about nothing, least of all one who may be gone for good.
-        if self.inventory.is_empty() && !self.is_subscribed() {
-            return Ok(());
-        }
         let (server_name, replica_idx) = (self.config.server.clone(), self.config.replica);
-        self.link.drain(AgentDrainRequest { server_name, replica_idx }, limit).await
+        self.link
+            .drain(AgentDrainRequest { server_name, replica_idx }, limit, || self.inventory.is_empty())
+            .await
     }
 }
 

@@ -13,7 +13,6 @@ use crate::Failure;
 const OPERATOR: &str = "app.kubernetes.io/component=operator";
 const SCHEDULER: &str = "app.kubernetes.io/name=seldon-scheduler";
 const GATEWAY: &str = "app.kubernetes.io/name=seldon-gateway";
-const SERVER: &str = "seldon-server-name=gantry";
 
 /// Requests a second for a model on two replicas, and for one that has one only.
 const IRIS: u32 = 50;

@@ -96,7 +96,8 @@ impl Forward {
     fn to(world: &World, service: &str, port: u16) -> Result<Self, Failure> {
         let mut command = world.kubectl_command();
         command.args(["port-forward", service, &format!(":{port}")]);
-        let mut kubectl = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut kubectl =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut line = String::new();
         let mut said = kubectl.stdout.take().map(BufReader::new);
         if let Some(said) = &mut said {

@@ -70,6 +70,15 @@ impl Breaker {
         }
     }
 
+    /// When a client may come again with a chance, if not now. That a probe is lost is the exception: mostly its answer is
+    /// near, and whoever is told to wait for longer waits in vain.
+    pub const fn come_again(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Probing { since } => Some(since.saturating_add(FIRST_PAUSE)),
+            _ => self.next_try(),
+        }
+    }
+
     /// The state once a request, which was allowed, has started.
     #[must_use]
     pub const fn started(mut self, now: u64) -> Self {
@@ -124,6 +133,7 @@ mod tests {
         assert!(breaker.allows(FIRST_PAUSE));
         let probing = breaker.started(FIRST_PAUSE);
         assert!(!probing.allows(FIRST_PAUSE), "one probe at a time");
+        assert_eq!(probing.come_again(), Some(2 * FIRST_PAUSE), "nobody is sent away for a minute");
         assert!(probing.allows(FIRST_PAUSE + PROBE_LOST), "a lost probe does not block for ever");
         assert_eq!(probing.ended(Outcome::Answered, 300), Breaker::default());
         let again = probing.ended(Outcome::Failed, 300);

@@ -55,7 +55,7 @@ impl Endpoint {
 
     /// Milliseconds until the breaker lets a request try.
     pub(crate) fn opens_in(&self) -> u64 {
-        self.breaker().next_try().map_or(0, |at| at.saturating_sub(self.now()))
+        self.breaker().come_again().map_or(0, |at| at.saturating_sub(self.now()))
     }
 
     pub(super) fn begin(&self) {

@@ -15,6 +15,7 @@ mod leaders;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod quiet;
+mod rights;
 mod runtimes;
 mod scenario;
 mod scheduler;
