@@ -44,8 +44,8 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
         let index = |position: usize| u32::try_from(position).unwrap_or(u32::MAX);
         // Pods of a Deployment have numbers of any size: who is missing has no name yet.
         let counted = server.replicas.keys().all(|known| *known < index(expected));
-        let missing: Vec<String> = (0..expected)
-            .filter(|position| counted && !server.replicas.contains_key(&index(*position)))
+        let missing: Vec<String> = (0..if counted { expected } else { 0 })
+            .filter(|position| !server.replicas.contains_key(&index(*position)))
             .take(5)
             .map(|position| format!(", {name}-{position}"))
             .collect();
