@@ -43,12 +43,12 @@ pub(super) fn serve(world: &World) -> Result<(), Failure> {
     world.apply(object(
         "SeldonRuntime",
         "seldon",
-        json!({
+        &json!({
             "seldonConfig": "default",
             "overrides": [{ "name": "seldon-gateway", "replicas": 2 }],
         }),
     ))?;
-    world.apply(object("Server", "gantry", json!({
+    world.apply(object("Server", "gantry", &json!({
         "serverConfig": "gantry",
         "replicas": 2,
         "podSpec": {
@@ -73,7 +73,7 @@ pub(super) fn model(
     world.apply(object(
         "Model",
         name,
-        json!({
+        &json!({
             "storageUri": format!("/mnt/shop/{folder}"),
             "requirements": [requirement],
             "replicas": replicas,
@@ -82,7 +82,7 @@ pub(super) fn model(
     world.wait_for("condition=Ready", &[&format!("model/{name}")], 60)
 }
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "mlops.seldon.io/v1alpha1",
         "kind": kind,

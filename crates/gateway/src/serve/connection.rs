@@ -60,12 +60,11 @@ impl Worker {
             ended = connection.as_mut() => ended,
             () = self.shared.stopping.cancelled() => {
                 let lingering = tokio::time::timeout(config.linger, connection.as_mut());
-                match lingering.await {
-                    Ok(ended) => ended,
-                    Err(_) => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
+                if let Ok(ended) = lingering.await {
+                    ended
+                } else {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
                 }
             }
         };
