@@ -75,8 +75,12 @@ impl World {
                 Err(failure.into())
             }
             Ok(()) if keep => Ok(()),
-            // The next scenario needs its room.
-            Ok(()) => self.kubectl(&["delete", "namespace", &name, "--timeout=180s"]).map(drop),
+            // The next scenario needs its room. A namespace with pods in it is looked at again only after half of the time
+            // that they may take to end.
+            Ok(()) => {
+                self.kubectl(&["delete", "statefulsets,deployments,pods", "--all", "--timeout=120s"])?;
+                self.kubectl(&["delete", "namespace", &name, "--timeout=180s"]).map(drop)
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     certificates::Certificates,
-    process::{Role, infer, until},
+    process::{Role, http, infer, until},
     separate,
 };
 use crate::world::{command, finish};
@@ -168,6 +168,10 @@ fn a_killed_scheduler_fails_no_request() {
     load.goes_on(50);
     fleet.scheduler.take().unwrap().kill();
     load.goes_on(150);
+    // Who serves is ready, or all of a server's pods could be evicted at once while the scheduler is away.
+    let agent = &fleet.server.as_ref().unwrap().1;
+    until("the agent has noticed", || agent.said().contains("not connected to the scheduler"));
+    assert_eq!(http(&agent.addresses()["ready"], "GET", "/ready", "", "").unwrap().0, 200);
     fleet.start_scheduler();
     // Agent and gateway come back by themselves, and the model counts as ready again.
     fleet.gantry(&["wait", "model/iris", "--for=ready"]);
