@@ -4,12 +4,10 @@
 GANTRY_RECORD_UPGRADE=1 cargo xtask test --only-cluster -- recorded"""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from cluster import Kubectl, Operator, condition, current, custom, model, with_server
 from gantry import EXAMPLES, ROOT
 from processes import House, program
@@ -20,7 +18,6 @@ UPGRADES = ROOT / "crates" / "operator" / "tests" / "it" / "upgrades"
 NAMESPACE = "recorded"
 
 
-@pytest.mark.skipif(not os.environ.get("GANTRY_RECORD_UPGRADE"), reason="recorded by hand: GANTRY_RECORD_UPGRADE=1")
 def test_what_this_version_makes_is_recorded(crds, tmp_path):
     version = subprocess.run([program(), "--version"], capture_output=True, text=True).stdout.split()[1]
     crds("create", "namespace", NAMESPACE)

@@ -1,5 +1,5 @@
-//! Inside, with the operator: the chart for one namespace, a runtime, a Server, a Model of a mounted volume; then the
-//! same Server as a Deployment. At the end all of it goes again.
+//! Inside, with the operator: the chart for one namespace, a `SeldonRuntime`, a Server, a Model of a mounted volume; then
+//! the same Server as a Deployment. At the end all of it goes again.
 
 use super::{
     install::{install, model, serve},

@@ -163,6 +163,7 @@ fn what_is_not_known_here_is_not_said_to_be_absent() {
     // A server that joined its scheduler by itself needs no object.
     let world = world(&[]);
     assert_eq!(judge(&pinned, &world).warnings.len(), 1);
+    world.schedulers.open("ml");
     world.schedulers.begin("ml");
     let joined =
         gantry_proto::scheduler::ServerStatusResponse { server_name: "a".into(), ..Default::default() };
