@@ -11,6 +11,8 @@ from gantry import PATIENCE, ROOT, until
 from processes import Process, free_ports, program
 
 CRDS = ROOT / "deploy" / "crds"
+# What is installed with Gantry.
+CONFIGS = ROOT / "deploy" / "config"
 KINDS = "models,servers,serverconfigs,seldonruntimes,seldonconfigs,pipelines,experiments"
 
 
@@ -100,6 +102,14 @@ def custom(kind, name, spec, **metadata):
         "metadata": {"name": name, **metadata},
         "spec": spec,
     }
+
+
+def server(name="gantry", **spec):
+    return custom("Server", name, {"serverConfig": "gantry", **spec})
+
+
+def runtime(**spec):
+    return custom("SeldonRuntime", "seldon", {"seldonConfig": "default", **spec})
 
 
 def model(name, uri, *requirements, **spec):

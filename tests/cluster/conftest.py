@@ -3,12 +3,13 @@
 import os
 
 import pytest
-from cluster import CRDS, Audit, Kubectl, Operator, namespace, with_server
+from cluster import CONFIGS, CRDS, Audit, Kubectl, Operator, namespace, with_server
 from hook import Hook
-from processes import House, free_ports
+from processes import House
 
 # It writes a file of the repository, and checks nothing.
 collect_ignore = [] if os.environ.get("GANTRY_RECORD_UPGRADE") else ["test_upgrade.py"]
+
 
 @pytest.fixture(scope="session")
 def crds():
@@ -56,6 +57,14 @@ def operate(kubectl):
     yield one
     for operator in started:
         operator.kill()
+
+
+@pytest.fixture
+def configured(kubectl, operate):
+    """The configurations that are installed with Gantry, in the operator's namespace, and an operator."""
+    kubectl("apply", "-f", CONFIGS)
+    operate()
+    return kubectl
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ import json
 import time
 
 import pytest
-from cluster import Audit, Kubectl, Operator, condition, current, custom, model, namespace, with_server
+from cluster import CONFIGS, Audit, Kubectl, Operator, condition, current, custom, model, namespace, with_server
 from gantry import EXAMPLES, ROOT, until
 from processes import House
 from proxy import Proxy
 from snapshots import KINDS, MADE, world
 
-CONFIGS = ROOT / "deploy" / "config"
 # How long nothing must be written for a world to be at rest.
 QUIET = 1.5
 

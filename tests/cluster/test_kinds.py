@@ -4,26 +4,9 @@ compared with snapshots of what a real API server has. There is no node: no pod 
 import json
 
 import pytest
-from cluster import condition, current, custom, model
-from gantry import EXAMPLES, ROOT, until
+from cluster import CONFIGS, condition, current, custom, model, runtime, server
+from gantry import EXAMPLES, until
 from snapshots import MADE, matches, plain, world
-
-CONFIGS = ROOT / "deploy" / "config"
-
-
-@pytest.fixture
-def configured(kubectl, operate):
-    kubectl("apply", "-f", CONFIGS)
-    operate()
-    return kubectl
-
-
-def server(**spec):
-    return custom("Server", "gantry", {"serverConfig": "gantry", **spec})
-
-
-def runtime(**spec):
-    return custom("SeldonRuntime", "seldon", {"seldonConfig": "default", **spec})
 
 
 def same(kubectl, *objects):

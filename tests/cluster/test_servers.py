@@ -4,27 +4,8 @@ There is no node, so no pod runs: a status has to say so, and what to look at.""
 
 import json
 
-import pytest
-from cluster import condition, current, custom
-from gantry import ROOT, until
-
-CONFIGS = ROOT / "deploy" / "config"
-
-
-@pytest.fixture
-def configured(kubectl, operate):
-    """The configurations that are installed with Gantry, in the operator's namespace, and an operator."""
-    kubectl("apply", "-f", CONFIGS)
-    operate()
-    return kubectl
-
-
-def server(name="gantry", **spec):
-    return custom("Server", name, {"serverConfig": "gantry", **spec})
-
-
-def runtime(**spec):
-    return custom("SeldonRuntime", "seldon", {"seldonConfig": "default", **spec})
+from cluster import CONFIGS, condition, current, custom, runtime, server
+from gantry import until
 
 
 def names(kubectl, kind):

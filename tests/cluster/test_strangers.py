@@ -2,22 +2,8 @@
 
 import json
 
-import pytest
-from cluster import condition, current, custom
-from gantry import ROOT, until
-
-CONFIGS = ROOT / "deploy" / "config"
-
-
-@pytest.fixture
-def configured(kubectl, operate):
-    kubectl("apply", "-f", CONFIGS)
-    operate()
-    return kubectl
-
-
-def server(**spec):
-    return custom("Server", "gantry", {"serverConfig": "gantry", **spec})
+from cluster import condition, current, server
+from gantry import until
 
 
 def ours(audit, kubectl):
