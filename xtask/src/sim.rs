@@ -26,6 +26,6 @@ fn operator_mutants() -> Result<bool, Failure> {
         "--test",
         "it",
     ]);
-    command.args(["mutants", "--", "--ignored", "--nocapture"]);
+    command.args(["mutants", "--", "--nocapture"]);
     Ok(command.status()?.success())
 }

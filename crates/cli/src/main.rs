@@ -15,6 +15,7 @@ mod args;
 mod client;
 mod duration;
 mod failure;
+mod kubeconfig;
 mod manifests;
 mod output;
 mod reference;

@@ -1,6 +1,6 @@
 //! `gantry gateway`: the data plane as a process of its own.
 
-use super::{listen, log, reach::Reach, scheduler::say, signal, trace};
+use super::{listen, log, reach::Reach, scheduler::say, signal, threads, trace};
 use crate::{
     args::Global,
     client,
@@ -75,16 +75,7 @@ pub(crate) struct Args {
 /// Runs until Ctrl-C or SIGTERM.
 pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     let lines = log::start(&args.log, None, Some(tracing::Level::INFO)).map_err(Failure::usage)?;
-    // Requests have threads of their own; this is for the rest.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("gantry")
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("no threads can be started: {e}")))?;
-    let outcome = runtime.block_on(live(global, args, lines));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    threads::live(live(global, args, lines))
 }
 
 async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Failure> {

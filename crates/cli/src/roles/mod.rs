@@ -9,4 +9,5 @@ pub(crate) mod reach;
 pub(crate) mod runtime;
 pub(crate) mod scheduler;
 pub(crate) mod signal;
+pub(crate) mod threads;
 pub(crate) mod trace;

@@ -1,10 +1,11 @@
 //! `gantry operator`: Gantry on Kubernetes.
 
-use super::{listen, log, scheduler::say, signal};
+use super::{listen, log, scheduler::say, signal, threads};
 use crate::{
     args::Global,
     client,
     failure::{Exit, Failure},
+    kubeconfig,
     up::{
         admin::{self, Admin},
         servers::Report,
@@ -119,15 +120,7 @@ pub(crate) struct WebhookArgs {
 /// Runs until Ctrl-C or SIGTERM, or until another operator leads.
 pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     let lines = log::start(&args.log, None, Some(tracing::Level::INFO)).map_err(Failure::usage)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("gantry")
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("no threads can be started: {e}")))?;
-    let outcome = runtime.block_on(live(global, args, lines));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    threads::live(live(global, args, lines))
 }
 
 async fn live(global: &Global, args: &Args, lines: log::Lines) -> Result<(), Failure> {
@@ -217,14 +210,7 @@ async fn cluster(args: &Args) -> Result<(kube::Client, String), Failure> {
             "no Kubernetes cluster is configured: {e}. Name one with --kubeconfig or KUBECONFIG, or run in a pod"
         ))
     };
-    let config = match &args.kubeconfig {
-        Some(file) => {
-            let read = kube::config::Kubeconfig::read_from(file).map_err(|e| wrong(&e))?;
-            let options = kube::config::KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(read, &options).await.map_err(|e| wrong(&e))?
-        }
-        None => kube::Config::infer().await.map_err(|e| wrong(&e))?,
-    };
+    let config = kubeconfig::read(args.kubeconfig.as_deref()).await.map_err(|e| wrong(&e))?;
     let namespace = config.default_namespace.clone();
     let client = gantry_operator::connect(config, &identity()).map_err(|e| wrong(&e))?;
     Ok((client, namespace))

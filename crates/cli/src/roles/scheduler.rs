@@ -1,6 +1,6 @@
 //! `gantry scheduler`: the control plane as a process of its own.
 
-use super::{listen, log, signal, trace};
+use super::{listen, log, signal, threads, trace};
 use crate::{
     failure::{Exit, Failure},
     up::{
@@ -76,15 +76,7 @@ pub(crate) struct Args {
 /// Runs until Ctrl-C or SIGTERM.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let lines = log::start(&args.log, None, Some(tracing::Level::INFO)).map_err(Failure::usage)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("gantry")
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("no threads can be started: {e}")))?;
-    let outcome = runtime.block_on(live(args, lines));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    threads::live(live(args, lines))
 }
 
 async fn live(args: &Args, lines: log::Lines) -> Result<(), Failure> {

@@ -25,7 +25,7 @@ mod usage;
 
 use crate::{
     failure::Failure,
-    roles::{listen, log, trace},
+    roles::{listen, log, threads, trace},
 };
 use gantry_artifacts::NetRule;
 use std::{net::IpAddr, path::PathBuf};
@@ -116,14 +116,5 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let sources = sources::Sources::new(&args.paths)?;
     // Nothing is started, and no state is touched, on account of files that are wrong.
     let first = sources.read().map_err(sources::Problems::into_failure)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("gantry")
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::unavailable(format!("no threads can be started: {e}")))?;
-    let outcome = runtime.block_on(house::live(args, sources, first));
-    // Whatever still waits for a peer that is gone is not worth waiting for.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    outcome
+    threads::live(house::live(args, sources, first))
 }

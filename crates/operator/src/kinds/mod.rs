@@ -1,5 +1,6 @@
 //! One folder for each kind: what is looked at, what is decided, what is reported.
 
+pub mod alone;
 mod checked;
 pub mod config;
 pub mod later;

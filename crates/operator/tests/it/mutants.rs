@@ -182,7 +182,6 @@ fn hunt(me: &Path, tests: &[(String, Duration)], mutant: &str) -> Option<String>
 }
 
 #[test]
-#[ignore = "takes minutes; `cargo xtask sim --mutants` runs it"]
 fn every_mistake_is_found() {
     let me = std::env::current_exe().unwrap();
     let only = std::env::var("GANTRY_MUTANTS").ok();

@@ -35,14 +35,7 @@ impl fmt::Display for Trouble {
 impl Api {
     /// The cluster that a kubeconfig, KUBECONFIG or the pod names. Nothing is sent yet.
     pub(super) async fn connect(kubeconfig: Option<&Path>, limit: Duration) -> Result<Self, String> {
-        let config = match kubeconfig {
-            Some(file) => {
-                let read = kube::config::Kubeconfig::read_from(file).map_err(|e| e.to_string())?;
-                let options = kube::config::KubeConfigOptions::default();
-                kube::Config::from_custom_kubeconfig(read, &options).await.map_err(|e| e.to_string())?
-            }
-            None => kube::Config::infer().await.map_err(|e| e.to_string())?,
-        };
+        let config = crate::kubeconfig::read(kubeconfig).await?;
         let client = gantry_operator::connect(config, "gantry check").map_err(|e| deepest(&e))?;
         Ok(Self { client, limit })
     }

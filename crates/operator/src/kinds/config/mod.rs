@@ -4,18 +4,18 @@
 #[cfg(test)]
 mod tests;
 
-use super::checked::{Checked, check, told};
+use super::{
+    alone::{Snapshot, controller},
+    checked::{Checked, check, told},
+};
 use crate::{
-    cluster::{Cache, Custom, CustomKind, Key, SeldonConfig, ServerConfig},
+    cluster::{CustomKind, SeldonConfig, ServerConfig},
     conditions::{Outlook, Says},
-    controller::Controller,
     plan::Plan,
-    world::World,
 };
 use gantry_api::PlainStatus;
 use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
-use std::sync::Arc;
 
 /// The controller of `SeldonConfigs`.
 #[derive(Clone, Copy, Debug)]
@@ -25,37 +25,8 @@ pub struct SeldonConfigs;
 #[derive(Clone, Copy, Debug)]
 pub struct ServerConfigs;
 
-/// What is decided from: the object alone.
-#[derive(Clone, Debug)]
-pub struct Snapshot<K: CustomKind> {
-    /// The object; `None` when it is gone.
-    pub object: Option<Arc<Custom<K>>>,
-}
-
-macro_rules! controller {
-    ($name:ty, $kind:ty, $word:literal, $cache:ident) => {
-        impl Controller for $name {
-            type Kind = $kind;
-            type Snapshot = Snapshot<$kind>;
-            const NAME: &'static str = $word;
-
-            fn cache(world: &World) -> &Cache<Custom<$kind>> {
-                &world.$cache
-            }
-
-            fn observe(world: &World, key: &Key) -> Snapshot<$kind> {
-                Snapshot { object: world.$cache.get(key) }
-            }
-
-            fn plan(snapshot: &Snapshot<$kind>, now: Timestamp) -> Plan<PlainStatus> {
-                plan(snapshot, now)
-            }
-        }
-    };
-}
-
-controller!(SeldonConfigs, SeldonConfig, "seldonconfig", configs);
-controller!(ServerConfigs, ServerConfig, "serverconfig", server_configs);
+controller!(SeldonConfigs, SeldonConfig, "seldonconfig", configs, plan);
+controller!(ServerConfigs, ServerConfig, "serverconfig", server_configs, plan);
 
 /// Says whether it can be used. How many use it is not said: that would be a write here for every change there.
 fn plan<K: Checked + CustomKind<Status = PlainStatus>>(

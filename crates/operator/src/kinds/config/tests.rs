@@ -5,6 +5,7 @@
 use super::*;
 use crate::conditions::{READY, STALLED, Truth, truth_of};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn seldon_config(spec: Value) -> Snapshot<SeldonConfig> {
     let object = json!({"metadata": {"name": "default", "namespace": "ops", "uid": "c", "generation": 4}, "spec": spec});

@@ -4,18 +4,18 @@
 #[cfg(test)]
 mod tests;
 
-use super::checked::{Checked, check, told};
+use super::{
+    alone::{Snapshot, controller},
+    checked::{Checked, check, told},
+};
 use crate::{
-    cluster::{Cache, Custom, CustomKind, Experiment, Key, Pipeline},
+    cluster::{CustomKind, Experiment, Pipeline},
     conditions::{Outlook, Says},
-    controller::Controller,
     plan::{Action, Plan},
-    world::World,
 };
 use gantry_api::PlainStatus;
 use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
-use std::sync::Arc;
 
 /// The controller of Pipelines.
 #[derive(Clone, Copy, Debug)]
@@ -49,37 +49,8 @@ impl Later for Experiment {
                                      in the client (POST /v2/models/NAME/infer)";
 }
 
-/// What is decided from: the object alone.
-#[derive(Clone, Debug)]
-pub struct Snapshot<K: CustomKind> {
-    /// The object; `None` when it is gone.
-    pub object: Option<Arc<Custom<K>>>,
-}
-
-macro_rules! controller {
-    ($name:ty, $kind:ty, $word:literal, $cache:ident) => {
-        impl Controller for $name {
-            type Kind = $kind;
-            type Snapshot = Snapshot<$kind>;
-            const NAME: &'static str = $word;
-
-            fn cache(world: &World) -> &Cache<Custom<$kind>> {
-                &world.$cache
-            }
-
-            fn observe(world: &World, key: &Key) -> Snapshot<$kind> {
-                Snapshot { object: world.$cache.get(key) }
-            }
-
-            fn plan(snapshot: &Snapshot<$kind>, now: Timestamp) -> Plan<PlainStatus> {
-                plan(snapshot, now)
-            }
-        }
-    };
-}
-
-controller!(Pipelines, Pipeline, "pipeline", pipelines);
-controller!(Experiments, Experiment, "experiment", experiments);
+controller!(Pipelines, Pipeline, "pipeline", pipelines, plan);
+controller!(Experiments, Experiment, "experiment", experiments, plan);
 
 fn plan<K: Later>(snapshot: &Snapshot<K>, now: Timestamp) -> Plan<PlainStatus> {
     let mut plan = Plan::default();

@@ -1,8 +1,12 @@
 //! What is said of objects that are not run yet.
 
 use super::*;
-use crate::conditions::{READY, STALLED, Truth, truth_of};
+use crate::{
+    cluster::Custom,
+    conditions::{READY, STALLED, Truth, truth_of},
+};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn pipeline(change: impl FnOnce(&mut Value)) -> Plan<PlainStatus> {
     let mut object = json!({
