@@ -1,5 +1,7 @@
 //! Tensors as the Open Inference Protocol knows them: a name, a shape, a datatype and the elements.
 
+mod raw;
+
 use bytes::Bytes;
 use std::fmt;
 

@@ -64,12 +64,6 @@ pub(crate) fn tensor_from_raw(
     datatype: DataType,
     raw: &Bytes,
 ) -> Result<Tensor, Error> {
-    macro_rules! numbers {
-        ($size:literal, $variant:ident, $read:expr) => {{
-            let (chunks, _) = raw.as_chunks::<$size>();
-            Elements::$variant(chunks.iter().map(|c| $read(*c)).collect())
-        }};
-    }
     if let Some(size) = datatype.size() {
         let needed = count.checked_mul(size);
         if needed != Some(raw.len()) {
@@ -81,26 +75,14 @@ pub(crate) fn tensor_from_raw(
             )));
         }
     }
-    let elements = match datatype {
-        DataType::Bool => {
-            if let Some(at) = raw.iter().position(|&b| b > 1) {
-                return Err(Error::invalid(format!("element {at} of a BOOL tensor must be a byte 0 or 1")));
-            }
-            Elements::Bool(raw.iter().map(|&b| b == 1).collect())
-        }
-        DataType::Uint8 => Elements::Uint8(raw.to_vec()),
-        DataType::Int8 => Elements::Int8(raw.iter().map(|&b| b.cast_signed()).collect()),
-        DataType::Uint16 => numbers!(2, Uint16, u16::from_le_bytes),
-        DataType::Int16 => numbers!(2, Int16, i16::from_le_bytes),
-        DataType::Fp16 => numbers!(2, Fp16, u16::from_le_bytes),
-        DataType::Bf16 => numbers!(2, Bf16, u16::from_le_bytes),
-        DataType::Uint32 => numbers!(4, Uint32, u32::from_le_bytes),
-        DataType::Int32 => numbers!(4, Int32, i32::from_le_bytes),
-        DataType::Fp32 => numbers!(4, Fp32, f32::from_le_bytes),
-        DataType::Uint64 => numbers!(8, Uint64, u64::from_le_bytes),
-        DataType::Int64 => numbers!(8, Int64, i64::from_le_bytes),
-        DataType::Fp64 => numbers!(8, Fp64, f64::from_le_bytes),
-        DataType::Bytes => Elements::Bytes(bytes_elements(raw, count, &shape)?),
+    if datatype == DataType::Bool
+        && let Some(at) = raw.iter().position(|&b| b > 1)
+    {
+        return Err(Error::invalid(format!("element {at} of a BOOL tensor must be a byte 0 or 1")));
+    }
+    let elements = match Elements::from_raw(datatype, raw) {
+        Some(numbers) => numbers,
+        None => Elements::Bytes(bytes_elements(raw, count, &shape)?),
     };
     Tensor::new(name, shape, elements).map_err(|e| Error::invalid(e.to_string()))
 }
@@ -136,42 +118,4 @@ fn bytes_elements(raw: &Bytes, count: usize, shape: &[usize]) -> Result<Vec<Byte
         return Ok(out);
     }
     Err(Error::invalid(format!("shape {} needs {count} values, got {found}", shape_text(shape))))
-}
-
-/// How many bytes [`write_raw`] writes; an error when a `BYTES` element is too long for its prefix.
-pub(crate) fn raw_len(elements: &Elements) -> usize {
-    match elements {
-        Elements::Bytes(v) => v.iter().map(|e| e.len().saturating_add(4)).sum(),
-        numbers => numbers.len() * numbers.datatype().size().unwrap_or(1),
-    }
-}
-
-/// Appends the raw bytes of these elements.
-pub(crate) fn write_raw(elements: &Elements, out: &mut Vec<u8>) {
-    macro_rules! numbers {
-        ($v:expr) => {
-            out.extend($v.iter().flat_map(|x| x.to_le_bytes()))
-        };
-    }
-    match elements {
-        Elements::Bool(v) => out.extend(v.iter().map(|&b| u8::from(b))),
-        Elements::Uint8(v) => out.extend_from_slice(v),
-        Elements::Int8(v) => out.extend(v.iter().map(|&b| b.cast_unsigned())),
-        Elements::Uint16(v) | Elements::Fp16(v) | Elements::Bf16(v) => numbers!(v),
-        Elements::Int16(v) => numbers!(v),
-        Elements::Uint32(v) => numbers!(v),
-        Elements::Int32(v) => numbers!(v),
-        Elements::Fp32(v) => numbers!(v),
-        Elements::Uint64(v) => numbers!(v),
-        Elements::Int64(v) => numbers!(v),
-        Elements::Fp64(v) => numbers!(v),
-        Elements::Bytes(v) => {
-            for element in v {
-                // A length beyond four bytes cannot come from a request: bodies are limited far below it.
-                let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
-                out.extend_from_slice(&length.to_le_bytes());
-                out.extend(element.iter().take(length as usize));
-            }
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use super::typed;
 use crate::{
     Error, InferRequest, InferResponse, InferTensor, Limits, Parameter, Parameters, RequestedOutput,
-    raw::{checked_shape, parse_datatype, raw_len, tensor_from_raw, write_raw},
+    raw::{checked_shape, parse_datatype, tensor_from_raw},
     rest::requested_output,
 };
 use bytes::Bytes;
@@ -150,8 +150,8 @@ fn encode_tensor(tensor: InferTensor, raw: bool, raw_contents: &mut Vec<Bytes>) 
     let datatype = tensor.tensor.datatype();
     let (name, shape, elements) = tensor.tensor.into_parts();
     let contents = if raw {
-        let mut bytes = Vec::with_capacity(raw_len(&elements));
-        write_raw(&elements, &mut bytes);
+        let mut bytes = Vec::with_capacity(elements.raw_len());
+        elements.write_raw(&mut bytes);
         raw_contents.push(bytes.into());
         None
     } else {

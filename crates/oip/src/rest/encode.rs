@@ -4,7 +4,6 @@ use super::HEADER_LENGTH;
 use crate::{
     Error, InferRequest, InferResponse, InferTensor, Parameter, Parameters,
     json::{write_f32, write_f64, write_int, write_string},
-    raw::{raw_len, write_raw},
 };
 use bytes::Bytes;
 use gantry_core::tensor::{Elements, bf16_to_f32, f16_to_f32};
@@ -124,11 +123,11 @@ fn finish(mut out: Vec<u8>, tensors: &[InferTensor], binary: impl Fn(&InferTenso
     let mut any = false;
     for tensor in tensors.iter().filter(|t| binary(t)) {
         if !any {
-            let rest: usize = tensors.iter().map(|t| raw_len(t.tensor.elements())).sum();
+            let rest: usize = tensors.iter().map(|t| t.tensor.elements().raw_len()).sum();
             out.reserve_exact(rest);
             any = true;
         }
-        write_raw(tensor.tensor.elements(), &mut out);
+        tensor.tensor.elements().write_raw(&mut out);
     }
     Encoded { body: out.into(), header_length: any.then_some(json) }
 }
@@ -157,7 +156,7 @@ fn write_tensors(
         out.extend_from_slice(t.tensor.datatype().name().as_bytes());
         out.push(b'"');
         if binary(t) {
-            let size = i64::try_from(raw_len(t.tensor.elements())).unwrap_or(i64::MAX);
+            let size = i64::try_from(t.tensor.elements().raw_len()).unwrap_or(i64::MAX);
             out.extend_from_slice(b",\"parameters\":");
             write_parameters(out, &t.parameters, &[("binary_data_size", Parameter::I64(size))]);
         } else {
