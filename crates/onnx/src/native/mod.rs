@@ -8,6 +8,7 @@
     reason = "tensors are x, y and their sizes n, k, h, w wherever mathematics is written down"
 )]
 
+mod fuse;
 mod ml;
 mod node;
 mod ops;

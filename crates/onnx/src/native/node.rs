@@ -17,6 +17,8 @@ pub(crate) struct Node<'a> {
     pub constants: Vec<Option<&'a Value>>,
     /// Inputs that the prepared operator holds in a form of its own and does not ask for in a run.
     pub absorbed: RefCell<Vec<usize>>,
+    /// The results are cut at zero as well: see `fuse`.
+    pub then_relu: bool,
     /// All operator sets of the model, for operators with graphs inside.
     pub opsets: &'a Opsets,
 }

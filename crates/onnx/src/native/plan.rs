@@ -1,5 +1,6 @@
 //! A graph as a list of steps: nodes in order, values by number, what is constant computed once.
 
+use super::fuse::Fused;
 use super::node::{Kernel, Node};
 use super::value::{Args, OpError, Value, View, spans};
 use super::{ml, ops, scan, scratch};
@@ -152,9 +153,10 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(constants, inputs)?;
         let order = order(graph, &planner.names)?;
+        let fused = Fused::of(graph);
         let mut unsupported: Vec<UnsupportedOp> = Vec::new();
-        for node in order {
-            if let Some(missing) = planner.add(node, opsets)?
+        for node in order.into_iter().filter(|n| !fused.is_second(n)) {
+            if let Some(missing) = planner.add(node, fused.second(node), opsets)?
                 && unsupported.iter().all(|u| (&u.op, &u.domain) != (&missing.op, &missing.domain))
             {
                 unsupported.push(missing);
@@ -357,9 +359,15 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Adds a node; returns it when its operator is not known.
-    fn add(&mut self, proto: &NodeProto<'_>, opsets: &Opsets) -> Result<Option<UnsupportedOp>, PlanError> {
+    /// Adds a node, with the one that is done in the same step; returns it when its operator is not known.
+    fn add(
+        &mut self,
+        proto: &NodeProto<'_>,
+        second: Option<&NodeProto<'_>>,
+        opsets: &Opsets,
+    ) -> Result<Option<UnsupportedOp>, PlanError> {
         let domain = standard(proto.domain);
+        let given = &second.unwrap_or(proto).outputs;
         let fault =
             |error| PlanError::Node { node: proto.name.to_owned(), op: proto.op_type.to_owned(), error };
         let mut inputs: Vec<Option<Source>> = proto
@@ -378,6 +386,7 @@ impl Planner {
                 })
                 .collect(),
             absorbed: RefCell::new(Vec::new()),
+            then_relu: second.is_some(),
             opsets,
         };
         let built = match domain {
@@ -387,7 +396,7 @@ impl Planner {
             _ => Ok(None),
         };
         let Some(kernel) = built.map_err(fault)? else {
-            for &output in proto.outputs.iter().filter(|o| !o.is_empty()) {
+            for &output in given.iter().filter(|o| !o.is_empty()) {
                 self.names.insert(output.to_owned(), Source::Slot(0));
             }
             return Ok(Some(UnsupportedOp {
@@ -404,7 +413,7 @@ impl Planner {
         };
         let absorbed = node.absorbed.into_inner();
         if let Some(values) = folded {
-            for (value, name) in values.into_iter().zip(&proto.outputs).filter(|(_, n)| !n.is_empty()) {
+            for (value, name) in values.into_iter().zip(given).filter(|(_, n)| !n.is_empty()) {
                 self.folded += value.bytes();
                 self.names.insert((*name).to_owned(), Source::Constant(self.constants.len()));
                 self.constants.push(value);
@@ -416,8 +425,7 @@ impl Planner {
                 *input = None;
             }
         }
-        let outputs = proto
-            .outputs
+        let outputs = given
             .iter()
             .map(|name| {
                 if name.is_empty() {

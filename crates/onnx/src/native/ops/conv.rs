@@ -136,6 +136,8 @@ struct Conv {
     /// By group: its rows of weights, interleaved.
     weights: Vec<Vec<f32>>,
     bias: Vec<f32>,
+    /// What is below zero becomes zero.
+    then_relu: bool,
 }
 
 /// Fewer channels than this leave the inner loop mostly empty; rten has a loop for them.
@@ -171,6 +173,7 @@ fn conv(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
         outer,
         weights: data.chunks(outer / groups * taps).map(|group| interleave(group, taps)).collect(),
         bias,
+        then_relu: node.then_relu,
     };
     Ok(Some(Box::new(move |args| conv.run(args).map(|v| vec![v]))))
 }
@@ -240,17 +243,56 @@ impl Conv {
                     if !block.dispatch() {
                         return Err(OpError::Shape("a convolution's sizes do not fit".to_owned()));
                     }
-                    for (row, &bias) in sums.chunks(positions).zip(bias) {
-                        for line in row.chunks(width).take(rows) {
-                            result.extend(line.iter().take(columns).map(|v| v + bias));
-                        }
-                    }
+                    let finish = Finish {
+                        sums: &sums,
+                        positions,
+                        width,
+                        size: [rows, columns],
+                        bias,
+                        then_relu: self.then_relu,
+                        to: &mut result,
+                    };
+                    finish.dispatch();
                 }
             }
         }
         scratch::give(sums);
         scratch::give(phases.pixels);
         Ok(Value::f32(shape, result))
+    }
+}
+
+/// Copies sums to where they belong, without the waste at the end of each line.
+struct Finish<'a> {
+    /// Rows of `positions`, each an image in lines of `width`.
+    sums: &'a [f32],
+    positions: usize,
+    width: usize,
+    /// Lines and columns that are no waste.
+    size: [usize; 2],
+    /// By row.
+    bias: &'a [f32],
+    then_relu: bool,
+    to: &'a mut Vec<f32>,
+}
+
+impl SimdOp for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn eval<I: rten_simd::Isa>(self, _: I) {
+        let [lines, columns] = self.size;
+        for (row, &bias) in self.sums.chunks(self.positions).zip(self.bias) {
+            for line in row.chunks(self.width).take(lines) {
+                let sums = line.iter().take(columns).map(|v| v + bias);
+                if self.then_relu {
+                    // As `Relu` does it: what is no number stays so.
+                    self.to.extend(sums.map(|v| if v < 0.0 { 0.0 } else { v }));
+                } else {
+                    self.to.extend(sums);
+                }
+            }
+        }
     }
 }
 
