@@ -1,7 +1,6 @@
 //! Taking over what the scheduler says.
 
 use super::{Cell, Inner, Route, Routes, Target, Version, Weighted};
-use crate::metrics::ModelMetrics;
 use gantry_proto::gantry::{self as pb, route_event::Event};
 use http::{HeaderValue, Uri};
 use std::{
@@ -74,6 +73,7 @@ impl Routes {
                 self.inner.synced.store(true, Ordering::Release);
             }
         }
+        self.inner.metrics.sweep();
         removed
     }
 }
@@ -151,7 +151,7 @@ impl Inner {
             return Arc::clone(current);
         }
         let target = Arc::new(Target {
-            metrics: ModelMetrics::default(),
+            metrics: self.metrics.version(),
             version: Arc::clone(version),
             endpoint,
             in_flight: AtomicUsize::new(0),

@@ -1,15 +1,17 @@
 //! What is counted. The handles that a request needs are resolved once for a replica and once for a version on it.
 
+mod versions;
+
+pub(crate) use versions::ModelMetrics;
+
 use crate::routes::{Endpoint, Version};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use std::{
-    sync::{OnceLock, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::atomic::AtomicU64, time::Duration};
+use versions::VersionSeries;
 
 /// Seconds, as a counter that takes fractions.
 type Seconds = Counter<f64, AtomicU64>;
@@ -73,8 +75,7 @@ impl Protocol {
 
 /// All families.
 pub(crate) struct Metrics {
-    infer_total: Family<ModelLabels, Counter>,
-    infer_seconds: Family<ModelLabels, Seconds>,
+    versions: VersionSeries,
     api_seconds: Family<ApiLabels, Histogram, fn() -> Histogram>,
     aggregate_total: Family<AggregateLabels, Counter>,
     aggregate_seconds: Family<AggregateLabels, Seconds>,
@@ -96,8 +97,7 @@ fn latency() -> Histogram {
 impl Metrics {
     pub(crate) fn new() -> Self {
         Self {
-            infer_total: Family::default(),
-            infer_seconds: Family::default(),
+            versions: VersionSeries::default(),
             api_seconds: Family::new_with_constructor(latency as fn() -> Histogram),
             aggregate_total: Family::default(),
             aggregate_seconds: Family::default(),
@@ -112,11 +112,11 @@ impl Metrics {
 
     pub(crate) fn register(&self, registry: &mut Registry) {
         let r = registry;
-        r.register("seldon_model_infer", "Inference requests", self.infer_total.clone());
+        r.register("seldon_model_infer", "Inference requests", self.versions.total.clone());
         r.register(
             "seldon_model_infer_seconds",
             "Seconds spent on inference requests",
-            self.infer_seconds.clone(),
+            self.versions.seconds.clone(),
         );
         r.register(
             "seldon_model_infer_api_seconds",
@@ -177,6 +177,16 @@ impl Metrics {
         }
     }
 
+    /// What a version on a replica counts with.
+    pub(crate) fn version(&self) -> ModelMetrics {
+        self.versions.of_version()
+    }
+
+    /// Forgets versions that are gone for some time.
+    pub(crate) fn sweep(&self) {
+        self.versions.sweep(tokio::time::Instant::now());
+    }
+
     /// Counts a finished inference request.
     pub(crate) fn inferred(
         &self,
@@ -197,9 +207,8 @@ impl Metrics {
                 (target.metrics.ok.get(index), endpoint.metrics.api.get(index))
             {
                 let (total, sum) = handles.get_or_init(|| {
-                    let labels = model_labels(endpoint, &target.version, protocol, code);
-                    let total = self.infer_total.get_or_create(&labels).clone();
-                    (total, self.infer_seconds.get_or_create(&labels).clone())
+                    self.versions
+                        .get(&target.metrics, &model_labels(endpoint, &target.version, protocol, code))
                 });
                 total.inc();
                 sum.inc_by(seconds);
@@ -208,8 +217,9 @@ impl Metrics {
             return;
         }
         let labels = model_labels(endpoint, &target.version, protocol, code);
-        self.infer_total.get_or_create(&labels).inc();
-        self.infer_seconds.get_or_create(&labels).inc_by(seconds);
+        let (total, sum) = self.versions.get(&target.metrics, &labels);
+        total.inc();
+        sum.inc_by(seconds);
         self.api_seconds
             .get_or_create(&ApiLabels {
                 server: endpoint.server.clone(),
@@ -237,11 +247,4 @@ pub(crate) struct EndpointMetrics {
     aggregate: [(Counter, Seconds); 2],
     api: [Histogram; 2],
     pub(crate) breaker_open: Gauge,
-}
-
-/// Handles of a version on a replica, for successes: REST first, gRPC second. Resolved with the first request,
-/// because of ten thousand models few are asked.
-#[derive(Default)]
-pub(crate) struct ModelMetrics {
-    ok: [OnceLock<(Counter, Seconds)>; 2],
 }
