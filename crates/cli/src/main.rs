@@ -29,6 +29,9 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if roles::network::is_called(std::env::args_os()) {
+        return roles::network::main();
+    }
     if seldon::is_called(std::env::args_os().next().as_deref()) {
         return seldon::main();
     }

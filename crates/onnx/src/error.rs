@@ -158,3 +158,17 @@ pub enum RunError {
         message: String,
     },
 }
+
+impl RunError {
+    pub(crate) fn rten(message: impl Into<String>) -> Self {
+        Self::Engine { engine: "rten", message: message.into() }
+    }
+
+    /// The words alone, without the engine's name.
+    pub(crate) fn into_words(self) -> String {
+        match self {
+            Self::Engine { message, .. } => message,
+            other => other.to_string(),
+        }
+    }
+}

@@ -18,10 +18,12 @@
 //! | `session` | chooses the engine, loads, runs |
 //! | `native` | plans a graph once, walks the plan in each run; the operators |
 //! | `rten_engine`, `ort_engine` | the other two engines behind the same interface |
+//! | `apart` | rten in a process of its own, where what it takes is bounded |
 //!
 //! Files are data: nothing in them is executed, every size they claim is checked against what is there, and a
 //! hostile one is an error.
 
+mod apart;
 mod error;
 mod external;
 mod native;
@@ -31,6 +33,7 @@ mod rten_engine;
 mod session;
 mod spec;
 
+pub use apart::{Apart, serve as serve_apart};
 pub use error::{LoadError, RunError};
 pub use native::{OpError, PlanError, UnsupportedOp};
 pub use ort_engine::RuntimeLibrary;

@@ -151,7 +151,7 @@ const fn engine(message: String) -> Refusal {
 }
 
 fn failed(message: String) -> RunError {
-    RunError::Engine { engine: "rten", message }
+    RunError::rten(message)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,5 +1,6 @@
 //! A loaded model, and the choice of the engine that runs it.
 
+use crate::apart::{Apart, ApartModel, Bounds, Network};
 use crate::error::{LoadError, RunError};
 use crate::external::{ExternalFiles, read_limited};
 use crate::native::{Constants, Opsets, Plan, PlanError, UnsupportedOp, Value, View};
@@ -8,8 +9,10 @@ use crate::proto::{GraphProto, ModelProto, parse};
 use crate::rten_engine::{Refusal, RtenModel};
 use crate::spec::Interface;
 use gantry_core::tensor::{DataType, Tensor, TensorSpec};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 /// How models are loaded and run.
 #[derive(Debug, Clone)]
@@ -23,8 +26,13 @@ pub struct Options {
     pub onnx_runtime: RuntimeLibrary,
     /// Bytes that a model may have, with the files it names.
     pub max_model_bytes: u64,
-    /// Bytes that the values of one run of our own evaluator may take at one time.
+    /// Bytes that the values of one run may take at one time. Of our own evaluator, and of rten apart.
     pub max_run_bytes: usize,
+    /// How long one run of rten apart may take.
+    pub max_run_time: Duration,
+    /// How to start the process that rten runs in. `None` has it in this one, where nothing bounds what a network
+    /// takes.
+    pub apart: Option<Apart>,
 }
 
 impl Default for Options {
@@ -35,6 +43,8 @@ impl Default for Options {
             onnx_runtime: RuntimeLibrary::Search,
             max_model_bytes: 4 << 30,
             max_run_bytes: 1 << 30,
+            max_run_time: Duration::from_mins(1),
+            apart: None,
         }
     }
 }
@@ -80,6 +90,7 @@ impl fmt::Display for Engine {
 enum Loaded {
     Native(Box<Plan>),
     Rten(Box<RtenModel>),
+    Apart(Box<ApartModel>),
     OnnxRuntime(Box<OrtModel>),
 }
 
@@ -154,6 +165,21 @@ impl Session {
         self.bytes
     }
 
+    /// Whether a run waits for another process.
+    #[must_use]
+    pub const fn is_apart(&self) -> bool {
+        matches!(self.loaded, Loaded::Apart(_))
+    }
+
+    /// The process that the model runs in, when that is not this one.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        match &self.loaded {
+            Loaded::Apart(model) => Some(model.process()),
+            _ => None,
+        }
+    }
+
     /// Whether rows of several requests may be put together: the first dimension of every input and output is
     /// open.
     #[must_use]
@@ -173,6 +199,7 @@ impl Session {
         match &self.loaded {
             Loaded::Native(plan) => self.run_native(plan, &inputs, &wanted),
             Loaded::Rten(model) => model.run(&inputs, &wanted, &self.interface.outputs),
+            Loaded::Apart(model) => model.run(&inputs, &wanted),
             Loaded::OnnxRuntime(model) => model.run(&inputs, &wanted, &self.interface),
         }
     }
@@ -270,15 +297,45 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
     }
     refuse_bombs(&model.graph)?;
     let files = external.into_files();
-    let loaded = RtenModel::load(bytes.to_vec(), files, &interface, options.threads)
-        .map_err(|refusal| refused_by_rten(refusal, &model))?;
-    let size = loaded.bytes();
     let why = if wide {
         format!("{} threads were asked for; {absent}", options.threads)
     } else {
         format!("the model needs operators of rten; {absent}")
     };
+    let refused = |refusal| refused_by_rten(refusal, &model);
+    if let Some(apart) = options.apart.clone() {
+        let bounds = Bounds { run_bytes: options.max_run_bytes, run_time: options.max_run_time };
+        let network = Network { model: bytes.to_vec(), files };
+        let again = again(&network, path, options.max_model_bytes);
+        let loaded = ApartModel::load(apart, options.threads, bounds, &network, again).map_err(refused)?;
+        let size = loaded.bytes();
+        let why = format!("{why}; in a process of its own");
+        return Ok(session(interface, Loaded::Apart(Box::new(loaded)), Engine::Rten, why, size));
+    }
+    let loaded = RtenModel::load(bytes.to_vec(), files, &interface, options.threads).map_err(refused)?;
+    let size = loaded.bytes();
     Ok(session(interface, Loaded::Rten(Box::new(loaded)), Engine::Rten, why, size))
+}
+
+/// Brings a network's files once more. A model that came as bytes is kept for that; files are read again.
+fn again(
+    network: &Network,
+    path: Option<&Path>,
+    limit: u64,
+) -> Box<dyn Fn() -> Result<Network, String> + Send + Sync> {
+    let Some(path) = path.map(Path::to_path_buf) else {
+        let model = network.model.clone();
+        return Box::new(move || Ok(Network { model: model.clone(), files: HashMap::new() }));
+    };
+    Box::new(move || {
+        let model = read_limited(&path, limit)
+            .map_err(|e| e.to_string())?
+            .map_err(|bytes| format!("the model has {bytes} bytes by now"))?;
+        let left = limit.saturating_sub(model.len() as u64);
+        let mut external = ExternalFiles::new(path.parent().map(whole), left);
+        constants(&parse(&model).map_err(|e| e.to_string())?, &mut external).map_err(|e| e.to_string())?;
+        Ok(Network { files: external.into_files(), model })
+    })
 }
 
 /// The directory of a file named without one is the current directory.

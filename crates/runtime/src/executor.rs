@@ -48,7 +48,9 @@ impl Loaded {
 
     /// Whether a request of so many rows may run on the thread that took it.
     pub(crate) fn is_short(&self, rows: usize) -> bool {
-        self.batcher.is_none() && self.statistics.estimate(rows).is_some_and(|e| e < SHORT)
+        self.batcher.is_none()
+            && !self.model.waits()
+            && self.statistics.estimate(rows).is_some_and(|e| e < SHORT)
     }
 
     /// Runs here and now.

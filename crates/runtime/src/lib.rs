@@ -25,6 +25,7 @@ mod trees;
 mod tests;
 
 pub use detect::{DetectError, FORMATS, Format, detect};
+pub use gantry_onnx::{Apart, serve_apart};
 pub use model::{InferenceError, LoadError, Model};
 pub use runtime::{Config, ModelInfo, Runtime, Usage};
 pub use serve::{ServeError, serve};

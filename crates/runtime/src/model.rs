@@ -2,6 +2,7 @@
 
 use crate::{Settings, detect::DetectError, onnx::OnnxModel, trees::TreeModel};
 use gantry_core::tensor::{Tensor, TensorSpec};
+use gantry_onnx::Apart;
 use std::path::Path;
 
 /// Why a model could not be loaded.
@@ -68,6 +69,11 @@ pub trait Model: Send + Sync {
     /// Whether rows of several requests can share one run.
     fn batchable(&self) -> bool;
 
+    /// Whether an answer may be waited for, so that a thread that serves others must not ask.
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// Answers. `wanted` names outputs; all that [`Model::outputs`] lists when it is empty.
     fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError>;
 }
@@ -78,10 +84,14 @@ pub(crate) fn shown(file: &Path) -> String {
 }
 
 /// Loads whatever model is at a path: a file, or a directory with one.
-pub(crate) fn load(path: &Path, settings: &Settings) -> Result<Box<dyn Model>, LoadError> {
+pub(crate) fn load(
+    path: &Path,
+    settings: &Settings,
+    apart: Option<&Apart>,
+) -> Result<Box<dyn Model>, LoadError> {
     let (file, format) = crate::detect(path)?;
     Ok(match format {
-        crate::Format::Onnx => Box::new(OnnxModel::load(&file, settings)?),
+        crate::Format::Onnx => Box::new(OnnxModel::load(&file, settings, apart)?),
         crate::Format::Trees(format) => Box::new(TreeModel::load(&file, format, settings)?),
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::{InferenceError, LoadError, Model, Settings};
 use gantry_core::tensor::{Tensor, TensorSpec};
-use gantry_onnx::{Options, RunError, Session};
+use gantry_onnx::{Apart, Options, RunError, Session};
 use std::path::Path;
 
 pub(crate) struct OnnxModel {
@@ -10,8 +10,14 @@ pub(crate) struct OnnxModel {
 }
 
 impl OnnxModel {
-    pub(crate) fn load(file: &Path, settings: &Settings) -> Result<Self, LoadError> {
-        let options = Options { threads: settings.threads, ..Options::default() };
+    pub(crate) fn load(file: &Path, settings: &Settings, apart: Option<&Apart>) -> Result<Self, LoadError> {
+        let options = Options {
+            threads: settings.threads,
+            max_run_bytes: settings.max_run_memory,
+            max_run_time: settings.max_run_time,
+            apart: apart.cloned(),
+            ..Options::default()
+        };
         let session = Session::load(file, &options)
             .map_err(|e| LoadError::Invalid { file: crate::model::shown(file), reason: e.to_string() })?;
         Ok(Self { session })
@@ -41,6 +47,10 @@ impl Model for OnnxModel {
 
     fn batchable(&self) -> bool {
         self.session.batchable()
+    }
+
+    fn waits(&self) -> bool {
+        self.session.is_apart()
     }
 
     fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {

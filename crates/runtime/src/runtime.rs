@@ -23,6 +23,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where models are that can be loaded by name over the protocol; `None` switches that off.
     pub repository: Option<PathBuf>,
+    /// How to start the process that a network runs in which may take more than it should; `None` runs it in this one.
+    pub apart: Option<gantry_onnx::Apart>,
     /// Makes spans of requests; off unless somebody takes them.
     pub tracer: gantry_trace::Tracer,
 }
@@ -34,6 +36,7 @@ impl Default for Config {
             queue: 1024,
             limits: Limits::default(),
             repository: None,
+            apart: None,
             tracer: gantry_trace::Tracer::off(),
         }
     }
@@ -90,7 +93,7 @@ impl Runtime {
         path: &Path,
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<ModelInfo, LoadError> {
-        let loaded = prepare(name, path, parameters)?;
+        let loaded = prepare(name, path, parameters, self.config.apart.as_ref())?;
         let info = ModelInfo {
             platform: loaded.model.platform(),
             engine: loaded.model.engine(),
@@ -150,9 +153,10 @@ pub(crate) fn prepare<'a>(
     name: &str,
     path: &Path,
     parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+    apart: Option<&gantry_onnx::Apart>,
 ) -> Result<Arc<Loaded>, LoadError> {
     let settings = Settings::parse(parameters)?;
-    let loaded = Loaded::new(name, model::load(path, &settings)?, &settings);
+    let loaded = Loaded::new(name, model::load(path, &settings, apart)?, &settings);
     loaded.warm_up();
     Ok(Arc::new(loaded))
 }

@@ -301,7 +301,8 @@ impl Runtime {
         }
         let (name, path) = (name.to_owned(), root.join(name));
         let (reply, answer) = tokio::sync::oneshot::channel();
-        self.pool.submit(move || drop(reply.send(prepare(&name, &path, []))))?;
+        let apart = self.config.apart.clone();
+        self.pool.submit(move || drop(reply.send(prepare(&name, &path, [], apart.as_ref()))))?;
         let prepared = answer.await.map_err(|_| Error::internal("the model could not be loaded"))?;
         self.install(prepared.map_err(|e| Error::invalid(e.to_string()))?);
         Ok(())

@@ -11,11 +11,21 @@ pub struct Settings {
     pub max_batch_time: Duration,
     /// Threads that one run may use.
     pub threads: usize,
+    /// Bytes that the values of one run may take.
+    pub max_run_memory: usize,
+    /// How long one run of a network may take.
+    pub max_run_time: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_batch_size: 0, max_batch_time: Duration::ZERO, threads: 1 }
+        Self {
+            max_batch_size: 0,
+            max_batch_time: Duration::ZERO,
+            threads: 1,
+            max_run_memory: 1 << 30,
+            max_run_time: Duration::from_mins(1),
+        }
     }
 }
 
@@ -44,18 +54,28 @@ impl Settings {
                     problem: format!("must be a whole number up to {most}, got \"{}\"", value.escape_debug()),
                 })
             };
+            let seconds = |least: f64, most: f64| {
+                let seconds = value.trim().parse::<f64>().ok().filter(|s| (least..=most).contains(s));
+                seconds.map(Duration::from_secs_f64).ok_or_else(|| SettingsError {
+                    name: name.to_owned(),
+                    problem: format!(
+                        "must be seconds from {least} to {most}, got \"{}\"",
+                        value.escape_debug()
+                    ),
+                })
+            };
             match name {
                 "max_batch_size" => settings.max_batch_size = whole(1 << 20)?,
-                "max_batch_time" => {
-                    let seconds = value.trim().parse::<f64>().ok().filter(|s| (0.0..=10.0).contains(s));
-                    settings.max_batch_time =
-                        seconds.map(Duration::from_secs_f64).ok_or_else(|| SettingsError {
-                            name: name.to_owned(),
-                            problem: format!(
-                                "must be seconds from 0 to 10, got \"{}\"",
-                                value.escape_debug()
-                            ),
-                        })?;
+                "max_batch_time" => settings.max_batch_time = seconds(0.0, 10.0)?,
+                "max_run_time" => settings.max_run_time = seconds(0.001, 3600.0)?,
+                "max_run_memory" => {
+                    settings.max_run_memory = bytes(value).ok_or_else(|| SettingsError {
+                        name: name.to_owned(),
+                        problem: format!(
+                            "must be bytes, or a number with Ki, Mi or Gi, such as 512Mi; got \"{}\"",
+                            value.escape_debug()
+                        ),
+                    })?;
                 }
                 "threads" => settings.threads = whole(256)?.max(1),
                 other if other.starts_with(OWN_PREFIX) => {}
@@ -64,6 +84,17 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// `512Mi` as bytes; at least one, at most 1,024 Gi.
+fn bytes(value: &str) -> Option<usize> {
+    let value = value.trim();
+    let suffixes = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
+    let (number, shift) = suffixes
+        .iter()
+        .find_map(|(suffix, shift)| Some((value.strip_suffix(suffix)?, *shift)))
+        .unwrap_or((value, 0));
+    number.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| (1..=1 << 40).contains(n))
 }
 
 #[cfg(test)]
@@ -76,9 +107,17 @@ mod tests {
             ("max_batch_size", "32"),
             ("max_batch_time", "0.005"),
             ("threads", "2"),
+            ("max_run_memory", "512Mi"),
+            ("max_run_time", "2.5"),
             ("other", "x"),
         ]);
-        let expected = Settings { max_batch_size: 32, max_batch_time: Duration::from_millis(5), threads: 2 };
+        let expected = Settings {
+            max_batch_size: 32,
+            max_batch_time: Duration::from_millis(5),
+            threads: 2,
+            max_run_memory: 512 << 20,
+            max_run_time: Duration::from_millis(2500),
+        };
         assert_eq!(parsed, Ok(expected));
         for bad in [
             ("max_batch_size", "-1"),
@@ -86,6 +125,10 @@ mod tests {
             ("max_batch_time", "11"),
             ("max_batch_time", "NaN"),
             ("threads", "999"),
+            ("max_run_memory", "0"),
+            ("max_run_memory", "1Ti"),
+            ("max_run_memory", "99999999999Gi"),
+            ("max_run_time", "0"),
         ] {
             let error = Settings::parse([bad]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("parameter {}: must be", bad.0)), "{error}");

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod gateway;
 pub(crate) mod listen;
 pub(crate) mod log;
+pub(crate) mod network;
 pub(crate) mod operator;
 pub(crate) mod reach;
 pub(crate) mod runtime;

@@ -48,7 +48,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{} is not a directory", args.repository.display())));
     }
     log::start(&args.log, None, Some(tracing::Level::INFO)).map_err(Failure::usage)?;
-    let config = Config { repository: Some(args.repository.clone()), ..Config::default() };
+    let config = Config {
+        repository: Some(args.repository.clone()),
+        apart: super::network::apart(),
+        ..Config::default()
+    };
     let failed = |e: std::io::Error| Failure::new(Exit::Failed, format!("no threads can be started: {e}"));
     let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
     let tracer = {

@@ -145,6 +145,7 @@ async fn open(
     let limits = gantry_oip::Limits { body: args.max_body, ..gantry_oip::Limits::default() };
     let mut runtime_config = gantry_runtime::Config { limits, ..gantry_runtime::Config::default() };
     runtime_config.tracer = tracer.of_part("gantry-runtime");
+    runtime_config.apart = crate::roles::network::apart();
     runtime_config.threads = args.threads.unwrap_or(runtime_config.threads);
     let runtime = Arc::new(Runtime::new(runtime_config).map_err(|e| failed(&e))?);
 

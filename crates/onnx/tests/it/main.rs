@@ -9,6 +9,7 @@
     reason = "a test fails by panicking, and equal means equal"
 )]
 
+mod apart;
 mod fuse;
 mod golden;
 mod hostile;

@@ -1,0 +1,225 @@
+//! Networks in a process apart: what they may take is bounded, and an end of theirs is nobody else's.
+
+use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
+use gantry_core::tensor::{Elements, Tensor};
+use gantry_onnx::{Apart, Engine, EngineChoice, Options, Session};
+use std::time::{Duration, Instant};
+
+/// This test program itself, told to be the process of a network.
+fn apart() -> Options {
+    let arguments = ["apart::a_process_of_a_network", "--exact", "--ignored"].map(Into::into).to_vec();
+    Options {
+        engine: EngineChoice::Rten,
+        apart: Some(Apart { program: std::env::current_exe().unwrap(), arguments }),
+        max_run_bytes: 256 << 20,
+        ..built_in()
+    }
+}
+
+#[test]
+#[ignore = "run by the tests below, as the process of a network"]
+fn a_process_of_a_network() {
+    gantry_onnx::serve_apart().unwrap();
+}
+
+fn load(bytes: impl AsRef<[u8]>, options: &Options) -> Session {
+    let session = Session::from_bytes(bytes, options).unwrap();
+    assert_eq!(*session.engine(), Engine::Rten);
+    assert!(session.why().ends_with("in a process of its own"), "{}", session.why());
+    session
+}
+
+fn x(values: &[f32]) -> Tensor {
+    Tensor::new("x", [1, values.len()], Elements::Fp32(values.to_vec())).unwrap()
+}
+
+/// `y = x + x`, by rten.
+fn double() -> Vec<u8> {
+    model(&graph(&[node("Add", "", "add", &["x", "x"], &["y"])], &[]))
+}
+
+/// Networks whose answer needs as many elements as the first value says: `y = x + 0 * sum(fill(x[0]))`.
+fn as_many_as_asked() -> Vec<u8> {
+    let cast = node("Cast", "", "cast", &["x"], &["n"])
+        .message(5, &Message::default().text(1, "to").int(20, 2).int(3, 7));
+    let nodes = [
+        cast,
+        node("Gather", "", "first", &["n", "zero"], &["row"]),
+        node("Slice", "", "one", &["row", "from", "to"], &["count"]),
+        node("ConstantOfShape", "", "fill", &["count"], &["many"]),
+        node("ReduceSum", "", "sum", &["many"], &["nothing"]),
+        node("Add", "", "add", &["x", "nothing"], &["y"]),
+    ];
+    let int = |v: i64| v.to_le_bytes();
+    let constants = [
+        initializer("zero", 7, &[], &int(0)),
+        initializer("from", 7, &[1], &int(0)),
+        initializer("to", 7, &[1], &int(1)),
+    ];
+    model(&graph(&nodes, &constants))
+}
+
+#[test]
+fn answers_are_those_of_the_same_engine_here() {
+    let mut count = 0;
+    for case in cases("nets") {
+        let here = Options { engine: EngineChoice::Rten, ..built_in() };
+        let Ok(here) = Session::load(&case.model, &here) else { continue };
+        let there = Session::load(&case.model, &apart()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        // As words: what is no number is not equal to itself.
+        let said = |session: &Session| format!("{:?}", session.run(&case.inputs, &[]));
+        assert_eq!(said(&there), said(&here), "{}", case.name);
+        assert_eq!(there.memory_bytes(), here.memory_bytes());
+        count += 1;
+    }
+    assert!(count > 0, "no network that rten runs");
+}
+
+#[test]
+fn a_run_that_asks_for_too_much_is_an_error_and_the_next_one_is_answered() {
+    let session = load(as_many_as_asked(), &apart());
+    assert_eq!(
+        *session.run(&[x(&[3.0, 1.0, 1.0, 1.0])], &[]).unwrap()[0].elements(),
+        Elements::Fp32(vec![3.0, 1.0, 1.0, 1.0])
+    );
+    for _ in 0..2 {
+        let error = session.run(&[x(&[2e9, 1.0, 1.0, 1.0])], &[]).unwrap_err().to_string();
+        assert!(error.contains("asked for more than the 256 MiB"), "{error}");
+        assert!(error.contains("max_run_memory"), "{error}");
+        let again = session.run(&[x(&[5.0, 1.0, 1.0, 1.0])], &[]).unwrap();
+        assert_eq!(*again[0].elements(), Elements::Fp32(vec![5.0, 1.0, 1.0, 1.0]));
+    }
+}
+
+#[test]
+fn what_a_file_asks_for_when_it_is_loaded_is_bounded_too() {
+    // Forty doublings of a constant, which rten computes when it loads.
+    let mut nodes = Vec::new();
+    for i in 0..40 {
+        let (from, to) = (format!("w{i}"), format!("w{}", i + 1));
+        nodes.push(
+            node("Concat", "", &to, &[&from, &from], &[&to])
+                .message(5, &Message::default().text(1, "axis").int(20, 2).int(3, 0)),
+        );
+    }
+    nodes.push(node("ReduceSum", "", "sum", &["w40"], &["s"]));
+    nodes.push(node("Add", "", "add", &["x", "s"], &["y"]));
+    let bytes = model(&graph(&nodes, &[initializer("w0", 1, &[1], &1f32.to_le_bytes())]));
+    let started = Instant::now();
+    let error = Session::from_bytes(bytes, &apart()).expect_err("a bomb was loaded").to_string();
+    assert!(error.contains("asked for more than the 256 MiB"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+/// A loop that has no end worth waiting for.
+fn endless() -> Vec<u8> {
+    let body = Message::default()
+        .message(1, &node("Identity", "", "go", &["go_on"], &["go_on_out"]))
+        .message(1, &node("Relu", "", "relu", &["v"], &["v_out"]))
+        .text(2, "body")
+        .message(11, &value_info("i", 7, &[]))
+        .message(11, &value_info("go_on", 9, &[]))
+        .message(11, &value_info("v", 1, &[-1, 4]))
+        .message(12, &value_info("go_on_out", 9, &[]))
+        .message(12, &value_info("v_out", 1, &[-1, 4]));
+    let attribute = Message::default().text(1, "body").int(20, 5).message(6, &body);
+    let constants =
+        [initializer("times", 7, &[], &i64::from(i32::MAX).to_le_bytes()), initializer("yes", 9, &[], &[1])];
+    model(&graph(
+        &[node("Loop", "", "loop", &["times", "yes", "x"], &["y"]).message(5, &attribute)],
+        &constants,
+    ))
+}
+
+#[test]
+fn a_run_without_an_end_is_ended() {
+    let session = load(endless(), &Options { max_run_time: Duration::from_millis(200), ..apart() });
+    let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err().to_string();
+    assert!(error.contains("ran longer than 0.2 s") && error.contains("max_run_time"), "{error}");
+}
+
+fn gone(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.is_empty() || status.contains("\nState:\tZ")
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_is_started_again() {
+    let session = load(double(), &apart());
+    for round in 0..3 {
+        let process = session.process().unwrap();
+        kill(process);
+        // Whoever asks while it dies is told so; whoever asks later is answered.
+        eventually("an answer by another process", || session.run(&[x(&[1.0, 2.0, 3.0, 4.0])], &[]).is_ok());
+        assert_ne!(session.process(), Some(process), "round {round}");
+    }
+}
+
+#[test]
+fn a_process_that_does_not_answer_is_ended_and_started_again() {
+    let session = load(double(), &Options { max_run_time: Duration::from_millis(300), ..apart() });
+    let process = session.process().unwrap();
+    signal(process, "STOP");
+    let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err().to_string();
+    assert!(error.contains("ran longer than 0.3 s"), "{error}");
+    eventually("an answer by another process", || session.run(&[x(&[1.0; 4])], &[]).is_ok());
+    assert!(gone(process));
+}
+
+#[test]
+fn the_process_goes_with_the_session() {
+    let session = load(double(), &apart());
+    let process = session.process().unwrap();
+    assert!(!gone(process));
+    drop(session);
+    eventually("the process is gone", || gone(process));
+}
+
+#[test]
+fn many_callers_get_their_own_answers() {
+    let session = load(double(), &apart());
+    std::thread::scope(|scope| {
+        for caller in 0..8u16 {
+            let session = &session;
+            scope.spawn(move || {
+                for turn in 0..50u16 {
+                    let v = f32::from(caller * 100 + turn);
+                    let y = session.run(&[x(&[v, 0.0, 1.0, 2.0])], &[]).unwrap();
+                    assert_eq!(*y[0].elements(), Elements::Fp32(vec![v * 2.0, 0.0, 2.0, 4.0]));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_program_that_is_none_is_said_to_be_so() {
+    let program = |p: &str, arguments: &[&str]| Options {
+        apart: Some(Apart { program: p.into(), arguments: arguments.iter().map(Into::into).collect() }),
+        ..apart()
+    };
+    let error = |options: &Options| Session::from_bytes(double(), options).unwrap_err().to_string();
+    let none = error(&program("/nowhere/gantry", &[]));
+    assert!(none.contains("no process can be started for it"), "{none}");
+    let other = error(&program("/bin/sh", &["-c", "echo not a network >&2; exit 3"]));
+    assert!(other.contains("its process ended with 3: not a network"), "{other}");
+    let closed = error(&program("/bin/true", &[]));
+    assert!(closed.contains("its process ended with 0"), "{closed}");
+}
+
+fn kill(process: u32) {
+    signal(process, "KILL");
+}
+
+fn signal(process: u32, signal: &str) {
+    let sent = std::process::Command::new("kill").arg(format!("-{signal}")).arg(process.to_string()).status();
+    assert!(sent.unwrap().success());
+}
