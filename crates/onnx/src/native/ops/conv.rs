@@ -283,13 +283,21 @@ impl SimdOp for Finish<'_> {
     fn eval<I: rten_simd::Isa>(self, _: I) {
         let [lines, columns] = self.size;
         for (row, &bias) in self.sums.chunks(self.positions).zip(self.bias) {
+            let start = self.to.len();
             for line in row.chunks(self.width).take(lines) {
-                let sums = line.iter().take(columns).map(|v| v + bias);
-                if self.then_relu {
+                self.to.extend_from_slice(line.get(..columns).unwrap_or(line));
+            }
+            // Over the whole image at once: lines are often shorter than the vectors are worth.
+            let image = self.to.get_mut(start..).unwrap_or_default();
+            if self.then_relu {
+                for v in image {
+                    let sum = *v + bias;
                     // As `Relu` does it: what is no number stays so.
-                    self.to.extend(sums.map(|v| if v < 0.0 { 0.0 } else { v }));
-                } else {
-                    self.to.extend(sums);
+                    *v = if sum < 0.0 { 0.0 } else { sum };
+                }
+            } else {
+                for v in image {
+                    *v += bias;
                 }
             }
         }
@@ -390,9 +398,10 @@ impl SimdOp for Pooled<'_> {
             && self.before == [0, 0]
             && self.positions == [h / 2, w / 2]
             && self.kind == Pool::Max;
+        let mut between = Vec::new();
         for plane in self.data.chunks((h * w).max(1)) {
             if exact {
-                halve(plane, w, &mut self.result);
+                halve(plane, w, &mut between, &mut self.result);
             } else {
                 self.plane(plane);
             }
@@ -401,14 +410,19 @@ impl SimdOp for Pooled<'_> {
     }
 }
 
-/// The usual case: the largest of two by two.
+/// The usual case: the largest of two by two. First of two lines each, then of two columns of all lines at once,
+/// which are often shorter than the vectors are worth.
 #[inline(always)]
-fn halve(plane: &[f32], w: usize, to: &mut Vec<f32>) {
+fn halve(plane: &[f32], w: usize, between: &mut Vec<f32>, to: &mut Vec<f32>) {
+    between.clear();
     for pair in plane.chunks_exact((2 * w).max(1)) {
         let (upper, lower) = pair.split_at(w);
-        let (upper, lower) = (upper.as_chunks::<2>().0, lower.as_chunks::<2>().0);
-        to.extend(upper.iter().zip(lower).map(|([a, b], [c, d])| larger(larger(*a, *b), larger(*c, *d))));
+        // A last column without a neighbour is in no window.
+        let (upper, lower) =
+            (upper.as_chunks::<2>().0.as_flattened(), lower.as_chunks::<2>().0.as_flattened());
+        between.extend(upper.iter().zip(lower).map(|(a, b)| larger(*a, *b)));
     }
+    to.extend(between.as_chunks::<2>().0.iter().map(|[a, b]| larger(*a, *b)));
 }
 
 #[inline(always)]
