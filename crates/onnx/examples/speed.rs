@@ -1,6 +1,8 @@
 //! Times runs of a model in this process.
 //!
-//! `cargo run --release -p gantry-onnx --example speed -- MODEL.onnx BATCH [native|rten|ort] [THREADS]`
+//! `cargo run --release -p gantry-onnx --example speed -- MODEL.onnx BATCH [native|rten|apart|ort] [THREADS]`
+//!
+//! `apart` is rten in a process of its own, which is how `gantry` runs it.
 //!
 //! Prints the engine and the median and best time of a run in microseconds. `testdata/onnx/speed.py` does the same
 //! for ONNX Runtime in Python.
@@ -14,23 +16,33 @@
 )]
 
 use gantry_core::tensor::{DataType, Elements, Tensor};
-use gantry_onnx::{EngineChoice, Options, RuntimeLibrary, Session};
+use gantry_onnx::{Apart, EngineChoice, Options, RuntimeLibrary, Session};
 use std::time::{Duration, Instant};
+
+/// Says that this process is the one of a network.
+const NETWORK: &str = "--network";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|a| a == NETWORK) {
+        return gantry_onnx::serve_apart().expect("a parent");
+    }
     let (model, batch) = match arguments.as_slice() {
         [model, batch, ..] => (model, batch.parse::<usize>().expect("a batch size")),
-        _ => panic!("usage: speed MODEL.onnx BATCH [native|rten|ort] [THREADS]"),
+        _ => panic!("usage: speed MODEL.onnx BATCH [native|rten|apart|ort] [THREADS]"),
     };
     let engine = match arguments.get(2).map(String::as_str) {
         Some("native") => EngineChoice::Native,
-        Some("rten") => EngineChoice::Rten,
+        Some("rten" | "apart") => EngineChoice::Rten,
         Some("ort") => EngineChoice::OnnxRuntime,
         _ => EngineChoice::Auto,
     };
     let options = Options {
         engine,
+        apart: arguments.get(2).filter(|e| *e == "apart").map(|_| Apart {
+            program: std::env::current_exe().expect("a program"),
+            arguments: vec![NETWORK.into()],
+        }),
         threads: arguments.get(3).map_or(1, |n| n.parse().expect("a number of threads")),
         onnx_runtime: if engine == EngineChoice::OnnxRuntime {
             RuntimeLibrary::Search
