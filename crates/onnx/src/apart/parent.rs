@@ -27,8 +27,10 @@ pub(crate) struct Bounds {
     pub run_time: Duration,
 }
 
-/// Loading reads and rearranges gigabytes at worst; a network that computes for longer than this means harm.
-const LOAD_TIME: Duration = Duration::from_mins(10);
+/// Loading reads and rearranges at least so many bytes a second. A network that takes longer, and this much more, is one
+/// that computes without an end.
+const LOAD_RATE: u64 = 50 << 20;
+const LOAD_TIME: Duration = Duration::from_mins(1);
 /// Memory of the program itself, its threads and its buffers.
 const PROGRAM_BYTES: u64 = 128 << 20;
 /// A loaded network holds its file, what rten makes of it and copies that are laid out for the kernels.
@@ -172,6 +174,7 @@ impl Life {
             run_bytes: bounds.run_bytes,
         });
         let size = network.files.values().map(Vec::len).sum::<usize>() + network.model.len();
+        let load_time = LOAD_TIME + Duration::from_secs(size as u64 / LOAD_RATE);
         let memory = PROGRAM_BYTES + COPIES * size as u64 + bounds.run_bytes as u64;
         let life = Self { orders: Mutex::new(ours), next: AtomicU64::new(0), shared: Arc::clone(&shared) };
         let (tell_loaded, loaded) = mpsc::sync_channel(1);
@@ -192,12 +195,12 @@ impl Life {
             // Why it could not be sent is told by how the process ended.
             drop(sent);
         }
-        match loaded.recv_timeout(LOAD_TIME) {
+        match loaded.recv_timeout(load_time) {
             Ok(Answer::Loaded(bytes)) => Ok((life, bytes)),
             Ok(Answer::Refused(refusal)) => Err(refusal),
             Ok(Answer::Ran(..)) => Err(refusal("its process answers out of turn".to_owned())),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(refusal(life.shared.kill(End::Time(LOAD_TIME)).to_string()))
+                Err(refusal(life.shared.kill(End::LoadTime(load_time)).to_string()))
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(refusal(life.shared.end().to_string())),
         }
@@ -313,6 +316,8 @@ enum End {
     Memory(usize),
     /// A run took too long.
     Time(Duration),
+    /// Loading took too long.
+    LoadTime(Duration),
     Other(String),
 }
 
@@ -330,6 +335,9 @@ impl fmt::Display for End {
                 "the network ran longer than {} s, and was stopped: the parameter max_run_time gives it more",
                 time.as_secs_f64()
             ),
+            Self::LoadTime(time) => {
+                write!(f, "the network was not loaded within {} s, and was stopped", time.as_secs())
+            }
             Self::Other(words) => f.write_str(words),
         }
     }
