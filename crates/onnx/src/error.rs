@@ -157,6 +157,12 @@ pub enum RunError {
         /// What it said.
         message: String,
     },
+    /// The process that the network ran in has ended.
+    #[error("rten: {reason}")]
+    Ended {
+        /// Why.
+        reason: String,
+    },
 }
 
 impl RunError {

@@ -85,13 +85,14 @@ pub(crate) fn shown(file: &Path) -> String {
 
 /// Loads whatever model is at a path: a file, or a directory with one.
 pub(crate) fn load(
+    name: &str,
     path: &Path,
     settings: &Settings,
     apart: Option<&Apart>,
 ) -> Result<Box<dyn Model>, LoadError> {
     let (file, format) = crate::detect(path)?;
     Ok(match format {
-        crate::Format::Onnx => Box::new(OnnxModel::load(&file, settings, apart)?),
+        crate::Format::Onnx => Box::new(OnnxModel::load(name, &file, settings, apart)?),
         crate::Format::Trees(format) => Box::new(TreeModel::load(&file, format, settings)?),
     })
 }

@@ -6,11 +6,17 @@ use gantry_onnx::{Apart, Options, RunError, Session};
 use std::path::Path;
 
 pub(crate) struct OnnxModel {
+    name: String,
     session: Session,
 }
 
 impl OnnxModel {
-    pub(crate) fn load(file: &Path, settings: &Settings, apart: Option<&Apart>) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        name: &str,
+        file: &Path,
+        settings: &Settings,
+        apart: Option<&Apart>,
+    ) -> Result<Self, LoadError> {
         let options = Options {
             threads: settings.threads,
             max_run_bytes: settings.max_run_memory,
@@ -20,7 +26,7 @@ impl OnnxModel {
         };
         let session = Session::load(file, &options)
             .map_err(|e| LoadError::Invalid { file: crate::model::shown(file), reason: e.to_string() })?;
-        Ok(Self { session })
+        Ok(Self { name: name.to_owned(), session })
     }
 }
 
@@ -56,6 +62,14 @@ impl Model for OnnxModel {
     fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
         self.session.run(inputs, wanted).map_err(|error| match &error {
             RunError::Node { .. } | RunError::Engine { .. } => InferenceError::Model(error.to_string()),
+            RunError::Ended { reason } => {
+                // The scheduler's models are called `<model>_<version>` here, and asked for by name in the log.
+                let number = |v: &str| v.bytes().all(|b| b.is_ascii_digit());
+                let (model, version) =
+                    self.name.rsplit_once('_').filter(|(_, v)| number(v)).unwrap_or((&self.name, "1"));
+                tracing::warn!(model, version, reason, "the process of a network ended");
+                InferenceError::Model(error.to_string())
+            }
             _ => InferenceError::Request(error.to_string()),
         })
     }

@@ -156,7 +156,7 @@ pub(crate) fn prepare<'a>(
     apart: Option<&gantry_onnx::Apart>,
 ) -> Result<Arc<Loaded>, LoadError> {
     let settings = Settings::parse(parameters)?;
-    let loaded = Loaded::new(name, model::load(path, &settings, apart)?, &settings);
+    let loaded = Loaded::new(name, model::load(name, path, &settings, apart)?, &settings);
     loaded.warm_up();
     Ok(Arc::new(loaded))
 }

@@ -87,7 +87,7 @@ impl ApartModel {
         if result.is_ok() {
             self.state().ends = 0;
         }
-        result.map_err(|end| RunError::rten(end.to_string()))?.map_err(RunError::rten)
+        result.map_err(|end| RunError::Ended { reason: end.to_string() })?.map_err(RunError::rten)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
