@@ -375,7 +375,8 @@ fn rten_takes(interface: &Interface) -> bool {
 /// Elements that a constant of a network may have when the file gives only its shape.
 const MAX_MADE_ELEMENTS: i64 = 1 << 28;
 
-/// rten has no limit on what it makes. A shape in the file that asks for more than any network needs is refused.
+/// rten has no limit on what it makes. A shape in the file that asks for more than any network needs is refused here, by
+/// the node's name: its process could only say that it was too much.
 fn refuse_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
     for node in &graph.nodes {
         let shape_input = match node.op_type {

@@ -154,8 +154,7 @@ impl Life {
         bounds: Bounds,
         network: &Network,
     ) -> Result<(Self, usize), Refusal> {
-        let failed = |what: &str, error: &dyn fmt::Display| refusal(format!("{what}: {error}"));
-        let no_process = |e: std::io::Error| failed("no process can be started for it", &e);
+        let no_process = |e: std::io::Error| refusal(format!("no process can be started for it: {e}"));
         let (ours, theirs) = UnixStream::pair().map_err(no_process)?;
         let child = Command::new(&apart.program)
             .args(&apart.arguments)

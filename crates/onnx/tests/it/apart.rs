@@ -5,21 +5,13 @@ use gantry_core::tensor::{Elements, Tensor};
 use gantry_onnx::{Apart, Engine, EngineChoice, Options, Session};
 use std::time::{Duration, Instant};
 
-/// This test program itself, told to be the process of a network.
 fn apart() -> Options {
-    let arguments = ["apart::a_process_of_a_network", "--exact", "--ignored"].map(Into::into).to_vec();
     Options {
         engine: EngineChoice::Rten,
-        apart: Some(Apart { program: std::env::current_exe().unwrap(), arguments }),
+        apart: Some(Apart { program: env!("CARGO_BIN_EXE_network").into(), arguments: Vec::new() }),
         max_run_bytes: 256 << 20,
         ..built_in()
     }
-}
-
-#[test]
-#[ignore = "run by the tests below, as the process of a network"]
-fn a_process_of_a_network() {
-    gantry_onnx::serve_apart().unwrap();
 }
 
 fn load(bytes: impl AsRef<[u8]>, options: &Options) -> Session {
