@@ -25,7 +25,12 @@ const ARROWS: &[Arrow] = &[
         "runs graphs on tensors, tree nodes on our evaluator",
     ),
     ("gantry-oip", &["gantry-core", "gantry-proto"], &[], "tensors to and from the protocol's REST and gRPC"),
-    ("gantry-api", &["gantry-proto"], &[], "what people write, turned into what the scheduler takes"),
+    (
+        "gantry-api",
+        &["gantry-core", "gantry-proto"],
+        &[],
+        "what people write, turned into what the scheduler takes",
+    ),
     (
         "gantry-scheduler",
         &["gantry-api", "gantry-core", "gantry-proto", "gantry-store"],

@@ -5,5 +5,6 @@
 
 pub mod lease;
 pub mod mutant;
+pub mod quantity;
 pub mod scheduling;
 pub mod tensor;

@@ -19,12 +19,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
+        let engine = gantry_onnx::Options::default();
         Self {
             max_batch_size: 0,
             max_batch_time: Duration::ZERO,
             threads: 1,
-            max_run_memory: 1 << 30,
-            max_run_time: Duration::from_mins(1),
+            max_run_memory: engine.max_run_bytes,
+            max_run_time: engine.max_run_time,
         }
     }
 }
@@ -69,13 +70,17 @@ impl Settings {
                 "max_batch_time" => settings.max_batch_time = seconds(0.0, 10.0)?,
                 "max_run_time" => settings.max_run_time = seconds(0.001, 3600.0)?,
                 "max_run_memory" => {
-                    settings.max_run_memory = bytes(value).ok_or_else(|| SettingsError {
-                        name: name.to_owned(),
-                        problem: format!(
-                            "must be bytes, or a number with Ki, Mi or Gi, such as 512Mi; got \"{}\"",
-                            value.escape_debug()
-                        ),
-                    })?;
+                    let bytes = gantry_core::quantity::bytes(value.trim())
+                        .and_then(|bytes| usize::try_from(bytes).map_err(|e| e.to_string()))
+                        .and_then(|bytes| {
+                            if bytes > 0 {
+                                Ok(bytes)
+                            } else {
+                                Err("0 is too little: a run needs some memory".to_owned())
+                            }
+                        });
+                    settings.max_run_memory =
+                        bytes.map_err(|problem| SettingsError { name: name.to_owned(), problem })?;
                 }
                 "threads" => settings.threads = whole(256)?.max(1),
                 other if other.starts_with(OWN_PREFIX) => {}
@@ -84,17 +89,6 @@ impl Settings {
         }
         Ok(settings)
     }
-}
-
-/// `512Mi` as bytes; at least one, at most 1,024 Gi.
-fn bytes(value: &str) -> Option<usize> {
-    let value = value.trim();
-    let suffixes = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
-    let (number, shift) = suffixes
-        .iter()
-        .find_map(|(suffix, shift)| Some((value.strip_suffix(suffix)?, *shift)))
-        .unwrap_or((value, 0));
-    number.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| (1..=1 << 40).contains(n))
 }
 
 #[cfg(test)]
@@ -125,13 +119,18 @@ mod tests {
             ("max_batch_time", "11"),
             ("max_batch_time", "NaN"),
             ("threads", "999"),
-            ("max_run_memory", "0"),
-            ("max_run_memory", "1Ti"),
-            ("max_run_memory", "99999999999Gi"),
             ("max_run_time", "0"),
         ] {
             let error = Settings::parse([bad]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("parameter {}: must be", bad.0)), "{error}");
+        }
+        for (bad, problem) in [
+            ("much", "\"much\" is not an amount: write it as 100Ki, 512Mi, 2Gi or a number of bytes"),
+            ("-1", "\"-1\" is negative: memory is at least 0"),
+            ("0", "0 is too little: a run needs some memory"),
+        ] {
+            let error = Settings::parse([("max_run_memory", bad)]).unwrap_err().to_string();
+            assert_eq!(error, format!("parameter max_run_memory: {problem}"));
         }
     }
 }
