@@ -1,8 +1,8 @@
 //! ONNX files: what is loaded can be run.
 #![no_main]
 
-use gantry_core::tensor::{DataType, Elements, Tensor};
 use gantry_onnx::{EngineChoice, Options, Session};
+use gantry_tensor::{DataType, Elements, Tensor};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let options = Options { engine: EngineChoice::Native, max_run_bytes: 1 << 24, ..Options::default() };
@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         .iter()
         .map(|spec| {
             let shape: Vec<usize> = spec.shape.iter().map(|d| usize::try_from(*d).unwrap_or(2)).collect();
-            let count = gantry_core::tensor::shape_product(&shape).filter(|n| *n <= 4096)?;
+            let count = gantry_tensor::shape_product(&shape).filter(|n| *n <= 4096)?;
             let elements = match spec.datatype {
                 DataType::Fp32 => Elements::Fp32(vec![0.5; count]),
                 DataType::Fp64 => Elements::Fp64(vec![0.5; count]),

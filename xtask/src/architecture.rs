@@ -11,7 +11,8 @@ type Arrow = (&'static str, &'static [&'static str], &'static [&'static str], &'
 
 /// Everything that is not here is not allowed.
 const ARROWS: &[Arrow] = &[
-    ("gantry-core", &[], &[], "decisions and tensors: no transport, no files, no clock"),
+    ("gantry-core", &[], &[], "pure decisions: no transport, no files, no clock"),
+    ("gantry-tensor", &[], &[], "tensors and datatypes; no codec, no model"),
     ("gantry-trees", &[], &[], "evaluates trees on rows of numbers; useful without the rest"),
     ("gantry-proto", &[], &[], "the contracts stand before everybody who speaks them"),
     ("gantry-store", &[], &[], "keeps bytes under keys; what they mean is the scheduler's"),
@@ -20,11 +21,16 @@ const ARROWS: &[Arrow] = &[
     ("gantry-trace", &["gantry-tls"], &[], "tells a collector how long things took, over TLS where it must"),
     (
         "gantry-onnx",
-        &["gantry-core", "gantry-trees"],
+        &["gantry-tensor", "gantry-trees"],
         &[],
         "runs graphs on tensors, tree nodes on our evaluator",
     ),
-    ("gantry-oip", &["gantry-core", "gantry-proto"], &[], "tensors to and from the protocol's REST and gRPC"),
+    (
+        "gantry-oip",
+        &["gantry-proto", "gantry-tensor"],
+        &[],
+        "tensors to and from the protocol's REST and gRPC",
+    ),
     (
         "gantry-api",
         &["gantry-core", "gantry-proto"],
@@ -45,14 +51,22 @@ const ARROWS: &[Arrow] = &[
     ),
     (
         "gantry-runtime",
-        &["gantry-core", "gantry-oip", "gantry-onnx", "gantry-proto", "gantry-trace", "gantry-trees"],
+        &[
+            "gantry-core",
+            "gantry-oip",
+            "gantry-onnx",
+            "gantry-proto",
+            "gantry-tensor",
+            "gantry-trace",
+            "gantry-trees",
+        ],
         &[],
         "an inference server like any other: it does not know who manages it",
     ),
     (
         "gantry-gateway",
         &["gantry-core", "gantry-oip", "gantry-proto", "gantry-trace"],
-        &[],
+        &["gantry-tensor"],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
     (
@@ -82,7 +96,6 @@ const ARROWS: &[Arrow] = &[
             "gantry-agent",
             "gantry-api",
             "gantry-artifacts",
-            "gantry-core",
             "gantry-gateway",
             "gantry-oip",
             "gantry-onnx",

@@ -7,4 +7,3 @@ pub mod lease;
 pub mod mutant;
 pub mod quantity;
 pub mod scheduling;
-pub mod tensor;

@@ -6,7 +6,6 @@
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use gantry_core::tensor::{DataType, TensorSpec};
 use gantry_gateway::{Config, Gateway};
 use gantry_oip::{
     Error, InferRequest, InferResponse, Limits, ModelMetadata, ModelStatistics, grpc, rest, select,
@@ -16,6 +15,7 @@ use gantry_proto::{
     gantry::{Endpoint, Reset, Route, RouteEvent, RouteVersion, Synced, route_event::Event},
     inference as pb,
 };
+use gantry_tensor::{DataType, TensorSpec};
 use http::{Request, Response, StatusCode};
 use prost::Message;
 use std::sync::Arc;

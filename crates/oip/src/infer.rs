@@ -1,6 +1,6 @@
 //! A request and a response, whichever way they came.
 
-use gantry_core::tensor::Tensor;
+use gantry_tensor::Tensor;
 use std::collections::BTreeMap;
 
 /// The value of a parameter.

@@ -1,6 +1,6 @@
 //! What a server and its models say of themselves, and how REST and gRPC write it.
 
-use gantry_core::tensor::TensorSpec;
+use gantry_tensor::TensorSpec;
 
 /// The server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(crate) mod rest {
         rest::write_parameters,
     };
     use bytes::Bytes;
-    use gantry_core::tensor::TensorSpec;
+    use gantry_tensor::TensorSpec;
 
     fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
         out.push(b'[');
@@ -213,8 +213,8 @@ pub(crate) mod grpc {
     //! The messages.
 
     use super::{Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
-    use gantry_core::tensor::TensorSpec;
     use gantry_proto::inference as pb;
+    use gantry_tensor::TensorSpec;
 
     impl From<&ServerMetadata> for pb::ServerMetadataResponse {
         fn from(server: &ServerMetadata) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::{Error, InferRequest, InferTensor};
 use bytes::Bytes;
-use gantry_core::tensor::{Elements, Tensor};
+use gantry_tensor::{Elements, Tensor};
 use std::cmp::Ordering;
 
 /// The tensors that the request asked for, in its order, or all of them when it named none.

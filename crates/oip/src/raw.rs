@@ -2,7 +2,7 @@
 
 use crate::{Error, Limits};
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements, Tensor, shape_product};
+use gantry_tensor::{DataType, Elements, Tensor, shape_product};
 use std::fmt::Write as _;
 
 /// A shape as the protocol sent it, checked: no negative dimension, within the limits.

@@ -15,8 +15,8 @@
     reason = "a tool for developers"
 )]
 
-use gantry_core::tensor::{DataType, Elements, Tensor};
 use gantry_onnx::{Apart, EngineChoice, Options, RuntimeLibrary, Session};
+use gantry_tensor::{DataType, Elements, Tensor};
 use std::time::{Duration, Instant};
 
 /// Says that this process is the one of a network.
@@ -78,7 +78,7 @@ fn main() {
 }
 
 /// Noise in the shape that the model asks for; open dimensions are the batch first, and 1 elsewhere.
-fn input(spec: &gantry_core::tensor::TensorSpec, batch: usize) -> Tensor {
+fn input(spec: &gantry_tensor::TensorSpec, batch: usize) -> Tensor {
     let shape: Vec<usize> = spec
         .shape
         .iter()

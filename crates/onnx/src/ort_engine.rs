@@ -5,7 +5,7 @@
 
 use crate::error::{LoadError, RunError};
 use crate::spec::{Interface, MapLabels};
-use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
 use ort::environment::Environment;
 use ort::session::{Session, SessionInputValue};
 use ort::value::{DynMapValueType, DynValue, TensorElementType, TensorRef};

@@ -6,7 +6,7 @@
 use crate::error::RunError;
 use crate::native::cast;
 use crate::spec::Interface;
-use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec, f16_to_f32};
+use gantry_tensor::{DataType, Elements, Tensor, TensorSpec, f16_to_f32};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::TensorView;
 use rten_tensor::prelude::*;

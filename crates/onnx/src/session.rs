@@ -8,7 +8,7 @@ use crate::ort_engine::{self, OrtModel, RuntimeLibrary};
 use crate::proto::{GraphProto, ModelProto, parse};
 use crate::rten_engine::{Refusal, RtenModel};
 use crate::spec::Interface;
-use gantry_core::tensor::{DataType, Tensor, TensorSpec};
+use gantry_tensor::{DataType, Tensor, TensorSpec};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -386,7 +386,7 @@ fn refuse_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
         };
         let Some(&name) = node.inputs.get(shape_input) else { continue };
         let Some(tensor) = graph.initializers.iter().find(|t| t.name == name) else { continue };
-        let Ok((_, gantry_core::tensor::Elements::Int64(sizes))) = tensor.load(None) else { continue };
+        let Ok((_, gantry_tensor::Elements::Int64(sizes))) = tensor.load(None) else { continue };
         let product = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d.saturating_abs().max(1)));
         if product.is_none_or(|n| n > MAX_MADE_ELEMENTS) {
             return Err(LoadError::Engine {

@@ -2,7 +2,7 @@
 
 use crate::error::{LoadError, RunError};
 use crate::proto::{AttributeValue, GraphProto, ModelProto, ValueKind, data_type};
-use gantry_core::tensor::{DataType, Tensor, TensorSpec};
+use gantry_tensor::{DataType, Tensor, TensorSpec};
 use std::collections::HashSet;
 
 /// Everything a model says about its inputs and outputs.

@@ -1,7 +1,7 @@
 //! Putting rows of several requests into one run, and taking the answers apart again.
 
 use crate::{InferenceError, model::Model};
-use gantry_core::tensor::{Elements, Tensor};
+use gantry_tensor::{Elements, Tensor};
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -211,7 +211,7 @@ fn rows(tensor: &Tensor, from: usize, count: usize) -> Option<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_core::tensor::TensorSpec;
+    use gantry_tensor::TensorSpec;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Doubles its input, fails on negative numbers, and counts its runs.

@@ -7,7 +7,7 @@ use crate::{
     pool::Pool,
     statistics::Statistics,
 };
-use gantry_core::tensor::Tensor;
+use gantry_tensor::Tensor;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,

@@ -1,8 +1,8 @@
 //! A model of any format, behind one interface.
 
 use crate::{Settings, detect::DetectError, onnx::OnnxModel, trees::TreeModel};
-use gantry_core::tensor::{Tensor, TensorSpec};
 use gantry_onnx::Apart;
+use gantry_tensor::{Tensor, TensorSpec};
 use std::path::Path;
 
 /// Why a model could not be loaded.

@@ -1,8 +1,8 @@
 //! ONNX models.
 
 use crate::{InferenceError, LoadError, Model, Settings};
-use gantry_core::tensor::{Tensor, TensorSpec};
 use gantry_onnx::{Apart, Options, RunError, Session};
+use gantry_tensor::{Tensor, TensorSpec};
 use std::path::Path;
 
 pub(crate) struct OnnxModel {

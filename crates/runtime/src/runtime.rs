@@ -1,8 +1,8 @@
 //! Models by name: load, unload, look up.
 
 use crate::{LoadError, Settings, executor::Loaded, model, pool::Pool};
-use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec};
 use gantry_oip::{Limits, ModelMetadata, Parameter};
+use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -176,7 +176,7 @@ pub(crate) fn metadata(loaded: &Loaded) -> ModelMetadata {
 /// A tensor of zeros that fits, with one row; `None` when it would be large.
 pub(crate) fn zeros(spec: &TensorSpec) -> Option<Tensor> {
     let shape: Vec<usize> = spec.shape.iter().map(|&d| usize::try_from(d).unwrap_or(1)).collect();
-    let count = gantry_core::tensor::shape_product(&shape).filter(|n| *n <= MOST_ZEROS)?;
+    let count = gantry_tensor::shape_product(&shape).filter(|n| *n <= MOST_ZEROS)?;
     let elements = match spec.datatype {
         DataType::Bool => Elements::Bool(vec![false; count]),
         DataType::Uint8 => Elements::Uint8(vec![0; count]),

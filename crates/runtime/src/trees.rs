@@ -1,7 +1,7 @@
 //! XGBoost and LightGBM models.
 
 use crate::{InferenceError, LoadError, Model, Settings};
-use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
 use gantry_trees::{Format, Output, PredictError, Prediction, PredictionValues, Rows};
 use std::path::Path;
 

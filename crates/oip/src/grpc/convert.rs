@@ -7,8 +7,8 @@ use crate::{
     rest::requested_output,
 };
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Tensor};
 use gantry_proto::inference as pb;
+use gantry_tensor::{DataType, Tensor};
 use pb::infer_parameter::ParameterChoice;
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Typed contents: one repeated field for each family of datatypes.
 
 use crate::{Error, raw::shape_text};
-use gantry_core::tensor::{DataType, Elements};
 use gantry_proto::inference::InferTensorContents;
+use gantry_tensor::{DataType, Elements};
 
 /// Whether no field has anything.
 pub(super) const fn is_empty(contents: &InferTensorContents) -> bool {

@@ -6,7 +6,7 @@ use crate::{
     raw::shape_text,
 };
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements, f32_to_bf16, f32_to_f16};
+use gantry_tensor::{DataType, Elements, f32_to_bf16, f32_to_f16};
 
 /// Why an element was refused.
 enum Bad {

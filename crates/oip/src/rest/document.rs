@@ -7,7 +7,7 @@ use crate::{
     raw::{checked_shape, parse_datatype, tensor_from_raw},
 };
 use bytes::Bytes;
-use gantry_core::tensor::Tensor;
+use gantry_tensor::Tensor;
 use std::{
     borrow::Cow,
     fmt::{self, Display},

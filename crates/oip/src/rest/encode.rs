@@ -6,7 +6,7 @@ use crate::{
     json::{write_f32, write_f64, write_int, write_string},
 };
 use bytes::Bytes;
-use gantry_core::tensor::{Elements, bf16_to_f32, f16_to_f32};
+use gantry_tensor::{Elements, bf16_to_f32, f16_to_f32};
 use http::{HeaderMap, HeaderValue, header};
 
 /// A body ready to be sent.

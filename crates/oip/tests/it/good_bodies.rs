@@ -1,8 +1,8 @@
 //! What clients really send.
 
 use bytes::Bytes;
-use gantry_core::tensor::{Elements, Tensor};
 use gantry_oip::{InferRequest, InferResponse, Limits, Parameter, rest};
+use gantry_tensor::{Elements, Tensor};
 
 fn read(body: &str) -> InferRequest {
     rest::decode_request(Bytes::copy_from_slice(body.as_bytes()), None, &Limits::default()).unwrap()
@@ -94,8 +94,8 @@ fn each_output_has_the_form_that_was_asked_for() {
 
 #[test]
 fn errors_and_metadata_are_json() {
-    use gantry_core::tensor::{DataType, TensorSpec};
     use gantry_oip::{IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
+    use gantry_tensor::{DataType, TensorSpec};
     let text = |b: Bytes| String::from_utf8(b.to_vec()).unwrap();
     assert_eq!(text(rest::error_body("a \"b\"\n\u{1}é")), "{\"error\":\"a \\\"b\\\"\\n\\u0001é\"}");
     let spec = |name: &str, shape: &[i64]| TensorSpec {

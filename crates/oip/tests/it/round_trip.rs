@@ -1,11 +1,11 @@
 //! Whatever is written reads back the same, in all four wire forms; arbitrary bytes never panic.
 
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements, Tensor, bf16_to_f32, f16_to_f32};
 use gantry_oip::{
     InferRequest, InferResponse, InferTensor, Limits, Parameter, Parameters, RequestedOutput, fuzz, grpc,
     rest,
 };
+use gantry_tensor::{DataType, Elements, Tensor, bf16_to_f32, f16_to_f32};
 use proptest::{collection::vec, prelude::*};
 
 /// Elements of any datatype. Floats are finite and texts UTF-8, so that JSON can carry them.

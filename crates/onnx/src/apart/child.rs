@@ -6,7 +6,7 @@ use crate::error::{LoadError, RunError};
 use crate::proto::parse;
 use crate::rten_engine::{Refusal, RtenModel};
 use crate::spec::Interface;
-use gantry_core::tensor::{Tensor, TensorSpec};
+use gantry_tensor::{Tensor, TensorSpec};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::{self, BufReader};

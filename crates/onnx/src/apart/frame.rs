@@ -2,7 +2,7 @@
 
 use super::Network;
 use crate::rten_engine::Refusal;
-use gantry_core::tensor::{DataType, Elements, Tensor};
+use gantry_tensor::{DataType, Elements, Tensor};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 

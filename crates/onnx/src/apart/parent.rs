@@ -4,7 +4,7 @@ use super::frame::{self, Answer, Terms, read_frame, write_network};
 use super::{Apart, Network};
 use crate::error::RunError;
 use crate::rten_engine::Refusal;
-use gantry_core::tensor::Tensor;
+use gantry_tensor::Tensor;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{BufReader, ErrorKind, Read};

@@ -5,7 +5,7 @@ use super::node::{Kernel, Node};
 use super::value::{Args, OpError, Value, View, spans};
 use super::{ml, ops, scan, scratch};
 use crate::proto::{GraphProto, NodeProto};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 

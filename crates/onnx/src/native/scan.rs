@@ -77,7 +77,7 @@ fn slice(view: &View<'_>, index: usize) -> Value {
 }
 
 fn stack(values: Vec<Value>) -> Result<Value, OpError> {
-    use gantry_core::tensor::Elements;
+    use gantry_tensor::Elements;
     let rounds = values.len();
     let mut values = values.into_iter();
     let mut all = values.next().ok_or_else(|| OpError::Shape("nothing to stack".to_owned()))?;

@@ -1,6 +1,6 @@
 //! Tensors inside a run, and the errors of operators.
 
-use gantry_core::tensor::{DataType, Elements, shape_product};
+use gantry_tensor::{DataType, Elements, shape_product};
 use std::borrow::Cow;
 
 /// Why an operator could not be prepared or run.

@@ -3,7 +3,7 @@
 use super::ParseError;
 use super::wire::Reader;
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements, shape_product};
+use gantry_tensor::{DataType, Elements, shape_product};
 
 /// A tensor as the file holds it.
 #[derive(Debug, Default, Clone)]

@@ -1,8 +1,8 @@
 //! Networks in a process apart: what they may take is bounded, and an end of theirs is nobody else's.
 
 use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
-use gantry_core::tensor::{Elements, Tensor};
 use gantry_onnx::{Apart, Engine, EngineChoice, Options, Session};
+use gantry_tensor::{Elements, Tensor};
 use std::time::{Duration, Instant};
 
 fn apart() -> Options {

@@ -1,8 +1,8 @@
 //! A convolution and what follows it in one step: the results are those of two steps.
 
 use crate::support::{Message, built_in, initializer, model, node, value_info};
-use gantry_core::tensor::{Elements, Tensor};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
+use gantry_tensor::{Elements, Tensor};
 
 fn conv() -> Message {
     // The defaults, which rten wants to be written down.

@@ -1,8 +1,8 @@
 //! Answers against scikit-learn's and ONNX Runtime's, committed as data.
 
 use crate::support::{Case, built_in, cases};
-use gantry_core::tensor::{DataType, Elements, Tensor};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
+use gantry_tensor::{DataType, Elements, Tensor};
 
 /// The largest difference of floats, and how far it is over what is allowed; other types must be equal.
 fn compare(case: &str, got: &Tensor, want: &Tensor, allowed: &dyn Fn(f64) -> f64) -> Result<f64, String> {

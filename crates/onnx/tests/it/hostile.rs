@@ -1,8 +1,8 @@
 //! Files that mean harm, or are broken: each is an error that says what is wrong, in bounded memory and time.
 
 use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
-use gantry_core::tensor::{DataType, Elements, Tensor};
 use gantry_onnx::{EngineChoice, Options, Session};
+use gantry_tensor::{DataType, Elements, Tensor};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -271,7 +271,7 @@ fn survive(bytes: &[u8]) {
             .map(|spec| {
                 let shape: Vec<usize> =
                     spec.shape.iter().map(|&d| if d < 0 { 2 } else { d as usize }).collect();
-                let n = gantry_core::tensor::shape_product(&shape).filter(|&n| n < 100_000)?;
+                let n = gantry_tensor::shape_product(&shape).filter(|&n| n < 100_000)?;
                 let elements = match spec.datatype {
                     DataType::Fp32 => Elements::Fp32(vec![0.5; n]),
                     DataType::Fp64 => Elements::Fp64(vec![0.5; n]),

@@ -1,8 +1,8 @@
 //! What a session says of itself, and how it refuses what does not fit.
 
 use crate::support::{built_in, data};
-use gantry_core::tensor::{DataType, Elements, Tensor, TensorSpec};
 use gantry_onnx::{Engine, EngineChoice, LoadError, Options, Session};
+use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
 
 fn session(name: &str) -> Session {
     Session::load(data("sklearn").join(format!("{name}.onnx")), &built_in()).unwrap()

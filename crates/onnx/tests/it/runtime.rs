@@ -3,8 +3,8 @@
 //! A process can load the library only once, so each case runs in a process of its own: this test binary again.
 
 use crate::support::{cases, data};
-use gantry_core::tensor::Elements;
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
+use gantry_tensor::Elements;
 use std::path::Path;
 use std::process::Command;
 

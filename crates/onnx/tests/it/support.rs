@@ -1,8 +1,8 @@
 //! Reading golden cases, and writing small ONNX files by hand.
 
 use bytes::Bytes;
-use gantry_core::tensor::{Elements, Tensor};
 use gantry_onnx::{Options, RuntimeLibrary};
+use gantry_tensor::{Elements, Tensor};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value, View, pick, refused};
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements};
+use gantry_tensor::{DataType, Elements};
 use std::collections::HashMap;
 
 /// The operators of this file.

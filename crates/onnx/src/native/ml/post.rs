@@ -3,7 +3,7 @@
 use crate::native::node::Node;
 use crate::native::value::{OpError, Value};
 use bytes::Bytes;
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 
 /// `post_transform`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::post::{Labels, Post, Second, argmax, probit};
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 use gantry_trees::Rows;
 use gantry_trees::onnx_style::{Aggregate, Builder, Ensemble, Mode, NodeSpec, Precision, Scores, WeightSpec};
 

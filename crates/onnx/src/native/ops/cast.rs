@@ -4,7 +4,7 @@ use crate::native::node::{Kernel, Node};
 use crate::native::value::{OpError, Value};
 use crate::proto::data_type;
 use bytes::Bytes;
-use gantry_core::tensor::{DataType, Elements, f32_to_bf16, f32_to_f16};
+use gantry_tensor::{DataType, Elements, f32_to_bf16, f32_to_f16};
 
 /// Prepares `Cast`.
 pub(crate) fn build(node: &Node<'_>) -> Result<Kernel, OpError> {

@@ -2,7 +2,7 @@
 
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, refused};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 
 /// Applies `f` to two tensors stretched to each other.
 pub(crate) fn zip<T: Copy, U>(

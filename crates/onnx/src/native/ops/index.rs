@@ -4,7 +4,7 @@ use crate::native::node::{Kernel, Node};
 use crate::native::value::{
     Args, OpError, Value, View, around, axis, broadcast, broadcast_indices, pick, refused, strided_indices,
 };
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 use std::cmp::Ordering;
 
 /// The operators of this file.

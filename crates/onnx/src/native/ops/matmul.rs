@@ -9,7 +9,7 @@ use super::unary::as_f32;
 use crate::native::node::{Kernel, Node};
 use crate::native::scratch;
 use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, refused};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 use rten_gemm::{BiasVector, GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_simd::SimdOp;
 use rten_tensor::NdTensorView;

@@ -2,7 +2,7 @@
 
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{OpError, Value, around, axis, refused, strided_indices};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 
 /// The operators of this file.
 pub(crate) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {

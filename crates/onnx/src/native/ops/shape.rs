@@ -4,7 +4,7 @@ use crate::native::node::{Kernel, Node};
 use crate::native::value::{
     OpError, Value, around, axis, broadcast, broadcast_indices, pick, strided_indices,
 };
-use gantry_core::tensor::{DataType, Elements, shape_product};
+use gantry_tensor::{DataType, Elements, shape_product};
 
 /// The operators of this file.
 pub(crate) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {

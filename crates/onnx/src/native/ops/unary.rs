@@ -3,7 +3,7 @@
 use crate::native::node::{Kernel, Node};
 use crate::native::scratch;
 use crate::native::value::{Args, OpError, Value, View, around, axis, refused};
-use gantry_core::tensor::Elements;
+use gantry_tensor::Elements;
 use rten_simd::SimdUnaryOp;
 
 /// `f32` and `f64` functions of the same meaning; integers where it makes sense. Over whole slices, so that there

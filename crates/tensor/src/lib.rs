@@ -136,24 +136,23 @@ pub enum Elements {
 }
 
 /// Runs the same expression on whichever vector an [`Elements`] holds.
-#[macro_export]
 macro_rules! for_each_elements {
     ($elements:expr, $v:ident => $body:expr) => {
         match $elements {
-            $crate::tensor::Elements::Bool($v) => $body,
-            $crate::tensor::Elements::Uint8($v) => $body,
-            $crate::tensor::Elements::Uint16($v) => $body,
-            $crate::tensor::Elements::Uint32($v) => $body,
-            $crate::tensor::Elements::Uint64($v) => $body,
-            $crate::tensor::Elements::Int8($v) => $body,
-            $crate::tensor::Elements::Int16($v) => $body,
-            $crate::tensor::Elements::Int32($v) => $body,
-            $crate::tensor::Elements::Int64($v) => $body,
-            $crate::tensor::Elements::Fp16($v) => $body,
-            $crate::tensor::Elements::Bf16($v) => $body,
-            $crate::tensor::Elements::Fp32($v) => $body,
-            $crate::tensor::Elements::Fp64($v) => $body,
-            $crate::tensor::Elements::Bytes($v) => $body,
+            $crate::Elements::Bool($v) => $body,
+            $crate::Elements::Uint8($v) => $body,
+            $crate::Elements::Uint16($v) => $body,
+            $crate::Elements::Uint32($v) => $body,
+            $crate::Elements::Uint64($v) => $body,
+            $crate::Elements::Int8($v) => $body,
+            $crate::Elements::Int16($v) => $body,
+            $crate::Elements::Int32($v) => $body,
+            $crate::Elements::Int64($v) => $body,
+            $crate::Elements::Fp16($v) => $body,
+            $crate::Elements::Bf16($v) => $body,
+            $crate::Elements::Fp32($v) => $body,
+            $crate::Elements::Fp64($v) => $body,
+            $crate::Elements::Bytes($v) => $body,
         }
     };
 }
