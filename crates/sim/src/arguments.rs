@@ -9,18 +9,13 @@ gantry-sim [--seeds N] [--from S] [--hours H] [--jobs J] [--shrink]
 gantry-sim --replay SEED|PLAN.json [--hours H] [--shrink]
     Runs one world and shows everything that happened.
   --hours H   how long things go wrong, in virtual hours (default 1); then the world has to come to rest
-  --shrink    leaves out of a failing plan what is not needed to fail
-gantry-sim --mutants [--seeds N] [--from S] [--hours H]
-    Puts each known mistake into the parts in turn and looks for a seed that finds it, among N.
-  --mutant M  with this mistake; both need a program that is built with the feature `mutants`";
+  --shrink    leaves out of a failing plan what is not needed to fail";
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Many seeds, a process each.
     Seeds,
-    /// Every mistake, with one seed after the other until one finds it.
-    Mutants,
     /// One seed or plan, in this process, for another one of us to read.
     World,
     /// One seed or plan, for people to read.
@@ -36,7 +31,6 @@ pub(crate) struct Arguments {
     pub(crate) length: u64,
     pub(crate) jobs: usize,
     pub(crate) shrink: bool,
-    pub(crate) mutant: Option<String>,
     /// A seed, or a plan's file.
     pub(crate) which: String,
 }
@@ -50,7 +44,6 @@ impl Arguments {
             length: 3_600_000,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             shrink: false,
-            mutant: None,
             which: String::new(),
         };
         let mut words = words.iter();
@@ -62,8 +55,6 @@ impl Arguments {
                 "--jobs" => read.jobs = usize::try_from(number(word, value()?)?).unwrap_or(1).max(1),
                 "--hours" => read.length = hours(value()?)?,
                 "--shrink" => read.shrink = true,
-                "--mutants" => read.command = Command::Mutants,
-                "--mutant" => read.mutant = Some(value()?.clone()),
                 "--replay" => (read.command, read.which) = (Command::Replay, value()?.clone()),
                 "--world" => (read.command, read.which) = (Command::World, value()?.clone()),
                 _ => return Err(USAGE.into()),

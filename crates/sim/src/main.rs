@@ -8,7 +8,6 @@
 mod arguments;
 mod entropy;
 mod log;
-mod mutants;
 mod net;
 mod plan;
 mod process;
@@ -25,7 +24,6 @@ fn main() -> ExitCode {
     let outcome = Arguments::read(&words).and_then(|arguments| match arguments.command {
         Command::World => process::run(&arguments),
         Command::Seeds => runner::seeds(&arguments),
-        Command::Mutants => mutants::run(&arguments),
         Command::Replay => runner::replay(&arguments),
     });
     match outcome {

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::Arguments,
-    entropy, mutants,
+    entropy,
     trace::{self, Violation},
     world::{self, Outcome},
 };
@@ -37,9 +37,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, String> {
 /// Lives through a plan. Once in a process: see [`entropy`].
 pub(crate) fn live(arguments: &Arguments) -> Result<Outcome, String> {
     let plan = arguments.plan()?;
-    if let Some(mutant) = &arguments.mutant {
-        mutants::choose(mutant)?;
-    }
     entropy::seed(plan.seed);
     std::thread::spawn(|| {
         std::thread::sleep(LONGEST);

@@ -78,20 +78,15 @@ pub(crate) fn replay(arguments: &Arguments) -> Result<bool, String> {
 
 fn flags(arguments: &Arguments) -> String {
     let hours = arguments.length as f64 / 3_600_000.0;
-    let mutant = arguments.mutant.as_ref().map(|m| format!(" --mutant {m}")).unwrap_or_default();
-    let hours = if arguments.length == 3_600_000 { String::new() } else { format!(" --hours {hours}") };
-    format!("{hours}{mutant}")
+    if arguments.length == 3_600_000 { String::new() } else { format!(" --hours {hours}") }
 }
 
 /// Runs a world in a process of its own; an error when the process did not end as it should.
-pub(crate) fn child(which: &str, arguments: &Arguments) -> Result<Report, String> {
+fn child(which: &str, arguments: &Arguments) -> Result<Report, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
     let hours = arguments.length as f64 / 3_600_000.0;
     command.args(["--world", which, "--hours", &hours.to_string()]);
-    if let Some(mutant) = &arguments.mutant {
-        command.args(["--mutant", mutant]);
-    }
     let output = command.output().map_err(|e| e.to_string())?;
     let report = serde_json::from_slice(&output.stdout);
     report.map_err(|_| {

@@ -48,7 +48,7 @@ impl Process {
             let connecting = async move { Ok(endpoint().connect_with_connector(dialer).await?) };
             Box::pin(connecting) as futures::future::BoxFuture<'static, _>
         };
-        let following = control::follow_over(connect, host.to_string(), routes.clone(), stop.clone());
+        let following = control::subscribe_routes_with(connect, host.to_string(), routes.clone(), stop.clone());
         let mut tasks = vec![tokio::spawn(following)];
         for client in 0..CLIENTS_EACH {
             let rng = Rng::of(seed, &format!("{host}/{client}"));
@@ -79,7 +79,7 @@ async fn ask(host: Host, routes: Routes, bench: Bench, mut rng: Rng) {
         let Some(model) = rng.pick(&bench.models).cloned() else { return };
         let (ticket, takes) = (rng.next(), Duration::from_millis(rng.between(1, 1500)));
         let now = bench.trace.millis();
-        let visit = match routes.visit(&model, ticket) {
+        let visit = match routes.start_test_request(&model, ticket) {
             Ok(visit) => visit,
             Err(reason) => {
                 bench.turned_away(&host, &routes, &model, &reason, now);

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use crate::{plan::ServerPlan, rng::Rng, trace::Trace};
 use futures::future::BoxFuture;
-use gantry_agent::{Files, Held, LoadOrder, Loaded, ModelServer, Source};
+use gantry_agent::{Files, LoadOrder, Loaded, LoadedModel, ModelServer, Source};
 use gantry_artifacts::ProgressSink;
 use gantry_proto::{agent::ModelVersion, scheduler::ModelSpec};
 use std::{
@@ -292,16 +292,16 @@ impl ModelServer for Seat {
         }))
     }
 
-    fn settle(&self) -> BoxFuture<'_, Option<Vec<Held>>> {
+    fn wait_ready(&self) -> BoxFuture<'_, Option<Vec<LoadedModel>>> {
         Box::pin(self.alive(async {
             self.server.settled().await;
             let inner = self.server.lock();
             let held = inner.held.values().filter(|h| h.loaded);
-            Some(held.map(|h| Held { definition: h.definition.clone(), memory_bytes: h.memory }).collect())
+            Some(held.map(|h| LoadedModel { definition: h.definition.clone(), memory_bytes: h.memory }).collect())
         }))
     }
 
-    fn lost(&self) -> BoxFuture<'_, String> {
+    fn wait_lost(&self) -> BoxFuture<'_, String> {
         Box::pin(self.alive(async {
             let mut life = self.server.life.subscribe();
             let first = *life.borrow_and_update();

@@ -10,7 +10,7 @@ use crate::{
     trace::Trace,
 };
 use futures::future::BoxFuture;
-use gantry_agent::{Agent, Config, Connect, Parts, Silent, tuned};
+use gantry_agent::{Agent, Config, Connect, NoopObserver, Parts, scheduler_endpoint};
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ impl Connect for Way {
     fn connect(&self) -> BoxFuture<'_, Result<Channel, String>> {
         Box::pin(async {
             let dialer = self.net.dialer(&self.from, &self.to, AGENTS);
-            let endpoint = tuned("http://scheduler")?;
+            let endpoint = scheduler_endpoint("http://scheduler")?;
             endpoint.connect_with_connector(dialer).await.map_err(|e| e.to_string())
         })
     }
@@ -93,8 +93,8 @@ impl Replica {
             http_port: 80,
             grpc_port: 81,
         };
-        let parts = Parts::new(Arc::new(way), Arc::new(NoFiles), Arc::new(Silent));
-        let agent = Agent::assemble(config, Arc::new(seat), parts);
+        let parts = Parts::new(Arc::new(way), Arc::new(NoFiles), Arc::new(NoopObserver));
+        let agent = Agent::from_parts(config, Arc::new(seat), parts);
         let stop = CancellationToken::new();
         let task = tokio::spawn(agent.clone().run(stop.clone()));
         self.agent = Some(Process { agent, stop, task, dead });
