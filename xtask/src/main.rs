@@ -12,10 +12,13 @@ mod image;
 mod k8s;
 mod manifests;
 mod metadata;
+mod mutants;
 mod ports;
+mod prose;
 mod python;
 mod sim;
 mod test;
+mod tools;
 
 use std::{fmt, process::ExitCode};
 
@@ -47,10 +50,10 @@ cargo xtask COMMAND
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
       NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler, operator.
       Builds what it measures for release; GANTRY=PATH names another program.
-  sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|PLAN.json [--shrink] | --mutants
-      Runs the simulated world: N seeds, each H virtual hours of faults (default 100 and 1).
-      --replay shows everything that happens in one; --shrink leaves out of a failing plan what is not needed;
-      --mutants puts known mistakes into the parts and says which seed finds each.
+  sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|SCENARIO.json [--shrink] | --mutants [NAME…]
+      Simulates the control plane under faults: N seeds, each H virtual hours (default 100 and 1).
+      --replay prints every event of one run; --shrink removes steps that a failing scenario does not need;
+      --mutants compiles known defects into a copy of the workspace and reports which test or seed detects each.
   k8s up [--node] [--kwok N] [--audit] | down | status   [--dir DIRECTORY]
       A real Kubernetes on this machine. --node: with a real node (needs root); --kwok: with N simulated ones;
       --audit: with reads in the audit log, which has every write. Several run beside each other, by --dir.
@@ -65,7 +68,15 @@ cargo xtask COMMAND
       Writes deploy/manifests from the chart (needs helm). --verify: also lint, kube-score, and a server-side dry run
       on a cluster that may be changed; says what it skipped.
   deps
-      Checks the arrows between the crates and the house rules, and counts what is compiled.";
+      Checks the dependencies between the crates and the source rules, and counts the external crates.
+  prose [--list]
+      Counts words outside the vocabulary of docs/glossary.md in comments, messages and docs. --list shows each.
+  deny
+      Checks licences, banned crates and sources of the dependencies, by deny.toml.
+  book
+      Builds docs/ as an mdBook in target/book, and checks relative links.
+  msrv
+      Compiles with the oldest supported toolchain, if it is not the active one.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -83,6 +94,10 @@ fn main() -> ExitCode {
         ["crds", rest @ ..] => crds::run(rest),
         ["manifests", rest @ ..] => manifests::run(rest),
         ["deps"] => deps::run(),
+        ["prose", rest @ ..] => prose::run(rest),
+        ["deny"] => tools::deny(),
+        ["book"] => tools::book(),
+        ["msrv"] => tools::msrv(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(true)
