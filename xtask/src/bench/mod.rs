@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     } else {
         println!("\n{}\n{}", table::text(&rows), bench.machine.describe(busy));
         println!(
-            "{} rounds, {:.0} s. `cargo xtask bench{}`",
+            "{} rounds, {:.0} s, profile dist. `cargo xtask bench{}`",
             bench.rounds,
             started.elapsed().as_secs_f64(),
             if options.quick { " --quick" } else { "" }
@@ -171,7 +171,7 @@ fn optimised(arguments: &[&str]) -> Result<bool, Failure> {
 /// Builds something for release; gives the path of the program or example with this name.
 pub(crate) fn build(what: &[&str], name: &str) -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
-    command.args(["build", "--release", "--message-format", "json-render-diagnostics"]).args(what);
+    command.args(["build", "--profile", "dist", "--message-format", "json-render-diagnostics"]).args(what);
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !built.status.success() {
         return Err(format!("{name} does not build").into());

@@ -89,7 +89,7 @@ fn build(options: &Options) -> Result<PathBuf, Failure> {
     command.args(["build", "--package", "gantry-cli", "--bin", "gantry"]);
     command.args(["--message-format", "json-render-diagnostics"]);
     if !options.debug {
-        command.args(["--release", "--locked"]);
+        command.args(["--profile", "dist", "--locked"]);
     }
     if !options.dynamic {
         make_static(&mut command);
