@@ -69,11 +69,11 @@ const ARROWS: &[Arrow] = &[
         &["gantry-tensor"],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
+    ("gantry-kube-sim", &["gantry-api"], &[], "simulates the Kubernetes API server; used by tests only"),
     (
         "gantry-sim",
         &[
             "gantry-agent",
-            "gantry-api",
             "gantry-artifacts",
             "gantry-core",
             "gantry-gateway",
@@ -82,12 +82,12 @@ const ARROWS: &[Arrow] = &[
             "gantry-store",
         ],
         &[],
-        "is a world to break the parts in: it holds those that it breaks, and only tests depend on it",
+        "simulates the control plane under faults; no other crate depends on it",
     ),
     (
         "gantry-operator",
         &["gantry-api", "gantry-core", "gantry-proto", "gantry-tls"],
-        &["gantry-scheduler", "gantry-sim", "gantry-store"],
+        &["gantry-kube-sim", "gantry-scheduler", "gantry-store"],
         "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and nothing below it knows the cluster",
     ),
     (

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
-mod kube;
-
 use std::{
     fs,
     path::Path,

@@ -1,6 +1,6 @@
 //! The pods of a workload: made, made ready, replaced and removed.
 
-use super::super::{
+use crate::{
     object::{is_terminating, set, text, time},
     read::uid,
     request::{Subresource, Verb},

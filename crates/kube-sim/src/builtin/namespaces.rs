@@ -1,6 +1,6 @@
 //! The end of a namespace: its objects first, then itself.
 
-use super::super::{
+use crate::{
     object::{is_terminating, set},
     request::{Subresource, Verb},
     state::{Key, State},

@@ -1,6 +1,6 @@
 //! The simulated API server answers as the real one did.
 
-use gantry_sim::kube::{
+use gantry_kube_sim::{
     Registry, Reply, Server,
     conformance::{Answer, Case, Run, post},
 };

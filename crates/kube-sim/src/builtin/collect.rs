@@ -1,6 +1,6 @@
 //! Garbage collection by owner references: the uid decides, never the name.
 
-use super::super::{
+use crate::{
     delete::{FOREGROUND, ORPHAN},
     object::{is_terminating, set, text, texts, unset},
     read::uid,

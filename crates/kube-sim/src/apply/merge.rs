@@ -1,7 +1,7 @@
 //! Lays a configuration over an object, and takes paths out of one.
 
 use super::fields::{FieldSet, Step};
-use crate::kube::shape::{ListKind, Shape};
+use crate::shape::{ListKind, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
-//! Records what a real API server answers: `cargo run -p gantry-sim --example kube-record -- KUBECONFIG`.
+//! Records what a real API server answers: `cargo run -p gantry-kube-sim --example kube-record -- KUBECONFIG`.
 //!
 //! Reads the cases in `tests/k8s/conformance`, asks the server, and writes the answers back into the same files; and
 //! writes `shapes.json`, what the server's own schemas say about lists and maps. Wants a cluster without controllers
 //! (etcd and kube-apiserver only): the cases are about the API server alone.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
-use gantry_sim::kube::{
+use gantry_kube_sim::{
     Raw,
     conformance::{Case, Run, post},
 };
@@ -112,7 +112,7 @@ async fn ask(client: &Client, raw: &Raw) -> Outcome<(u16, Vec<Value>)> {
 /// `kind → path → rule`, in the words of the simulator's own table, for the kinds it knows.
 async fn shapes(client: &Client) -> Outcome<BTreeMap<String, BTreeMap<String, String>>> {
     let mut found = BTreeMap::new();
-    let registry = gantry_sim::kube::Registry::built_in();
+    let registry = gantry_kube_sim::Registry::built_in();
     let versions: BTreeSet<(String, String)> =
         registry.iter().map(|kind| (kind.group.clone(), kind.version.clone())).collect();
     for (group, version) in versions {

@@ -1,6 +1,6 @@
 //! `StatefulSets` and Deployments that become ready a while after they changed.
 
-use super::super::{
+use crate::{
     object::{is_terminating, text},
     read::uid,
     request::{Subresource, Verb},
@@ -83,7 +83,7 @@ pub(super) fn wanted(object: &Value) -> i64 {
 /// A name for a template's content.
 pub(super) fn revision(object: &Value) -> String {
     let template = object.pointer("/spec/template").cloned().unwrap_or_default();
-    let text = super::super::apply::fields::canonical(&template);
+    let text = crate::apply::fields::canonical(&template);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -117,7 +117,7 @@ fn report(state: &mut State, key: &Key, object: &Arc<Value>, progress: &Progress
         let old = object.pointer("/status/conditions/0");
         let since = match old.filter(|old| text(old, "/status") == status) {
             Some(old) => text(old, "/lastTransitionTime").to_owned(),
-            None => super::super::object::time(now),
+            None => crate::object::time(now),
         };
         json!({
             "observedGeneration": generation, "replicas": some(replicas), "readyReplicas": some(ready),

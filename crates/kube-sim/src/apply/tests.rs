@@ -5,7 +5,7 @@ use super::{
     merge::{merge, remove},
     *,
 };
-use crate::kube::shapes;
+use crate::shapes;
 use proptest::prelude::*;
 use serde_json::{Map, json};
 

@@ -1,7 +1,7 @@
 //! Which paths an object has, and which of them differ between two objects.
 
 use super::fields::{FieldSet, Step, canonical};
-use crate::kube::shape::{ListKind, Shape};
+use crate::shape::{ListKind, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
