@@ -1,257 +1,200 @@
-//! Telling the collector, in batches. Work never waits for it: what does not fit into the queue is dropped and counted.
+//! The export pipeline: one tracer provider per service name, all on one channel to the collector.
+//!
+//! Requests never wait for the collector: spans beyond the queue's capacity are dropped and counted.
 
-use crate::{
-    Settings, SettingsError, Value,
-    otlp::{self, Any},
-    span::Finished,
+use crate::{Settings, SettingsError};
+use gantry_tls::{Client, ClientFiles, Connector};
+use opentelemetry::{Context, InstrumentationScope, KeyValue, trace::TracerProvider as _};
+use opentelemetry_otlp::WithTonicConfig as _;
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    trace::{
+        BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span, SpanData,
+        SpanExporter, SpanProcessor,
+    },
 };
-use gantry_tls::{Client, ClientFiles, Connector, explain};
-use http::uri::PathAndQuery;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::sync::{mpsc, oneshot};
-use tonic::{
-    Code, Request, Status,
-    metadata::{AsciiMetadataKey, AsciiMetadataValue},
-    transport::{Channel, Endpoint},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
-use tonic_prost::ProstCodec;
+use tonic::transport::{Channel, Endpoint};
 
-/// Spans that may wait.
-const QUEUE: usize = 4096;
-/// Spans of one call.
-const BATCH: usize = 512;
-/// How long the first span of a batch waits for others.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long a call may take, and how often it is tried.
-const DEADLINE: Duration = Duration::from_secs(5);
-const TRIES: u32 = 3;
+pub(crate) const QUEUE_CAPACITY: usize = 4096;
+const BATCH_SIZE: usize = 512;
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Takes what has ended.
-#[derive(Clone, Debug)]
-pub(crate) struct Exporter {
-    queue: mpsc::Sender<Finished>,
-    flushes: mpsc::Sender<oneshot::Sender<()>>,
-    counts: Counts,
-    service: Option<Arc<str>>,
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    channel: Channel,
+    settings: Settings,
+    counters: Arc<Counters>,
+    providers: Mutex<BTreeMap<String, SdkTracerProvider>>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    told: Counter,
+#[derive(Debug, Default)]
+struct Counters {
+    exported: Counter,
     dropped: Counter,
+    /// Spans in the queue or in the batch being exported.
+    queued: AtomicUsize,
+    /// Whether the last export failed: logged on the change, not on every batch.
+    failing: AtomicBool,
 }
 
-impl Exporter {
-    /// Never waits.
-    pub(crate) fn take(&self, span: Finished) {
-        if self.queue.try_send(span).is_err() {
-            self.counts.dropped.inc();
-        }
+impl Pipeline {
+    /// Requires a tokio runtime.
+    pub(crate) fn new(settings: Settings) -> Result<Self, SettingsError> {
+        let tls = match settings.ca.clone().filter(|_| settings.endpoint.starts_with("https://")) {
+            None => None,
+            Some(ca) => {
+                let files = ClientFiles { ca, identity: None, server_name: None };
+                Some(Client::open(files).map_err(|e| SettingsError::Certificate(e.to_string()))?)
+            }
+        };
+        let invalid =
+            |_| SettingsError::Endpoint("the collector's address".into(), settings.endpoint.clone());
+        let endpoint = Endpoint::from_shared(settings.endpoint.clone()).map_err(invalid)?;
+        let channel = endpoint.timeout(EXPORT_TIMEOUT).connect_with_connector_lazy(Connector::new(tls));
+        Ok(Self { channel, settings, counters: Arc::default(), providers: Mutex::default() })
     }
 
-    /// The name that the settings give to every part.
-    pub(crate) fn fixed_service(&self) -> Option<Arc<str>> {
-        self.service.clone()
+    /// The tracer of a service. `OTEL_SERVICE_NAME` overrides the name.
+    pub(crate) fn tracer(&self, service: &str) -> Result<SdkTracer, SettingsError> {
+        let service = self.settings.service.as_deref().unwrap_or(service);
+        let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        let provider = if let Some(provider) = providers.get(service) {
+            provider.clone()
+        } else {
+            let provider = self.provider(service)?;
+            providers.insert(service.to_owned(), provider.clone());
+            provider
+        };
+        Ok(provider.tracer_with_scope(InstrumentationScope::builder("gantry").with_version(VERSION).build()))
     }
 
-    /// Waits until what is in the queue was told, or given up.
+    fn provider(&self, service: &str) -> Result<SdkTracerProvider, SettingsError> {
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_tonic()
+            .with_channel(self.channel.clone())
+            .build()
+            .map_err(|e| SettingsError::Exporter(e.to_string()))?;
+        let (counters, endpoint) = (Arc::clone(&self.counters), self.settings.endpoint.clone());
+        let exporter = CountingExporter { exporter, counters, endpoint };
+        let config = BatchConfigBuilder::default()
+            .with_max_queue_size(QUEUE_CAPACITY)
+            .with_max_export_batch_size(BATCH_SIZE)
+            .with_scheduled_delay(BATCH_DELAY)
+            .build();
+        let batches = BatchSpanProcessor::new(exporter, config);
+        // The default detectors read OTEL_RESOURCE_ATTRIBUTES.
+        let resource = Resource::builder()
+            .with_service_name(service.to_owned())
+            .with_attribute(KeyValue::new("service.version", VERSION))
+            .build();
+        let root = Sampler::TraceIdRatioBased(self.settings.ratio);
+        Ok(SdkTracerProvider::builder()
+            .with_resource(resource)
+            .with_sampler(Sampler::ParentBased(Box::new(root)))
+            .with_span_processor(BoundedProcessor { batches, counters: Arc::clone(&self.counters) })
+            .build())
+    }
+
+    /// Waits until every queued span is exported or dropped.
     pub(crate) async fn flush(&self) {
-        let (done, is_done) = oneshot::channel();
-        if self.flushes.send(done).await.is_ok() {
-            let _ = is_done.await;
-        }
+        let providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let flushed = tokio::task::spawn_blocking(move || {
+            for provider in providers.values() {
+                let _ = provider.force_flush();
+            }
+        });
+        let _ = flushed.await;
     }
 
     pub(crate) fn register_metrics(&self, registry: &mut Registry) {
-        let (told, dropped) = (self.counts.told.clone(), self.counts.dropped.clone());
-        registry.register("gantry_trace_spans_exported", "Spans that the collector took", told);
+        let (exported, dropped) = (self.counters.exported.clone(), self.counters.dropped.clone());
+        registry.register("gantry_trace_spans_exported", "Spans accepted by the trace collector", exported);
         registry.register(
             "gantry_trace_spans_dropped",
-            "Spans that nobody took: the queue was full, or the collector away",
+            "Spans dropped because the queue was full or the trace collector unavailable",
             dropped,
         );
     }
 }
 
-/// Starts the task that tells.
-pub(crate) fn start(settings: Settings) -> Result<Exporter, SettingsError> {
-    let tls = match settings.ca.clone().filter(|_| settings.endpoint.starts_with("https://")) {
-        None => None,
-        Some(ca) => {
-            let files = ClientFiles { ca, identity: None, server_name: None };
-            Some(Client::open(files).map_err(|e| SettingsError::Certificate(e.to_string()))?)
-        }
-    };
-    let wrong = |_| SettingsError::Endpoint("the collector's address".into(), settings.endpoint.clone());
-    let endpoint = Endpoint::from_shared(settings.endpoint.clone()).map_err(wrong)?;
-    let channel = endpoint.timeout(DEADLINE).connect_with_connector_lazy(Connector::new(tls));
-    let (queue, spans) = mpsc::channel(QUEUE);
-    let (flushes, asked) = mpsc::channel(1);
-    let counts = Counts::default();
-    let service = settings.service.as_deref().map(Arc::from);
-    let teller = Teller { channel, settings, counts: counts.clone(), is_away: false };
-    tokio::spawn(teller.run(spans, asked));
-    Ok(Exporter { queue, flushes, counts, service })
+/// Bounds the SDK's batch processor: it has a queue, but does not report what it drops.
+#[derive(Debug)]
+struct BoundedProcessor {
+    batches: BatchSpanProcessor,
+    counters: Arc<Counters>,
 }
 
-struct Teller {
-    channel: Channel,
-    settings: Settings,
-    counts: Counts,
-    /// Whether the last attempt failed: told once, not each time.
-    is_away: bool,
-}
+impl SpanProcessor for BoundedProcessor {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.batches.on_start(span, context);
+    }
 
-impl Teller {
-    async fn run(
-        mut self,
-        mut spans: mpsc::Receiver<Finished>,
-        mut asked: mpsc::Receiver<oneshot::Sender<()>>,
-    ) {
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            let flush = tokio::select! {
-                taken = spans.recv_many(&mut batch, BATCH) => {
-                    if taken == 0 {
-                        return;
-                    }
-                    // Others may follow soon.
-                    tokio::select! {
-                        flush = asked.recv() => flush,
-                        () = tokio::time::sleep(PAUSE), if batch.len() < BATCH => None,
-                        () = std::future::ready(()), if batch.len() >= BATCH => None,
-                    }
-                }
-                flush = asked.recv() => flush,
-            };
-            loop {
-                while batch.len() < BATCH
-                    && let Ok(span) = spans.try_recv()
-                {
-                    batch.push(span);
-                }
-                if batch.is_empty() {
-                    break;
-                }
-                self.tell(std::mem::take(&mut batch)).await;
-                if flush.is_none() {
-                    break;
-                }
-            }
-            if let Some(done) = flush {
-                let _ = done.send(());
-            }
+    fn on_end(&self, span: SpanData) {
+        if self.counters.queued.fetch_add(1, Ordering::Relaxed) < QUEUE_CAPACITY {
+            self.batches.on_end(span);
+        } else {
+            self.counters.queued.fetch_sub(1, Ordering::Relaxed);
+            self.counters.dropped.inc();
         }
     }
 
-    async fn tell(&mut self, batch: Vec<Finished>) {
-        let count = batch.len() as u64;
-        let request = message(batch, &self.settings.resource);
-        let mut pause = Duration::from_millis(500);
-        for left in (0..TRIES).rev() {
-            match self.call(request.clone()).await {
-                Ok(refused) => {
-                    self.counts.told.inc_by(count.saturating_sub(refused));
-                    self.counts.dropped.inc_by(refused.min(count));
-                    if std::mem::take(&mut self.is_away) {
-                        tracing::info!("the collector of traces takes spans again");
-                    }
-                    return;
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batches.force_flush()
+    }
+
+    /// Called by the SDK when the last tracer is dropped, possibly on a runtime thread: never blocks. `Pipeline::flush`
+    /// is the call that waits.
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        self.batches.shutdown_with_timeout(Duration::ZERO)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.batches.set_resource(resource);
+    }
+}
+
+#[derive(Debug)]
+struct CountingExporter {
+    exporter: opentelemetry_otlp::SpanExporter,
+    counters: Arc<Counters>,
+    endpoint: String,
+}
+
+impl SpanExporter for CountingExporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let result = self.exporter.export(batch).await;
+        self.counters.queued.fetch_sub(spans, Ordering::Relaxed);
+        match &result {
+            Ok(()) => {
+                self.counters.exported.inc_by(spans as u64);
+                if self.counters.failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!(collector = self.endpoint, "trace export recovered");
                 }
-                Err(status) => {
-                    if !std::mem::replace(&mut self.is_away, true) {
-                        let error = explain(&status);
-                        tracing::warn!(collector = %self.settings.endpoint, %error, "the collector of traces takes no spans");
-                    }
-                    if left == 0 || !is_passing(status.code()) {
-                        break;
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
+            }
+            Err(error) => {
+                self.counters.dropped.inc_by(spans as u64);
+                if !self.counters.failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(collector = self.endpoint, %error, "trace export failed; dropping spans");
                 }
             }
         }
-        self.counts.dropped.inc_by(count);
+        result
     }
 
-    /// Gives how many spans the collector refused.
-    async fn call(&self, message: otlp::ExportRequest) -> Result<u64, Status> {
-        let mut request = Request::new(message);
-        request.set_timeout(DEADLINE);
-        for (name, value) in &self.settings.headers {
-            let name = name.to_ascii_lowercase();
-            if let (Ok(name), Ok(value)) =
-                (AsciiMetadataKey::from_bytes(name.as_bytes()), AsciiMetadataValue::try_from(value.as_str()))
-            {
-                request.metadata_mut().insert(name, value);
-            }
-        }
-        let mut client = tonic::client::Grpc::new(self.channel.clone());
-        client.ready().await.map_err(|e| Status::from_error(e.into()))?;
-        let codec: ProstCodec<otlp::ExportRequest, otlp::ExportResponse> = ProstCodec::default();
-        let answer =
-            client.unary(request, PathAndQuery::from_static(otlp::EXPORT), codec).await?.into_inner();
-        Ok(answer.partial_success.map_or(0, |p| u64::try_from(p.rejected_spans).unwrap_or(0)))
-    }
-}
-
-/// Whether it may be better the next time.
-const fn is_passing(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable
-            | Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::ResourceExhausted
-            | Code::Aborted
-            | Code::Unknown
-    )
-}
-
-fn message(batch: Vec<Finished>, resource: &[(String, String)]) -> otlp::ExportRequest {
-    let mut services: BTreeMap<Arc<str>, Vec<otlp::Span>> = BTreeMap::new();
-    for span in batch {
-        services.entry(span.service.clone()).or_default().push(encoded(span));
-    }
-    let resource_spans = services.into_iter().map(|(service, spans)| {
-        let mut attributes =
-            vec![text("service.name", &service), text("service.version", env!("CARGO_PKG_VERSION"))];
-        attributes.extend(resource.iter().map(|(key, value)| text(key, value)));
-        let scope = otlp::Scope { name: "gantry".into(), version: env!("CARGO_PKG_VERSION").into() };
-        otlp::ResourceSpans {
-            resource: Some(otlp::Resource { attributes }),
-            scope_spans: vec![otlp::ScopeSpans { scope: Some(scope), spans }],
-        }
-    });
-    otlp::ExportRequest { resource_spans: resource_spans.collect() }
-}
-
-fn text(key: &str, value: &str) -> otlp::KeyValue {
-    pair(key, Any::Text(value.to_owned()))
-}
-
-fn pair(key: &str, value: Any) -> otlp::KeyValue {
-    otlp::KeyValue { key: key.to_owned(), value: Some(otlp::AnyValue { value: Some(value) }) }
-}
-
-fn encoded(span: Finished) -> otlp::Span {
-    let any = |value: Value| match value {
-        Value::Text(text) => Any::Text(text),
-        Value::Int(number) => Any::Int(number),
-        Value::Bool(is) => Any::Bool(is),
-    };
-    otlp::Span {
-        trace_id: span.context.trace.to_be_bytes().to_vec(),
-        span_id: span.context.span.to_be_bytes().to_vec(),
-        trace_state: span.state,
-        parent_span_id: span.parent.map(|p| p.to_be_bytes().to_vec()).unwrap_or_default(),
-        name: span.name,
-        kind: span.kind as i32,
-        start_time_unix_nano: span.start,
-        end_time_unix_nano: span.end,
-        attributes: span.attributes.into_iter().map(|(key, value)| pair(key, any(value))).collect(),
-        status: span.error.map(|message| otlp::Status { message, code: 2 }),
-        flags: u32::from(span.context.sampled),
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
     }
 }

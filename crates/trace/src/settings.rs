@@ -1,53 +1,45 @@
-//! What is told to the tracer: OpenTelemetry's own environment variables.
+//! Trace settings from flags and OpenTelemetry's environment variables. `OTEL_RESOURCE_ATTRIBUTES` and
+//! `OTEL_EXPORTER_OTLP_{HEADERS,COMPRESSION}` are read by the SDK itself.
 
 use std::path::PathBuf;
 
-/// Where traces go, and how many.
+/// Collector and sampling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The collector, as `http://HOST:PORT` or `https://HOST:PORT`.
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: String,
-    /// The share of traces that begin here and are recorded, from 0 to 1.
+    /// Sampling ratio of traces that start here, from 0 to 1.
     pub ratio: f64,
-    /// A name for every part, instead of `gantry-gateway` and so on.
+    /// Service name for every part, instead of `gantry-gateway` and so on.
     pub service: Option<String>,
-    /// What is said of this process besides.
-    pub resource: Vec<(String, String)>,
-    /// Headers of every call to the collector, such as a token.
-    pub headers: Vec<(String, String)>,
-    /// The CA of the collector's certificate, for `https`.
+    /// CA of the collector's certificate, for `https`.
     pub ca: Option<PathBuf>,
 }
 
-/// What is wrong with the settings.
+/// Invalid trace settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SettingsError {
-    /// Not an address.
     #[error("{0} is \"{1}\": it must be http://HOST:PORT, such as http://127.0.0.1:4317")]
     Endpoint(String, String),
-    /// Not a share.
     #[error("{0} is \"{1}\": it must be a number from 0 to 1")]
     Ratio(String, String),
-    /// A sampler that there is not.
     #[error(
         "OTEL_TRACES_SAMPLER is \"{0}\": it can be parentbased_traceidratio, parentbased_always_on or parentbased_always_off"
     )]
     Sampler(String),
-    /// A protocol that is not spoken.
-    #[error("{0} is \"{1}\": traces go out as grpc only")]
+    #[error("{0} is \"{1}\": only grpc is supported")]
     Protocol(String, String),
-    /// TLS without the CA.
-    #[error(
-        "the collector at {0} speaks TLS: name the CA of its certificate with OTEL_EXPORTER_OTLP_CERTIFICATE"
-    )]
+    #[error("collector {0} uses TLS: set OTEL_EXPORTER_OTLP_CERTIFICATE to the CA of its certificate")]
     Ca(String),
-    /// A certificate that cannot be used.
     #[error("{0}")]
     Certificate(String),
+    #[error("OTLP exporter: {0}")]
+    Exporter(String),
 }
 
 impl Settings {
-    /// What the flags say, else the environment; `None` when nothing is to be traced.
+    /// Resolves flags, then environment variables; `None` when tracing is off.
     pub fn resolve(
         endpoint: Option<String>,
         ratio: Option<f64>,
@@ -56,34 +48,34 @@ impl Settings {
         let set = |name: &str| environment(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let off = |name: &str, word: &str| set(name).is_some_and(|v| v.eq_ignore_ascii_case(word));
         let disabled = off("OTEL_SDK_DISABLED", "true") || off("OTEL_TRACES_EXPORTER", "none");
-        // A variable for traces comes before the one for everything.
-        let either = |tail: &str| {
+        // OTEL_EXPORTER_OTLP_TRACES_* overrides OTEL_EXPORTER_OTLP_*.
+        let signal = |tail: &str| {
             ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].into_iter().find_map(|head| {
                 let name = format!("{head}{tail}");
                 set(&name).map(|value| (name, value))
             })
         };
-        let from_environment = if disabled { None } else { either("ENDPOINT") };
-        let given = endpoint.filter(|e| !e.is_empty()).map(|e| ("--trace-endpoint".to_owned(), e));
-        let Some((name, endpoint)) = given.or(from_environment) else { return Ok(None) };
+        let from_environment = if disabled { None } else { signal("ENDPOINT") };
+        let flag = endpoint.filter(|e| !e.is_empty()).map(|e| ("--trace-endpoint".to_owned(), e));
+        let Some((name, endpoint)) = flag.or(from_environment) else { return Ok(None) };
         let is_address = endpoint
             .parse::<http::Uri>()
             .is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
         if !is_address {
             return Err(SettingsError::Endpoint(name, endpoint));
         }
-        if let Some((name, protocol)) = either("PROTOCOL").filter(|(_, p)| p != "grpc") {
+        if let Some((name, protocol)) = signal("PROTOCOL").filter(|(_, p)| p != "grpc") {
             return Err(SettingsError::Protocol(name, protocol));
         }
-        let ca = either("CERTIFICATE").map(|(_, path)| PathBuf::from(path));
+        let ca = signal("CERTIFICATE").map(|(_, path)| PathBuf::from(path));
         if endpoint.starts_with("https://") && ca.is_none() {
             return Err(SettingsError::Ca(endpoint));
         }
-        let wrong = |value: &str| SettingsError::Ratio("OTEL_TRACES_SAMPLER_ARG".into(), value.to_owned());
+        let invalid = |value: &str| SettingsError::Ratio("OTEL_TRACES_SAMPLER_ARG".into(), value.to_owned());
         let argument = match set("OTEL_TRACES_SAMPLER_ARG") {
             None => 1.0,
             Some(text) => {
-                text.parse().ok().filter(|r| (0.0..=1.0).contains(r)).ok_or_else(|| wrong(&text))?
+                text.parse().ok().filter(|r| (0.0..=1.0).contains(r)).ok_or_else(|| invalid(&text))?
             }
         };
         let sampled = match set("OTEL_TRACES_SAMPLER").as_deref() {
@@ -95,25 +87,8 @@ impl Settings {
         if let Some(ratio) = ratio.filter(|r| !(0.0..=1.0).contains(r)) {
             return Err(SettingsError::Ratio("--trace-ratio".into(), ratio.to_string()));
         }
-        Ok(Some(Self {
-            endpoint,
-            ratio: ratio.unwrap_or(sampled),
-            service: set("OTEL_SERVICE_NAME"),
-            resource: set("OTEL_RESOURCE_ATTRIBUTES").map(|t| pairs(&t)).unwrap_or_default(),
-            headers: either("HEADERS").map(|(_, t)| pairs(&t)).unwrap_or_default(),
-            ca,
-        }))
+        Ok(Some(Self { endpoint, ratio: ratio.unwrap_or(sampled), service: set("OTEL_SERVICE_NAME"), ca }))
     }
-}
-
-/// `a=1,b=2`.
-fn pairs(text: &str) -> Vec<(String, String)> {
-    let pair = |part: &str| {
-        let (name, value) = part.split_once('=')?;
-        let (name, value) = (name.trim(), value.trim());
-        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
-    };
-    text.split(',').filter_map(pair).collect()
 }
 
 #[cfg(test)]
@@ -125,56 +100,52 @@ mod tests {
         Settings::resolve(flag.map(str::to_owned), None, &find)
     }
 
-    const AT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317");
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317");
 
     #[test]
-    fn nothing_is_traced_unless_somebody_says_where_to() {
+    fn tracing_is_off_without_endpoint() {
         assert_eq!(resolve(None, &[]), Ok(None));
-        assert_eq!(resolve(None, &[AT, ("OTEL_SDK_DISABLED", "true")]), Ok(None));
-        assert_eq!(resolve(None, &[AT, ("OTEL_TRACES_EXPORTER", "none")]), Ok(None));
-        assert_eq!(resolve(None, &[AT]).unwrap().unwrap().endpoint, "http://c:4317");
+        assert_eq!(resolve(None, &[ENDPOINT, ("OTEL_SDK_DISABLED", "true")]), Ok(None));
+        assert_eq!(resolve(None, &[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")]), Ok(None));
+        assert_eq!(resolve(None, &[ENDPOINT]).unwrap().unwrap().endpoint, "http://c:4317");
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:1");
-        assert_eq!(resolve(None, &[AT, traces]).unwrap().unwrap().endpoint, "http://t:1");
-        assert_eq!(resolve(Some("http://f:2"), &[AT]).unwrap().unwrap().endpoint, "http://f:2");
+        assert_eq!(resolve(None, &[ENDPOINT, traces]).unwrap().unwrap().endpoint, "http://t:1");
+        assert_eq!(resolve(Some("http://f:2"), &[ENDPOINT]).unwrap().unwrap().endpoint, "http://f:2");
     }
 
     #[test]
-    fn the_variables_of_opentelemetry_count() {
+    fn otel_environment_variables_are_read() {
         let settings = resolve(
             None,
             &[
-                AT,
+                ENDPOINT,
                 ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
                 ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
                 ("OTEL_SERVICE_NAME", "mine"),
-                ("OTEL_RESOURCE_ATTRIBUTES", "env=prod, zone = b,broken"),
-                ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer x"),
             ],
         );
         let settings = settings.unwrap().unwrap();
         assert!((settings.ratio - 0.25).abs() < f64::EPSILON);
         assert_eq!(settings.service.as_deref(), Some("mine"));
-        assert_eq!(settings.resource, [("env".into(), "prod".into()), ("zone".into(), "b".into())]);
-        assert_eq!(settings.headers, [("authorization".into(), "Bearer x".into())]);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (set, says) in [
+    fn invalid_settings_name_the_variable() {
+        for (set, message) in [
             (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317")][..], "OTEL_EXPORTER_OTLP_ENDPOINT is \"c:4317\""),
-            (&[AT, ("OTEL_TRACES_SAMPLER_ARG", "2")], "OTEL_TRACES_SAMPLER_ARG is \"2\""),
-            (&[AT, ("OTEL_TRACES_SAMPLER", "jaeger_remote")], "OTEL_TRACES_SAMPLER is \"jaeger_remote\""),
+            (&[ENDPOINT, ("OTEL_TRACES_SAMPLER_ARG", "2")], "OTEL_TRACES_SAMPLER_ARG is \"2\""),
             (
-                &[AT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
+                &[ENDPOINT, ("OTEL_TRACES_SAMPLER", "jaeger_remote")],
+                "OTEL_TRACES_SAMPLER is \"jaeger_remote\"",
+            ),
+            (
+                &[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
                 "OTEL_EXPORTER_OTLP_PROTOCOL is \"http/json\"",
             ),
-            (
-                &[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317")],
-                "the collector at https://c:4317 speaks TLS",
-            ),
+            (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317")], "collector https://c:4317 uses TLS"),
         ] {
             let got = resolve(None, set).unwrap_err().to_string();
-            assert!(got.starts_with(says), "{got}");
+            assert!(got.starts_with(message), "{got}");
         }
     }
 }
