@@ -1,6 +1,6 @@
-//! Accepting connections, and shaking hands with those who come.
+//! Accept loop with TLS handshakes.
 
-use crate::{Connection, Server, explain};
+use crate::{Connection, Server, diagnose};
 use futures::Stream;
 use std::{
     io,
@@ -13,49 +13,48 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handshakes at a time. Whoever comes meanwhile waits in the system's own queue.
-const HANDSHAKES: usize = 256;
-/// How often a refused connection is worth a line.
-const WORTH_A_LINE: Duration = Duration::from_secs(1);
-/// A pause when the system has no descriptor to give: connections must end first.
-const EXHAUSTED: Duration = Duration::from_millis(50);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Concurrent handshakes; further connections wait in the listener's backlog.
+const MAX_HANDSHAKES: usize = 256;
+/// Rate limit for logging failed handshakes.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after a failed accept: usually out of file descriptors until connections end.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Connections as they are accepted; with TLS, those whose handshake is done. It never ends and never fails: a client
-/// that cannot prove who it is, or that does not speak, is no reason to stop listening.
+/// Accepted connections; with TLS, after the handshake. The stream never ends and never fails: failed handshakes are
+/// logged and skipped.
 pub fn incoming(
     listener: TcpListener,
     tls: Option<Server>,
 ) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
-    let door = Door { listener, tls, handshakes: JoinSet::new(), said: None, unsaid: 0 };
-    futures::stream::unfold(door, |mut door| async move {
-        let connection = door.next().await;
-        Some((Ok(connection), door))
+    let acceptor = Acceptor { listener, tls, handshakes: JoinSet::new(), logged_at: None, suppressed: 0 };
+    futures::stream::unfold(acceptor, |mut acceptor| async move {
+        let connection = acceptor.next().await;
+        Some((Ok(connection), acceptor))
     })
 }
 
-struct Door {
+struct Acceptor {
     listener: TcpListener,
     tls: Option<Server>,
     handshakes: JoinSet<Result<Connection, (SocketAddr, String)>>,
-    /// When a refusal was last told, and how many were not since.
-    said: Option<Instant>,
-    unsaid: u64,
+    logged_at: Option<Instant>,
+    /// Failures not logged since.
+    suppressed: u64,
 }
 
-impl Door {
+impl Acceptor {
     async fn next(&mut self) -> Connection {
         loop {
             tokio::select! {
                 Some(joined) = self.handshakes.join_next() => match joined {
                     Ok(Ok(connection)) => return connection,
-                    Ok(Err((peer, reason))) => self.refused(peer, &reason),
+                    Ok(Err((peer, reason))) => self.log_failure(peer, &reason),
                     Err(_) => {}
                 },
-                accepted = self.listener.accept(), if self.handshakes.len() < HANDSHAKES => match accepted {
+                accepted = self.listener.accept(), if self.handshakes.len() < MAX_HANDSHAKES => match accepted {
                     Ok((stream, peer)) => {
-                        // A change of a few bytes must not wait for more to send with it.
+                        // Small messages must not wait for Nagle's algorithm.
                         let _ = stream.set_nodelay(true);
                         match &self.tls {
                             None => return Connection::Plain(stream),
@@ -63,23 +62,23 @@ impl Door {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(EXHAUSTED).await;
+                        tracing::warn!(%error, "accept failed");
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
                     }
                 },
             }
         }
     }
 
-    /// Tells of it, but not so often that a stranger can fill the log.
-    fn refused(&mut self, peer: SocketAddr, reason: &str) {
-        if self.said.is_some_and(|at| at.elapsed() < WORTH_A_LINE) {
-            self.unsaid += 1;
+    /// Rate-limited, so that a port scan cannot fill the log.
+    fn log_failure(&mut self, peer: SocketAddr, reason: &str) {
+        if self.logged_at.is_some_and(|at| at.elapsed() < LOG_INTERVAL) {
+            self.suppressed += 1;
             return;
         }
-        tracing::warn!(%peer, others = self.unsaid, "connection refused: {reason}");
-        self.said = Some(Instant::now());
-        self.unsaid = 0;
+        tracing::warn!(%peer, reason, suppressed = self.suppressed, "TLS handshake failed");
+        self.logged_at = Some(Instant::now());
+        self.suppressed = 0;
     }
 }
 
@@ -88,10 +87,10 @@ async fn handshake(
     stream: TcpStream,
     peer: SocketAddr,
 ) -> Result<Connection, (SocketAddr, String)> {
-    let shaking = TlsAcceptor::from(tls.config()).accept(stream);
-    match tokio::time::timeout(HANDSHAKE, shaking).await {
+    let accepted = TlsAcceptor::from(tls.config()).accept(stream);
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await {
         Ok(Ok(stream)) => Ok(Connection::Tls(Box::new(stream.into()))),
-        Ok(Err(error)) => Err((peer, explain(&error))),
-        Err(_) => Err((peer, format!("it did not finish the TLS handshake within {HANDSHAKE:?}"))),
+        Ok(Err(error)) => Err((peer, diagnose(&error))),
+        Err(_) => Err((peer, format!("not finished within {HANDSHAKE_TIMEOUT:?}"))),
     }
 }

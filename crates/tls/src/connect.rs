@@ -1,6 +1,6 @@
-//! Opening connections for tonic's channels.
+//! Connector for tonic channels.
 
-use crate::{Client, Connection, explain};
+use crate::{Client, Connection, diagnose};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -16,34 +16,34 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::Endpoint;
 use tower_service::Service;
 
-/// How long it may take to open a connection, with its handshake.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Includes the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where to connect: `HOST:PORT`, with TLS or without.
+/// The endpoint of `HOST:PORT`, with or without TLS.
 pub fn endpoint(address: &str, tls: Option<&Client>) -> Result<Endpoint, tonic::transport::Error> {
     let scheme = if tls.is_some() { "https" } else { "http" };
-    // The time limit is the connector's: it covers the handshake too.
+    // The connector applies the timeout: it covers the handshake too.
     Endpoint::from_shared(format!("{scheme}://{address}"))
 }
 
-/// Opens connections, with TLS if it has it; for [`Endpoint::connect_with_connector`]. Every connection is made with
-/// the certificates as they are then.
+/// Opens plaintext or TLS connections for [`Endpoint::connect_with_connector`]. Each connection uses the current
+/// certificates.
 #[derive(Clone, Debug)]
 pub struct Connector {
     tls: Option<Client>,
-    limit: Duration,
+    timeout: Duration,
 }
 
 impl Connector {
-    /// Connects with TLS, or without.
+    /// Connects with TLS if `tls` is set.
     pub const fn new(tls: Option<Client>) -> Self {
-        Self { tls, limit: CONNECT }
+        Self { tls, timeout: CONNECT_TIMEOUT }
     }
 
-    /// Connects within this time, the handshake included.
+    /// Sets the connect timeout, handshake included.
     #[must_use]
-    pub fn within(self, limit: Duration) -> Self {
-        Self { limit, ..self }
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Whether connections are encrypted.
@@ -56,14 +56,14 @@ impl Connector {
         let late = || {
             io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("{host}:{port} did not answer within {:?}", self.limit),
+                format!("{host}:{port} did not answer within {:?}", self.timeout),
             )
         };
-        tokio::time::timeout(self.limit, self.open(host, port)).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(self.timeout, self.open(host, port)).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn open(&self, host: &str, port: u16) -> io::Result<Connection> {
-        // An IPv6 address stands in brackets in an address, and without them everywhere else.
+        // IPv6 addresses are bracketed in URIs only.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
@@ -71,13 +71,13 @@ impl Connector {
         let name = match tls.server_name() {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned()).map_err(|_| {
-                let reason = format!("{host:?} is neither a host's name nor an address");
+                let reason = format!("{host:?} is neither a host name nor an IP address");
                 io::Error::new(io::ErrorKind::InvalidInput, reason)
             })?,
         };
         match TlsConnector::from(tls.config()).connect(name, stream).await {
             Ok(stream) => Ok(Connection::Tls(Box::new(stream.into()))),
-            Err(error) => Err(io::Error::new(error.kind(), explain(&error))),
+            Err(error) => Err(io::Error::new(error.kind(), diagnose(&error))),
         }
     }
 }

@@ -16,14 +16,14 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 /// A TCP connection, with or without TLS.
 #[derive(Debug)]
 pub enum Connection {
-    /// As it goes over the wire.
+    /// Plaintext.
     Plain(TcpStream),
-    /// Inside TLS.
+    /// Encrypted.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection {
-    /// The other end.
+    /// The peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.socket().peer_addr().ok()
     }
@@ -44,17 +44,17 @@ impl Connected for Connection {
     }
 }
 
-/// Does the same to whichever stream it is.
+/// Delegates to the inner stream.
 macro_rules! either {
-    ($connection:expr, $stream:ident => $does:expr) => {
+    ($connection:expr, $stream:ident => $call:expr) => {
         match $connection.get_mut() {
             Connection::Plain(stream) => {
                 let $stream = Pin::new(stream);
-                $does
+                $call
             }
             Connection::Tls(stream) => {
                 let $stream = Pin::new(stream.as_mut());
-                $does
+                $call
             }
         }
     };

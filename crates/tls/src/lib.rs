@@ -6,25 +6,25 @@
 //! ```
 //!
 //! A certificate is renewed by writing the new files over the old ones: within seconds new connections use it. Files
-//! that cannot be used are named in the log, and the last good ones stay in use. Who makes certificates by itself hands
-//! them over instead ([`Shown`]).
+//! that cannot be used are logged, and the last valid ones stay in use. Certificates generated in the process are set
+//! with [`InMemoryCertificate`] instead.
 
 mod accept;
+mod config;
 mod connect;
 mod connection;
+mod diagnose;
 mod error;
-mod explain;
-mod live;
+mod in_memory_cert;
 mod pem;
+mod reload;
 mod settings;
-mod shown;
-mod sides;
 
 pub use accept::incoming;
+pub use config::{Client, Server};
 pub use connect::{Connector, endpoint};
 pub use connection::Connection;
+pub use diagnose::diagnose;
 pub use error::Error;
-pub use explain::explain;
+pub use in_memory_cert::InMemoryCertificate;
 pub use settings::{ClientFiles, ServerFiles, SettingsError};
-pub use shown::Shown;
-pub use sides::{Client, Server};

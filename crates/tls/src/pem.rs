@@ -1,4 +1,4 @@
-//! From the text of a file to certificates and keys.
+//! Certificates and keys from PEM text.
 
 use crate::Error;
 use rustls::{
@@ -7,22 +7,20 @@ use rustls::{
 };
 use std::path::Path;
 
-/// The certificates of a file, in their order.
 pub(crate) fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let broken = |e: rustls::pki_types::pem::Error| Error::Certificate {
+    let invalid = |e: rustls::pki_types::pem::Error| Error::Certificate {
         path: path.to_owned(),
-        reason: format!("the PEM text is damaged ({e})"),
+        reason: format!("malformed PEM ({e})"),
     };
-    let found: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(broken)?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(invalid)?;
     if found.is_empty() { Err(Error::NoCertificate(path.to_owned())) } else { Ok(found) }
 }
 
-/// The private key of a file.
 pub(crate) fn key(path: &Path, text: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(text).map_err(|_| Error::NoKey(path.to_owned()))
 }
 
-/// The certificates of a file as those that others must be signed by.
+/// The certificates of a file as trust anchors.
 pub(crate) fn roots(path: &Path, text: &[u8]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, text)? {

@@ -1,69 +1,53 @@
-//! Which files, from flags and from the environment variables that Seldon's components read.
+//! Certificate file locations from flags and from Seldon's environment variables.
 
 use rustls::pki_types::ServerName;
 use std::path::PathBuf;
 
-/// How the control plane's variables begin.
 const PREFIX: &str = "CONTROL_PLANE";
 
-/// The files of the side that listens.
+/// Server certificate files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// Its certificate, followed by those that lead to the CA.
+    /// Certificate chain, leaf first.
     pub certificate: PathBuf,
-    /// The certificate's private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// The CA that clients must have their certificates from; without it nobody has to show one.
+    /// CA of client certificates; without it clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
-/// The files of the side that connects.
+/// Client certificate files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// The CA that servers must have their certificates from.
+    /// CA of server certificates.
     pub ca: PathBuf,
-    /// Certificate and private key to show to a server that asks.
+    /// Client certificate and private key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the server's certificate must be for, if it is not the host that is connected to.
+    /// Expected name in the server's certificate, if it is not the host.
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// What is wrong with the settings.
+/// Invalid TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SettingsError {
-    /// Something that goes with what is there is not.
     #[error("{given} is set, and {missing} is not: {why}")]
-    Missing {
-        /// What is set.
-        given: &'static str,
-        /// What is not.
-        missing: &'static str,
-        /// Why it is needed.
-        why: &'static str,
-    },
-    /// A protocol that there is not.
+    Missing { given: &'static str, missing: &'static str, why: &'static str },
     #[error("{variable} is \"{value}\": it can be PLAINTEXT or SSL")]
-    Protocol {
-        /// Where it stands.
-        variable: String,
-        /// What stands there.
-        value: String,
-    },
-    /// The certificates are in Kubernetes, and nobody here reads them there.
+    Protocol { variable: String, value: String },
     #[error(
-        "{0} names a Secret: mount it, and name its files with {PREFIX}_…_TLS_CRT_LOCATION, …_KEY_LOCATION and …_CA_LOCATION"
+        "{0} names a Secret, which is not read: mount it and set {PREFIX}_…_TLS_CRT_LOCATION, …_KEY_LOCATION and …_CA_LOCATION"
     )]
     Secret(String),
-    /// Not a name that a certificate can be for.
-    #[error("--tls-server-name \"{0}\" is neither a host's name nor an address")]
+    #[error("--tls-server-name \"{0}\" is neither a host name nor an IP address")]
     Name(String),
 }
 
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl ServerFiles {
-    /// What the flags say, else the environment; `None` for plaintext. The environment counts only where it says
-    /// `CONTROL_PLANE_SECURITY_PROTOCOL=SSL`, because charts set the locations in any case.
+    /// Resolves flags, then environment variables; `None` for plaintext. The variables apply only with
+    /// `CONTROL_PLANE_SECURITY_PROTOCOL=SSL`, because charts always set the locations.
     pub fn resolve(
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
@@ -72,39 +56,31 @@ impl ServerFiles {
     ) -> Result<Option<Self>, SettingsError> {
         let (certificate, key, client_ca) = match (certificate, key) {
             (None, None) if client_ca.is_some() => {
-                return Err(missing(
-                    "--tls-client-ca",
-                    "--tls-cert",
-                    "a server needs a certificate of its own",
-                ));
+                return Err(missing("--tls-client-ca", "--tls-cert", "the server needs a certificate"));
             }
             (None, None) => {
                 if !is_ssl("SERVER", environment)? {
                     return Ok(None);
                 }
-                let certificate = located("SERVER", "CRT", environment);
-                let key = located("SERVER", "KEY", environment);
-                // What clients are checked with is the clients' CA; where there is one CA, it is the server's too.
+                let certificate = location("SERVER", "CRT", environment);
+                let key = location("SERVER", "KEY", environment);
+                // Clients are verified with their own CA, else with the shared one.
                 let ca =
-                    located("CLIENT", "CA", environment).or_else(|| located("SERVER", "CA", environment));
+                    location("CLIENT", "CA", environment).or_else(|| location("SERVER", "CA", environment));
                 (certificate, key, ca)
             }
             (certificate, key) => (certificate, key, client_ca),
         };
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key, client_ca })),
-            (Some(_), None) => {
-                Err(missing("--tls-cert", "--tls-key", "a certificate is used with its private key"))
-            }
-            (None, Some(_)) => {
-                Err(missing("--tls-key", "--tls-cert", "a private key is used with its certificate"))
-            }
-            (None, None) => match named_secret("SERVER", environment) {
+            (Some(_), None) => Err(missing("--tls-cert", "--tls-key", "a certificate needs its private key")),
+            (None, Some(_)) => Err(missing("--tls-key", "--tls-cert", "a private key needs its certificate")),
+            (None, None) => match secret_variable("SERVER", environment) {
                 Some(variable) => Err(SettingsError::Secret(variable)),
                 None => Err(missing(
                     "CONTROL_PLANE_SECURITY_PROTOCOL=SSL",
                     "CONTROL_PLANE_SERVER_TLS_CRT_LOCATION",
-                    "TLS needs a certificate (or --tls-cert)",
+                    "TLS needs a certificate (or set --tls-cert)",
                 )),
             },
         }
@@ -112,7 +88,7 @@ impl ServerFiles {
 }
 
 impl ClientFiles {
-    /// What the flags say, else the environment; `None` for plaintext.
+    /// Resolves flags, then environment variables; `None` for plaintext.
     pub fn resolve(
         ca: Option<PathBuf>,
         certificate: Option<PathBuf>,
@@ -120,16 +96,16 @@ impl ClientFiles {
         server_name: Option<&str>,
         environment: Environment<'_>,
     ) -> Result<Option<Self>, SettingsError> {
-        let named = match server_name {
+        let server_name = match server_name {
             None => None,
             Some(name) => {
-                let wrong = |_| SettingsError::Name(name.to_owned());
-                Some(ServerName::try_from(name.to_owned()).map_err(wrong)?)
+                let invalid = |_| SettingsError::Name(name.to_owned());
+                Some(ServerName::try_from(name.to_owned()).map_err(invalid)?)
             }
         };
-        let why = "the scheduler's certificate is checked with it";
+        let why = "it verifies the scheduler's certificate";
         let (ca, certificate, key) = match (ca, certificate, key) {
-            (None, None, None) if named.is_some() => {
+            (None, None, None) if server_name.is_some() => {
                 return Err(missing("--tls-server-name", "--tls-ca", why));
             }
             (None, None, None) => {
@@ -137,31 +113,31 @@ impl ClientFiles {
                     return Ok(None);
                 }
                 let ca =
-                    located("SERVER", "CA", environment).or_else(|| located("CLIENT", "CA", environment));
-                (ca, located("CLIENT", "CRT", environment), located("CLIENT", "KEY", environment))
+                    location("SERVER", "CA", environment).or_else(|| location("CLIENT", "CA", environment));
+                (ca, location("CLIENT", "CRT", environment), location("CLIENT", "KEY", environment))
             }
             (None, Some(_), _) => return Err(missing("--tls-client-cert", "--tls-ca", why)),
             (None, None, Some(_)) => return Err(missing("--tls-client-key", "--tls-ca", why)),
             given => given,
         };
         let Some(ca) = ca else {
-            return Err(match named_secret("CLIENT", environment) {
+            return Err(match secret_variable("CLIENT", environment) {
                 Some(variable) => SettingsError::Secret(variable),
                 None => missing(
                     "CONTROL_PLANE_SECURITY_PROTOCOL=SSL",
                     "CONTROL_PLANE_SERVER_TLS_CA_LOCATION",
-                    "the scheduler's certificate is checked with it (or --tls-ca)",
+                    "it verifies the scheduler's certificate (or set --tls-ca)",
                 ),
             });
         };
-        let pair = "a client's certificate is used with its private key";
+        let pair = "a client certificate needs its private key";
         let identity = match (certificate, key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             (Some(_), None) => return Err(missing("--tls-client-cert", "--tls-client-key", pair)),
             (None, Some(_)) => return Err(missing("--tls-client-key", "--tls-client-cert", pair)),
         };
-        Ok(Some(Self { ca, identity, server_name: named }))
+        Ok(Some(Self { ca, identity, server_name }))
     }
 }
 
@@ -173,16 +149,16 @@ fn set(variable: &str, environment: Environment<'_>) -> Option<String> {
     environment(variable).filter(|value| !value.is_empty())
 }
 
-fn located(side: &str, what: &str, environment: Environment<'_>) -> Option<PathBuf> {
+fn location(side: &str, what: &str, environment: Environment<'_>) -> Option<PathBuf> {
     set(&format!("{PREFIX}_{side}_TLS_{what}_LOCATION"), environment).map(PathBuf::from)
 }
 
-fn named_secret(side: &str, environment: Environment<'_>) -> Option<String> {
+fn secret_variable(side: &str, environment: Environment<'_>) -> Option<String> {
     let variable = format!("{PREFIX}_{side}_TLS_SECRET_NAME");
     set(&variable, environment).map(|_| variable)
 }
 
-/// What the side's own variable says, else the one for both.
+/// The side's own variable overrides the shared one.
 fn is_ssl(side: &str, environment: Environment<'_>) -> Result<bool, SettingsError> {
     for variable in [format!("{PREFIX}_{side}_SECURITY_PROTOCOL"), format!("{PREFIX}_SECURITY_PROTOCOL")] {
         match set(&variable, environment).as_deref() {
@@ -217,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_counts_where_it_says_ssl() {
+    fn environment_applies_only_with_protocol_ssl() {
         let path = |p: &str| Some(PathBuf::from(p));
         for (more, is_tls) in [
             (&[][..], false),
@@ -251,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_come_first_and_must_be_whole() {
+    fn flags_override_environment_and_must_be_complete() {
         let (cert, key, ca) = (|| Some("c".into()), || Some("k".into()), || Some("a".into()));
         let none = environment(&[]);
         let server =
@@ -260,7 +236,7 @@ mod tests {
             server(cert(), key(), None).unwrap().unwrap(),
             ServerFiles { certificate: "c".into(), key: "k".into(), client_ca: None }
         );
-        for (result, says) in [
+        for (result, message) in [
             (server(cert(), None, None).map(|_| ()), "--tls-cert is set, and --tls-key is not"),
             (server(None, key(), None).map(|_| ()), "--tls-key is set, and --tls-cert is not"),
             (server(None, None, ca()).map(|_| ()), "--tls-client-ca is set, and --tls-cert is not"),
@@ -286,17 +262,17 @@ mod tests {
             ),
         ] {
             let got = result.unwrap_err().to_string();
-            assert!(got.starts_with(says), "{got}");
+            assert!(got.starts_with(message), "{got}");
         }
         assert!(ClientFiles::resolve(ca(), None, None, None, &none).unwrap().unwrap().identity.is_none());
     }
 
     #[test]
-    fn an_environment_that_cannot_be_met_is_named() {
+    fn invalid_environment_names_the_variable() {
         let protocol = ("CONTROL_PLANE_SECURITY_PROTOCOL", "SASL_SSL");
         let ssl = ("CONTROL_PLANE_SECURITY_PROTOCOL", "SSL");
         let secret = ("CONTROL_PLANE_SERVER_TLS_SECRET_NAME", "seldon-controlplane-server");
-        for (set, says) in [
+        for (set, message) in [
             (&[protocol][..], "CONTROL_PLANE_SECURITY_PROTOCOL is \"SASL_SSL\": it can be PLAINTEXT or SSL"),
             (
                 &[ssl],
@@ -305,7 +281,7 @@ mod tests {
             (&[ssl, secret], "CONTROL_PLANE_SERVER_TLS_SECRET_NAME names a Secret"),
         ] {
             let got = ServerFiles::resolve(None, None, None, &environment(set)).unwrap_err().to_string();
-            assert!(got.starts_with(says), "{got}");
+            assert!(got.starts_with(message), "{got}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A CA for a test, and what it signs.
+//! A test CA.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -6,10 +6,8 @@ use rcgen::{
 };
 use std::path::{Path, PathBuf};
 
-/// Somebody whose word counts.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// The files of one party.
 pub(crate) struct Paths {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
@@ -27,7 +25,7 @@ impl Authority {
         std::fs::write(path, self.0.pem()).unwrap();
     }
 
-    /// A certificate for these names, as PEM texts of certificate and key.
+    /// Certificate and key for these names, as PEM.
     pub(crate) fn sign(&self, names: &[&str]) -> (String, String) {
         self.sign_with(names, |_| {})
     }
@@ -50,7 +48,7 @@ impl Authority {
     }
 }
 
-/// Writes what was signed as `<name>.crt` and `<name>.key`.
+/// Writes `<name>.crt` and `<name>.key`.
 pub(crate) fn put(directory: &Path, name: &str, (certificate, key): (String, String)) -> Paths {
     let paths = Paths {
         certificate: directory.join(format!("{name}.crt")),

@@ -1,9 +1,8 @@
-//! The two sides of a connection: who listens, and who connects.
+//! TLS configuration of servers and clients.
 
 use crate::{
-    ClientFiles, Error, ServerFiles, Shown,
-    live::{Live, Texts},
-    pem,
+    ClientFiles, Error, InMemoryCertificate, ServerFiles, pem,
+    reload::{Contents, ReloadOutcome, Reloading},
 };
 use rustls::{
     ClientConfig, InconsistentKeys, RootCertStore, ServerConfig,
@@ -13,90 +12,88 @@ use rustls::{
 };
 use std::{path::Path, sync::Arc};
 
-/// gRPC is HTTP/2, and says so.
+/// gRPC requires HTTP/2.
 const ALPN: &[u8] = b"h2";
 
-/// The side that listens. Cheap to clone; every clone follows the same files.
+/// TLS for a listener. Clones share the configuration.
 #[derive(Clone, Debug)]
 pub struct Server {
     source: Source,
     mutual: bool,
 }
 
-/// Where the certificate comes from.
 #[derive(Clone, Debug)]
 enum Source {
-    Files(Arc<Live<ServerConfig>>),
-    Shown(Arc<ServerConfig>),
+    Files(Arc<Reloading<ServerConfig>>),
+    InMemory(Arc<ServerConfig>),
 }
 
 impl Server {
-    /// Reads the files, and again whenever they change. Needs a tokio runtime.
+    /// Reads the files and reloads them when they change. Requires a tokio runtime.
     pub fn open(files: ServerFiles) -> Result<Self, Error> {
         let server = Self::read(files)?;
-        if let Source::Files(live) = &server.source {
-            live.follow();
+        if let Source::Files(config) = &server.source {
+            config.watch();
         }
         Ok(server)
     }
 
-    /// Shows a certificate that is handed over while it listens, to whoever speaks one of these protocols (HTTP's names
-    /// for them: `h2`, `http/1.1`).
-    pub fn showing(shown: Shown, protocols: &[&str]) -> Result<Self, Error> {
+    /// Uses an in-memory certificate and offers these ALPN protocols (`h2`, `http/1.1`).
+    pub fn with_certificate(certificate: InMemoryCertificate, protocols: &[&str]) -> Result<Self, Error> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(shown));
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(certificate));
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        Ok(Self { source: Source::Shown(Arc::new(config)), mutual: false })
+        Ok(Self { source: Source::InMemory(Arc::new(config)), mutual: false })
     }
 
-    /// Reads the files; [`look_again`](Self::look_again) reads them again.
+    /// Reads the files once; [`reload`](Self::reload) reads them again.
     pub fn read(files: ServerFiles) -> Result<Self, Error> {
         let mut paths = vec![files.certificate.clone(), files.key.clone()];
         paths.extend(files.client_ca.clone());
         let mutual = files.client_ca.is_some();
-        let live = Live::open(paths, move |texts| server_config(&files, texts))?;
-        Ok(Self { source: Source::Files(live), mutual })
+        let config = Reloading::open(paths, move |contents| server_config(&files, contents))?;
+        Ok(Self { source: Source::Files(config), mutual })
     }
 
-    /// Looks whether the files have changed; the error says why what they say now is not used.
-    pub fn look_again(&self) -> Result<(), String> {
+    /// Reloads changed files; the error is the reason for keeping the previous ones.
+    pub fn reload(&self) -> Result<(), String> {
         match &self.source {
-            Source::Files(live) => outcome(live.look()),
-            Source::Shown(_) => Ok(()),
+            Source::Files(config) => result(config.reload()),
+            Source::InMemory(_) => Ok(()),
         }
     }
 
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub const fn is_mutual(&self) -> bool {
         self.mutual
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         match &self.source {
-            Source::Files(live) => live.current(),
-            Source::Shown(config) => Arc::clone(config),
+            Source::Files(config) => config.current(),
+            Source::InMemory(config) => Arc::clone(config),
         }
     }
 }
 
-/// The side that connects. Cheap to clone; every clone follows the same files.
+/// TLS for outgoing connections. Clones share the configuration.
 #[derive(Clone, Debug)]
 pub struct Client {
-    live: Arc<Live<ClientConfig>>,
+    config: Arc<Reloading<ClientConfig>>,
     has_identity: bool,
     server_name: Option<ServerName<'static>>,
 }
 
 impl Client {
-    /// Reads the files, and again whenever they change. Needs a tokio runtime.
+    /// Reads the files and reloads them when they change. Requires a tokio runtime.
     pub fn open(files: ClientFiles) -> Result<Self, Error> {
         let client = Self::read(files)?;
-        client.live.follow();
+        client.config.watch();
         Ok(client)
     }
 
-    /// Reads the files; [`look_again`](Self::look_again) reads them again.
+    /// Reads the files once; [`reload`](Self::reload) reads them again.
     pub fn read(files: ClientFiles) -> Result<Self, Error> {
         let mut paths = vec![files.ca.clone()];
         if let Some((certificate, key)) = &files.identity {
@@ -104,49 +101,49 @@ impl Client {
         }
         let server_name = files.server_name.clone();
         let has_identity = files.identity.is_some();
-        let live = Live::open(paths, move |texts| client_config(&files, texts))?;
-        Ok(Self { live, has_identity, server_name })
+        let config = Reloading::open(paths, move |contents| client_config(&files, contents))?;
+        Ok(Self { config, has_identity, server_name })
     }
 
-    /// Looks whether the files have changed; the error says why what they say now is not used.
-    pub fn look_again(&self) -> Result<(), String> {
-        outcome(self.live.look())
+    /// Reloads changed files; the error is the reason for keeping the previous ones.
+    pub fn reload(&self) -> Result<(), String> {
+        result(self.config.reload())
     }
 
-    /// Whether there is a certificate to show to a server that asks.
+    /// Whether a client certificate is configured.
     pub const fn has_identity(&self) -> bool {
         self.has_identity
     }
 
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
-        self.live.current()
+        self.config.current()
     }
 
-    /// The name that the server's certificate must be for, if it is not the host's.
+    /// Overrides the host name in certificate verification.
     pub(crate) const fn server_name(&self) -> Option<&ServerName<'static>> {
         self.server_name.as_ref()
     }
 }
 
-fn outcome(look: crate::live::Look) -> Result<(), String> {
-    match look {
-        crate::live::Look::Refused(reason) => Err(reason),
-        crate::live::Look::Same | crate::live::Look::Renewed => Ok(()),
+fn result(outcome: ReloadOutcome) -> Result<(), String> {
+    match outcome {
+        ReloadOutcome::Rejected(reason) => Err(reason),
+        ReloadOutcome::Unchanged | ReloadOutcome::Reloaded => Ok(()),
     }
 }
 
 fn provider() -> Arc<CryptoProvider> {
-    // Named here, not installed for the process: a library does not decide for others.
+    // Explicit instead of the process default, which belongs to the binary.
     Arc::new(ring::default_provider())
 }
 
-fn server_config(files: &ServerFiles, texts: &Texts) -> Result<ServerConfig, Error> {
-    let [certificate, key, rest @ ..] = texts.as_slice() else { return Err(incomplete()) };
+fn server_config(files: &ServerFiles, contents: &Contents) -> Result<ServerConfig, Error> {
+    let [certificate, key, rest @ ..] = contents.as_slice() else { return Err(incomplete()) };
     let (chain, key) = identity(&files.certificate, certificate, &files.key, key)?;
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match (&files.client_ca, rest) {
-        (Some(path), [text]) => {
-            let roots = Arc::new(pem::roots(path, text)?);
+        (Some(path), [ca]) => {
+            let roots = Arc::new(pem::roots(path, ca)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                 .build()
                 .map_err(|e| Error::Certificate { path: path.clone(), reason: e.to_string() })?;
@@ -154,14 +151,14 @@ fn server_config(files: &ServerFiles, texts: &Texts) -> Result<ServerConfig, Err
         }
         _ => builder.with_no_client_auth(),
     };
-    let own = |e| not_a_pair(e, &files.certificate, &files.key);
-    let mut config = builder.with_single_cert(chain, key).map_err(own)?;
+    let invalid = |e| identity_error(e, &files.certificate, &files.key);
+    let mut config = builder.with_single_cert(chain, key).map_err(invalid)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)
 }
 
-fn client_config(files: &ClientFiles, texts: &Texts) -> Result<ClientConfig, Error> {
-    let [ca, rest @ ..] = texts.as_slice() else { return Err(incomplete()) };
+fn client_config(files: &ClientFiles, contents: &Contents) -> Result<ClientConfig, Error> {
+    let [ca, rest @ ..] = contents.as_slice() else { return Err(incomplete()) };
     let roots: RootCertStore = pem::roots(&files.ca, ca)?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
@@ -169,8 +166,8 @@ fn client_config(files: &ClientFiles, texts: &Texts) -> Result<ClientConfig, Err
     let mut config = match (&files.identity, rest) {
         (Some((certificate_path, key_path)), [certificate, key]) => {
             let (chain, key) = identity(certificate_path, certificate, key_path, key)?;
-            let own = |e| not_a_pair(e, certificate_path, key_path);
-            builder.with_client_auth_cert(chain, key).map_err(own)?
+            let invalid = |e| identity_error(e, certificate_path, key_path);
+            builder.with_client_auth_cert(chain, key).map_err(invalid)?
         }
         _ => builder.with_no_client_auth(),
     };
@@ -189,7 +186,7 @@ fn identity(
     Ok((pem::certificates(certificate_path, certificate)?, pem::key(key_path, key)?))
 }
 
-fn not_a_pair(error: rustls::Error, certificate: &Path, key: &Path) -> Error {
+fn identity_error(error: rustls::Error, certificate: &Path, key: &Path) -> Error {
     match error {
         rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             Error::Mismatch { certificate: certificate.to_owned(), key: key.to_owned() }

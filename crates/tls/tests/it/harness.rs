@@ -1,19 +1,19 @@
-//! A gRPC server behind TLS, and a client that asks it something.
+//! A gRPC health server with TLS, and its client.
 
 use crate::authority::{Authority, Paths, put};
-use gantry_tls::{Client, ClientFiles, Connector, Server, ServerFiles, endpoint, explain, incoming};
+use gantry_tls::{Client, ClientFiles, Connector, Server, ServerFiles, diagnose, endpoint, incoming};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) directory: TempDir,
     pub(crate) authority: Authority,
     pub(crate) ca: PathBuf,
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("test CA");
@@ -26,14 +26,14 @@ impl World {
         put(self.directory.path(), name, signed)
     }
 
-    /// The files of a server that is right in every way.
+    /// Valid server files.
     pub(crate) fn server_files(&self, mutual: bool) -> ServerFiles {
         let paths = self.put("server", self.authority.sign(&["localhost", "127.0.0.1"]));
         let client_ca = mutual.then(|| self.ca.clone());
         ServerFiles { certificate: paths.certificate, key: paths.key, client_ca }
     }
 
-    /// The files of a client that is right in every way.
+    /// Valid client files.
     pub(crate) fn client_files(&self) -> ClientFiles {
         let paths = self.put("client", self.authority.sign(&["client"]));
         let identity = Some((paths.certificate, paths.key));
@@ -51,17 +51,17 @@ pub(crate) async fn serve(tls: Option<Server>) -> SocketAddr {
     address
 }
 
-/// Connects, asks, and gives what went wrong in words.
-pub(crate) async fn ask(address: &str, tls: Option<Client>) -> Result<(), String> {
-    let asked = async {
+/// Connects and calls the health service; the error is the diagnosis.
+pub(crate) async fn check_health(address: &str, tls: Option<Client>) -> Result<(), String> {
+    let call = async {
         let connector = Connector::new(tls.clone());
         let channel = endpoint(address, tls.as_ref())
             .unwrap()
             .connect_with_connector(connector)
             .await
-            .map_err(|e| explain(&e))?;
+            .map_err(|e| diagnose(&e))?;
         let request = HealthCheckRequest { service: String::new() };
-        HealthClient::new(channel).check(request).await.map(|_| ()).map_err(|e| explain(&e))
+        HealthClient::new(channel).check(request).await.map(|_| ()).map_err(|e| diagnose(&e))
     };
-    tokio::time::timeout(Duration::from_secs(30), asked).await.expect("an answer, good or bad")
+    tokio::time::timeout(Duration::from_secs(30), call).await.expect("a result within 30 s")
 }

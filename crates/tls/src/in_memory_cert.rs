@@ -1,4 +1,4 @@
-//! A certificate that is handed over while the program runs, instead of being read from files.
+//! A server certificate that is set by the program instead of read from files.
 
 use crate::{Error, pem};
 use arc_swap::ArcSwapOption;
@@ -10,22 +10,21 @@ use rustls::{
 };
 use std::{path::Path, sync::Arc};
 
-/// The certificate that a listening side shows, which may change at any time, and may not be there yet. Cheap to clone:
-/// every clone shows the same.
+/// A server certificate that may be replaced at any time. Clones share it. While it is unset, handshakes fail at once.
 #[derive(Clone, Default)]
-pub struct Shown(Arc<ArcSwapOption<CertifiedKey>>);
+pub struct InMemoryCertificate(Arc<ArcSwapOption<CertifiedKey>>);
 
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for InMemoryCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shown").field("is_there", &self.is_there()).finish()
+        f.debug_struct("InMemoryCertificate").field("is_set", &self.is_set()).finish()
     }
 }
 
-impl Shown {
-    /// New connections see this certificate from now on; those that stand are not touched. `place` is where it comes
-    /// from, for whoever reads the error. What cannot be used changes nothing.
-    pub fn show(&self, place: &str, certificate: &str, key: &str) -> Result<(), Error> {
-        let path = Path::new(place);
+impl InMemoryCertificate {
+    /// Sets the certificate of new connections; established ones keep theirs. `origin` names its source in errors. An
+    /// invalid certificate changes nothing.
+    pub fn set(&self, origin: &str, certificate: &str, key: &str) -> Result<(), Error> {
+        let path = Path::new(origin);
         let chain = pem::certificates(path, certificate.as_bytes())?;
         let key = pem::key(path, key.as_bytes())?;
         let certified =
@@ -39,13 +38,13 @@ impl Shown {
         Ok(())
     }
 
-    /// Whether there is one. Until then every handshake is refused at once: whoever connects need not wait.
-    pub fn is_there(&self) -> bool {
+    /// Whether a certificate is set.
+    pub fn is_set(&self) -> bool {
         self.0.load().is_some()
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for InMemoryCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.load_full()
     }
