@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes a CA, a certificate for the scheduler and one for everybody who connects to it.
+# Creates a CA, a server certificate for the scheduler and a client certificate.
 #
-#   sh deploy/certs.sh DIR NAME...      NAME: a host name or address under which the scheduler is reached
+#   sh deploy/certs.sh DIR NAME...      NAME: a host name or address of the scheduler
 #
-# Run it again to renew the two certificates: the CA stays, and running processes use the new files within seconds.
+# Run it again to renew both certificates: the CA is kept, and running processes reload the files within seconds.
 set -eu
 dir=$1
 shift

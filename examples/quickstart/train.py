@@ -1,8 +1,8 @@
-"""Trains the three models of this directory, on data that is made here or comes with scikit-learn.
+"""Trains the three models of this directory, on synthetic data and data sets of scikit-learn.
 
     pip install -r requirements.txt && python train.py
 
-The same versions and the same seeds give the same models.
+Reproducible: fixed seeds and pinned versions.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 def iris() -> None:
-    """Which of three irises a flower is, by the size of its leaves (Fisher, 1936)."""
+    """Iris species by sepal and petal size (Fisher, 1936)."""
     features, species = load_iris(return_X_y=True)
     features = features.astype(np.float32)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
@@ -35,7 +35,7 @@ def iris() -> None:
 
 
 def fraud() -> None:
-    """How likely a payment is fraud: large amounts at night, far from home, on a new account."""
+    """Probability that a payment is fraud, from amount, hour, distance from home and account age."""
     rng = np.random.default_rng(7)
     count = 4000
     amount = rng.lognormal(3.5, 1.2, count)
@@ -46,7 +46,7 @@ def fraud() -> None:
     score = 0.004 * amount + 1.5 * night + 0.01 * kilometres - 0.0008 * account_days - 2.0
     label = rng.random(count) < 1 / (1 + np.exp(-score))
     features = np.column_stack([amount, hour, kilometres, account_days]).astype(np.float32)
-    # Some shops do not report where the card was.
+    # Some merchants do not report the location.
     features[rng.random(count) < 0.1, 2] = np.nan
     names = ["amount", "hour", "kilometres", "account_days"]
     data = xgboost.DMatrix(features, label=label, feature_names=names)
@@ -56,7 +56,7 @@ def fraud() -> None:
 
 
 def demand() -> None:
-    """How many bicycles will be rented in an hour: by weekday, hour, temperature and rain."""
+    """Bicycle rentals per hour, from weekday, hour, temperature and rain."""
     rng = np.random.default_rng(11)
     count = 4000
     weekday = rng.integers(0, 7, count)

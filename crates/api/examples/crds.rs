@@ -1,7 +1,5 @@
-//! Writes the kinds' `CustomResourceDefinition`s into a directory, or says which of the files there are old.
-//!
-//! `cargo xtask crds` runs it.
-#![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
+//! Writes the `CustomResourceDefinitions` to a directory, or checks the files there. Run by `cargo xtask crds`.
+#![allow(clippy::print_stdout, reason = "a developer tool that prints its result")]
 
 use gantry_api::{crd_yaml, resources};
 use std::{collections::BTreeMap, error::Error, fs, path::Path, process::ExitCode};
@@ -12,11 +10,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match words.as_slice() {
         ["--check", folder] => check(Path::new(folder)),
         [folder] => write(Path::new(folder)),
-        _ => Err("which directory? crds [--check] DIRECTORY".into()),
+        _ => Err("usage: crds [--check] DIRECTORY".into()),
     }
 }
 
-fn wanted() -> Result<BTreeMap<String, String>, String> {
+fn expected() -> Result<BTreeMap<String, String>, String> {
     resources().iter().map(|r| Ok((format!("{}.yaml", r.plural), crd_yaml(r)?))).collect()
 }
 
@@ -31,40 +29,40 @@ fn present(folder: &Path) -> std::io::Result<BTreeMap<String, String>> {
 
 fn write(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
     fs::create_dir_all(folder)?;
-    let wanted = wanted()?;
-    for file in present(folder)?.keys().filter(|file| !wanted.contains_key(*file)) {
+    let expected = expected()?;
+    for file in present(folder)?.keys().filter(|file| !expected.contains_key(*file)) {
         fs::remove_file(folder.join(file))?;
     }
-    for (file, text) in &wanted {
+    for (file, text) in &expected {
         fs::write(folder.join(file), text)?;
     }
-    let bytes: usize = wanted.values().map(String::len).sum();
-    println!("{} definitions in {}, {bytes} bytes", wanted.len(), folder.display());
+    let bytes: usize = expected.values().map(String::len).sum();
+    println!("{} CRDs in {}, {bytes} bytes", expected.len(), folder.display());
     Ok(ExitCode::SUCCESS)
 }
 
 fn check(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    let (wanted, present) = (wanted()?, present(folder)?);
-    let mut old = false;
-    for (file, text) in &wanted {
+    let (expected, present) = (expected()?, present(folder)?);
+    let mut is_outdated = false;
+    for (file, text) in &expected {
         match present.get(file) {
             Some(found) if found == text => {}
             Some(_) => {
-                println!("{} is not what the types say", folder.join(file).display());
-                old = true;
+                println!("{} is outdated", folder.join(file).display());
+                is_outdated = true;
             }
             None => {
                 println!("{} is missing", folder.join(file).display());
-                old = true;
+                is_outdated = true;
             }
         }
     }
-    for file in present.keys().filter(|file| !wanted.contains_key(*file)) {
-        println!("{} is no kind's", folder.join(file).display());
-        old = true;
+    for file in present.keys().filter(|file| !expected.contains_key(*file)) {
+        println!("{} belongs to no kind", folder.join(file).display());
+        is_outdated = true;
     }
-    if old {
+    if is_outdated {
         println!("Run cargo xtask crds.");
     }
-    Ok(if old { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_outdated { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,7 +1,7 @@
-//! The kinds as Kubernetes knows them: a `CustomResourceDefinition` for each, made from its types and its rules.
+//! `CustomResourceDefinitions`, generated from the types and their validation rules.
 //!
-//! Parts that Kubernetes defines itself (a `PodSpec`) are left open, which keeps all of them together small enough for
-//! a plain `kubectl apply`, and the API server's memory free of seven copies of them.
+//! Embedded Kubernetes types such as `PodSpec` have no schema: this keeps the CRDs small enough for client-side
+//! `kubectl apply` and saves API server memory.
 
 mod structural;
 
@@ -11,65 +11,62 @@ mod tests;
 use crate::{
     API_VERSION, ExperimentSpec, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
     SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus, name,
-    rules::{Ruled, Text},
+    validation::{CelRule, Validate},
 };
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
-/// One of the kinds, as the API server is told about it.
+/// A custom resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource {
-    /// The kind's name, such as `SeldonRuntime`.
+    /// Such as `SeldonRuntime`.
     pub kind: &'static str,
-    /// The name in a URL, such as `seldonruntimes`.
+    /// Such as `seldonruntimes`.
     pub plural: &'static str,
-    /// What people may type for one, such as `seldonruntime`.
     pub singular: &'static str,
-    /// What people may type instead.
     pub short_names: &'static [&'static str],
-    /// Whether `kubectl scale` and autoscalers may set its replicas.
+    /// Whether it has the scale subresource.
     pub scales: bool,
-    /// What `kubectl get` shows beside the name.
+    /// Additional printer columns.
     pub columns: &'static [Column],
     parts: fn() -> Parts,
 }
 
-/// A column of `kubectl get`.
+/// A printer column of `kubectl get`.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its heading.
     pub name: &'static str,
     /// `string`, `integer` or `date`.
     pub r#type: &'static str,
-    /// Where the value is.
+    /// JSON path of the value.
     pub path: &'static str,
-    /// 0 is always shown, 1 with `-o wide` only.
+    /// 0 is always shown, 1 only with `-o wide`.
     pub priority: u8,
 }
 
-/// The parts of a definition that come from Rust types.
+/// The parts of a CRD that are generated from Rust types.
 struct Parts {
     spec: Value,
     status: Value,
-    rules: Vec<Text>,
+    rules: Vec<CelRule>,
 }
 
-/// Not a required field, because a requirement excuses nothing that was stored before it.
-const HAS_SPEC: Text = Text {
+/// A rule and not a required field: required fields do not ratchet.
+const HAS_SPEC: CelRule = CelRule {
     at: "",
     field: "spec",
-    cel: "has(self.spec)",
-    says: "is missing: it says what is asked for",
+    rule: "has(self.spec)",
+    message: "is missing: an object needs a spec",
     values: &[],
-    excuse: "oldSelf.hasValue()",
+    ratchet: "oldSelf.hasValue()",
 };
 
-fn parts<Spec: JsonSchema + Ruled, Status: JsonSchema>() -> Parts {
+fn parts<Spec: JsonSchema + Validate, Status: JsonSchema>() -> Parts {
     let mut rules = vec![HAS_SPEC];
-    if Spec::NAME("a.b").is_err() {
-        rules.push(name::OF_OBJECT);
+    if Spec::CHECK_NAME("a.b").is_err() {
+        rules.push(name::NAME_RULE);
     }
-    rules.extend(Spec::texts());
+    rules.extend(Spec::cel_rules());
     Parts { spec: structural::schema_of::<Spec>(), status: structural::schema_of::<Status>(), rules }
 }
 
@@ -85,7 +82,7 @@ const READY: Column = column("Ready", "string", ".status.conditions[?(@.type==\"
 const MESSAGE: Column = column("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message");
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
 
-/// The kinds, in the order in which a cluster needs them.
+/// All kinds, in the order in which they are installed.
 pub fn resources() -> [Resource; 7] {
     RESOURCES
 }
@@ -182,7 +179,7 @@ const RESOURCES: [Resource; 7] = [
     },
 ];
 
-/// The whole `CustomResourceDefinition` of a kind.
+/// The `CustomResourceDefinition` of a kind.
 pub fn crd(resource: &Resource) -> Value {
     let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
     let mut subresources = json!({ "status": {} });
@@ -202,7 +199,7 @@ pub fn crd(resource: &Resource) -> Value {
         "categories": ["seldon", "gantry"],
     });
     if !resource.short_names.is_empty() {
-        // An empty list is not stored: every `kubectl apply` would find it missing.
+        // The API server drops an empty list, so `kubectl apply` would see a change every time.
         insert(&mut names, "shortNames", json!(resource.short_names));
     }
     let columns: Vec<Value> = resource.columns.iter().map(Column::as_json).collect();
@@ -232,14 +229,14 @@ fn insert(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// The file that holds a kind's definition.
+/// The CRD file of a kind.
 pub fn crd_yaml(resource: &Resource) -> Result<String, String> {
     let text = serde_saphyr::to_string(&sorted(crd(resource)))
-        .map_err(|e| format!("the definition of {} cannot be written: {e}", resource.kind))?;
-    Ok(format!("# Made by `cargo xtask crds` from the types in crates/api: change those.\n{text}"))
+        .map_err(|e| format!("failed to serialize the CRD of {}: {e}", resource.kind))?;
+    Ok(format!("# Generated by `cargo xtask crds` from the types in crates/api. Do not edit.\n{text}"))
 }
 
-/// With the fields in one order, whatever order the map of this build keeps.
+/// Sorts all fields: the map order depends on serde_json features.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -263,7 +260,6 @@ impl Column {
 }
 
 impl Resource {
-    /// The schema of an object, with its rules in place.
     fn schema(&self) -> Value {
         let parts = (self.parts)();
         let mut schema = json!({
@@ -271,14 +267,14 @@ impl Resource {
             "properties": {
                 "apiVersion": { "type": "string" },
                 "kind": { "type": "string" },
-                // A rule may only blame a field that the schema has.
+                // `fieldPath` of a rule must exist in the schema.
                 "metadata": { "type": "object", "properties": { "name": { "type": "string" } } },
                 "spec": parts.spec,
                 "status": parts.status,
             },
         });
-        for text in &parts.rules {
-            structural::add_rule(&mut schema, text.at, text.validation());
+        for rule in &parts.rules {
+            structural::add_rule(&mut schema, rule.at, rule.validation());
         }
         schema
     }

@@ -1,63 +1,61 @@
-//! The kind Experiment: traffic divided between models or pipelines.
+//! The kind Experiment: traffic split between models or pipelines.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What is asked of an Experiment.
+/// Desired state of an Experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentSpec {
-    /// The candidate whose own traffic is divided.
+    /// Candidate whose traffic is split.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub default: Option<String>,
-    /// What the traffic is divided between.
+    /// Models or pipelines that share the traffic.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub candidates: Vec<ExperimentCandidate>,
-    /// What gets a copy of the requests; its answers are dropped.
+    /// Model or pipeline that receives a copy of the requests; its responses are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<ExperimentMirror>,
-    /// Whether models or pipelines are compared.
+    /// Kind of the candidates: `model` or `pipeline`.
     #[serde(default)]
     pub resource_type: ResourceType,
 }
 
-/// One that gets a share of the traffic.
+/// A target with a share of the traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentCandidate {
-    /// The name of a model or a pipeline.
+    /// Name of a model or pipeline.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its share, of the sum of all weights.
+    /// Share of traffic, relative to the sum of all weights.
     pub weight: u32,
 }
 
-/// One that gets a copy of the traffic.
+/// A target with a copy of the traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentMirror {
-    /// The name of a model or a pipeline.
+    /// Name of a model or pipeline.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// How many of a hundred requests are copied.
+    /// Percentage of requests to copy.
     pub percent: u32,
 }
 
-/// What an experiment compares.
+/// Kind of the candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResourceType {
-    /// Models.
     #[default]
     Model,
-    /// Pipelines.
     Pipeline,
 }
 
-// By hand: documented variants would become a choice of constants, which a structural schema does not allow.
+// Not derived: documented variants become `oneOf` constants, which a structural schema forbids.
 impl JsonSchema for ResourceType {
     fn schema_name() -> Cow<'static, str> {
         "ResourceType".into()

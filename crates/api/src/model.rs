@@ -1,65 +1,61 @@
-//! The kind Model: an artifact to be served.
+//! The kind Model: a model artifact to serve.
 
-use crate::{API_VERSION, Metadata, Quantity, Refusal, Scaling, scaling::Scaled};
+use crate::{API_VERSION, FieldError, Metadata, Quantity, Scaling, scaling::ReplicaFields};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Model: where its artifact is, what it needs, how many replicas it wants.
+/// A model: artifact location, requirements and replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
-    /// `mlops.seldon.io/v1alpha1`
     pub api_version: String,
-    /// `Model`
     pub kind: String,
-    /// Name and labels.
     pub metadata: Metadata,
-    /// What is asked for.
     pub spec: ModelSpec,
-    /// What Kubernetes reported when the object was read from it; not used.
+    /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
     #[serde(skip_serializing)]
     pub status: Option<serde_json::Value>,
 }
 
-/// What is asked of a Model.
+/// Desired state of a Model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelSpec {
-    /// Where the artifact is: a path, `s3://…`, `gs://…`, `https://…`, `hf://…`.
+    /// Location of the artifact: a path, `s3://…`, `gs://…`, `https://…`, `hf://…`.
     pub storage_uri: String,
-    /// The kind of model, such as `onnx`; counts as a requirement.
+    /// Model format, such as `onnx`; added to the requirements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
-    /// The version folder to take.
+    /// Version folder of the artifact to load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact_version: Option<u32>,
     /// Accepted for compatibility; not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema_uri: Option<String>,
-    /// The Secret that holds the storage credentials.
+    /// Name of the Secret with the storage credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
-    /// Capabilities that the server must all have.
+    /// Capabilities that the server must have, such as `onnx` or `sklearn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub requirements: Vec<String>,
-    /// Memory that a replica takes.
+    /// Memory required by one replica, such as `512Mi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
-    /// Replicas wanted; 1 by default.
+    /// Desired replicas; defaults to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
-    /// Fewest replicas; also the fewest that may be placed when there is no room for all.
+    /// Minimum replicas; fewer than `replicas` are placed when capacity is short, but not fewer than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_replicas: Option<i32>,
-    /// Most replicas that autoscaling may ask for.
+    /// Maximum replicas for autoscaling; 0 or unset means unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub max_replicas: Option<i32>,
-    /// The server to load onto, by name.
+    /// Name of the Server to load the model onto.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Accepted for compatibility; not used.
@@ -68,97 +64,94 @@ pub struct ModelSpec {
     /// Accepted for compatibility; not used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dedicated: bool,
-    /// Payload logging.
+    /// Request and response logging.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logger: Option<LoggingSpec>,
-    /// This model explains another one.
+    /// Marks the model as an explainer of another model or pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explainer: Option<ExplainerSpec>,
-    /// This model is a language model in front of another one.
+    /// Marks the model as a language model in front of another model or pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub llm: Option<LlmSpec>,
-    /// Settings that are passed to the server when the model is loaded.
+    /// Parameters passed to the server when it loads the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub parameters: Vec<ParameterSpec>,
-    /// What happens to topics.
+    /// Kafka topic settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataflow: Option<DataflowSpec>,
 }
 
-/// Payload logging.
+/// Request and response logging.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LoggingSpec {
-    /// Share of requests to log.
+    /// Percentage of requests to log.
     #[serde(skip_serializing_if = "Option::is_none")]
-    // Stored objects may hold more: only whether it is there counts, so the API server lets it pass.
+    // Only its presence matters and stored objects may exceed 100, so the CRD sets no maximum.
     #[schemars(range(min = 0), extend("x-lint-maximum" = 100))]
     pub percent: Option<u32>,
 }
 
-/// Which model or pipeline is explained, and how.
+/// Explainer settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainerSpec {
-    /// The kind of explainer, such as `anchor_tabular`.
+    /// Explainer type, such as `anchor_tabular`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#type: Option<String>,
-    /// The model that is explained.
+    /// Name of the explained model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_ref: Option<String>,
-    /// The pipeline that is explained.
+    /// Name of the explained pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipeline_ref: Option<String>,
 }
 
-/// What a language model stands in front of.
+/// Language model settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LlmSpec {
-    /// A model.
+    /// Name of the model behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_ref: Option<String>,
-    /// A pipeline.
+    /// Name of the pipeline behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipeline_ref: Option<String>,
 }
 
-/// A setting that is passed to the server.
+/// A parameter passed to the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParameterSpec {
-    /// The setting's name.
+    /// Parameter name.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its value.
+    /// Parameter value.
     pub value: String,
 }
 
-/// What happens to topics.
+/// Kafka topic settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataflowSpec {
-    /// Delete the topics together with the object.
+    /// Delete the topics when the object is deleted.
     #[serde(default)]
     pub clean_topics_on_delete: bool,
 }
 
-impl Scaled for ModelSpec {
-    fn written(&self) -> [Option<i32>; 3] {
+impl ReplicaFields for ModelSpec {
+    fn replica_fields(&self) -> [Option<i32>; 3] {
         [self.replicas, self.min_replicas, self.max_replicas]
     }
 }
 
 impl ModelSpec {
-    /// How many replicas are wanted; `Err` is a field and what is wrong with it.
-    pub fn scaling(&self) -> Result<Scaling, Refusal> {
-        let [replicas, min, max] = self.written();
+    pub fn scaling(&self) -> Result<Scaling, FieldError> {
+        let [replicas, min, max] = self.replica_fields();
         Scaling::new(replicas, min, max)
     }
 
-    /// The model as the scheduler's contract has it. Call it on a spec whose rules hold.
-    ///
-    /// A model that has a namespace comes from Kubernetes: the scheduler is told so, and its generation.
+    /// The model in the scheduler's gRPC API; the spec must be valid. A namespace marks a Kubernetes object.
     pub fn to_proto(&self, name: &str, namespace: Option<&str>, generation: Option<i64>) -> pb::Model {
         let scaling = self.scaling().unwrap_or_default();
         let special = match (&self.explainer, &self.llm) {
@@ -204,7 +197,7 @@ impl ModelSpec {
             deployment_spec: Some(pb::DeploymentSpec {
                 replicas: scaling.replicas,
                 min_replicas: scaling.min,
-                max_replicas: scaling.max_on_the_wire(),
+                max_replicas: scaling.max_in_proto(),
                 log_payloads: self.logger.is_some(),
             }),
             stream_spec: None,
@@ -217,7 +210,7 @@ impl ModelSpec {
 }
 
 impl Model {
-    /// A model by name and place, for models that have no manifest.
+    /// A model without a manifest.
     pub fn named(name: impl Into<String>, storage_uri: impl Into<String>) -> Self {
         Self {
             api_version: API_VERSION.into(),
@@ -228,13 +221,13 @@ impl Model {
         }
     }
 
-    /// The model as the scheduler's contract has it. Call it on a model whose rules hold.
+    /// The model in the scheduler's gRPC API; the spec must be valid.
     pub fn to_proto(&self) -> pb::Model {
         let meta = &self.metadata;
         self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)
     }
 
-    /// The manifest of a model that the scheduler knows.
+    /// The manifest of a model reported by the scheduler.
     pub fn from_proto(model: &pb::Model) -> Self {
         let meta = model.meta.clone().unwrap_or_default();
         let spec = model.model_spec.clone().unwrap_or_default();

@@ -1,71 +1,72 @@
-//! The rules for names.
+//! Object name validation.
 
-use crate::rules::Text;
+use crate::validation::CelRule;
 
-/// Longest name: what Kubernetes allows for an object's name.
-const LONGEST: usize = 253;
+/// As in Kubernetes.
+const MAX_LENGTH: usize = 253;
 
-/// Why a name is refused.
+/// Why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameProblem(String);
+pub struct InvalidName(String);
 
-impl std::fmt::Display for NameProblem {
+impl std::fmt::Display for InvalidName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NameProblem {}
+impl std::error::Error for InvalidName {}
 
 /// Checks that a name is made of `a-z`, `0-9` and `-`, and starts and ends with a letter or a digit.
 ///
-/// Dots and underscores are refused because `model.pipeline` and `model_1` mean something in routes.
-pub fn check_name(name: &str) -> Result<(), NameProblem> {
+/// Dots and underscores are rejected: `model.pipeline` and `model_1` have a meaning in routes.
+pub fn check_name(name: &str) -> Result<(), InvalidName> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() {
-        return Err(NameProblem("is empty: give the object a name".into()));
+        return Err(InvalidName("is empty: give the object a name".into()));
     }
-    if name.len() > LONGEST {
-        return Err(NameProblem(format!("has {} characters, at most {LONGEST} are allowed", name.len())));
+    if name.len() > MAX_LENGTH {
+        return Err(InvalidName(format!("has {} characters, at most {MAX_LENGTH} are allowed", name.len())));
     }
     let shown = name.escape_debug();
     if let Some(bad) = name.chars().find(|&c| !allowed(c) && c != '-') {
-        let hint = proposal(name).map(|p| format!(", for example \"{p}\"")).unwrap_or_default();
-        return Err(NameProblem(format!(
+        let hint = suggest_name(name).map(|p| format!(", for example \"{p}\"")).unwrap_or_default();
+        return Err(InvalidName(format!(
             "\"{shown}\" contains {bad:?}: use lower-case letters, digits and '-'{hint}"
         )));
     }
     if name.starts_with('-') || name.ends_with('-') {
-        return Err(NameProblem(format!("\"{shown}\" must start and end with a letter or a digit")));
+        return Err(InvalidName(format!("\"{shown}\" must start and end with a letter or a digit")));
     }
     Ok(())
 }
 
-/// [`check_name`] as the API server has it, where a name has at most 253 characters in any case. Only a dot gets as far
-/// as this: everything else is no name in Kubernetes.
-pub(crate) const OF_OBJECT: Text = Text {
+/// [`check_name`] as CEL. Only names with a dot reach it: the API server has rejected all other invalid names.
+pub(crate) const NAME_RULE: CelRule = CelRule {
     at: "",
     field: "metadata.name",
-    cel: "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-    says: "contains a '.': use lower-case letters, digits and '-'",
+    rule: "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+    message: "contains a '.': use lower-case letters, digits and '-'",
     values: &[],
-    excuse: "oldSelf.hasValue()",
+    ratchet: "oldSelf.hasValue()",
 };
 
-/// Checks the name of an object that is no part of any route: dots are allowed between labels, as Kubernetes allows
-/// them.
-pub(crate) fn check_object_name(name: &str) -> Result<(), NameProblem> {
-    if name.len() > LONGEST || !name.contains('.') {
+/// Checks the name of an object that is not part of any route: a DNS subdomain, so dots are allowed.
+pub(crate) fn check_object_name(name: &str) -> Result<(), InvalidName> {
+    if name.len() > MAX_LENGTH || !name.contains('.') {
         return check_name(name);
     }
     if name.split('.').any(str::is_empty) {
-        return Err(NameProblem(format!("\"{}\" has a '.' without a word beside it", name.escape_debug())));
+        return Err(InvalidName(format!(
+            "\"{}\" has an empty label: remove the extra '.'",
+            name.escape_debug()
+        )));
     }
     name.split('.').try_for_each(check_name)
 }
 
-/// The nearest name that the rule allows.
-fn proposal(name: &str) -> Option<String> {
+/// The closest valid name.
+fn suggest_name(name: &str) -> Option<String> {
     if name.len() > 64 {
         return None;
     }
@@ -85,11 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn check_name_accepts_dns_labels_only() {
         for good in ["a", "iris", "iris-2", "0", "a--b", &"a".repeat(253)] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }
-        for (bad, says) in [
+        for (bad, expected) in [
             ("", "is empty"),
             ("Iris", "for example \"iris\""),
             ("id1_node", "for example \"id1-node\""),
@@ -104,12 +105,12 @@ mod tests {
             (&"a".repeat(254), "254 characters"),
         ] {
             let problem = check_name(bad).unwrap_err().to_string();
-            assert!(problem.contains(says), "{bad:?} said: {problem}");
+            assert!(problem.contains(expected), "{bad:?}: {problem}");
         }
     }
 
     #[test]
-    fn names_with_dots() {
+    fn check_object_name_accepts_dns_subdomains() {
         for good in ["a", "mlserver-1.7", "a.b.c"] {
             assert_eq!(check_object_name(good), Ok(()), "{good}");
         }
@@ -120,8 +121,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_proposed_name_is_always_a_good_one(name in ".{1,40}") {
-            if let Some(proposed) = proposal(&name) {
+        fn suggested_name_is_valid(name in ".{1,40}") {
+            if let Some(proposed) = suggest_name(&name) {
                 proptest::prop_assert_eq!(check_name(&proposed), Ok(()));
             }
         }

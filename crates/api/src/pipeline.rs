@@ -1,140 +1,140 @@
-//! The kind Pipeline: models whose answers are other models' requests.
+//! The kind Pipeline: a graph of models.
 
 use crate::DataflowSpec;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
-/// What is asked of a Pipeline.
+/// Desired state of a Pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineSpec {
-    /// What flows in besides requests, from other pipelines.
+    /// Input from other pipelines, in addition to requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<PipelineInput>,
-    /// The models and how they are connected.
+    /// Models and their connections.
     #[schemars(length(max = 256))]
     pub steps: Vec<PipelineStep>,
-    /// What flows out.
+    /// Output of the pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<PipelineOutput>,
-    /// What happens to topics.
+    /// Kafka topic settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataflow: Option<DataflowSpec>,
-    /// A step may lead back to an earlier one.
+    /// Allow cycles between steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_cycles: bool,
-    /// How often a request may come back to a step.
+    /// Maximum visits of a step by one request when cycles are allowed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_step_revisits: u32,
 }
 
-/// What flows into a pipeline besides requests.
+/// Input from other pipelines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineInput {
-    /// Data of other pipelines, such as `orders.outputs` or `orders.step.price.outputs.total`.
+    /// Outputs of other pipelines, such as `orders.outputs` or `orders.step.price.outputs.total`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 1024)))]
     pub external_inputs: Vec<String>,
-    /// Data of other pipelines that starts this one and is not used otherwise.
+    /// Outputs of other pipelines that trigger this one without being passed to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 1024)))]
     pub external_triggers: Vec<String>,
-    /// How long inputs wait for each other, in milliseconds.
+    /// Join window for inputs, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub join_window_ms: Option<u32>,
-    /// How inputs are joined.
+    /// Join type of inputs: `inner`, `outer` or `any`.
     #[serde(default)]
     pub join_type: JoinType,
-    /// How triggers are joined.
+    /// Join type of triggers: `inner`, `outer` or `any`.
     #[serde(default)]
     pub triggers_join_type: JoinType,
-    /// New names for tensors.
+    /// Tensor renames.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tensor_map: BTreeMap<String, String>,
 }
 
-/// One model of a pipeline.
+/// A step of a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineStep {
-    /// The model's name.
+    /// Name of the model.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// What the model gets, such as `a`, `a.outputs` or `a.outputs.scores`; the pipeline's inputs when empty.
+    /// Inputs of the step, such as `a`, `a.outputs` or `a.outputs.scores`; the pipeline's inputs when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 512)))]
     pub inputs: Vec<String>,
-    /// How long inputs wait for each other, in milliseconds.
+    /// Join window for inputs, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub join_window_ms: Option<u32>,
-    /// New names for tensors.
+    /// Tensor renames.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tensor_map: BTreeMap<String, String>,
-    /// What must have happened before the model runs.
+    /// Steps that must have produced output before this one runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 512)))]
     pub triggers: Vec<String>,
-    /// How inputs are joined.
+    /// Join type of inputs: `inner`, `outer` or `any`.
     #[serde(default)]
     pub inputs_join_type: JoinType,
-    /// How triggers are joined.
+    /// Join type of triggers: `inner`, `outer` or `any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triggers_join_type: Option<JoinType>,
-    /// How requests are put together.
+    /// Batching of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<PipelineBatch>,
 }
 
-/// How requests are put together.
+/// Batching of requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineBatch {
-    /// Rows to wait for.
+    /// Batch size in rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
-    /// How long to wait for them, in milliseconds.
+    /// Batch window, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_ms: Option<u32>,
-    /// Begin a window with every request.
+    /// Start a window with every request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rolling: bool,
 }
 
-/// What flows out of a pipeline.
+/// Output of a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineOutput {
-    /// The steps whose answers are the pipeline's answer.
+    /// Steps whose outputs form the response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 512)))]
     pub steps: Vec<String>,
-    /// How long answers wait for each other, in milliseconds.
+    /// Join window for outputs, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub join_window_ms: u32,
-    /// How answers are joined.
+    /// Join type of outputs: `inner`, `outer` or `any`.
     #[serde(default)]
     pub steps_join: JoinType,
-    /// New names for tensors.
+    /// Tensor renames.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tensor_map: BTreeMap<String, String>,
 }
 
-/// What is waited for when several things flow into one.
+/// How several inputs are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JoinType {
-    /// All of them.
+    /// Wait for all.
     #[default]
     Inner,
-    /// Those that come in time.
+    /// Use those that arrive within the window.
     Outer,
-    /// The first that comes.
+    /// Use the first.
     Any,
 }
 
-// By hand: documented variants would become a choice of constants, which a structural schema does not allow.
+// Not derived: documented variants become `oneOf` constants, which a structural schema forbids.
 impl JsonSchema for JoinType {
     fn schema_name() -> Cow<'static, str> {
         "JoinType".into()

@@ -1,10 +1,10 @@
-//! Amounts as Kubernetes writes them: `100Ki`, `1.5G`, `2e9`, `1024`.
+//! Kubernetes quantities: `100Ki`, `1.5G`, `2e9`, `1024`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::{borrow::Cow, fmt};
 
-/// An amount of memory, in bytes, that remembers how it was written.
+/// An amount of memory in bytes; serialized as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
     text: String,
@@ -12,18 +12,15 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Parses an amount; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bytes = gantry_core::quantity::bytes(text)?;
         Ok(Self { text: text.to_owned(), bytes })
     }
 
-    /// An amount of bytes.
     pub fn from_bytes(bytes: u64) -> Self {
         Self { text: bytes.to_string(), bytes }
     }
 
-    /// The amount in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -47,7 +44,7 @@ impl<'de> Deserialize<'de> for Quantity {
             serde_json::Value::String(text) => text,
             serde_json::Value::Number(number) => number.to_string(),
             _ => {
-                return Err(de::Error::custom("must be an amount such as 100Ki, 2Gi or a number of bytes"));
+                return Err(de::Error::custom("must be a quantity such as 100Ki, 2Gi or a number of bytes"));
             }
         };
         Self::parse(&text).map_err(de::Error::custom)
@@ -70,7 +67,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn bytes_survive(bytes in 0..=u64::MAX - 2048) {
+        fn from_bytes_round_trips(bytes in 0..=u64::MAX - 2048) {
             proptest::prop_assert_eq!(Quantity::parse(&Quantity::from_bytes(bytes).to_string()).unwrap().bytes(), bytes);
         }
     }

@@ -1,39 +1,29 @@
-//! Holds a tree against a kind's JSON schema: unknown fields, missing fields, wrong types.
+//! Checks a YAML tree against a kind's JSON schema: unknown fields, missing fields, wrong types.
 //!
-//! The schema comes from the Rust type, so a field exists in one place only. Just the part of JSON schema that
-//! schemars writes for our types is understood.
+//! Supports only the subset of JSON schema that schemars generates for our types.
 
 use crate::{
-    Quantity,
+    Diagnostic, Quantity,
     suggest::nearest,
     yaml::{Node, Value},
 };
 use serde_json::Value as Json;
 
-/// Something wrong at a path, before it is known which file it is in.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    pub(crate) line: u32,
-    pub(crate) path: String,
-    pub(crate) message: String,
-}
-
-/// Every way in which `node` does not fit `schema`.
-pub(crate) fn check(node: &Node, schema: &Json, kind: &str) -> Vec<Fault> {
-    let mut walk = Walk { root: schema, kind, faults: Vec::new() };
+pub(crate) fn check(node: &Node, schema: &Json, kind: &str) -> Vec<Diagnostic> {
+    let mut walk = Walk { root: schema, kind, errors: Vec::new() };
     walk.value(node, schema, "");
-    walk.faults
+    walk.errors
 }
 
 struct Walk<'a> {
     root: &'a Json,
     kind: &'a str,
-    faults: Vec<Fault>,
+    errors: Vec<Diagnostic>,
 }
 
 impl<'a> Walk<'a> {
-    fn fault(&mut self, node: &Node, path: &str, message: String) {
-        self.faults.push(Fault { line: node.line, path: path.to_owned(), message });
+    fn error(&mut self, node: &Node, path: &str, message: impl Into<String>) {
+        self.errors.push(Diagnostic::new(node.line, path, message));
     }
 
     fn resolve(&self, schema: &'a Json) -> &'a Json {
@@ -46,7 +36,7 @@ impl<'a> Walk<'a> {
 
     fn value(&mut self, node: &Node, schema: &'a Json, path: &str) {
         let schema = self.resolve(schema);
-        // `Option<T>` of a type with a name is written as anyOf [T, null].
+        // schemars generates anyOf [T, null] for `Option<T>`.
         if let Some(options) = schema.get("anyOf").and_then(Json::as_array) {
             let optional = options.iter().any(|o| o.get("type").and_then(Json::as_str) == Some("null"));
             if optional && matches!(node.value, Value::Null) {
@@ -95,22 +85,22 @@ impl<'a> Walk<'a> {
             ("integer", Value::Number(n)) => self.integer(node, n, schema, path),
             (wanted, _) => {
                 let wanted = match wanted {
-                    "object" => "a map of fields",
+                    "object" => "an object",
                     "array" => "a list",
-                    "string" => "a text",
+                    "string" => "a string",
                     "boolean" => "true or false",
-                    "integer" => "a whole number",
+                    "integer" => "an integer",
                     other => other,
                 };
-                // The classic: a version, a port or `yes` that needs quotes to be a text.
+                // YAML reads an unquoted version, port or `yes` as a number or a boolean.
                 let hint = match &node.value {
-                    Value::Number(_) | Value::Bool(_) if wanted == "a text" => ": put it in quotes",
+                    Value::Number(_) | Value::Bool(_) if wanted == "a string" => ": put it in quotes",
                     Value::String(s) if wanted == "a list" && !s.is_empty() => {
-                        ": write it as [x] or as lines that start with -"
+                        ": write it as [x] or as lines starting with -"
                     }
                     _ => "",
                 };
-                self.fault(node, path, format!("must be {wanted}, got {}{hint}", node.describe()));
+                self.error(node, path, format!("must be {wanted}, got {}{hint}", node.describe()));
             }
         }
     }
@@ -119,10 +109,10 @@ impl<'a> Walk<'a> {
         let parsed = match &node.value {
             Value::String(text) => Quantity::parse(text),
             Value::Number(n) => Quantity::parse(&n.to_string()),
-            _ => Err(format!("must be an amount such as 100Ki or 2Gi, got {}", node.describe())),
+            _ => Err(format!("must be a quantity such as 100Ki or 2Gi, got {}", node.describe())),
         };
         if let Err(message) = parsed {
-            self.fault(node, path, message);
+            self.error(node, path, message);
         }
     }
 
@@ -135,13 +125,13 @@ impl<'a> Walk<'a> {
                 ""
             };
             let got = node.describe();
-            self.fault(node, path, format!("must be a whole number or a text, got {got}{hint}"));
+            self.error(node, path, format!("must be an integer or a string, got {got}{hint}"));
         }
     }
 
     fn at_most(&mut self, node: &Node, count: usize, of: &str, most: Option<&Json>, path: &str) {
         if let Some(most) = most.and_then(Json::as_u64).filter(|most| count as u64 > *most) {
-            self.fault(node, path, format!("has {count} {of}, at most {most} are allowed"));
+            self.error(node, path, format!("has {count} {of}, at most {most} are allowed"));
         }
     }
 
@@ -154,7 +144,7 @@ impl<'a> Walk<'a> {
                 .and_then(|t| nearest(t, words.iter().copied()))
                 .map(|m| format!(". Did you mean {m}?"))
                 .unwrap_or_default();
-            self.fault(
+            self.error(
                 node,
                 path,
                 format!("must be one of {}, got {}{meant}", words.join(", "), node.describe()),
@@ -164,7 +154,7 @@ impl<'a> Walk<'a> {
 
     fn integer(&mut self, node: &Node, n: &serde_json::Number, schema: &Json, path: &str) {
         let Some(value) = n.as_i128() else {
-            self.fault(node, path, format!("must be a whole number, got {n}"));
+            self.error(node, path, format!("must be an integer, got {n}"));
             return;
         };
         let bound = |key: &str| schema.get(key).and_then(Json::as_f64).map(|b| b as i128);
@@ -176,9 +166,9 @@ impl<'a> Walk<'a> {
         let low = bound("minimum").unwrap_or(low);
         let high = bound("maximum").or_else(|| bound("x-lint-maximum")).unwrap_or(high);
         if value < low {
-            self.fault(node, path, format!("must be at least {low}, got {value}"));
+            self.error(node, path, format!("must be at least {low}, got {value}"));
         } else if value > high {
-            self.fault(node, path, format!("must be at most {high}, got {value}"));
+            self.error(node, path, format!("must be at most {high}, got {value}"));
         }
     }
 
@@ -200,13 +190,13 @@ impl<'a> Walk<'a> {
                     || format!("Its fields are {}.", names.collect::<Vec<_>>().join(", ")),
                     |near| format!("Did you mean {near}?"),
                 );
-                self.fault(value, &join(key), format!("is not a field of {of}. {meant}"));
+                self.error(value, &join(key), format!("is not a field of {of}. {meant}"));
             }
         }
         for required in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
             let Some(name) = required.as_str() else { continue };
             if !entries.iter().any(|(k, v)| k == name && !matches!(v.value, Value::Null)) {
-                self.fault(node, &join(name), "is missing: it is required".to_owned());
+                self.error(node, &join(name), "is required");
             }
         }
     }

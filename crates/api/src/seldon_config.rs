@@ -1,193 +1,193 @@
-//! The kind `SeldonConfig`: which components a runtime has, how their pods look, and their settings.
+//! The kind `SeldonConfig`: components of a runtime, their pod templates and settings.
 
-use crate::embedded::{IntOrString, VolumeClaimTemplate, any_object};
+use crate::k8s_passthrough::{IntOrString, VolumeClaimTemplate, optional_object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What every `SeldonRuntime` that names this configuration starts from.
+/// Template for the `SeldonRuntimes` that reference this configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeldonConfigSpec {
-    /// The components of a runtime.
+    /// Components of a runtime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub components: Vec<ComponentSpec>,
-    /// Settings that the components read.
+    /// Settings of the components.
     #[serde(default)]
     pub config: SeldonConfiguration,
 }
 
-/// One component, such as `seldon-scheduler`.
+/// A component, such as `seldon-scheduler`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentSpec {
-    /// The component's name.
+    /// Component name.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Labels for its pods.
+    /// Labels of its pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations for its pods.
+    /// Annotations of its pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Accepted for compatibility; a runtime's override says how many there are.
+    /// Accepted for compatibility; not used. Set replicas in the overrides of a `SeldonRuntime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// The `PodSpec` of a replica.
+    /// `PodSpec` of a replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub pod_spec: Option<serde_json::Value>,
-    /// Volumes that each replica gets for itself; a component with some becomes a `StatefulSet`.
+    /// Volumes claimed by each replica; a component with volumes runs as a `StatefulSet`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_claim_templates: Vec<VolumeClaimTemplate>,
 }
 
-/// Settings that the components read.
+/// Settings of the components.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeldonConfiguration {
-    /// Where spans go.
+    /// OpenTelemetry tracing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing_config: Option<TracingConfig>,
-    /// How Kafka is reached.
+    /// Kafka connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kafka_config: Option<KafkaConfig>,
-    /// How agents fetch models.
+    /// Model download settings of agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_config: Option<AgentConfig>,
-    /// How Services are made.
+    /// Service settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_config: Option<ServiceConfig>,
-    /// What scales by itself.
+    /// Autoscaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling_config: Option<ScalingConfig>,
 }
 
-/// Where spans go.
+/// OpenTelemetry tracing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TracingConfig {
-    /// Send none.
+    /// Disable tracing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable: Option<bool>,
-    /// The collector's address.
+    /// Address of the collector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otel_exporter_endpoint: Option<String>,
-    /// How it is spoken to, such as `grpc`.
+    /// Export protocol, such as `grpc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otel_exporter_protocol: Option<String>,
-    /// Share of requests that are traced, such as `"0.5"`.
+    /// Sampling ratio, such as `"0.5"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<String>,
 }
 
-/// How Kafka is reached.
+/// Kafka connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KafkaConfig {
-    /// Brokers to begin with.
+    /// Bootstrap brokers.
     #[serde(rename = "bootstrap.servers", skip_serializing_if = "Option::is_none")]
     pub bootstrap_servers: Option<String>,
-    /// Goes before the names of consumer groups.
+    /// Prefix of consumer group IDs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer_group_id_prefix: Option<String>,
-    /// What the client logs.
+    /// Debug contexts of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debug: Option<String>,
-    /// Goes before the names of topics.
+    /// Prefix of topic names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic_prefix: Option<String>,
-    /// Settings of consumers.
+    /// Consumer settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub consumer: BTreeMap<String, IntOrString>,
-    /// Settings of producers.
+    /// Producer settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub producer: BTreeMap<String, IntOrString>,
-    /// Settings of streams.
+    /// Kafka Streams settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub streams: BTreeMap<String, IntOrString>,
-    /// Settings of topics.
+    /// Topic settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub topics: BTreeMap<String, IntOrString>,
 }
 
-/// How agents fetch models.
+/// Model download settings of agents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentConfig {
-    /// The download program's remotes.
+    /// rclone remotes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rclone: Option<RcloneConfig>,
 }
 
-/// The download program's remotes.
+/// rclone remotes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RcloneConfig {
-    /// Secrets that hold a remote each.
+    /// Secrets with one remote each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_secrets: Vec<String>,
-    /// Remotes, written out.
+    /// Inline remotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<String>,
 }
 
-/// How Services are made.
+/// Service settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceConfig {
-    /// Goes before the names of ports that speak gRPC, for service meshes.
+    /// Prefix of gRPC port names, for service meshes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_service_prefix: Option<String>,
-    /// `ClusterIP`, `NodePort` or `LoadBalancer`.
+    /// Service type: `ClusterIP`, `NodePort` or `LoadBalancer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_type: Option<String>,
 }
 
-/// What scales by itself.
+/// Autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingConfig {
-    /// Models.
+    /// Model autoscaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<ModelScalingConfig>,
-    /// Servers.
+    /// Server autoscaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers: Option<ServerScalingConfig>,
-    /// Pipelines.
+    /// Pipeline scaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipelines: Option<PipelineScalingConfig>,
 }
 
-/// Whether models scale by themselves.
+/// Model autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelScalingConfig {
-    /// They do.
+    /// Enable autoscaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
 
-/// Whether servers scale by themselves, and how they shrink.
+/// Server autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerScalingConfig {
-    /// They do.
+    /// Enable autoscaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Models may be moved to free a replica.
+    /// Move models between replicas so that one can be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_packing_enabled: Option<bool>,
-    /// How often that is tried, of a hundred chances.
+    /// Percentage of scale-down attempts that pack models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_packing_percentage: Option<i32>,
 }
 
-/// Over how many replicas a pipeline is spread.
+/// Pipeline scaling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineScalingConfig {
-    /// Replicas of a component that one pipeline may use.
+    /// Maximum replicas of a component used by one pipeline.
     #[serde(default = "one")]
     pub max_shard_count_multiplier: i32,
 }

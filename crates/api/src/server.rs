@@ -1,6 +1,8 @@
-//! The kind Server: replicas that models are loaded onto.
+//! The kind Server: inference server replicas that load models.
 
-use crate::{API_VERSION, Metadata, Refusal, Scaling, embedded::any_object, scaling::Scaled};
+use crate::{
+    API_VERSION, FieldError, Metadata, Scaling, k8s_passthrough::optional_object, scaling::ReplicaFields,
+};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,61 +11,57 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Server {
-    /// `mlops.seldon.io/v1alpha1`
     pub api_version: String,
-    /// `Server`
     pub kind: String,
-    /// Name and labels.
     pub metadata: Metadata,
-    /// What is asked for.
     pub spec: ServerSpec,
-    /// What Kubernetes reported when the object was read from it; not used.
+    /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
     #[serde(skip_serializing)]
     pub status: Option<serde_json::Value>,
 }
 
-/// What is asked of a Server.
+/// Desired state of a Server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerSpec {
-    /// The kind of inference server: the name of a `ServerConfig` on Kubernetes, `builtin` in `gantry up`.
+    /// Name of the `ServerConfig` (Kubernetes) or of a built-in server type such as `builtin` (`gantry up`).
     pub server_config: String,
-    /// Capabilities beyond those of the configuration. Deprecated: use `capabilities`.
+    /// Capabilities in addition to those of the `ServerConfig`. Deprecated: use `capabilities`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub extra_capabilities: Vec<String>,
-    /// Capabilities instead of those of the configuration.
+    /// Capabilities that replace those of the `ServerConfig`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), inner(length(max = 1024)))]
     pub capabilities: Vec<String>,
     /// Accepted for compatibility; not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_overrides: Option<ImageOverrides>,
-    /// Changes to the configuration's pods, on Kubernetes.
+    /// `PodSpec` merged over the one of the `ServerConfig` (Kubernetes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub pod_spec: Option<serde_json::Value>,
-    /// What happens to volumes when replicas go, on Kubernetes.
+    /// Retention of volumes when the Server is deleted or scaled down (Kubernetes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub stateful_set_persistent_volume_claim_retention_policy: Option<serde_json::Value>,
-    /// Replicas wanted; 1 by default.
+    /// Desired replicas; defaults to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
-    /// Fewest replicas.
+    /// Minimum replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_replicas: Option<i32>,
-    /// Most replicas that autoscaling may ask for.
+    /// Maximum replicas for autoscaling; 0 or unset means unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub max_replicas: Option<i32>,
-    /// How a Deployment is updated, on Kubernetes.
+    /// Update strategy when the Server runs as a Deployment (Kubernetes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub deployment_strategy: Option<serde_json::Value>,
-    /// Do not follow changes of the configuration.
+    /// Keep the pods unchanged when the `ServerConfig` changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disable_auto_update: bool,
 }
@@ -74,28 +72,27 @@ pub struct ServerSpec {
 pub struct ImageOverrides {
     /// The agent's container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub agent: Option<serde_json::Value>,
     /// The download container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "optional_object")]
     pub rclone: Option<serde_json::Value>,
 }
 
-impl Scaled for ServerSpec {
-    fn written(&self) -> [Option<i32>; 3] {
+impl ReplicaFields for ServerSpec {
+    fn replica_fields(&self) -> [Option<i32>; 3] {
         [self.replicas, self.min_replicas, self.max_replicas]
     }
 }
 
 impl ServerSpec {
-    /// How many replicas are wanted; `Err` is a field and what is wrong with it.
-    pub fn scaling(&self) -> Result<Scaling, Refusal> {
-        let [replicas, min, max] = self.written();
+    pub fn scaling(&self) -> Result<Scaling, FieldError> {
+        let [replicas, min, max] = self.replica_fields();
         Scaling::new(replicas, min, max)
     }
 
-    /// The server as the scheduler's contract has it. Call it on a spec whose rules hold.
+    /// The server in the scheduler's gRPC API; the spec must be valid.
     pub fn to_proto(&self, name: &str, namespace: Option<&str>, generation: Option<i64>) -> pb::ServerNotify {
         let scaling = self.scaling().unwrap_or_default();
         pb::ServerNotify {
@@ -107,13 +104,12 @@ impl ServerSpec {
                 generation: generation.unwrap_or(1),
             }),
             min_replicas: scaling.min,
-            max_replicas: scaling.max_on_the_wire(),
+            max_replicas: scaling.max_in_proto(),
         }
     }
 }
 
 impl Server {
-    /// A server by name and size.
     pub fn named(name: impl Into<String>, replicas: i32) -> Self {
         Self {
             api_version: API_VERSION.into(),
@@ -128,7 +124,7 @@ impl Server {
         }
     }
 
-    /// The server as the scheduler's contract has it. Call it on a server whose rules hold.
+    /// The server in the scheduler's gRPC API; the spec must be valid.
     pub fn to_proto(&self) -> pb::ServerNotify {
         let meta = &self.metadata;
         self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)

@@ -1,17 +1,17 @@
-//! The kind `ServerConfig`: how the pods of a kind of inference server look.
+//! The kind `ServerConfig`: pod template of an inference server.
 
-use crate::embedded::{VolumeClaimTemplate, some_object};
+use crate::k8s_passthrough::{VolumeClaimTemplate, required_object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What every Server of this kind starts from.
+/// Template for the Servers that reference this configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerConfigSpec {
-    /// The `PodSpec` of a replica; a Server's own `podSpec` is merged over it.
-    #[schemars(schema_with = "some_object")]
+    /// `PodSpec` of a replica; the Server's `podSpec` is merged over it.
+    #[schemars(schema_with = "required_object")]
     pub pod_spec: serde_json::Value,
-    /// Volumes that each replica gets for itself.
+    /// Volumes claimed by each replica.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_claim_templates: Vec<VolumeClaimTemplate>,
 }

@@ -1,102 +1,101 @@
-//! What is reported about an object on Kubernetes.
+//! Status subresources.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One aspect of an object: whether it holds, since when, and why.
+/// A status condition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// The aspect, such as `Ready`.
+    /// Condition type, such as `Ready`.
     pub r#type: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// How bad it is when the condition does not hold; empty for an error.
+    /// Severity when the condition is `False`; empty means error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity: Option<String>,
-    /// When the status changed last, as RFC 3339 has it.
+    /// Time of the last status change (RFC 3339).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<String>,
-    /// One word for programs.
+    /// Machine-readable reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// A sentence for people.
+    /// Human-readable message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The generation of the spec that this is about.
+    /// Generation of the spec that the condition describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// What is reported about a Model.
+/// Observed state of a Model.
 ///
-/// Numbers and conditions are written also when they are zero or empty: a `kubectl wait` on an object without
-/// conditions fails instead of waiting.
+/// Zero counts and empty conditions are serialized: `kubectl wait` fails on an object without conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelStatus {
-    /// The generation of the spec that this status is about.
+    /// Generation of the spec that the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How far the object is.
+    /// Conditions, such as `Ready`.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Notes of controllers.
+    /// Annotations set by controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Replicas that are placed.
+    /// Placed replicas.
     #[serde(default)]
     pub replicas: i32,
-    /// Replicas that take requests.
+    /// Replicas ready to serve requests.
     #[serde(default)]
     pub available_replicas: i32,
-    /// Selects the pods behind the replicas, for autoscalers.
+    /// Pod label selector, for autoscalers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// How far gateways are with the model.
+    /// Readiness of the gateways for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modelgw_ready: Option<String>,
 }
 
-/// What is reported about a Server.
+/// Observed state of a Server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
-    /// The generation of the spec that this status is about.
+    /// Generation of the spec that the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How far the object is.
+    /// Conditions, such as `Ready`.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Notes of controllers.
+    /// Annotations set by controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Models that the replicas hold.
+    /// Model replicas loaded on the server.
     #[serde(default)]
     pub loaded_models: i32,
-    /// Replicas that run.
+    /// Running replicas.
     #[serde(default)]
     pub replicas: i32,
-    /// Selects the pods of the replicas, for autoscalers.
+    /// Pod label selector, for autoscalers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 }
 
-/// What is reported about an object of any other kind.
+/// Observed state of the other kinds: conditions only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlainStatus {
-    /// The generation of the spec that this status is about.
+    /// Generation of the spec that the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How far the object is.
+    /// Conditions, such as `Ready`.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Notes of controllers.
+    /// Annotations set by controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, String>>,
 }

@@ -1,14 +1,14 @@
-//! What a person sees for good and bad manifests.
+//! Error messages and conversion of manifests.
 
 mod kinds;
 
 use crate::{Model, Object, parse};
 
-/// Everything that is wrong with a manifest, one problem a line.
-fn problems(text: &str) -> String {
+/// The errors of a manifest, one per line.
+fn errors(text: &str) -> String {
     match parse("iris.yaml", text) {
         Ok(objects) => format!("{} objects", objects.len()),
-        Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
     }
 }
 
@@ -17,16 +17,16 @@ fn model(spec: &str) -> String {
 }
 
 #[test]
-fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
+fn invalid_manifests_report_position_and_remedy() {
     for (text, expected) in [
         (
             model("  storagUri: /m\n"),
             "iris.yaml:6: spec.storagUri is not a field of Model. Did you mean storageUri?\n\
-             iris.yaml:6: spec.storageUri is missing: it is required",
+             iris.yaml:6: spec.storageUri is required",
         ),
         (
             model("  storageUri: /m\n  replicas: two\n"),
-            "iris.yaml:7: spec.replicas must be a whole number, got \"two\"",
+            "iris.yaml:7: spec.replicas must be an integer, got \"two\"",
         ),
         (
             model("  storageUri: /m\n  replicas: -1\n"),
@@ -34,20 +34,23 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
         ),
         (
             model("  storageUri: /m\n  replicas: 1.5\n"),
-            "iris.yaml:7: spec.replicas must be a whole number, got 1.5",
+            "iris.yaml:7: spec.replicas must be an integer, got 1.5",
         ),
         (
             model("  storageUri: /m\n  replicas: 99999999999\n"),
             "iris.yaml:7: spec.replicas must be at most 2147483647, got 99999999999",
         ),
-        (model("  storageUri: 7\n"), "iris.yaml:6: spec.storageUri must be a text, got 7: put it in quotes"),
+        (
+            model("  storageUri: 7\n"),
+            "iris.yaml:6: spec.storageUri must be a string, got 7: put it in quotes",
+        ),
         (
             model("  storageUri: ''\n"),
-            "iris.yaml:6: spec.storageUri is empty: say where the model's files are",
+            "iris.yaml:6: spec.storageUri is empty: set it to the location of the model artifact",
         ),
         (
             model("  storageUri: /m\n  requirements: onnx\n"),
-            "iris.yaml:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines that start with -",
+            "iris.yaml:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines starting with -",
         ),
         (
             model("  storageUri: /m\n  requirements: [onnx, '']\n"),
@@ -71,15 +74,15 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
         ),
         (
             model("  storageUri: /m\n  explainer: {type: a}\n  llm: {modelRef: b}\n"),
-            "iris.yaml:8: spec.llm cannot stand beside spec.explainer: keep one of them",
+            "iris.yaml:8: spec.llm is mutually exclusive with spec.explainer: remove one",
         ),
         (
             model("  storageUri: /m\n  parameters:\n  - {name: a, value: '1'}\n  - {name: a, value: '2'}\n"),
-            "iris.yaml:9: spec.parameters[1].name \"a\" is set twice",
+            "iris.yaml:9: spec.parameters[1].name \"a\" is a duplicate: parameter names must be unique",
         ),
         (
             model("  storageUri: /m\n  parameters:\n  - {name: a, value: 1}\n"),
-            "iris.yaml:8: spec.parameters[0].value must be a text, got 1: put it in quotes",
+            "iris.yaml:8: spec.parameters[0].value must be a string, got 1: put it in quotes",
         ),
         (
             model("  storageUri: /m\n  logger: {percent: 101}\n"),
@@ -99,7 +102,7 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
         ),
         (
             model("  storageUri: /m\n").replace("Model", "Modle"),
-            "iris.yaml:2: kind \"Modle\" is not known: kinds are Model and Server. Did you mean Model?",
+            "iris.yaml:2: kind \"Modle\" is not supported: use Model or Server. Did you mean Model?",
         ),
         (
             model("  storageUri: /m\n").replace("Model", "Pipeline"),
@@ -113,43 +116,43 @@ fn bad_manifests_are_answered_with_the_place_and_the_remedy() {
             "kind: Model".into(),
             "iris.yaml:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
         ),
-        ("a: 1".into(), "iris.yaml:1: kind is missing: it says what the object is, Model or Server"),
+        ("a: 1".into(), "iris.yaml:1: kind is missing: set it to Model or Server"),
         (
             "[1, 2]".into(),
             "iris.yaml:1: must be an object with apiVersion, kind, metadata and spec, got a list",
         ),
         (
             format!("{}---\n{}", model("  storageUri: /m\n"), model("  storageUri: /n\n")),
-            "iris.yaml:8: metadata.name \"iris\" is used twice: Model iris stands at line 1 already",
+            "iris.yaml:8: metadata.name \"iris\" is a duplicate: Model iris is already defined at line 1",
         ),
     ] {
-        assert_eq!(problems(&text), expected, "\n{text}");
+        assert_eq!(errors(&text), expected, "\n{text}");
     }
 }
 
 #[test]
-fn text_that_is_not_yaml_is_named_with_its_line() {
+fn yaml_syntax_errors_report_the_file() {
     for text in ["a: [1, 2", "a: b: c", "a: 1\na: 2\n", "{{{{", "\u{0}"] {
-        let said = problems(text);
-        assert!(said.starts_with("iris.yaml"), "{text:?}: {said}");
-        assert!(said.contains("is not valid YAML"), "{text:?}: {said}");
+        let message = errors(text);
+        assert!(message.starts_with("iris.yaml"), "{text:?}: {message}");
+        assert!(message.contains("is not valid YAML"), "{text:?}: {message}");
     }
 }
 
 #[test]
-fn a_bomb_of_aliases_is_refused_quickly() {
+fn alias_bomb_and_oversized_text_are_rejected() {
     let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
     for i in 1..30 {
         let below = format!("*a{}", i - 1);
         text += &format!("a{i}: &a{i} [{}]\n", vec![below; 9].join(","));
     }
-    assert!(problems(&text).contains("is not valid YAML"));
-    assert!(problems(&"[".repeat(100_000)).contains("is not valid YAML"));
-    assert!(problems(&" ".repeat(5 << 20)).contains("at most"));
+    assert!(errors(&text).contains("is not valid YAML"));
+    assert!(errors(&"[".repeat(100_000)).contains("is not valid YAML"));
+    assert!(errors(&" ".repeat(5 << 20)).contains("at most"));
 }
 
 #[test]
-fn every_field_of_a_model_survives_the_way_to_the_scheduler_and_back() {
+fn model_round_trips_through_proto() {
     let text = model(
         "  storageUri: gs://bucket/iris\n  artifactVersion: 3\n  secretName: creds\n  requirements: [sklearn, gpu]\n  \
          memory: 100Ki\n  replicas: 2\n  minReplicas: 1\n  maxReplicas: 4\n  server: mlserver\n  \
@@ -157,18 +160,21 @@ fn every_field_of_a_model_survives_the_way_to_the_scheduler_and_back() {
          dataflow: {cleanTopicsOnDelete: true}\n  logger: {}\n",
     );
     let [parsed] = parse("f", &text).unwrap().try_into().unwrap();
-    let Object::Model(written) = parsed.object else { panic!("a Model was written") };
-    let back = Model::from_proto(&written.to_proto());
-    assert_eq!(back.to_proto(), written.to_proto());
+    let Object::Model(original) = parsed.object else { panic!("expected a Model") };
+    let back = Model::from_proto(&original.to_proto());
+    assert_eq!(back.to_proto(), original.to_proto());
     assert_eq!(back.spec.memory.as_ref().map(crate::Quantity::bytes), Some(102_400));
     assert_eq!(
-        Model { spec: crate::ModelSpec { memory: written.spec.memory.clone(), ..back.spec.clone() }, ..back },
-        *written
+        Model {
+            spec: crate::ModelSpec { memory: original.spec.memory.clone(), ..back.spec.clone() },
+            ..back
+        },
+        *original
     );
 }
 
 #[test]
-fn replicas_default_as_in_the_reference() {
+fn replica_defaults_match_seldon_core() {
     for (spec, replicas, min, max) in [
         ("", 1, 0, 0),
         ("  minReplicas: 3\n", 3, 3, 0),
@@ -177,7 +183,7 @@ fn replicas_default_as_in_the_reference() {
         ("  replicas: 2\n  minReplicas: 1\n  maxReplicas: 2\n", 2, 1, 2),
     ] {
         let [parsed] = parse("f", &model(&format!("  storageUri: /m\n{spec}"))).unwrap().try_into().unwrap();
-        let Object::Model(model) = parsed.object else { panic!("a Model was written") };
+        let Object::Model(model) = parsed.object else { panic!("expected a Model") };
         let deployment = model.to_proto().deployment_spec.unwrap();
         assert_eq!(
             (deployment.replicas, deployment.min_replicas, deployment.max_replicas),
@@ -188,18 +194,18 @@ fn replicas_default_as_in_the_reference() {
 }
 
 #[test]
-fn what_kubectl_prints_can_be_applied() {
+fn kubectl_output_can_be_applied() {
     let text = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"mlops.seldon.io/v1alpha1","kind":"Server",
         "metadata":{"name":"mlserver","uid":"x","resourceVersion":"1","managedFields":[],"labels":{"a":"b"}},
         "spec":{"serverConfig":"mlserver","replicas":2,"podSpec":{"anything":{"goes":[1]}}},"status":{"conditions":[]}}]}"#;
     let [parsed] = parse("f", text).unwrap().try_into().unwrap();
-    let Object::Server(server) = parsed.object else { panic!("a Server was written") };
+    let Object::Server(server) = parsed.object else { panic!("expected a Server") };
     assert_eq!((server.to_proto().name.as_str(), server.to_proto().expected_replicas), ("mlserver", 2));
 }
 
 proptest::proptest! {
     #[test]
-    fn any_text_gets_an_answer(text in "\\PC{0,200}") {
+    fn parse_never_panics(text in "\\PC{0,200}") {
         let _ = parse("f", &text);
     }
 }

@@ -1,13 +1,14 @@
-//! YAML (and so JSON) as a tree that knows the line of every value.
+//! YAML (and JSON) as a tree with line numbers.
 
+use crate::Diagnostic;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use std::fmt;
 
-/// Largest manifest that is read: an object in Kubernetes is at most 1.5 MiB.
-pub(crate) const LARGEST: usize = 4 << 20;
+/// A Kubernetes object has at most 1.5 MiB.
+pub(crate) const MAX_SIZE: usize = 4 << 20;
 
-/// A value and the line it stands on.
+/// A value and its line.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) line: u32,
@@ -24,17 +25,11 @@ pub(crate) enum Value {
     Map(Vec<(String, Node)>),
 }
 
-/// Why a text is not YAML: line and reason.
-pub(crate) struct SyntaxError {
-    pub(crate) line: u32,
-    pub(crate) message: String,
-}
-
-/// Parses every document of a text; empty ones are left out.
-pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
-    if text.len() > LARGEST {
-        let message = format!("has {} bytes, at most {LARGEST} are read: split it", text.len());
-        return Err(SyntaxError { line: 0, message });
+/// Parses all documents, skipping empty ones.
+pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Diagnostic> {
+    if text.len() > MAX_SIZE {
+        let message = format!("has {} bytes, at most {MAX_SIZE} are read: split it", text.len());
+        return Err(Diagnostic::new(0, "", message));
     }
     match serde_saphyr::from_multiple::<Spanned<Value>>(text) {
         Ok(documents) => {
@@ -44,22 +39,22 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
             let line = error.location().map_or(0, |l| u32::try_from(l.line()).unwrap_or(0));
             let full = error.without_snippet().to_string();
             let first = full.lines().next().unwrap_or("cannot be read");
-            Err(SyntaxError { line, message: format!("is not valid YAML: {}", in_our_words(first)) })
+            Err(Diagnostic::new(line, "", format!("is not valid YAML: {}", simplify_error(first))))
         }
     }
 }
 
-/// What the parser says, without the names of its settings.
-fn in_our_words(said: &str) -> String {
-    if said.contains("budget") {
-        return "it nests, repeats or refers to itself too much to be a manifest".into();
+/// The parser's message without the names of its settings.
+fn simplify_error(message: &str) -> String {
+    if message.contains("budget") {
+        return "too deeply nested, or too many aliases".into();
     }
-    if said.contains("duplicate mapping key") {
-        let sentence = said.split(", set ").next().unwrap_or(said);
+    if message.contains("duplicate mapping key") {
+        let sentence = message.split(", set ").next().unwrap_or(message);
         let sentence = sentence.split("; set ").next().unwrap_or(sentence);
         return sentence.split(" (set ").next().unwrap_or(sentence).to_owned();
     }
-    said.to_owned()
+    message.to_owned()
 }
 
 impl From<Spanned<Value>> for Node {
@@ -69,7 +64,6 @@ impl From<Spanned<Value>> for Node {
 }
 
 impl Node {
-    /// The value of a field, when this is a map that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(k, _)| k == key).map(|(_, v)| v),
@@ -103,7 +97,6 @@ impl Node {
         node.line
     }
 
-    /// The same value without its lines.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,
@@ -117,16 +110,16 @@ impl Node {
         }
     }
 
-    /// What kind of value this is, in words.
+    /// The value as shown in error messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),
             Value::Bool(b) => b.to_string(),
             Value::Number(n) => n.to_string(),
-            Value::String(s) if s.chars().count() > 40 => "a text".into(),
+            Value::String(s) if s.chars().count() > 40 => "a string".into(),
             Value::String(s) => format!("\"{}\"", s.escape_debug()),
             Value::List(_) => "a list".into(),
-            Value::Map(_) => "a map".into(),
+            Value::Map(_) => "an object".into(),
         }
     }
 }

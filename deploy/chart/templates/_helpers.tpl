@@ -30,7 +30,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
-{{/* The label managed-by=gantry is the operator's own mark on what it makes: what the chart makes must not have it. */}}
+{{/* managed-by=gantry marks objects created by the operator: objects of the chart must not have it. */}}
 {{- define "gantry.labels" -}}
 app.kubernetes.io/name: gantry
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -42,13 +42,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* The namespaces in which the operator has rights, when it does not have them everywhere. */}}
+{{/* Namespaces with a Role for the operator, unless it has a ClusterRole. */}}
 {{- define "gantry.namespaces" -}}
 {{- $listed := ternary .Values.watchNamespaces list .Values.clusterwide -}}
 {{- append $listed .Release.Namespace | uniq | sortAlpha | toJson -}}
 {{- end -}}
 
-{{/* Whether rights are for every namespace. */}}
+{{/* Whether the operator has a ClusterRole. */}}
 {{- define "gantry.everywhere" -}}
 {{- if and .Values.clusterwide (not .Values.watchNamespaces) -}}true{{- end -}}
 {{- end -}}

@@ -1,12 +1,11 @@
-//! A type's JSON schema in the form that a `CustomResourceDefinition` may have: nothing referred to, one type a value.
+//! Structural schemas for CRDs: no references, one type per value.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-/// Amounts as Kubernetes writes them; memory is not negative.
+/// Non-negative Kubernetes quantities.
 const QUANTITY: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$";
 
-/// The structural schema of a type.
 pub(super) fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
@@ -18,14 +17,14 @@ fn structural(schema: Value) -> Value {
         return json!({ "x-kubernetes-preserve-unknown-fields": true });
     };
     let mut schema = without_null(schema);
-    for meant_for_others in ["$schema", "title", "x-lint-maximum"] {
-        schema.remove(meant_for_others);
+    for keyword in ["$schema", "title", "x-lint-maximum"] {
+        schema.remove(keyword);
     }
-    if let Some(Value::String(said)) = schema.get_mut("description") {
-        // The first paragraph is for those who write objects, the rest for those who read Rust.
-        *said = said.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        // Only the first paragraph is for `kubectl explain`.
+        *description = description.split("\n\n").next().unwrap_or_default().replace('\n', " ");
     }
-    if schema.get("default").is_some_and(says_nothing) {
+    if schema.get("default").is_some_and(is_zero_value) {
         schema.remove("default");
     }
     if schema.contains_key("x-kubernetes-int-or-string") {
@@ -49,7 +48,7 @@ fn structural(schema: Value) -> Value {
     Value::Object(schema)
 }
 
-/// An optional field is one that may be left out: `null` is no value of it.
+/// Optional fields may be absent, but not `null`.
 fn without_null(mut schema: Map<String, Value>) -> Map<String, Value> {
     let is_null = |v: &Value| v.get("type").and_then(Value::as_str) == Some("null");
     if let Some(Value::Array(options)) = schema.remove("anyOf")
@@ -68,14 +67,14 @@ fn without_null(mut schema: Map<String, Value>) -> Map<String, Value> {
     schema
 }
 
-/// What an absent field means anyway need not be stored with every object.
-fn says_nothing(default: &Value) -> bool {
+/// Defaults equal to an absent field are omitted.
+fn is_zero_value(default: &Value) -> bool {
     match default {
         Value::Null | Value::Bool(false) => true,
         Value::Number(n) => n.as_f64() == Some(0.0),
         Value::String(s) => s.is_empty(),
         Value::Array(a) => a.is_empty(),
-        Value::Object(o) => o.values().all(says_nothing),
+        Value::Object(o) => o.values().all(is_zero_value),
         Value::Bool(true) => false,
     }
 }
@@ -88,16 +87,16 @@ fn int_or_string(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Puts a rule where it belongs: `spec.steps[].name` below the schema of a whole object.
+/// Adds a rule at a location such as `spec.steps[].name`.
 pub(super) fn add_rule(schema: &mut Value, at: &str, rule: Value) {
-    let Some(place) = place(schema, at).and_then(Value::as_object_mut) else { return };
-    let rules = place.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    let Some(node) = node_at(schema, at).and_then(Value::as_object_mut) else { return };
+    let rules = node.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
     if let Some(rules) = rules.as_array_mut() {
         rules.push(rule);
     }
 }
 
-fn place<'a>(schema: &'a mut Value, at: &str) -> Option<&'a mut Value> {
+fn node_at<'a>(schema: &'a mut Value, at: &str) -> Option<&'a mut Value> {
     let mut here = schema;
     for part in at.split('.').filter(|p| !p.is_empty()) {
         let (field, of_items) = part.strip_suffix("[]").map_or((part, false), |field| (field, true));

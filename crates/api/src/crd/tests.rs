@@ -1,10 +1,10 @@
-//! What the definitions look like, and that the committed ones are these.
+//! CRD structure, and that the committed files are up to date.
 
 use super::{crd, crd_yaml, resources};
 use serde_json::Value;
 use std::path::Path;
 
-/// Every schema in a definition, with its path.
+/// Visits every schema of a CRD with its path.
 fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
     visit(path, schema);
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -28,7 +28,7 @@ fn every_schema_is_structural() {
         walk(schema_of(&definition), resource.kind, &mut |path, schema| {
             let fields = schema.as_object().unwrap();
             let either = fields.contains_key("x-kubernetes-int-or-string");
-            assert!(either || fields["type"].is_string(), "{path} has no one type: {schema}");
+            assert!(either || fields["type"].is_string(), "{path} must have one type: {schema}");
             assert_eq!(either, fields.contains_key("anyOf"), "{path}: {schema}");
             for unwanted in
                 ["$ref", "$defs", "$schema", "title", "oneOf", "allOf", "not", "const", "nullable"]
@@ -43,13 +43,13 @@ fn every_schema_is_structural() {
             }
             let inside = [".apiVersion", ".kind", ".metadata", ".metadata.name", "[]", "{}"];
             let root = path == resource.kind || inside.iter().any(|end| path.ends_with(end));
-            assert!(root || fields.contains_key("description"), "{path} says nothing about itself");
+            assert!(root || fields.contains_key("description"), "{path} has no description");
         });
     }
 }
 
 #[test]
-fn every_rule_has_found_its_place() {
+fn every_rule_is_in_the_crd() {
     for resource in resources() {
         let definition = crd(&resource);
         let mut placed = 0;
@@ -70,7 +70,7 @@ fn every_rule_has_found_its_place() {
 }
 
 #[test]
-fn whoever_looks_at_the_whole_object_excuses_what_was_there_before() {
+fn root_level_rules_exempt_stored_objects() {
     for resource in resources() {
         let definition = crd(&resource);
         let schema = schema_of(&definition);
@@ -83,7 +83,7 @@ fn whoever_looks_at_the_whole_object_excuses_what_was_there_before() {
 }
 
 #[test]
-fn defaults_are_those_of_the_reference() {
+fn defaults_match_seldon_core() {
     let mut defaults = Vec::new();
     for resource in resources() {
         let definition = crd(&resource);
@@ -108,7 +108,7 @@ fn defaults_are_those_of_the_reference() {
 }
 
 #[test]
-fn required_fields_are_those_of_the_reference() {
+fn required_fields_match_seldon_core() {
     let mut required = Vec::new();
     for resource in resources() {
         let definition = crd(&resource);
@@ -144,19 +144,23 @@ fn required_fields_are_those_of_the_reference() {
 }
 
 #[test]
-fn all_of_them_are_small() {
+fn crds_fit_client_side_apply() {
     let sizes: Vec<usize> = resources().iter().map(|r| crd_yaml(r).unwrap().len()).collect();
     assert!(sizes.iter().sum::<usize>() < 100_000, "{sizes:?}");
 }
 
 #[test]
-fn the_committed_definitions_are_these() {
+fn committed_crds_are_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
     for resource in resources() {
         let file = folder.join(format!("{}.yaml", resource.plural));
         let committed = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(committed == crd_yaml(&resource).unwrap(), "{} is old: run cargo xtask crds", file.display());
+        assert!(
+            committed == crd_yaml(&resource).unwrap(),
+            "{} is outdated: run cargo xtask crds",
+            file.display()
+        );
     }
     let files = std::fs::read_dir(&folder).unwrap().count();
-    assert_eq!(files, resources().len(), "deploy/crds holds a file that is no kind");
+    assert_eq!(files, resources().len(), "deploy/crds has a file without a kind");
 }

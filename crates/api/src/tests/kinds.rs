@@ -1,12 +1,11 @@
-//! Manifests of every kind as people have them, and what is said about those that are refused.
+//! Valid and invalid manifests of every kind, and their error messages.
 
 use crate::{
-    ExperimentSpec, ModelSpec, PipelineSpec, Problem, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec,
-    ServerSpec, crd, parse, read,
-    read::written,
-    resources,
-    rules::Ruled,
-    schema::Fault,
+    Diagnostic, ExperimentSpec, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
+    ServerConfigSpec, ServerSpec, crd, parse,
+    parse::decode_envelope,
+    parse_manifest, resources,
+    validation::{CelRule, Validate, tests::cel_errors},
     yaml::{self, Node},
 };
 use schemars::JsonSchema;
@@ -31,26 +30,28 @@ fn documents(text: &str) -> Vec<Node> {
     yaml::parse(text).unwrap_or_else(|e| panic!("line {}: {}", e.line, e.message))
 }
 
-/// The spec as it is written again, or what is wrong with the object.
-fn again<S: DeserializeOwned + Serialize + JsonSchema + Ruled>(node: &Node) -> Result<Value, Vec<Fault>> {
+/// The spec, decoded and encoded again.
+fn round_trip<S: DeserializeOwned + Serialize + JsonSchema + Validate>(
+    node: &Node,
+) -> Result<Value, Vec<Diagnostic>> {
     let kind = node.get("kind").and_then(Node::text).unwrap();
-    written::<S>(node, kind).map(|object| serde_json::to_value(object.spec).unwrap())
+    decode_envelope::<S>(node, kind).map(|object| serde_json::to_value(object.spec).unwrap())
 }
 
-fn of_any_kind(node: &Node) -> Result<Value, Vec<Fault>> {
+fn round_trip_any(node: &Node) -> Result<Value, Vec<Diagnostic>> {
     match node.get("kind").and_then(Node::text).unwrap() {
-        "Model" => again::<ModelSpec>(node),
-        "Server" => again::<ServerSpec>(node),
-        "Pipeline" => again::<PipelineSpec>(node),
-        "Experiment" => again::<ExperimentSpec>(node),
-        "SeldonRuntime" => again::<SeldonRuntimeSpec>(node),
-        "SeldonConfig" => again::<SeldonConfigSpec>(node),
-        "ServerConfig" => again::<ServerConfigSpec>(node),
-        other => panic!("{other} is no kind"),
+        "Model" => round_trip::<ModelSpec>(node),
+        "Server" => round_trip::<ServerSpec>(node),
+        "Pipeline" => round_trip::<PipelineSpec>(node),
+        "Experiment" => round_trip::<ExperimentSpec>(node),
+        "SeldonRuntime" => round_trip::<SeldonRuntimeSpec>(node),
+        "SeldonConfig" => round_trip::<SeldonConfigSpec>(node),
+        "ServerConfig" => round_trip::<ServerConfigSpec>(node),
+        other => panic!("unknown kind {other}"),
     }
 }
 
-/// Where something that was written is not there when it is written again.
+/// Paths of fields that the round trip loses.
 fn lost(before: &Value, after: Option<&Value>, path: &str) -> Vec<String> {
     match (before, after) {
         (Value::Object(fields), Some(Value::Object(kept))) => fields
@@ -64,9 +65,9 @@ fn lost(before: &Value, after: Option<&Value>, path: &str) -> Vec<String> {
             .flat_map(|(i, (before, after))| lost(before, Some(after), &format!("{path}[{i}]")))
             .collect(),
         (before, Some(after)) if before == after => Vec::new(),
-        // An amount is written as a text.
+        // Quantities are encoded as strings.
         (Value::Number(n), Some(Value::String(text))) if n.to_string() == *text => Vec::new(),
-        // What is absent means the same.
+        // Absent means the same.
         (Value::Bool(false) | Value::Null, None) => Vec::new(),
         (Value::Array(items), None) if items.is_empty() => Vec::new(),
         _ => vec![path.to_owned()],
@@ -74,21 +75,21 @@ fn lost(before: &Value, after: Option<&Value>, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn manifests_as_people_have_them_are_understood_and_keep_every_field() {
-    for file in files("accepted") {
+fn valid_manifests_round_trip_without_loss() {
+    for file in files("valid") {
         for node in documents(&fs::read_to_string(&file).unwrap()) {
             let before = node.to_json();
-            match of_any_kind(&node) {
+            match round_trip_any(&node) {
                 Ok(after) => {
                     assert_eq!(lost(&before["spec"], Some(&after), "spec"), [""; 0], "{}", file.display());
                 }
-                Err(faults) => panic!("{}: {faults:#?}", file.display()),
+                Err(errors) => panic!("{}: {errors:#?}", file.display()),
             }
         }
     }
 }
 
-/// The paths of a schema's fields, down to where anything goes.
+/// The paths of a schema's fields.
 fn fields(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -116,9 +117,9 @@ fn used(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_manifests_use_every_field_there_is() {
+fn valid_manifests_cover_every_field() {
     let mut written = BTreeSet::new();
-    for file in files("accepted") {
+    for file in files("valid") {
         for node in documents(&fs::read_to_string(&file).unwrap()) {
             let object = node.to_json();
             used(&object["spec"], &format!("{}.spec", object["kind"].as_str().unwrap()), &mut written);
@@ -136,27 +137,27 @@ fn the_manifests_use_every_field_there_is() {
 }
 
 #[test]
-fn refused_objects_are_told_where_and_why() {
-    for file in files("refused") {
+fn invalid_manifests_report_path_and_message() {
+    for file in files("invalid") {
         let text = fs::read_to_string(&file).unwrap();
-        let expected: Vec<String> = text.lines().map_while(|l| l.strip_prefix("# ")).map(exactly).collect();
+        let expected: Vec<String> = text.lines().map_while(|l| l.strip_prefix("# ")).map(full_path).collect();
         let [node] = documents(&text).try_into().unwrap();
-        let faults = of_any_kind(&node).expect_err(&file.display().to_string());
-        let said: Vec<String> = faults.iter().map(|f| format!("{} {}", f.path, f.message)).collect();
-        assert_eq!(said, expected, "{}", file.display());
+        let errors = round_trip_any(&node).expect_err(&file.display().to_string());
+        let actual: Vec<String> = errors.iter().map(|e| format!("{} {}", e.path, e.message)).collect();
+        assert_eq!(actual, expected, "{}", file.display());
     }
 }
 
-/// The path in a line with its part in brackets, which only we know.
-fn exactly(line: &str) -> String {
+/// The path with the part in parentheses, which only `gantry lint` reports.
+fn full_path(line: &str) -> String {
     let (path, message) = line.split_once(' ').unwrap();
     format!("{} {message}", path.replace(['(', ')'], ""))
 }
 
 #[test]
-fn every_rule_is_broken_by_one_of_them() {
-    fn rules<S: Ruled>(kind: &str) -> impl Iterator<Item = (String, crate::rules::Text)> {
-        S::texts().into_iter().map(move |text| (kind.to_owned(), text))
+fn every_rule_has_an_invalid_manifest() {
+    fn rules<S: Validate>(kind: &str) -> impl Iterator<Item = (String, CelRule)> {
+        S::cel_rules().into_iter().map(move |rule| (kind.to_owned(), rule))
     }
     let all = rules::<ModelSpec>("Model")
         .chain(rules::<ServerSpec>("Server"))
@@ -165,22 +166,20 @@ fn every_rule_is_broken_by_one_of_them() {
         .chain(rules::<SeldonRuntimeSpec>("SeldonRuntime"))
         .chain(rules::<SeldonConfigSpec>("SeldonConfig"))
         .chain(rules::<ServerConfigSpec>("ServerConfig"));
-    let objects: Vec<Value> = files("refused")
+    let objects: Vec<Value> = files("invalid")
         .iter()
         .flat_map(|file| documents(&fs::read_to_string(file).unwrap()))
         .map(|node| node.to_json())
         .collect();
-    for (kind, text) in all {
-        let broken = objects
-            .iter()
-            .filter(|o| o["kind"] == kind)
-            .any(|o| !crate::rules::tests::refused_by_cel(&text, o).is_empty());
-        assert!(broken, "{kind}: nothing breaks {text:?}");
+    for (kind, rule) in all {
+        let is_violated =
+            objects.iter().filter(|o| o["kind"] == kind).any(|o| !cel_errors(&rule, o).is_empty());
+        assert!(is_violated, "{kind}: no manifest violates {rule:?}");
     }
 }
 
-fn said(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+fn messages(errors: &[Diagnostic]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn runtime(spec: &str) -> String {
@@ -190,57 +189,57 @@ fn runtime(spec: &str) -> String {
 }
 
 #[test]
-fn kinds_of_kubernetes_are_checked_and_no_scheduler_gets_them() {
+fn cluster_kinds_are_validated_but_rejected_for_a_scheduler() {
     let good = runtime("  seldonConfig: default\n");
-    let manifest = read("r.yaml", &good).unwrap();
+    let manifest = parse_manifest("r.yaml", &good).unwrap();
     let [object] = manifest.cluster.as_slice() else { panic!("{manifest:?}") };
     assert_eq!((object.kind, object.name.as_str(), object.line), ("SeldonRuntime", "seldon", 1));
     for (text, expected) in [
         (
             good.clone(),
-            "r.yaml:1: kind SeldonRuntime belongs to Kubernetes, where the operator acts on it: use kubectl apply -f r.yaml",
+            "r.yaml:1: kind SeldonRuntime is handled by the Kubernetes operator: use kubectl apply -f r.yaml",
         ),
         (
             runtime("  seldonConfg: default\n"),
             "r.yaml:5: spec.seldonConfg is not a field of SeldonRuntime. Did you mean seldonConfig?\n\
-             r.yaml:5: spec.seldonConfig is missing: it is required",
+             r.yaml:5: spec.seldonConfig is required",
         ),
         (
             runtime("  seldonConfig: default\n  config:\n    kafkaConfig:\n      consumer: {a: true}\n"),
-            "r.yaml:8: spec.config.kafkaConfig.consumer.a must be a whole number or a text, got true: put it in quotes",
+            "r.yaml:8: spec.config.kafkaConfig.consumer.a must be an integer or a string, got true: put it in quotes",
         ),
         (
             runtime("  seldonConfig: default\n  overrides: [{name: a, podSpec: 7}]\n"),
-            "r.yaml:6: spec.overrides[0].podSpec must be a map of fields, got 7",
+            "r.yaml:6: spec.overrides[0].podSpec must be an object, got 7",
         ),
         (
             format!("{good}---\n{good}"),
-            "r.yaml:7: metadata.name \"seldon\" is used twice: SeldonRuntime seldon stands at line 1 already",
+            "r.yaml:7: metadata.name \"seldon\" is a duplicate: SeldonRuntime seldon is already defined at line 1",
         ),
         (
             good.replace("SeldonRuntime", "SeldonRuntim"),
-            "r.yaml:2: kind \"SeldonRuntim\" is not known: kinds are Model and Server. Did you mean SeldonRuntime?",
+            "r.yaml:2: kind \"SeldonRuntim\" is not supported: use Model or Server. Did you mean SeldonRuntime?",
         ),
     ] {
-        assert_eq!(said(&parse("r.yaml", &text).unwrap_err()), expected, "\n{text}");
+        assert_eq!(messages(&parse("r.yaml", &text).unwrap_err()), expected, "\n{text}");
     }
 }
 
 #[test]
-fn lists_and_texts_that_no_object_needs_are_refused() {
+fn oversized_lists_and_strings_are_rejected() {
     let text = format!(
         "apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata: {{name: iris}}\nspec:\n  storageUri: /m\n  requirements: [{}]\n",
         vec!["onnx"; 1025].join(", ")
     );
     let expected = "m.yaml:6: spec.requirements has 1025 entries, at most 1024 are allowed";
-    assert_eq!(said(&parse("m.yaml", &text).unwrap_err()), expected);
+    assert_eq!(messages(&parse("m.yaml", &text).unwrap_err()), expected);
     let text = text.replace(&vec!["onnx"; 1025].join(", "), &"x".repeat(1025));
     let expected = "m.yaml:6: spec.requirements[0] has 1025 characters, at most 1024 are allowed";
-    assert_eq!(said(&parse("m.yaml", &text).unwrap_err()), expected);
+    assert_eq!(messages(&parse("m.yaml", &text).unwrap_err()), expected);
 }
 
 #[test]
-fn what_the_api_server_adds_to_metadata_is_no_mistake() {
+fn server_side_metadata_is_accepted() {
     let metadata = serde_json::json!({
         "name": "iris", "namespace": "ml", "uid": "u", "resourceVersion": "7", "generation": 2, "finalizers": ["f"],
         "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
@@ -249,6 +248,6 @@ fn what_the_api_server_adds_to_metadata_is_no_mistake() {
     let object = serde_json::json!({
         "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": { "storageUri": "gs://x" },
     });
-    let read = crate::read("", &object.to_string());
-    assert!(read.is_ok(), "{read:?}");
+    let parsed = parse_manifest("", &object.to_string());
+    assert!(parsed.is_ok(), "{parsed:?}");
 }

@@ -1,21 +1,28 @@
-//! One thing that is wrong with a manifest, and where.
+//! A validation error with its position in a manifest.
 
 use std::fmt;
 
-/// One thing that is wrong, where it stands, and what to do about it.
+/// What is wrong with a manifest, where, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// The file, as the user named it.
     pub file: String,
     /// The line, from 1; 0 when it is not known.
     pub line: u32,
-    /// The field, such as `spec.storageUri`; empty when the problem is the document itself.
+    /// The field, such as `spec.storageUri`; empty for the whole document.
     pub path: String,
-    /// What is wrong and the remedy.
+    /// The error and its remedy.
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl Diagnostic {
+    /// Without a file: the parser fills it in.
+    pub(crate) fn new(line: u32, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: String::new(), line, path: path.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if self.line > 0 {

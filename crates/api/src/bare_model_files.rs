@@ -1,20 +1,18 @@
-//! Models without a manifest: the name and the kind of a model are read off its file's name.
+//! Models without a manifest: name and requirement derived from the file name.
 
 use crate::{Model, check_name};
 
-/// A model file that stands for a Model.
+/// A Model derived from a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFile {
-    /// The model's name.
     pub name: String,
-    /// The capability that a server needs to run it.
+    /// The capability that the server must have.
     pub requirement: &'static str,
 }
 
-/// The capability that a file of this name asks for; `None` when it is not a model that can be served.
+/// The capability required by a file of this name; `None` when it is not a servable model.
 ///
-/// JSON and text may be anything; they count as models only under the names that XGBoost and LightGBM users give
-/// them.
+/// `.json` and `.txt` files are models only under the file names common for XGBoost and LightGBM.
 pub fn runtime_of_file(file_name: &str) -> Option<&'static str> {
     let lower = file_name.to_ascii_lowercase();
     let (stem, ending) = lower.rsplit_once('.')?;
@@ -35,13 +33,12 @@ pub fn runtime_of_file(file_name: &str) -> Option<&'static str> {
     }
 }
 
-/// `fraud.model.json` is a model as `fraud/model.json` is.
+/// `fraud.model.json` is treated like `fraud/model.json`.
 fn is_named_model(stem: &str) -> bool {
     stem.rsplit_once('.').is_some_and(|(_, last)| last == "model")
 }
 
-/// The Model that a file stands for, by convention: its name without the ending, or its folder's name when the file
-/// is called `model`.
+/// The Model for a file, named after the file, or after its folder when the file is called `model`.
 pub fn model_of_file(folder: Option<&str>, file_name: &str) -> Option<ModelFile> {
     let requirement = runtime_of_file(file_name)?;
     let stem = file_name.rsplit_once('.').map_or(file_name, |(stem, _)| stem);
@@ -70,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_stand_for_models() {
+    fn model_name_and_requirement_follow_from_the_file_name() {
         for (folder, file, expected) in [
             (None, "iris.onnx", Some(("iris", "onnx"))),
             (None, "Iris_V2.ONNX", Some(("iris-v2", "onnx"))),

@@ -1,8 +1,8 @@
-//! That the two forms of a rule give the same answer, in the same place, in the same words.
+//! The CEL and the Rust form of each rule agree on result, path and message.
 
-use super::{Check, Ruled, Text};
+use super::{CelRule, Check, Validate};
 use crate::{
-    ExperimentSpec, ModelSpec, PipelineSpec, Refusal, SeldonConfigSpec, SeldonRuntimeSpec, ServerSpec,
+    ExperimentSpec, FieldError, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerSpec,
     check_name, name,
 };
 use cel::extractors::This;
@@ -17,7 +17,7 @@ use std::{
 };
 
 thread_local! {
-    /// Parsing takes far longer than evaluating.
+    /// Parsing takes far longer than evaluation.
     static PROGRAMS: RefCell<BTreeMap<String, Rc<cel::Program>>> = RefCell::default();
 }
 
@@ -33,13 +33,13 @@ fn evaluate(expression: &str, this: &Value) -> cel::Value {
     program.execute(&context).unwrap_or_else(|e| panic!("{expression} on {this}: {e}"))
 }
 
-/// Kubernetes has this and the next one, the library does not.
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "the library wants it so")]
+/// `split` and `format` are Kubernetes extensions that the library lacks.
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "required by the library")]
 fn split(This(text): This<Arc<String>>, by: Arc<String>) -> cel::ResolveResult {
     Ok(text.split(by.as_str()).map(cel::Value::from).collect::<Vec<_>>().into())
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "the library wants it so")]
+#[allow(clippy::needless_pass_by_value, reason = "required by the library")]
 fn format(This(text): This<Arc<String>>, values: Arc<Vec<cel::Value>>) -> String {
     let mut values = values.iter();
     let mut filled = String::new();
@@ -49,19 +49,19 @@ fn format(This(text): This<Arc<String>>, values: Arc<Vec<cel::Value>>) -> String
         match values.next() {
             Some(cel::Value::String(text)) => filled += text,
             Some(cel::Value::Int(number)) => filled += &number.to_string(),
-            other => panic!("{text} has {other:?} to say"),
+            other => panic!("{text}: unexpected value {other:?}"),
         }
         filled += piece;
     }
     filled.replace("%%", "%")
 }
 
-/// As the API server has it: whole numbers are `int`.
+/// As in the API server: integers are `int`.
 fn to_cel(value: &Value) -> cel::Value {
     match value {
         Value::Null => cel::Value::Null,
         Value::Bool(b) => (*b).into(),
-        Value::Number(n) => n.as_i64().expect("a whole number").into(),
+        Value::Number(n) => n.as_i64().expect("an integer").into(),
         Value::String(s) => s.as_str().into(),
         Value::Array(items) => items.iter().map(to_cel).collect::<Vec<_>>().into(),
         Value::Object(fields) => {
@@ -70,8 +70,8 @@ fn to_cel(value: &Value) -> cel::Value {
     }
 }
 
-/// Every value that stands at a place, with its path.
-fn places<'a>(object: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
+/// All values at a location, with their paths.
+fn values_at<'a>(object: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
     let mut found = vec![(String::new(), object)];
     for part in at.split('.').filter(|p| !p.is_empty()) {
         let (field, of_items) = part.strip_suffix("[]").map_or((part, false), |field| (field, true));
@@ -91,21 +91,22 @@ fn places<'a>(object: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
     found
 }
 
-/// What the API server refuses by a rule.
-pub(crate) fn refused_by_cel(text: &Text, object: &Value) -> Vec<Refusal> {
-    let broken = places(object, text.at).into_iter().filter(|(_, v)| evaluate(text.cel, v) == false.into());
-    broken
+/// The errors that the API server reports for a rule.
+pub(crate) fn cel_errors(rule: &CelRule, object: &Value) -> Vec<FieldError> {
+    let violations =
+        values_at(object, rule.at).into_iter().filter(|(_, v)| evaluate(rule.rule, v) == false.into());
+    violations
         .map(|(path, value)| {
-            let path = match (path.as_str(), text.field) {
+            let path = match (path.as_str(), rule.field) {
                 (_, "") => path,
                 ("", field) => field.to_owned(),
                 (_, field) => format!("{path}.{field}"),
             };
-            let message = match text.values {
-                [] => text.says.to_owned(),
-                _ => match evaluate(&text.message_expression(), value) {
+            let message = match rule.values {
+                [] => rule.message.to_owned(),
+                _ => match evaluate(&rule.message_expression(), value) {
                     cel::Value::String(message) => message.to_string(),
-                    other => panic!("{} gives {other:?}", text.message_expression()),
+                    other => panic!("{} gives {other:?}", rule.message_expression()),
                 },
             };
             (path, message)
@@ -113,12 +114,12 @@ pub(crate) fn refused_by_cel(text: &Text, object: &Value) -> Vec<Refusal> {
         .collect()
 }
 
-/// Whether a path is another one or leads below it.
+/// Whether a path equals another one or is below it.
 fn is_at(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-fn agree<S: Ruled + DeserializeOwned>(name: &str, spec: &Value) {
+fn assert_cel_agrees<S: Validate + DeserializeOwned>(name: &str, spec: &Value) {
     let object = json!({ "metadata": { "name": name }, "spec": spec });
     let typed: S = serde_json::from_value(spec.clone()).expect("a spec that fits its schema");
     for rule in S::RULES {
@@ -126,18 +127,18 @@ fn agree<S: Ruled + DeserializeOwned>(name: &str, spec: &Value) {
             Check::Spec(find) => find(&typed),
             Check::Object(find) => find(name, &typed),
         };
-        let ours: Vec<Refusal> = rule.text.refusals(found).collect();
-        let theirs = refused_by_cel(&rule.text, &object);
+        let ours: Vec<FieldError> = rule.cel.field_errors(found).collect();
+        let theirs = cel_errors(&rule.cel, &object);
         for (path, message) in &theirs {
             assert!(
                 ours.iter().any(|(p, m)| is_at(p, path) && m == message),
-                "CEL alone: {path} {message}\nRust: {ours:?}\n{object}"
+                "only CEL: {path} {message}\nRust: {ours:?}\n{object}"
             );
         }
         for (path, message) in &ours {
             assert!(
                 theirs.iter().any(|(p, _)| is_at(path, p)),
-                "Rust alone: {path} {message}\nCEL: {theirs:?}\n{object}"
+                "only Rust: {path} {message}\nCEL: {theirs:?}\n{object}"
             );
         }
     }
@@ -250,38 +251,38 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn both_forms_agree_on_models(spec in model()) {
-        agree::<ModelSpec>("a", &spec);
+    fn cel_agrees_on_models(spec in model()) {
+        assert_cel_agrees::<ModelSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_servers(spec in server()) {
-        agree::<ServerSpec>("a", &spec);
+    fn cel_agrees_on_servers(spec in server()) {
+        assert_cel_agrees::<ServerSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_pipelines(spec in pipeline()) {
-        agree::<PipelineSpec>("a", &spec);
+    fn cel_agrees_on_pipelines(spec in pipeline()) {
+        assert_cel_agrees::<PipelineSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_experiments(spec in experiment()) {
-        agree::<ExperimentSpec>("a", &spec);
+    fn cel_agrees_on_experiments(spec in experiment()) {
+        assert_cel_agrees::<ExperimentSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_runtimes(spec in runtime()) {
-        agree::<SeldonRuntimeSpec>("a", &spec);
+    fn cel_agrees_on_runtimes(spec in runtime()) {
+        assert_cel_agrees::<SeldonRuntimeSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_configurations(spec in config()) {
-        agree::<SeldonConfigSpec>("a", &spec);
+    fn cel_agrees_on_configs(spec in config()) {
+        assert_cel_agrees::<SeldonConfigSpec>("a", &spec);
     }
 
     #[test]
-    fn both_forms_agree_on_names(word in "[-a-zA-Z0-9._é\n ]{0,4}") {
+    fn cel_agrees_on_names(word in "[-a-zA-Z0-9._é\n ]{0,4}") {
         let object = json!({ "metadata": { "name": word } });
-        prop_assert_eq!(evaluate(name::OF_OBJECT.cel, &object) == true.into(), check_name(&word).is_ok());
+        prop_assert_eq!(evaluate(name::NAME_RULE.rule, &object) == true.into(), check_name(&word).is_ok());
     }
 }

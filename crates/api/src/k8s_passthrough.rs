@@ -1,36 +1,34 @@
-//! Kubernetes' own types inside ours: kept as they are written, because the API server knows them best.
+//! Kubernetes types embedded in ours, passed through unvalidated: the API server validates them.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// The schema of a part that Kubernetes defines: any map of fields.
-pub(crate) fn any_object(_: &mut SchemaGenerator) -> Schema {
+/// Schema of an optional object with arbitrary fields.
+pub(crate) fn optional_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["object", "null"], "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// The same where it must be there.
-pub(crate) fn some_object(_: &mut SchemaGenerator) -> Schema {
+/// Schema of a required object with arbitrary fields.
+pub(crate) fn required_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// A volume that each replica gets for itself.
+/// A volume claimed by each replica.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeClaimTemplate {
     /// The volume's name, as the containers mount it.
     pub name: String,
     /// A `PersistentVolumeClaimSpec` of Kubernetes.
-    #[schemars(schema_with = "some_object")]
+    #[schemars(schema_with = "required_object")]
     pub spec: serde_json::Value,
 }
 
-/// A number or a text: settings of Kafka are written both ways.
+/// An integer or a string, as in Kafka settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum IntOrString {
-    /// A whole number.
     Int(i64),
-    /// A text.
     String(String),
 }
 

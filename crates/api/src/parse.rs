@@ -1,0 +1,195 @@
+//! Manifest parsing: text to validated objects.
+
+use crate::{
+    API_VERSION, ClusterObject, Diagnostic, Kind, Manifest, Metadata, Model, Object, Parsed,
+    SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec, nearest, schema,
+    validation::{FieldError, Validate},
+    yaml::{self, Node, Value},
+};
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Deserialize, de::DeserializeOwned};
+
+/// Kinds of the API group that this version does not support.
+const UNSUPPORTED_KINDS: [&str; 2] = ["Pipeline", "Experiment"];
+
+/// Kinds handled by the operator only: accepted by the Kubernetes API server, not by a scheduler.
+const CLUSTER_KINDS: [&str; 3] = ["SeldonRuntime", "SeldonConfig", "ServerConfig"];
+
+/// Parses a manifest for a scheduler: kinds handled by the operator are errors.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
+    let manifest = parse_manifest(file, text)?;
+    if manifest.cluster.is_empty() {
+        return Ok(manifest.objects);
+    }
+    Err(manifest.cluster.iter().map(ClusterObject::unsupported).collect())
+}
+
+/// Parses all objects of a manifest, or returns all its errors.
+pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic>> {
+    let in_file = |diagnostic| Diagnostic { file: file.to_owned(), ..diagnostic };
+    let documents = yaml::parse(text).map_err(|error| vec![in_file(error)])?;
+    let mut manifest = Manifest::default();
+    let mut errors = Vec::new();
+    for document in documents.iter().flat_map(items) {
+        let decoded = match object(document) {
+            Ok(decoded) => decoded,
+            Err(found) => {
+                errors.extend(found.into_iter().map(in_file));
+                continue;
+            }
+        };
+        let (file, line) = (file.to_owned(), document.line);
+        if let Some(at) = duplicate_of(&manifest, &decoded) {
+            let (kind, name) = (decoded.kind(), &decoded.metadata().name);
+            let message = format!("\"{name}\" is a duplicate: {kind} {name} is already defined at line {at}");
+            errors.push(in_file(Diagnostic::new(line, "metadata.name", message)));
+            continue;
+        }
+        match decoded {
+            Decoded::Object(object) => manifest.objects.push(Parsed { object, file, line }),
+            Decoded::Cluster(kind, metadata) => {
+                let Metadata { name, namespace, .. } = *metadata;
+                manifest.cluster.push(ClusterObject { kind, name, namespace, file, line });
+            }
+        }
+    }
+    if errors.is_empty() { Ok(manifest) } else { Err(errors) }
+}
+
+/// The line of an earlier object with the same kind and name.
+fn duplicate_of(manifest: &Manifest, decoded: &Decoded) -> Option<u32> {
+    match decoded {
+        Decoded::Object(object) => manifest
+            .objects
+            .iter()
+            .find(|o| o.object.kind() == object.kind() && o.object.name() == object.name())
+            .map(|o| o.line),
+        Decoded::Cluster(kind, metadata) => manifest
+            .cluster
+            .iter()
+            .find(|o| o.kind == *kind && o.name == metadata.name && o.namespace == metadata.namespace)
+            .map(|o| o.line),
+    }
+}
+
+/// The items of a `kind: List`, or the document itself.
+fn items(document: &Node) -> Vec<&Node> {
+    let is_list = document.get("kind").and_then(Node::text) == Some("List");
+    match document.get("items").map(|i| &i.value) {
+        Some(Value::List(items)) if is_list => items.iter().collect(),
+        _ => vec![document],
+    }
+}
+
+enum Decoded {
+    Object(Object),
+    Cluster(&'static str, Box<Metadata>),
+}
+
+impl Decoded {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Object(object) => object.kind().name(),
+            Self::Cluster(kind, _) => kind,
+        }
+    }
+
+    const fn metadata(&self) -> &Metadata {
+        match self {
+            Self::Object(object) => object.metadata(),
+            Self::Cluster(_, metadata) => metadata,
+        }
+    }
+}
+
+fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
+    let error = |path: &str, message: String| vec![Diagnostic::new(node.line_of(path), path, message)];
+    if !matches!(node.value, Value::Map(_)) {
+        return Err(error(
+            "",
+            format!("must be an object with apiVersion, kind, metadata and spec, got {}", node.describe()),
+        ));
+    }
+    let Some(kind) = node.get("kind").and_then(Node::text) else {
+        return Err(error("kind", "is missing: set it to Model or Server".into()));
+    };
+    if UNSUPPORTED_KINDS.contains(&kind) {
+        return Err(error("kind", format!("{kind} is not supported yet; Model and Server are")));
+    }
+    if Kind::ALL.iter().all(|k| k.name() != kind) && !CLUSTER_KINDS.contains(&kind) {
+        let meant = nearest(kind, Kind::ALL.map(Kind::name).into_iter().chain(CLUSTER_KINDS))
+            .map(|k| format!(" Did you mean {k}?"))
+            .unwrap_or_default();
+        let kind = kind.escape_debug();
+        return Err(error("kind", format!("\"{kind}\" is not supported: use Model or Server.{meant}")));
+    }
+    match node.get("apiVersion").map(|v| (v, v.text())) {
+        Some((_, Some(API_VERSION))) => {}
+        Some((v, _)) => {
+            return Err(error(
+                "apiVersion",
+                format!("must be {API_VERSION} for a {kind}, got {}", v.describe()),
+            ));
+        }
+        None => {
+            return Err(error("apiVersion", format!("is missing: write apiVersion: {API_VERSION}")));
+        }
+    }
+    match kind {
+        "Model" => decode(node, kind, |m: &Model| m.spec.validate_named(&m.metadata.name))
+            .map(|m| Decoded::Object(Object::Model(Box::new(m)))),
+        "Server" => decode(node, kind, |s: &Server| s.spec.validate_named(&s.metadata.name))
+            .map(|s| Decoded::Object(Object::Server(Box::new(s)))),
+        "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
+        "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
+        _ => decode_cluster_object::<ServerConfigSpec>(node, "ServerConfig"),
+    }
+}
+
+/// An object of a kind for which only the spec has a type.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Envelope<S> {
+    #[allow(dead_code, reason = "the schema is generated from it")]
+    api_version: String,
+    #[allow(dead_code, reason = "the schema is generated from it")]
+    kind: String,
+    pub(crate) metadata: Metadata,
+    pub(crate) spec: S,
+    #[allow(dead_code, reason = "the schema is generated from it")]
+    status: Option<serde_json::Value>,
+}
+
+pub(crate) fn decode_envelope<S>(node: &Node, kind: &str) -> Result<Envelope<S>, Vec<Diagnostic>>
+where
+    S: DeserializeOwned + JsonSchema + Validate,
+{
+    decode(node, kind, |o: &Envelope<S>| o.spec.validate_named(&o.metadata.name))
+}
+
+fn decode_cluster_object<S>(node: &Node, kind: &'static str) -> Result<Decoded, Vec<Diagnostic>>
+where
+    S: DeserializeOwned + JsonSchema + Validate,
+{
+    decode_envelope::<S>(node, kind).map(|object| Decoded::Cluster(kind, Box::new(object.metadata)))
+}
+
+/// Checks the schema, decodes, and applies the validation rules.
+fn decode<T: DeserializeOwned + JsonSchema>(
+    node: &Node,
+    kind: &str,
+    validate: impl Fn(&T) -> Vec<FieldError>,
+) -> Result<T, Vec<Diagnostic>> {
+    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value();
+    let errors = schema::check(node, &schema, kind);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let value: T = serde_json::from_value(node.to_json())
+        .map_err(|e| vec![Diagnostic::new(node.line, "", e.to_string())])?;
+    let errors: Vec<Diagnostic> = validate(&value)
+        .into_iter()
+        .map(|(path, message)| Diagnostic::new(node.line_of(&path), path, message))
+        .collect();
+    if errors.is_empty() { Ok(value) } else { Err(errors) }
+}
