@@ -148,7 +148,7 @@ def message(*tensors, raw=(), model="iris", **more):
 GOOD = [5.1, 3.5, 1.4, 0.2]
 INVALID, UNKNOWN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
 GRPC = [
-    ("no model", message(tensor(values=GOOD), model=""), INVALID, "names no model"),
+    ("no model", message(tensor(values=GOOD), model=""), INVALID, "has no model name"),
     ("an unknown model", message(tensor(values=GOOD), model="iriss"), UNKNOWN, 'did you mean "iris"'),
     ("no inputs", message(), INVALID, "no inputs"),
     ("too little data", message(tensor(values=GOOD[:3])), INVALID, "needs 4 values, got 3"),

@@ -1,8 +1,8 @@
-//! A gateway alone, for measuring: models `m0`, `m1`, … on a replica at a port, or in the process.
+//! Load-test target: a gateway with models `m0`, `m1`, … on an upstream port or on an in-process server.
 //!
 //! `cargo run --release -p gantry-gateway --example bench_gateway -- PORT WORKERS MODELS [UPSTREAM_PORT]`
 
-#![allow(clippy::print_stdout, reason = "a program for measurements tells where it listens")]
+#![allow(clippy::print_stdout, reason = "prints its address")]
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 const ANSWER: &[u8] = br#"{"model_name":"iris_1","model_version":"1","outputs":[{"name":"label","shape":[1],"datatype":"INT64","data":[0]}]}"#;
 
-struct AtOnce;
+struct ConstantServer;
 
-impl InferenceServer for AtOnce {
+impl InferenceServer for ConstantServer {
     fn call(&self, _: Request<Bytes>) -> BoxFuture<'_, Response<Reply>> {
         Box::pin(std::future::ready(json(StatusCode::OK, Bytes::from_static(ANSWER))))
     }
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listen = format!("127.0.0.1:{port}").parse()?;
     let gateway = Gateway::bind(Config { listen, workers: workers as usize, ..Config::default() })?;
     if upstream == 0 {
-        gateway.register_local("s", 0, Arc::new(AtOnce));
+        gateway.register_local("s", 0, Arc::new(ConstantServer));
     }
     let endpoint = Endpoint {
         server: "s".into(),

@@ -1,8 +1,8 @@
-//! A gateway with one model, `echo`, whose outputs are its inputs: for trying clients without any model.
+//! A gateway with one model, `echo`, that returns its inputs: a target for client tests.
 //!
 //! `cargo run -p gantry-gateway --example echo_gateway -- PORT`
 
-#![allow(clippy::print_stdout, reason = "a program for trying out tells where it listens")]
+#![allow(clippy::print_stdout, reason = "prints its address")]
 
 use bytes::Bytes;
 use futures::future::BoxFuture;

@@ -1,8 +1,8 @@
-//! A replica that answers at once, for measuring what stands in front of it.
+//! A replica with a constant response, for measuring proxies.
 //!
 //! `cargo run --release -p gantry-gateway --example fake_upstream -- PORT`
 
-#![allow(clippy::print_stdout, reason = "a program for measurements tells where it listens")]
+#![allow(clippy::print_stdout, reason = "prints its address")]
 
 use bytes::Bytes;
 use gantry_oip::server::{grpc_reply, json};

@@ -1,6 +1,6 @@
-//! The bodies that pass through a gateway.
+//! Response bodies, and request bodies on their way to a replica.
 
-use crate::serve::Finish;
+use crate::serve::RequestGuard;
 use bytes::Bytes;
 use gantry_oip::server::Reply;
 use http_body::{Body, Frame, SizeHint};
@@ -12,29 +12,22 @@ use std::{
 };
 use tokio::time::Sleep;
 
-/// Any error of a body.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a body was cut off.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CutOff {
-    /// It is larger than allowed.
+pub(crate) enum BodyError {
     #[error("the body is larger than the {0} bytes allowed")]
     TooLarge(usize),
-    /// It took too long.
-    #[error("the time for the request ran out")]
-    TooLate,
+    #[error("request deadline exceeded")]
+    DeadlineExceeded,
 }
 
-/// The body of a response to a client.
 pub(crate) enum ResponseBody {
-    /// All of it is here.
     Whole(Reply),
-    /// It comes from a replica as the client takes it.
+    /// Streamed from a replica.
     Streamed(Box<Streamed>),
-    /// It comes from one of the services that tonic makes.
     Tonic(tonic::body::Body),
-    /// It is made message by message.
+    /// `ModelStreamInfer`: one frame per response.
     Messages(tokio::sync::mpsc::Receiver<Frame<Bytes>>),
 }
 
@@ -73,12 +66,11 @@ impl Body for ResponseBody {
     }
 }
 
-/// A response on its way from a replica; the request counts as in flight until it ends.
+/// A streamed upstream response. The request stays in flight until the body ends or is dropped.
 pub(crate) struct Streamed {
     pub(crate) body: Incoming,
-    /// Done with, when the body ends or is dropped.
-    pub(crate) finish: Option<Finish>,
-    /// What to do with the connection when the body has ended well.
+    pub(crate) guard: Option<RequestGuard>,
+    /// Returns the connection to the pool; called only after a complete body.
     pub(crate) reuse: Option<Box<dyn FnOnce() + Send>>,
     pub(crate) deadline: Instant,
     pub(crate) timer: Option<Pin<Box<Sleep>>>,
@@ -89,9 +81,9 @@ impl Streamed {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(trailers) = frame.trailers_ref()
-                    && let Some(finish) = &mut self.finish
+                    && let Some(guard) = &mut self.guard
                 {
-                    finish.trailers(trailers);
+                    guard.on_trailers(trailers);
                 }
                 if self.body.is_end_stream() {
                     self.ended();
@@ -99,8 +91,8 @@ impl Streamed {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                if let Some(finish) = &mut self.finish {
-                    finish.failed();
+                if let Some(guard) = &mut self.guard {
+                    guard.on_failure();
                 }
                 Poll::Ready(Some(Err(error.into())))
             }
@@ -113,7 +105,7 @@ impl Streamed {
                 let timer =
                     self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
                 ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Some(Err(CutOff::TooLate.into())))
+                Poll::Ready(Some(Err(BodyError::DeadlineExceeded.into())))
             }
         }
     }
@@ -122,24 +114,17 @@ impl Streamed {
         if let Some(reuse) = self.reuse.take() {
             reuse();
         }
-        if let Some(finish) = self.finish.take() {
-            finish.done();
+        if let Some(guard) = self.guard.take() {
+            guard.done();
         }
     }
 }
 
-/// The body of a request to a replica.
 pub(crate) enum RequestBody {
-    /// All of it is here, so it can be sent again.
+    /// Fully buffered, so it can be retried.
     Whole(Bytes),
-    /// What was read already, then the rest as the client sends it.
-    Streamed {
-        first: Bytes,
-        rest: Incoming,
-        /// Bytes that may still come.
-        left: usize,
-        limit: usize,
-    },
+    /// The buffered prefix, then the remaining frames as they arrive from the client.
+    Streamed { first: Bytes, rest: Incoming, left: usize, limit: usize },
 }
 
 impl Body for RequestBody {
@@ -163,7 +148,7 @@ impl Body for RequestBody {
                     Some(Ok(frame)) => {
                         let length = frame.data_ref().map_or(0, Bytes::len);
                         match left.checked_sub(length) {
-                            None => Some(Err(CutOff::TooLarge(*limit).into())),
+                            None => Some(Err(BodyError::TooLarge(*limit).into())),
                             Some(rest) => {
                                 *left = rest;
                                 Some(Ok(frame))

@@ -1,4 +1,4 @@
-//! What a gateway can be told.
+//! Gateway configuration.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -6,38 +6,36 @@ use std::{
     time::Duration,
 };
 
-/// Settings of a gateway; the defaults protect it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; port 0 takes any free one.
+    /// Port 0 binds any free port.
     pub listen: SocketAddr,
-    /// Threads that serve connections.
+    /// Worker threads; each serves its own connections.
     pub workers: usize,
-    /// Bytes of a request's body.
+    /// Request body limit in bytes.
     pub max_body: usize,
-    /// Bytes of a request's headers.
+    /// Request header limit in bytes.
     pub max_headers: usize,
-    /// How long a client may take to send the headers of a request, from the end of the one before: so an idle
-    /// connection is closed after it, too.
+    /// Time to receive the headers of a request, counted from the end of the previous one: also closes idle
+    /// connections.
     pub header_timeout: Duration,
-    /// How long a request may take when it does not say.
+    /// Default request deadline.
     pub request_timeout: Duration,
-    /// The longest time a request may ask for (`grpc-timeout`).
+    /// Upper bound for a client's `grpc-timeout`.
     pub max_request_timeout: Duration,
-    /// How long connecting to a replica may take.
     pub connect_timeout: Duration,
-    /// Connections at once; more are answered with 503 and closed.
+    /// Excess connections get 503 and are closed.
     pub max_connections: usize,
-    /// Requests at once; more are answered with 503.
+    /// Excess requests get 503.
     pub max_in_flight: usize,
-    /// Requests at once to one replica; more are answered with 429.
+    /// Excess requests to one replica get 429.
     pub max_in_flight_per_replica: usize,
-    /// How long [`serve`](crate::Gateway::serve) waits for requests to end once it is told to stop.
+    /// How long [`serve`](crate::Gateway::serve) waits for in-flight requests after shutdown.
     pub drain_timeout: Duration,
-    /// How long connections that clients keep may be used once more before they are closed, once it is told to stop: a
-    /// client that is told to close its connection by an answer cannot meet a closed one with its next request.
+    /// How long keep-alive connections stay open after shutdown: responses then carry `connection: close`, so that no
+    /// client sends a request on a connection that is already closed.
     pub linger: Duration,
-    /// Makes spans of requests; off unless somebody takes them.
+    /// Disabled unless an exporter is configured.
     pub tracer: gantry_trace::Tracer,
 }
 

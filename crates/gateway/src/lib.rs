@@ -1,19 +1,20 @@
-//! The data plane: one port for REST and gRPC, in front of the servers that have the models.
+//! Inference gateway (data plane): one port for REST and gRPC in front of the model servers.
 //!
-//! [`Gateway::bind`] opens the port, [`Gateway::serve`] answers on it. Which replica serves which version of which
-//! model stands in [`Routes`], which [`control::follow`] keeps as the scheduler says. A request takes its route
-//! when it arrives and never waits for the control plane.
+//! [`Gateway::bind`] opens the port, [`Gateway::serve`] serves it. [`Routes`] maps models to replicas and is updated
+//! by [`control::subscribe_routes`]. A request takes its route on arrival and never waits for the control plane.
+
+#![allow(missing_docs, reason = "internal crate: names document themselves")]
 
 mod body;
 mod config;
 pub mod control;
-pub mod decide;
 mod gateway;
 mod metrics;
+pub mod policy;
 mod routes;
 mod serve;
 mod upstream;
 
 pub use config::Config;
 pub use gateway::{BindError, Gateway};
-pub use routes::{Demand, Removed, Routes, Visit};
+pub use routes::{Demand, Removed, Routes, TestRequest};

@@ -1,22 +1,21 @@
-//! The gateway and the control plane: routes come from it, repository requests go to it.
+//! Control-plane clients: route subscription, demand reports, repository calls.
 
-mod demand;
-mod follow;
+mod demand_reporter;
+mod route_subscription;
 mod scheduler;
 
-pub use demand::report_demand;
-pub use follow::{follow, follow_over};
+pub use demand_reporter::report_demand;
+pub use route_subscription::{subscribe_routes, subscribe_routes_with};
 pub use scheduler::SchedulerControl;
 
 use futures::future::BoxFuture;
 use gantry_oip::{Error, IndexEntry};
 
-/// Who knows which models there are, and can load and unload them.
+/// The OIP model repository, as implemented by the control plane.
 pub trait Control: Send + Sync {
-    /// Every model with its state; only those that are ready, if so asked.
+    /// Models with their state.
     fn index(&self, ready_only: bool) -> BoxFuture<'_, Result<Vec<IndexEntry>, Error>>;
-    /// Loads a model that is known.
+    /// Loads a model that is already defined.
     fn load<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>>;
-    /// Unloads a model.
     fn unload<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 }

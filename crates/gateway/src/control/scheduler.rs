@@ -1,4 +1,4 @@
-//! The repository of the protocol, by way of the scheduler's gRPC.
+//! The OIP model repository, backed by the scheduler's gRPC API.
 
 use super::Control;
 use futures::future::BoxFuture;
@@ -10,16 +10,13 @@ use gantry_proto::scheduler::{
 use std::time::Duration;
 use tonic::{Status, metadata::MetadataValue, transport::Channel};
 
-/// How long the scheduler may take.
-const DEADLINE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks a scheduler.
 pub struct SchedulerControl {
     client: SchedulerClient<Channel>,
 }
 
 impl SchedulerControl {
-    /// Asks the scheduler behind this channel.
     pub fn new(channel: Channel) -> Self {
         Self { client: SchedulerClient::new(channel) }
     }
@@ -30,7 +27,7 @@ impl SchedulerControl {
             model: model.map(|name| ModelReference { name: name.to_owned(), version: None }),
             all_versions: false,
         });
-        request.set_timeout(DEADLINE);
+        request.set_timeout(CALL_TIMEOUT);
         let mut stream =
             self.client.clone().model_status(request).await.map_err(|s| failed(&s))?.into_inner();
         let mut all = Vec::new();
@@ -67,7 +64,7 @@ impl Control for SchedulerControl {
                     "there is no model {model:?}: apply a Model with its storageUri first"
                 )));
             };
-            let request = for_the_owner(LoadModelRequest { model: Some(definition) });
+            let request = on_behalf_of_owner(LoadModelRequest { model: Some(definition) });
             self.client.clone().load_model(request).await.map_err(|s| failed(&s))?;
             Ok(())
         })
@@ -75,7 +72,7 @@ impl Control for SchedulerControl {
 
     fn unload<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let request = for_the_owner(UnloadModelRequest {
+            let request = on_behalf_of_owner(UnloadModelRequest {
                 model: Some(ModelReference { name: model.to_owned(), version: None }),
                 kubernetes_meta: None,
             });
@@ -85,19 +82,19 @@ impl Control for SchedulerControl {
     }
 }
 
-/// A change that a client of the protocol asks for: it says nothing of managers, so it is made for whoever has the model.
-fn for_the_owner<T>(message: T) -> tonic::Request<T> {
+/// OIP requests have no field manager: the scheduler applies the change on behalf of the model's owner.
+fn on_behalf_of_owner<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
-    request.set_timeout(DEADLINE);
+    request.set_timeout(CALL_TIMEOUT);
     request.metadata_mut().insert("gantry-manager", MetadataValue::from_static("owner"));
     request
 }
 
-/// A scheduler's refusal in the words of the protocol. That it cannot be reached is told apart: serving goes on.
+/// Maps a scheduler error to OIP; an unreachable scheduler does not affect serving.
 fn failed(status: &Status) -> Error {
     let code = Code::from_grpc(u8::try_from(i32::from(status.code())).unwrap_or(2));
     if code == Code::Unavailable {
-        return Error::unavailable("the scheduler cannot be reached; models that are served stay served", 5);
+        return Error::unavailable("the scheduler is unreachable; models in service are unaffected", 5);
     }
     Error::new(code, status.message())
 }

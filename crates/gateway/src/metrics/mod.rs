@@ -1,4 +1,4 @@
-//! What is counted. The handles that a request needs are resolved once for a replica and once for a version on it.
+//! Prometheus metrics. Handles are resolved once per replica and once per version, not per request.
 
 mod versions;
 
@@ -13,7 +13,6 @@ use prometheus_client::{
 use std::{sync::atomic::AtomicU64, time::Duration};
 use versions::VersionSeries;
 
-/// Seconds, as a counter that takes fractions.
 type Seconds = Counter<f64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,7 +46,6 @@ struct EndpointLabels {
     server_replica: u32,
 }
 
-/// How a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Rest,
@@ -64,7 +62,6 @@ impl Protocol {
         }
     }
 
-    /// The code of a success.
     const fn ok(self) -> u16 {
         match self {
             Self::Rest => 200,
@@ -73,7 +70,6 @@ impl Protocol {
     }
 }
 
-/// All families.
 pub(crate) struct Metrics {
     versions: VersionSeries,
     api_seconds: Family<ApiLabels, Histogram, fn() -> Histogram>,
@@ -115,38 +111,38 @@ impl Metrics {
         r.register("seldon_model_infer", "Inference requests", self.versions.total.clone());
         r.register(
             "seldon_model_infer_seconds",
-            "Seconds spent on inference requests",
+            "Total duration of inference requests in seconds",
             self.versions.seconds.clone(),
         );
         r.register(
             "seldon_model_infer_api_seconds",
-            "Latency of inference requests",
+            "Inference latency in seconds",
             self.api_seconds.clone(),
         );
         r.register(
             "seldon_model_aggregate_infer",
-            "Inference requests of a replica",
+            "Inference requests per replica",
             self.aggregate_total.clone(),
         );
         r.register(
             "seldon_model_aggregate_infer_seconds",
-            "Seconds spent on inference requests of a replica",
+            "Total duration of inference requests per replica in seconds",
             self.aggregate_seconds.clone(),
         );
         r.register(
             "gantry_gateway_breaker_open",
-            "Whether a replica is left alone",
+            "Circuit breaker state of a replica (1 = open)",
             self.breaker_open.clone(),
         );
-        r.register("gantry_gateway_in_flight", "Requests being answered", self.in_flight.clone());
-        r.register("gantry_gateway_connections", "Open connections of clients", self.connections.clone());
-        r.register("gantry_gateway_shed", "Requests refused because of overload", self.shed.clone());
+        r.register("gantry_gateway_in_flight", "Requests in flight", self.in_flight.clone());
+        r.register("gantry_gateway_connections", "Open client connections", self.connections.clone());
+        r.register("gantry_gateway_shed", "Requests rejected because of overload", self.shed.clone());
         r.register(
             "gantry_gateway_connections_refused",
-            "Connections refused because there were too many",
+            "Connections rejected by the connection limit",
             self.refused_connections.clone(),
         );
-        r.register("gantry_gateway_retries", "Requests sent to another replica", self.retries.clone());
+        r.register("gantry_gateway_retries", "Requests retried on another replica", self.retries.clone());
     }
 
     pub(crate) fn endpoint(&self, server: &str, server_replica: u32) -> EndpointMetrics {
@@ -177,20 +173,18 @@ impl Metrics {
         }
     }
 
-    /// What a version on a replica counts with.
     pub(crate) fn version(&self) -> ModelMetrics {
-        self.versions.of_version()
+        self.versions.for_version()
     }
 
-    /// Forgets versions that are gone for some time.
+    /// Removes series of versions past their retention.
     pub(crate) fn sweep(&self) {
         self.versions.sweep(tokio::time::Instant::now());
     }
 
-    /// Counts a finished inference request.
-    pub(crate) fn inferred(
+    pub(crate) fn record_inference(
         &self,
-        target: &crate::routes::Entered,
+        target: &crate::routes::InFlightRequest,
         protocol: Protocol,
         code: u16,
         took: Duration,
@@ -242,7 +236,7 @@ fn model_labels(endpoint: &Endpoint, version: &Version, protocol: Protocol, code
     }
 }
 
-/// Handles of a replica: REST first, gRPC second.
+/// Metric handles of a replica, indexed by [`Protocol`].
 pub(crate) struct EndpointMetrics {
     aggregate: [(Counter, Seconds); 2],
     api: [Histogram; 2],

@@ -1,6 +1,5 @@
-//! The series of versions: made with the first request, taken away some time after the version is.
-//!
-//! Without that, each update of a model would leave its series behind for as long as the process lives.
+//! Per-version series: created by the first request, removed after the version, so that model updates do not leak
+//! series.
 
 use super::{ModelLabels, Seconds};
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -11,64 +10,67 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long the last figures of a version can still be read: several times the interval of any scraper.
-const KEPT: Duration = Duration::from_mins(5);
+/// How long series outlive their version: several scrape intervals.
+const RETENTION: Duration = Duration::from_mins(5);
 
-/// Counts and seconds of requests, by version.
 #[derive(Clone, Default)]
 pub(super) struct VersionSeries {
     pub(super) total: Family<ModelLabels, Counter>,
     pub(super) seconds: Family<ModelLabels, Seconds>,
-    ledger: Arc<Mutex<Ledger>>,
+    references: Arc<Mutex<References>>,
 }
 
-/// Who counts on which series.
+/// Reference counts of series.
 #[derive(Default)]
-struct Ledger {
-    holders: HashMap<ModelLabels, usize>,
-    /// Series that were let go by their last holder, the first one first.
-    left: VecDeque<(Instant, ModelLabels)>,
+struct References {
+    counts: HashMap<ModelLabels, usize>,
+    /// Series without references, oldest first.
+    unreferenced: VecDeque<(Instant, ModelLabels)>,
 }
 
-/// The series of a version on a replica. Those of successes are at hand: REST first, gRPC second. Resolved with the
-/// first request, because of ten thousand models few are asked.
+/// Series of a version on a replica. Success series are cached by [`super::Protocol`] on first use, since most of ten
+/// thousand models get no request.
 pub(crate) struct ModelMetrics {
     pub(super) ok: [OnceLock<(Counter, Seconds)>; 2],
-    held: Mutex<Vec<ModelLabels>>,
-    ledger: Arc<Mutex<Ledger>>,
+    labels_in_use: Mutex<Vec<ModelLabels>>,
+    references: Arc<Mutex<References>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is done under these locks can stop half-way.
+    // No code under these locks can panic halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VersionSeries {
-    pub(super) fn of_version(&self) -> ModelMetrics {
-        ModelMetrics { ok: Default::default(), held: Mutex::default(), ledger: Arc::clone(&self.ledger) }
+    pub(super) fn for_version(&self) -> ModelMetrics {
+        ModelMetrics {
+            ok: Default::default(),
+            labels_in_use: Mutex::default(),
+            references: Arc::clone(&self.references),
+        }
     }
 
-    /// The series with these labels, which stay for as long as `version` does.
+    /// The series with these labels, referenced by `version` until it is dropped.
     pub(super) fn get(&self, version: &ModelMetrics, labels: &ModelLabels) -> (Counter, Seconds) {
-        let mut held = lock(&version.held);
-        if !held.contains(labels) {
-            held.push(labels.clone());
-            *lock(&self.ledger).holders.entry(labels.clone()).or_default() += 1;
+        let mut labels_in_use = lock(&version.labels_in_use);
+        if !labels_in_use.contains(labels) {
+            labels_in_use.push(labels.clone());
+            *lock(&self.references).counts.entry(labels.clone()).or_default() += 1;
         }
         (self.total.get_or_create(labels).clone(), self.seconds.get_or_create(labels).clone())
     }
 
-    /// Takes away what nobody has counted on for some time.
+    /// Removes series that have been unreferenced for [`RETENTION`].
     pub(super) fn sweep(&self, now: Instant) {
-        let mut ledger = lock(&self.ledger);
-        while let Some((left, labels)) = ledger.left.pop_front() {
-            if now.duration_since(left) < KEPT {
-                ledger.left.push_front((left, labels));
+        let mut references = lock(&self.references);
+        while let Some((since, labels)) = references.unreferenced.pop_front() {
+            if now.duration_since(since) < RETENTION {
+                references.unreferenced.push_front((since, labels));
                 return;
             }
-            // The version may have come back meanwhile.
-            if ledger.holders.get(&labels) == Some(&0) {
-                ledger.holders.remove(&labels);
+            // The version may have been restored meanwhile.
+            if references.counts.get(&labels) == Some(&0) {
+                references.counts.remove(&labels);
                 self.total.remove(&labels);
                 self.seconds.remove(&labels);
             }
@@ -78,16 +80,16 @@ impl VersionSeries {
 
 impl Drop for ModelMetrics {
     fn drop(&mut self) {
-        let held = std::mem::take(&mut *lock(&self.held));
-        if held.is_empty() {
+        let labels_in_use = std::mem::take(&mut *lock(&self.labels_in_use));
+        if labels_in_use.is_empty() {
             return;
         }
-        let mut ledger = lock(&self.ledger);
-        for labels in held {
-            if let Some(holders) = ledger.holders.get_mut(&labels) {
-                *holders -= 1;
-                if *holders == 0 {
-                    ledger.left.push_back((Instant::now(), labels));
+        let mut references = lock(&self.references);
+        for labels in labels_in_use {
+            if let Some(counts) = references.counts.get_mut(&labels) {
+                *counts -= 1;
+                if *counts == 0 {
+                    references.unreferenced.push_back((Instant::now(), labels));
                 }
             }
         }
@@ -116,45 +118,45 @@ mod tests {
     }
 
     #[test]
-    fn series_go_some_time_after_their_version() {
+    fn series_are_removed_after_retention() {
         let series = VersionSeries::default();
-        let (one, other) = (series.of_version(), series.of_version());
+        let (one, other) = (series.for_version(), series.for_version());
         let (ok, bad) = (labels(1, "200"), labels(1, "500"));
         for version in [&one, &other] {
             series.get(version, &ok).0.inc();
             series.get(version, &ok).0.inc();
         }
         series.get(&one, &bad).0.inc();
-        let later = || Instant::now() + KEPT;
+        let later = || Instant::now() + RETENTION;
 
         drop(one);
         series.sweep(Instant::now());
-        assert!(has(&series, &bad), "the last figures can still be read");
+        assert!(has(&series, &bad), "the last values stay readable");
         series.sweep(later());
         assert!(!has(&series, &bad));
-        assert!(has(&series, &ok), "another one still counts on it");
+        assert!(has(&series, &ok), "still referenced");
         assert_eq!(series.get(&other, &ok).0.get(), 4);
 
         drop(other);
         series.sweep(later());
         assert!(!has(&series, &ok));
-        let ledger = lock(&series.ledger);
-        assert!(ledger.holders.is_empty() && ledger.left.is_empty());
+        let references = lock(&series.references);
+        assert!(references.counts.is_empty() && references.unreferenced.is_empty());
     }
 
     #[test]
-    fn a_version_that_comes_back_keeps_its_series() {
+    fn restored_version_keeps_its_series() {
         let series = VersionSeries::default();
         let ok = labels(1, "200");
-        let first = series.of_version();
+        let first = series.for_version();
         series.get(&first, &ok).0.inc();
         drop(first);
-        let again = series.of_version();
+        let again = series.for_version();
         series.get(&again, &ok).0.inc();
-        series.sweep(Instant::now() + KEPT);
+        series.sweep(Instant::now() + RETENTION);
         assert_eq!(series.total.get(&ok).map(|c| c.get()), Some(2));
         drop(again);
-        series.sweep(Instant::now() + KEPT);
+        series.sweep(Instant::now() + RETENTION);
         assert!(!has(&series, &ok));
     }
 }

@@ -1,6 +1,6 @@
-//! Taking over what the scheduler says.
+//! Applies route events of the scheduler.
 
-use super::{Cell, Inner, Route, Routes, Target, Version, Weighted};
+use super::{Inner, ModelSlot, Route, Routes, Target, Version, WeightedVersion};
 use gantry_proto::gantry::{self as pb, route_event::Event};
 use http::{HeaderValue, Uri};
 use std::{
@@ -12,27 +12,25 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What a writer remembers between events.
 #[derive(Default)]
 pub(super) struct Writer {
     epoch: u64,
-    /// Between Reset and Synced: the routes so far. What is routed now stays until then.
+    /// Routes received since Reset; current routes stay in place until Synced.
     pending: Option<HashMap<String, pb::Route>>,
 }
 
-/// The replicas that an event took away from its models; requests may still be in flight there.
+/// Targets removed by an event; requests may still be in flight there.
 #[derive(Default)]
 pub struct Removed {
     targets: Vec<Arc<Target>>,
 }
 
 impl Removed {
-    /// Whether no request is in flight on any of them.
     pub fn is_drained(&self) -> bool {
         self.targets.iter().all(|t| t.is_idle())
     }
 
-    /// Ends when no request is in flight on any of them.
+    /// Resolves when no request is in flight on any of them.
     pub async fn drained(&self) {
         for target in &self.targets {
             target.drained().await;
@@ -41,7 +39,7 @@ impl Removed {
 }
 
 impl Routes {
-    /// Takes over one event and says what it took away. Events of an older epoch are ignored.
+    /// Applies one event and returns the removed targets. Events of an older epoch are ignored.
     pub fn apply(&self, event: pb::RouteEvent) -> Removed {
         let mut removed = Removed::default();
         let mut writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +64,7 @@ impl Routes {
                     self.inner.upsert(route, &mut removed);
                 }
                 for model in self.inner.table.names() {
-                    if !routes.contains_key(&model) && !gantry_core::mutant::is("keeps_what_is_gone") {
+                    if !routes.contains_key(&model) {
                         self.inner.delete(&model, &mut removed);
                     }
                 }
@@ -80,39 +78,39 @@ impl Routes {
 
 impl Inner {
     fn upsert(&self, wanted: &pb::Route, removed: &mut Removed) {
-        let Some(cell) = self.table.insert(&wanted.model) else {
+        let Some(slot) = self.table.insert(&wanted.model) else {
             return;
         };
-        let old = cell.route.load_full();
-        let new = self.build(&cell, wanted, old.as_deref());
+        let old = slot.route.load_full();
+        let new = self.build(&slot, wanted, old.as_deref());
         let kept: HashSet<*const Target> = new.targets().map(Arc::as_ptr).collect();
-        cell.route.store(Some(Arc::new(new)));
-        cell.changed.notify_waiters();
+        slot.route.store(Some(Arc::new(new)));
+        slot.changed.notify_waiters();
         let gone = old.iter().flat_map(|r| r.targets()).filter(|t| !kept.contains(&Arc::as_ptr(t)));
         removed.targets.extend(gone.map(Arc::clone));
     }
 
     fn delete(&self, model: &str, removed: &mut Removed) {
-        let Some(cell) = self.table.remove(model) else {
+        let Some(slot) = self.table.remove(model) else {
             return;
         };
-        if let Some(old) = cell.route.swap(None) {
+        if let Some(old) = slot.route.swap(None) {
             removed.targets.extend(old.targets().map(Arc::clone));
         }
-        cell.changed.notify_waiters();
+        slot.changed.notify_waiters();
     }
 
-    fn build(&self, cell: &Cell, wanted: &pb::Route, old: Option<&Route>) -> Route {
+    fn build(&self, slot: &ModelSlot, wanted: &pb::Route, old: Option<&Route>) -> Route {
         let versions = wanted
             .versions
             .iter()
             .filter_map(|v| {
-                let version = self.version(&cell.model, v.version)?;
+                let version = self.version(&slot.model, v.version)?;
                 let targets = v.endpoints.iter().map(|e| self.target(&version, e, old)).collect();
-                Some(Weighted { weight: v.weight, version, targets })
+                Some(WeightedVersion { weight: v.weight, version, targets })
             })
             .collect();
-        Route { versions, reason: wanted.reason.clone(), sleeps: wanted.sleeps }
+        Route { versions, reason: wanted.reason.clone(), scaled_to_zero: wanted.sleeps }
     }
 
     fn version(&self, model: &Arc<str>, number: u32) -> Option<Arc<Version>> {
@@ -122,17 +120,17 @@ impl Inner {
             return Some(known);
         }
         let internal = format!("{model}_{number}");
-        // A name that is no header value or path cannot be routed; the scheduler admits none.
+        // The scheduler only admits names that are valid header values and path segments.
         let version = Arc::new(Version {
             model: Arc::clone(model),
             number,
             internal_header: HeaderValue::from_str(&internal).ok()?,
-            tag: HeaderValue::from_str(&format!(":{internal}:")).ok()?,
+            route_header: HeaderValue::from_str(&format!(":{internal}:")).ok()?,
             infer_uri: format!("/v2/models/{internal}/infer").parse::<Uri>().ok()?,
             internal: internal.into(),
             targets: Mutex::default(),
         });
-        // Old versions leave an empty entry each: cleared out as the map grows.
+        // Amortized cleanup of dead entries.
         if versions.len().is_power_of_two() {
             versions.retain(|_, v| v.strong_count() > 0);
         }
@@ -140,7 +138,7 @@ impl Inner {
         Some(version)
     }
 
-    /// The target for a version on a replica: the one that is routed to now, or a new one.
+    /// Reuses the current target of this version and replica, if any.
     fn target(&self, version: &Arc<Version>, wanted: &pb::Endpoint, old: Option<&Route>) -> Arc<Target> {
         let endpoint = self.registry.endpoint(wanted, &self.metrics);
         let current = old
@@ -157,7 +155,7 @@ impl Inner {
             in_flight: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
             busy_micros: AtomicU64::new(0),
-            awaited: AtomicBool::new(false),
+            has_waiters: AtomicBool::new(false),
             idle: Notify::new(),
         });
         let mut targets = version.targets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +170,6 @@ impl Route {
         self.versions.iter().flat_map(|v| &v.targets)
     }
 
-    /// Whether some replica serves the model.
     pub(super) fn is_served(&self) -> bool {
         self.targets().next().is_some()
     }

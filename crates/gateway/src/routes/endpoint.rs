@@ -1,8 +1,8 @@
-//! The replicas behind the routes.
+//! Replicas referenced by routes.
 
 use crate::{
-    decide::breaker::{Breaker, Outcome},
     metrics::{EndpointMetrics, Metrics},
+    policy::breaker::{Breaker, Outcome},
 };
 use arc_swap::ArcSwapOption;
 use gantry_oip::server::InferenceServer;
@@ -17,12 +17,12 @@ use std::{
     time::Instant,
 };
 
-/// A server in this process.
+/// An in-process server.
 pub(crate) struct Local(pub(crate) Arc<dyn InferenceServer>);
 
-/// A replica of a server, shared by all models on it.
+/// A server replica, shared by all models on it.
 pub(crate) struct Endpoint {
-    /// Never used twice: the workers keep their connections under it.
+    /// Unique; workers key their connection pools by it.
     pub(crate) id: u64,
     pub(crate) server: String,
     pub(crate) replica: u32,
@@ -34,8 +34,8 @@ pub(crate) struct Endpoint {
     pub(crate) metrics: EndpointMetrics,
     local: Arc<ArcSwapOption<Local>>,
     started: Instant,
-    /// Whether the breaker is anything but closed without failures; spares healthy replicas the lock.
-    watched: AtomicBool,
+    /// False while the breaker is in its initial state: spares healthy replicas the lock.
+    breaker_active: AtomicBool,
     breaker: Mutex<Breaker>,
 }
 
@@ -48,22 +48,20 @@ impl Endpoint {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the breaker lets a request through.
     pub(crate) fn usable(&self) -> bool {
-        !self.watched.load(Ordering::Acquire) || self.breaker().allows(self.now())
+        !self.breaker_active.load(Ordering::Acquire) || self.breaker().allows(self.now())
     }
 
-    /// Milliseconds until the breaker lets a request try.
-    pub(crate) fn opens_in(&self) -> u64 {
-        self.breaker().come_again().map_or(0, |at| at.saturating_sub(self.now()))
+    pub(crate) fn retry_after_ms(&self) -> u64 {
+        self.breaker().retry_after().map_or(0, |at| at.saturating_sub(self.now()))
     }
 
     pub(super) fn begin(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        if self.watched.load(Ordering::Acquire) {
+        if self.breaker_active.load(Ordering::Acquire) {
             let now = self.now();
             let mut breaker = self.breaker();
-            *breaker = breaker.started(now);
+            *breaker = breaker.on_start(now);
         }
     }
 
@@ -71,17 +69,17 @@ impl Endpoint {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tells the breaker how a request ended.
+    /// Reports a request's outcome to the breaker.
     pub(crate) fn report(&self, outcome: Outcome) {
-        let watched = self.watched.load(Ordering::Acquire);
-        if !watched && outcome != Outcome::Failed {
+        let breaker_active = self.breaker_active.load(Ordering::Acquire);
+        if !breaker_active && outcome != Outcome::Failed {
             return;
         }
         let now = self.now();
         let mut breaker = self.breaker();
-        *breaker = breaker.ended(outcome, now);
-        self.watched.store(*breaker != Breaker::default(), Ordering::Release);
-        self.metrics.breaker_open.set(i64::from(breaker.next_try().is_some()));
+        *breaker = breaker.on_end(outcome, now);
+        self.breaker_active.store(*breaker != Breaker::default(), Ordering::Release);
+        self.metrics.breaker_open.set(i64::from(breaker.next_probe().is_some()));
     }
 
     fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
@@ -89,28 +87,27 @@ impl Endpoint {
     }
 }
 
-type LocalSlot = Arc<ArcSwapOption<Local>>;
+type LocalServer = Arc<ArcSwapOption<Local>>;
 
-/// All replicas that are routed to, and the servers in this process.
+/// Endpoints in use, and in-process servers.
 #[derive(Default)]
 pub(crate) struct Registry {
     next: AtomicU64,
     endpoints: Mutex<HashMap<(String, u32), Weak<Endpoint>>>,
-    locals: Mutex<HashMap<(String, u32), LocalSlot>>,
+    locals: Mutex<HashMap<(String, u32), LocalServer>>,
 }
 
 impl Registry {
-    /// Answers requests for this replica in this process from now on.
     pub(crate) fn register_local(&self, server: &str, replica: u32, local: Arc<dyn InferenceServer>) {
         self.slot(server, replica).store(Some(Arc::new(Local(local))));
     }
 
-    fn slot(&self, server: &str, replica: u32) -> LocalSlot {
+    fn slot(&self, server: &str, replica: u32) -> LocalServer {
         let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(locals.entry((server.to_owned(), replica)).or_default())
     }
 
-    /// The endpoint for this replica at this address; a new one when the address has changed.
+    /// The endpoint of a replica; a new one if its address changed.
     pub(super) fn endpoint(&self, wanted: &pb::Endpoint, metrics: &Metrics) -> Arc<Endpoint> {
         let http_port = u16::try_from(wanted.http_port).unwrap_or(0);
         let grpc_port = u16::try_from(wanted.grpc_port).unwrap_or(0);
@@ -140,14 +137,13 @@ impl Registry {
             metrics: metrics.endpoint(&wanted.server, wanted.replica),
             local,
             started: Instant::now(),
-            watched: AtomicBool::new(false),
+            breaker_active: AtomicBool::new(false),
             breaker: Mutex::default(),
         });
         endpoints.insert(key, Arc::downgrade(&endpoint));
         endpoint
     }
 
-    /// Every replica that is routed to now.
     pub(crate) fn all(&self) -> Vec<Arc<Endpoint>> {
         let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         endpoints.values().filter_map(Weak::upgrade).collect()

@@ -1,21 +1,20 @@
-//! Which replica serves which version of which model.
+//! Routing table: model to versions to replicas.
 //!
-//! Readers take one hash and no lock, however many models there are; a change touches its model only. A request
-//! enters a [`Target`] when it arrives and leaves it when it is answered, so that a replica that was taken away is
-//! known to be idle before its model is unloaded.
+//! Lookups take one hash and no lock; an update touches one model only. A request holds its [`Target`] while in
+//! flight, so that a removed replica is known to be drained before its model is unloaded.
 
 mod apply;
-mod demand;
 mod endpoint;
-mod enter;
+mod load;
+mod select;
 mod table;
-mod visit;
+mod test_support;
 
 pub use apply::Removed;
-pub use demand::Demand;
 pub(crate) use endpoint::{Endpoint, Registry};
-pub(crate) use enter::{Entered, Refused, distance};
-pub use visit::Visit;
+pub use load::Demand;
+pub(crate) use select::{InFlightRequest, SelectError};
+pub use test_support::TestRequest;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
@@ -29,7 +28,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The routing table; clones are the same table.
+/// Cheap to clone; clones share the table.
 #[derive(Clone)]
 pub struct Routes {
     inner: Arc<Inner>,
@@ -42,35 +41,34 @@ struct Inner {
     writer: Mutex<apply::Writer>,
     versions: Mutex<HashMap<(String, u32), Weak<Version>>>,
     synced: AtomicBool,
-    /// Told when a request begins to wait for a model that sleeps.
-    wanted: Notify,
+    /// Notified when a request starts waiting for a model that is scaled to zero.
+    scale_up: Notify,
 }
 
-/// A model's place in the table; what it routes to changes, the place stays.
-pub(crate) struct Cell {
+/// A model's slot in the table; the route inside is swapped.
+pub(crate) struct ModelSlot {
     model: Arc<str>,
     route: ArcSwapOption<Route>,
-    /// Told of each change of the route.
+    /// Notified of each route change.
     changed: Notify,
-    /// Requests that wait for a replica.
+    /// Requests waiting for a replica.
     waiting: AtomicUsize,
 }
 
-/// What a model routes to now.
 pub(crate) struct Route {
-    versions: Vec<Weighted>,
+    versions: Vec<WeightedVersion>,
     reason: String,
-    /// No replica is wanted until somebody asks.
-    sleeps: bool,
+    /// Scaled to zero: the next request triggers a scale-up.
+    scaled_to_zero: bool,
 }
 
-struct Weighted {
+struct WeightedVersion {
     weight: u32,
     version: Arc<Version>,
     targets: Vec<Arc<Target>>,
 }
 
-/// A version of a model, with everything that depends on nothing else.
+/// A model version with precomputed names and headers.
 pub(crate) struct Version {
     pub(crate) model: Arc<str>,
     pub(crate) number: u32,
@@ -78,7 +76,7 @@ pub(crate) struct Version {
     pub(crate) internal: Arc<str>,
     pub(crate) internal_header: HeaderValue,
     /// `:<model>_<version>:`
-    pub(crate) tag: HeaderValue,
+    pub(crate) route_header: HeaderValue,
     /// `/v2/models/<model>_<version>/infer`
     pub(crate) infer_uri: Uri,
     targets: Mutex<Vec<Weak<Target>>>,
@@ -90,18 +88,18 @@ pub(crate) struct Target {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) metrics: ModelMetrics,
     in_flight: AtomicUsize,
-    /// Inferences that ended, and the time they took, since the last look at the demand.
+    /// Inferences and their total duration since the previous load report.
     answered: AtomicU64,
     busy_micros: AtomicU64,
-    /// Somebody waits for `in_flight` to become zero.
-    awaited: AtomicBool,
+    /// `drained` has waiters.
+    has_waiters: AtomicBool,
     idle: Notify,
 }
 
 impl Target {
     fn leave(&self) {
-        // SeqCst against `drained`: either it sees the new count or we see that it waits.
-        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
+        // SeqCst pairs with `drained`: either it sees the new count or this sees its waiters.
+        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_waiters.load(Ordering::SeqCst) {
             self.idle.notify_waiters();
         }
     }
@@ -111,7 +109,7 @@ impl Target {
     }
 
     async fn drained(&self) {
-        self.awaited.store(true, Ordering::SeqCst);
+        self.has_waiters.store(true, Ordering::SeqCst);
         loop {
             let idle = self.idle.notified();
             if self.is_idle() {
@@ -132,27 +130,24 @@ impl Routes {
                 writer: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
-                wanted: Notify::new(),
+                scale_up: Notify::new(),
             }),
         }
     }
 
-    /// Whether the routes have been complete once.
+    /// Whether a full sync has completed.
     pub fn is_synced(&self) -> bool {
         self.inner.synced.load(Ordering::Acquire)
     }
 
-    /// How many models have a route.
     pub fn len(&self) -> usize {
         self.inner.table.len()
     }
 
-    /// Whether no model has a route.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Requests that a version has in flight on a replica.
     pub fn in_flight(&self, model: &str, version: u32, server: &str, replica: u32) -> usize {
         self.targets(model, version)
             .iter()
@@ -161,7 +156,7 @@ impl Routes {
             .sum()
     }
 
-    /// Ends when a version has no request in flight, on whichever replica.
+    /// Resolves when a version has no request in flight on any replica.
     pub async fn drained(&self, model: &str, version: u32) {
         for target in self.targets(model, version) {
             target.drained().await;
@@ -182,7 +177,6 @@ impl Routes {
         &self.inner.registry
     }
 
-    /// The models that have a route, sorted.
     pub fn models(&self) -> Vec<String> {
         let mut models = self.inner.table.names();
         models.sort_unstable();

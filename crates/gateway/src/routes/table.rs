@@ -1,6 +1,6 @@
-//! The table from a model's name to its cell: many small maps, each replaced as a whole when a model comes or goes.
+//! Sharded map from model name to slot; a shard is replaced as a whole when a model is added or removed.
 
-use super::Cell;
+use super::ModelSlot;
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::HashTable;
 use std::{
@@ -9,25 +9,25 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Enough that with ten thousand models a map that is replaced has about ten.
+/// About ten models per shard with ten thousand models.
 const SHARDS: usize = 1024;
 
-type Shard = HashTable<Arc<Cell>>;
+type Shard = HashTable<Arc<ModelSlot>>;
 
 pub(super) struct Table {
     hasher: RandomState,
     shards: Box<[ArcSwap<Shard>]>,
 }
 
-/// A look at a cell that keeps it alive without counting.
-pub(super) struct Found {
+/// Keeps a shard alive without touching its reference count.
+pub(super) struct ShardGuard {
     shard: Guard<Arc<Shard>>,
     hash: u64,
 }
 
-impl Found {
-    pub(super) fn cell(&self, model: &str) -> Option<&Arc<Cell>> {
-        self.shard.find(self.hash, |cell| &*cell.model == model)
+impl ShardGuard {
+    pub(super) fn slot(&self, model: &str) -> Option<&Arc<ModelSlot>> {
+        self.shard.find(self.hash, |slot| &*slot.model == model)
     }
 }
 
@@ -41,44 +41,42 @@ impl Table {
     }
 
     fn shard(&self, hash: u64) -> Option<&ArcSwap<Shard>> {
-        // The map uses the low and the highest bits of the hash: take some from the middle.
+        // The hash table uses the low and the highest bits; the shard index uses middle bits.
         self.shards.get((hash >> 32) as usize % SHARDS)
     }
 
-    /// Where this model's cell is, if it has one.
-    pub(super) fn find(&self, model: &str) -> Option<Found> {
+    pub(super) fn find(&self, model: &str) -> Option<ShardGuard> {
         let hash = self.hasher.hash_one(model);
-        self.shard(hash).map(|shard| Found { shard: shard.load(), hash })
+        self.shard(hash).map(|shard| ShardGuard { shard: shard.load(), hash })
     }
 
-    /// The model's cell, made if there is none. Writers are serialised by the caller.
-    pub(super) fn insert(&self, model: &str) -> Option<Arc<Cell>> {
+    /// Returns the model's slot, creating it if needed. Writers are serialised by the caller.
+    pub(super) fn insert(&self, model: &str) -> Option<Arc<ModelSlot>> {
         let hash = self.hasher.hash_one(model);
         let shard = self.shard(hash)?;
         let old = shard.load();
-        if let Some(cell) = old.find(hash, |cell| &*cell.model == model) {
-            return Some(Arc::clone(cell));
+        if let Some(slot) = old.find(hash, |slot| &*slot.model == model) {
+            return Some(Arc::clone(slot));
         }
-        let cell = Arc::new(Cell {
+        let slot = Arc::new(ModelSlot {
             model: model.into(),
             route: None.into(),
             changed: Notify::new(),
             waiting: AtomicUsize::new(0),
         });
         let mut new = Shard::clone(&old);
-        new.insert_unique(hash, Arc::clone(&cell), |c| self.hasher.hash_one(&*c.model));
+        new.insert_unique(hash, Arc::clone(&slot), |c| self.hasher.hash_one(&*c.model));
         shard.store(Arc::new(new));
-        Some(cell)
+        Some(slot)
     }
 
-    /// Takes the model's cell out.
-    pub(super) fn remove(&self, model: &str) -> Option<Arc<Cell>> {
+    pub(super) fn remove(&self, model: &str) -> Option<Arc<ModelSlot>> {
         let hash = self.hasher.hash_one(model);
         let shard = self.shard(hash)?;
         let mut new = Shard::clone(&shard.load());
-        let (cell, _) = new.find_entry(hash, |cell| &*cell.model == model).ok()?.remove();
+        let (slot, _) = new.find_entry(hash, |slot| &*slot.model == model).ok()?.remove();
         shard.store(Arc::new(new));
-        Some(cell)
+        Some(slot)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -92,7 +90,7 @@ impl Table {
             .collect()
     }
 
-    pub(super) fn cells(&self) -> Vec<Arc<Cell>> {
+    pub(super) fn slots(&self) -> Vec<Arc<ModelSlot>> {
         self.shards.iter().flat_map(|s| s.load().iter().map(Arc::clone).collect::<Vec<_>>()).collect()
     }
 }

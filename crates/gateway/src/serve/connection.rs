@@ -1,4 +1,4 @@
-//! One connection of a client: HTTP/1.1, or HTTP/2 without TLS.
+//! Client connections: HTTP/1.1 and HTTP/2 without TLS.
 
 use super::Worker;
 use crate::body::ResponseBody;
@@ -42,7 +42,7 @@ impl Worker {
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(config.max_headers).unwrap_or(u32::MAX))
             .max_concurrent_streams(1000)
-            // A client that opens streams only to reset them is cut off early.
+            // Rapid-reset protection.
             .max_pending_accept_reset_streams(Some(20))
             .max_local_error_reset_streams(Some(64))
             .initial_stream_window_size(1 << 20)
@@ -69,15 +69,15 @@ impl Worker {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended");
+            tracing::debug!(%error, "connection closed with an error");
         }
     }
 
-    /// Answers; at the end with the word that this was the last answer on its connection.
+    /// During shutdown HTTP/1 responses carry `connection: close`.
     async fn answer_on(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
         let (shared, version) = (Arc::clone(&self.shared), request.version());
         let mut response = self.answer(request).await;
-        // Of HTTP/2's connections the protocol itself says so.
+        // HTTP/2 sends GOAWAY instead.
         if shared.is_stopping.load(Ordering::Relaxed) && version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

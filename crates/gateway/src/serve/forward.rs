@@ -1,11 +1,11 @@
-//! Sending a request to a replica and its answer back.
+//! Forwarding to replicas, with retries.
 
-use super::{Finish, Worker, headers, read, respond};
+use super::{RequestGuard, Worker, headers, local_response, request_body};
 use crate::{
-    body::{CutOff, RequestBody, ResponseBody, Streamed},
-    decide::retry,
+    body::{BodyError, RequestBody, ResponseBody, Streamed},
     metrics::Protocol,
-    routes::{Entered, Refused},
+    policy::retry,
+    routes::{InFlightRequest, SelectError},
     upstream::Failure,
 };
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A request that has its model.
+/// A routed request.
 pub(super) struct Call {
     pub(super) model: Arc<str>,
     pub(super) sticky: Option<HeaderValue>,
@@ -29,113 +29,112 @@ pub(super) struct Call {
     pub(super) infer: bool,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
-    /// The request's place in its trace, if traces are told.
-    pub(super) trace: Option<gantry_trace::Context>,
+    pub(super) trace: Option<gantry_trace::SpanContext>,
 }
 
-/// The path to ask for, made once the version is known.
+/// The upstream path, resolved once the version is known.
 pub(super) enum Target<'a> {
-    /// `/v2/models/<internal>` and this tail and query.
+    /// `/v2/models/<internal>`, this tail and query.
     Rest { tail: &'a str, query: Option<&'a str>, infer: bool },
-    /// The path as it is.
+    /// The path is unchanged.
     Grpc(&'a Uri),
 }
 
-/// The body of a request, and whether it is all here.
 pub(super) enum Payload {
     Whole(Bytes),
     Partial { first: Bytes, rest: Incoming },
 }
 
-/// Everything of a request but its body.
 pub(super) struct Head {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
     pub(super) request_id: HeaderValue,
 }
 
-/// When a request that may take so long must be answered.
 pub(super) fn deadline(started: Instant, allowed: Duration) -> Instant {
-    // A time that does not fit is as good as none.
+    // Overflow means unlimited.
     started.checked_add(allowed).unwrap_or_else(|| started + Duration::from_hours(24))
 }
 
 impl Worker {
-    /// Chooses a replica for a request of this model.
-    pub(super) fn enter(
+    pub(super) fn acquire(
         &self,
         model: &str,
         sticky: Option<&HeaderValue>,
         protocol: Protocol,
-        tried: &[u64],
-    ) -> Result<Entered, Error> {
-        let most = self.shared.config.max_in_flight_per_replica;
+        excluded: &[u64],
+    ) -> Result<InFlightRequest, Error> {
+        let max_in_flight = self.shared.config.max_in_flight_per_replica;
         let sticky = sticky.map(HeaderValue::as_bytes);
-        let entered = self.shared.routes.enter(model, sticky, self.ticket(), tried, most);
-        entered.map_err(|refused| self.refusal(&refused, model, protocol))
+        let in_flight = self.shared.routes.acquire(model, sticky, fastrand::u64(..), excluded, max_in_flight);
+        in_flight.map_err(|error| self.select_error(&error, model, protocol))
     }
 
-    /// Chooses a replica for an inference; wakes a model that sleeps and waits for it, as long as the request may.
-    pub(super) async fn enter_awake(
+    /// Selects a replica for inference. A model that is scaled to zero is woken and waited for, up to the deadline.
+    pub(super) async fn acquire_or_wake(
         &self,
         model: &str,
         sticky: Option<&HeaderValue>,
         protocol: Protocol,
         deadline: Instant,
-    ) -> Result<Entered, Error> {
-        let most = self.shared.config.max_in_flight_per_replica;
+    ) -> Result<InFlightRequest, Error> {
+        let max_in_flight = self.shared.config.max_in_flight_per_replica;
         let sticky = sticky.map(HeaderValue::as_bytes);
         let mut woken = false;
         loop {
-            let refused = match self.shared.routes.enter(model, sticky, self.ticket(), &[], most) {
-                Ok(entered) => return Ok(entered),
-                Err(refused) => refused,
+            let error = match self.shared.routes.acquire(model, sticky, fastrand::u64(..), &[], max_in_flight)
+            {
+                Ok(in_flight) => return Ok(in_flight),
+                Err(error) => error,
             };
-            // Once woken it is loaded, and meanwhile has no replica either.
-            let waits = matches!(&refused, Refused::NoReplica { sleeps, .. } if *sleeps || woken);
-            if !waits {
-                return Err(self.refusal(&refused, model, protocol));
+            // After the wake-up the model stays without replicas until it is loaded.
+            let retry =
+                matches!(&error, SelectError::NoReplica { scaled_to_zero, .. } if *scaled_to_zero || woken);
+            if !retry {
+                return Err(self.select_error(&error, model, protocol));
             }
             woken = true;
-            let changed = tokio::time::timeout_at(deadline.into(), self.shared.routes.wake(model));
+            let changed =
+                tokio::time::timeout_at(deadline.into(), self.shared.routes.wait_for_replica(model));
             if changed.await.is_err() {
-                return Err(self.refusal(&refused, model, protocol));
+                return Err(self.select_error(&error, model, protocol));
             }
         }
     }
 
-    fn refusal(&self, refused: &Refused, model: &str, protocol: Protocol) -> Error {
+    fn select_error(&self, error: &SelectError, model: &str, protocol: Protocol) -> Error {
         let mut nearest = None;
-        match refused {
-            Refused::Full { .. } => {
+        match error {
+            SelectError::AtCapacity { .. } => {
                 self.shared.metrics.shed.inc();
             }
-            Refused::Unknown => nearest = self.shared.routes.nearest(model),
+            SelectError::UnknownModel => nearest = self.shared.routes.nearest(model),
             _ => {}
         }
-        respond::refused(refused, model, protocol, nearest)
+        local_response::select_error(error, model, protocol, nearest)
     }
 
-    /// Answers a call: chooses a replica, sends, tries another where nothing was sent.
+    /// Sends to a replica; retries on another one if nothing was sent.
     pub(super) async fn forward(
         self: &Arc<Self>,
         call: &Call,
-        entered: Entered,
+        in_flight: InFlightRequest,
         target: &Target<'_>,
         mut head: Head,
         mut payload: Payload,
     ) -> Result<Response<ResponseBody>, Error> {
-        let mut entered = entered;
-        let mut tried: Vec<u64> = Vec::new();
+        let mut in_flight = in_flight;
+        let mut excluded: Vec<u64> = Vec::new();
         loop {
-            headers::to_replica(&mut head.headers, &entered.version, &head.request_id);
-            let mut finish = Finish::new(&self.shared, entered, call.protocol, call.infer, call.started);
-            finish.trace(call.trace, &mut head.headers);
-            if let Some(local) = finish.entered.endpoint.local() {
-                return self.local(call, finish, &local.0, target, head, payload).await;
+            headers::to_replica(&mut head.headers, &in_flight.version, &head.request_id);
+            let mut guard =
+                RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);
+            guard.trace(call.trace.clone(), &mut head.headers);
+            if let Some(local) = guard.in_flight.endpoint.local() {
+                return self.local(call, guard, &local.0, target, head, payload).await;
             }
-            let endpoint = Arc::clone(&finish.entered.endpoint);
-            let request = self.request(&finish.entered, target, head, payload)?;
+            let endpoint = Arc::clone(&guard.in_flight.endpoint);
+            let request = self.request(&guard.in_flight, target, head, payload)?;
             let sending = async {
                 match call.protocol {
                     Protocol::Rest => self.pools.http(&endpoint, request).await,
@@ -145,37 +144,37 @@ impl Worker {
             let Failure { unsent, error } = match tokio::time::timeout_at(call.deadline.into(), sending).await
             {
                 Err(_) => {
-                    finish.timed_out();
-                    return Err(too_late(call));
+                    guard.on_timeout();
+                    return Err(deadline_exceeded(call));
                 }
-                Ok(Ok((response, reuse))) => return answer(call, finish, response, reuse).await,
+                Ok(Ok((response, reuse))) => return answer(call, guard, response, reuse).await,
                 Ok(Err(failure)) => failure,
             };
             if let Some(limit) = too_large(&*error) {
-                return Err(read::too_large(limit));
+                return Err(request_body::too_large(limit));
             }
             if unsent.is_none() && error.downcast_ref().is_some_and(hyper::Error::is_user) {
-                return Err(Error::invalid("the body of the request broke off"));
+                return Err(Error::invalid("the request body ended early"));
             }
-            finish.failed();
-            tried.push(endpoint.id);
-            let failed = retry::Try {
+            guard.on_failure();
+            excluded.push(endpoint.id);
+            let failed = retry::Attempt {
                 sent: unsent.is_none(),
                 replayable: unsent.is_some(),
-                tries: u32::try_from(tried.len()).unwrap_or(u32::MAX),
+                attempts: u32::try_from(excluded.len()).unwrap_or(u32::MAX),
             };
-            drop(finish);
-            let next = if retry::again(failed) {
-                self.enter(&call.model, call.sticky.as_ref(), call.protocol, &tried).ok()
+            drop(guard);
+            let next = if retry::should_retry(failed) {
+                self.acquire(&call.model, call.sticky.as_ref(), call.protocol, &excluded).ok()
             } else {
                 None
             };
             let (Some(next), Some(unsent)) = (next, unsent) else {
-                tracing::debug!(model = &*call.model, server = endpoint.server, replica = endpoint.replica, %error, "a replica failed");
-                return Err(gone(&endpoint, failed.sent, call));
+                tracing::debug!(model = &*call.model, server = endpoint.server, replica = endpoint.replica, %error, "upstream request failed");
+                return Err(replica_unavailable(&endpoint, failed.sent, call));
             };
             self.shared.metrics.retries.inc();
-            entered = next;
+            in_flight = next;
             let (parts, body) = unsent.into_parts();
             let request_id = parts.headers.get(headers::REQUEST_ID).cloned();
             head = Head {
@@ -193,7 +192,7 @@ impl Worker {
     async fn local(
         &self,
         call: &Call,
-        mut finish: Finish,
+        mut guard: RequestGuard,
         server: &Arc<dyn gantry_oip::server::InferenceServer>,
         target: &Target<'_>,
         head: Head,
@@ -204,39 +203,39 @@ impl Worker {
             let body = match payload {
                 Payload::Whole(bytes) => bytes,
                 Payload::Partial { first, mut rest } => {
-                    read::more(&mut rest, first, usize::MAX, limit).await?
+                    request_body::more(&mut rest, first, usize::MAX, limit).await?
                 }
             };
             let mut request = Request::new(body);
             *request.method_mut() = head.method;
-            *request.uri_mut() = uri(&finish.entered, target, None)?;
+            *request.uri_mut() = uri(&guard.in_flight, target, None)?;
             *request.headers_mut() = head.headers;
-            // A panic is the end of its request only.
+            // A panic fails its request only.
             AssertUnwindSafe(server.call(request))
                 .catch_unwind()
                 .await
-                .map_err(|_| Error::internal(format!("the server of model {} failed", call.model)))
+                .map_err(|_| Error::internal(format!("the server of model {} panicked", call.model)))
         };
         match tokio::time::timeout_at(call.deadline.into(), answering).await {
             Err(_) => {
-                finish.timed_out();
-                Err(too_late(call))
+                guard.on_timeout();
+                Err(deadline_exceeded(call))
             }
             Ok(Err(error)) => Err(error),
             Ok(Ok(mut response)) => {
-                finish.answered(response.status(), response.headers());
+                guard.on_response(response.status(), response.headers());
                 if let Some(trailers) = response.body().trailers() {
-                    finish.trailers(trailers);
+                    guard.on_trailers(trailers);
                 }
-                headers::to_client(response.headers_mut(), &finish.entered.version);
-                Ok(respond::own(response))
+                headers::to_client(response.headers_mut(), &guard.in_flight.version);
+                Ok(local_response::from_reply(response))
             }
         }
     }
 
     fn request(
         &self,
-        entered: &Entered,
+        in_flight: &InFlightRequest,
         target: &Target<'_>,
         mut head: Head,
         payload: Payload,
@@ -254,7 +253,7 @@ impl Worker {
         let mut request = Request::new(body);
         *request.method_mut() = head.method;
         *request.headers_mut() = head.headers;
-        *request.uri_mut() = uri(entered, target, entered.endpoint.grpc_authority.as_ref())?;
+        *request.uri_mut() = uri(in_flight, target, in_flight.endpoint.grpc_authority.as_ref())?;
         *request.version_mut() = match target {
             Target::Rest { .. } => Version::HTTP_11,
             Target::Grpc(_) => Version::HTTP_2,
@@ -264,15 +263,15 @@ impl Worker {
 }
 
 fn uri(
-    entered: &Entered,
+    in_flight: &InFlightRequest,
     target: &Target<'_>,
     authority: Option<&http::uri::Authority>,
 ) -> Result<Uri, Error> {
-    let bad = |_| Error::invalid("the path is not valid");
+    let bad = |_| Error::invalid("invalid path");
     match target {
-        Target::Rest { infer: true, query: None, .. } => Ok(entered.version.infer_uri.clone()),
+        Target::Rest { infer: true, query: None, .. } => Ok(in_flight.version.infer_uri.clone()),
         Target::Rest { tail, query, .. } => {
-            let internal = &entered.version.internal;
+            let internal = &in_flight.version.internal;
             let mark = if query.is_some() { "?" } else { "" };
             let query = query.unwrap_or_default();
             format!("/v2/models/{internal}{tail}{mark}{query}").parse().map_err(bad)
@@ -284,26 +283,26 @@ fn uri(
                 parts.scheme = Some(Scheme::HTTP);
                 parts.authority = Some(authority.clone());
             }
-            Uri::from_parts(parts).map_err(|_| Error::invalid("the path is not valid"))
+            Uri::from_parts(parts).map_err(|_| Error::invalid("invalid path"))
         }
     }
 }
 
-/// A replica's answer, whole when it is small, else as the client takes it.
+/// Buffers small REST responses, streams all others.
 async fn answer(
     call: &Call,
-    mut finish: Finish,
+    mut guard: RequestGuard,
     response: Response<Incoming>,
-    reuse: crate::upstream::Returned,
+    reuse: crate::upstream::ReleaseConnection,
 ) -> Result<Response<ResponseBody>, Error> {
     let (mut parts, mut body) = response.into_parts();
-    finish.answered(parts.status, &parts.headers);
-    headers::to_client(&mut parts.headers, &finish.entered.version);
-    let small =
-        call.protocol == Protocol::Rest && body.size_hint().exact().is_some_and(|n| n <= read::SMALL as u64);
+    guard.on_response(parts.status, &parts.headers);
+    headers::to_client(&mut parts.headers, &guard.in_flight.version);
+    let small = call.protocol == Protocol::Rest
+        && body.size_hint().exact().is_some_and(|n| n <= request_body::SMALL as u64);
     if !small {
         let streamed =
-            Streamed { body, finish: Some(finish), reuse: Some(reuse), deadline: call.deadline, timer: None };
+            Streamed { body, guard: Some(guard), reuse: Some(reuse), deadline: call.deadline, timer: None };
         return Ok(Response::from_parts(parts, ResponseBody::Streamed(Box::new(streamed))));
     }
     let collecting = async {
@@ -318,41 +317,38 @@ async fn answer(
     match tokio::time::timeout_at(call.deadline.into(), collecting).await {
         Ok(Ok(data)) => {
             reuse();
-            finish.done();
+            guard.done();
             Ok(Response::from_parts(parts, ResponseBody::Whole(Reply::new(data))))
         }
         Ok(Err(_)) => {
-            finish.failed();
-            Err(gone(&finish.entered.endpoint, true, call))
+            guard.on_failure();
+            Err(replica_unavailable(&guard.in_flight.endpoint, true, call))
         }
         Err(_) => {
-            finish.timed_out();
-            Err(too_late(call))
+            guard.on_timeout();
+            Err(deadline_exceeded(call))
         }
     }
 }
 
-fn too_late(call: &Call) -> Error {
+fn deadline_exceeded(call: &Call) -> Error {
     let seconds = call.deadline.saturating_duration_since(call.started).as_secs_f64();
-    Error::new(Code::DeadlineExceeded, format!("model {} did not answer within {seconds:.1} s", call.model))
+    Error::new(Code::DeadlineExceeded, format!("model {} did not respond within {seconds:.1} s", call.model))
 }
 
-fn gone(endpoint: &crate::routes::Endpoint, sent: bool, call: &Call) -> Error {
-    let what = if sent { "went away before it answered" } else { "cannot be reached" };
+fn replica_unavailable(endpoint: &crate::routes::Endpoint, sent: bool, call: &Call) -> Error {
+    let what = if sent { "closed the connection before it responded" } else { "is unreachable" };
     Error::unavailable(
-        format!(
-            "replica {} of server {} with model {} {what}",
-            endpoint.replica, endpoint.server, call.model
-        ),
+        format!("replica {} of server {} (model {}) {what}", endpoint.replica, endpoint.server, call.model),
         1,
     )
 }
 
-/// The limit that a client's body broke, if that is what an error is about.
+/// The body limit, if the client's body exceeded it.
 fn too_large(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(CutOff::TooLarge(limit)) = error.downcast_ref() {
+        if let Some(BodyError::TooLarge(limit)) = error.downcast_ref() {
             return Some(*limit);
         }
         next = error.source();

@@ -1,9 +1,9 @@
-//! gRPC calls: the methods of the protocol, health and reflection.
+//! gRPC: inference service, health and reflection.
 
 use super::{
     Worker,
     forward::{Call, Head, Payload, Target, deadline},
-    headers, read, respond,
+    headers, local_response, request_body,
     rest::plain_model,
 };
 use crate::{body::ResponseBody, metrics::Protocol};
@@ -18,11 +18,10 @@ use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
-/// The bytes before a message.
+/// Length of the gRPC message prefix.
 pub(super) const PREFIX: usize = 5;
 
 impl Worker {
-    /// Answers one call, whatever it is.
     pub(super) async fn grpc(
         self: &Arc<Self>,
         parts: Parts,
@@ -30,7 +29,7 @@ impl Worker {
         request_id: HeaderValue,
     ) -> Response<ResponseBody> {
         let Some(method) = parts.uri.path().strip_prefix(SERVICE) else {
-            return self.own_service(parts, body).await;
+            return self.builtin_service(parts, body).await;
         };
         let answered = match method {
             "ModelInfer" => self.call(parts, body, request_id, true).await,
@@ -38,18 +37,20 @@ impl Worker {
             "ModelReady" => self.ready(parts, body, request_id).await,
             "ModelStatistics" => self.statistics(parts, body, request_id).await,
             "ModelStreamInfer" => Ok(self.stream(parts, body, request_id)),
-            "ServerLive" => Ok(own(&pb::ServerLiveResponse { live: true })),
-            "ServerReady" => Ok(own(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
-            "ServerMetadata" => Ok(own(&pb::ServerMetadataResponse::from(&super::own::metadata()))),
+            "ServerLive" => Ok(reply(&pb::ServerLiveResponse { live: true })),
+            "ServerReady" => Ok(reply(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
+            "ServerMetadata" => {
+                Ok(reply(&pb::ServerMetadataResponse::from(&super::builtin_endpoints::server_metadata())))
+            }
             "RepositoryIndex" => self.grpc_index(&parts, body).await,
             "RepositoryModelLoad" => self.grpc_load(&parts, body).await,
             "RepositoryModelUnload" => self.grpc_unload(&parts, body).await,
             _ => Err(Error::new(Code::Unimplemented, format!("there is no method {method:?}"))),
         };
-        answered.unwrap_or_else(|error| respond::error(&error, Protocol::Grpc))
+        answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Grpc))
     }
 
-    /// A unary call that goes to a model's server.
+    /// A unary call forwarded to the model's server.
     async fn call(
         self: &Arc<Self>,
         mut parts: Parts,
@@ -68,7 +69,7 @@ impl Worker {
         let sticky = parts.headers.get(headers::ROUTE);
         let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
             Some(Ok(name)) => Cow::Borrowed(plain_model(name, Protocol::Grpc)?),
-            Some(Err(_)) => return Err(Error::invalid("the header seldon-model is not a model's name")),
+            Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
             None => {
                 let naming = self.name(&parts, &mut body, &mut first);
                 let Ok(name) = tokio::time::timeout_at(deadline.into(), naming).await else {
@@ -77,13 +78,13 @@ impl Worker {
                 Cow::Owned(name?)
             }
         };
-        let entered = if infer {
-            self.enter_awake(&name, sticky, Protocol::Grpc, deadline).await?
+        let in_flight = if infer {
+            self.acquire_or_wake(&name, sticky, Protocol::Grpc, deadline).await?
         } else {
-            self.enter(&name, sticky, Protocol::Grpc, &[])?
+            self.acquire(&name, sticky, Protocol::Grpc, &[])?
         };
         let call = Call {
-            model: Arc::clone(&entered.version.model),
+            model: Arc::clone(&in_flight.version.model),
             sticky: sticky.cloned(),
             protocol: Protocol::Grpc,
             infer,
@@ -94,10 +95,9 @@ impl Worker {
         let payload =
             if is_whole(&first) { Payload::Whole(first) } else { Payload::Partial { first, rest: body } };
         let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
-        self.forward(&call, entered, &Target::Grpc(&parts.uri), head, payload).await
+        self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, payload).await
     }
 
-    /// How long a call may take.
     pub(super) fn timeout(&self, parts: &Parts) -> std::time::Duration {
         let config = &self.shared.config;
         headers::grpc_timeout(&parts.headers)
@@ -105,44 +105,44 @@ impl Worker {
             .min(config.max_request_timeout)
     }
 
-    /// The whole message when it is small; otherwise enough of it to know the model.
+    /// The whole message if small, else enough of it to read the model name.
     async fn first_part(&self, body: &mut Incoming) -> Result<Bytes, Error> {
         let limit = self.shared.config.max_body;
-        let first = read::more(body, Bytes::new(), PREFIX, limit).await?;
+        let first = request_body::more(body, Bytes::new(), PREFIX, limit).await?;
         let Some(length) = message_length(&first) else {
             return Err(Error::invalid(format!("a gRPC body of {} bytes has no message", first.len())));
         };
         if length > limit {
-            return Err(read::too_large(limit));
+            return Err(request_body::too_large(limit));
         }
-        let enough = (PREFIX + length).min(read::SMALL);
-        read::more(body, first, enough, limit).await
+        let enough = (PREFIX + length).min(request_body::SMALL);
+        request_body::more(body, first, enough, limit).await
     }
 
-    /// The model that a message names. `first` is what has arrived of it, and grows if more must be read.
+    /// Model name of a message. `first` is the prefix received so far; more is read if needed.
     async fn name(&self, parts: &Parts, body: &mut Incoming, first: &mut Bytes) -> Result<String, Error> {
         if let [0, _, _, _, _, start @ ..] = &**first
             && !is_whole(first)
         {
-            // A large message: writers put the name in front, so it is in what has arrived.
+            // Large message: generated clients encode the name first.
             return leading_name(start).map(str::to_owned).ok_or_else(|| {
                 Error::invalid(
-                    "the model's name must stand before the tensors, or in the header seldon-model",
+                    "the model name must precede the tensors, or be set in the header seldon-model",
                 )
             });
         }
         let limit = self.shared.config.max_body;
-        *first = read::more(body, std::mem::take(first), usize::MAX, limit).await?;
+        *first = request_body::more(body, std::mem::take(first), usize::MAX, limit).await?;
         let encoding = parts.headers.get("grpc-encoding").map(HeaderValue::as_bytes);
         let message = decode_frame(first, encoding, limit)?;
         let name = peek_name(&message).ok_or_else(|| Error::invalid("the message is not valid protobuf"))?;
         if name.is_empty() {
-            return Err(Error::invalid("the message names no model"));
+            return Err(Error::invalid("the message has no model name"));
         }
         Ok(name.to_owned())
     }
 
-    /// A model that exists but is not served is not ready; that is an answer, not an error.
+    /// A model without ready replicas is reported as `ready: false`, not as an error.
     async fn ready(
         self: &Arc<Self>,
         parts: Parts,
@@ -151,20 +151,20 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         match self.call(parts, body, request_id, false).await {
             Err(error) if error.code == Code::Unavailable => {
-                Ok(own(&pb::ModelReadyResponse { ready: false }))
+                Ok(reply(&pb::ModelReadyResponse { ready: false }))
             }
             answered => answered,
         }
     }
 
-    /// A tonic-free way to read the one message of a call that the gateway answers itself.
+    /// Reads a unary request of a built-in endpoint.
     pub(super) async fn message<M: prost::Message + Default>(
         &self,
         parts: &Parts,
         mut body: Incoming,
     ) -> Result<M, Error> {
-        let limit = read::SMALL;
-        let reading = read::whole(&mut body, limit);
+        let limit = request_body::SMALL;
+        let reading = request_body::whole(&mut body, limit);
         let Ok(bytes) = tokio::time::timeout(self.timeout(parts), reading).await else {
             return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
         };
@@ -173,15 +173,15 @@ impl Worker {
         M::decode(message).map_err(|e| Error::invalid(format!("the message is not valid protobuf: {e}")))
     }
 
-    /// The statistics of one model from its server, or of all.
+    /// Statistics of one model from its server, or of all models.
     async fn statistics(
         self: &Arc<Self>,
         parts: Parts,
         mut body: Incoming,
         request_id: HeaderValue,
     ) -> Result<Response<ResponseBody>, Error> {
-        // Nothing but a prefix: the message is empty, so it names no model.
-        let first = read::more(&mut body, Bytes::new(), PREFIX, read::SMALL).await?;
+        // Only a prefix: an empty message names no model.
+        let first = request_body::more(&mut body, Bytes::new(), PREFIX, request_body::SMALL).await?;
         if message_length(&first) == Some(0) && !parts.headers.contains_key(headers::MODEL) {
             return self.grpc_all_statistics().await;
         }
@@ -197,14 +197,14 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
         let deadline = deadline(started, self.timeout(&parts));
-        let mut whole = read::more(&mut body, first, usize::MAX, read::SMALL).await?;
+        let mut whole = request_body::more(&mut body, first, usize::MAX, request_body::SMALL).await?;
         let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
             Some(Ok(name)) => plain_model(name, Protocol::Grpc)?.to_owned(),
             _ => self.name(&parts, &mut body, &mut whole).await?,
         };
-        let entered = self.enter(&name, None, Protocol::Grpc, &[])?;
+        let in_flight = self.acquire(&name, None, Protocol::Grpc, &[])?;
         let call = Call {
-            model: Arc::clone(&entered.version.model),
+            model: Arc::clone(&in_flight.version.model),
             sticky: None,
             protocol: Protocol::Grpc,
             infer: false,
@@ -213,16 +213,14 @@ impl Worker {
             trace: self.shared.config.tracer.context(&parts.headers),
         };
         let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
-        self.forward(&call, entered, &Target::Grpc(&parts.uri), head, Payload::Whole(whole)).await
+        self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, Payload::Whole(whole)).await
     }
 }
 
-/// A message of our own as a response.
-pub(super) fn own(message: &impl prost::Message) -> Response<ResponseBody> {
-    respond::own(server::grpc_reply(message))
+pub(super) fn reply(message: &impl prost::Message) -> Response<ResponseBody> {
+    local_response::from_reply(server::grpc_reply(message))
 }
 
-/// The length of the message that a prefix announces.
 pub(super) fn message_length(body: &[u8]) -> Option<usize> {
     let (&[_, a, b, c, d], _) = body.split_first_chunk::<PREFIX>()?;
     Some(u32::from_be_bytes([a, b, c, d]) as usize)
@@ -232,11 +230,11 @@ fn is_whole(body: &[u8]) -> bool {
     message_length(body).is_some_and(|length| body.len() == PREFIX + length)
 }
 
-/// The name at the start of a message of which only the start is here.
+/// The model name at the start of a partial message.
 fn leading_name(start: &[u8]) -> Option<&str> {
     let (&tag, rest) = start.split_first()?;
     let (&length, rest) = rest.split_first()?;
-    // A name of 128 bytes or more is no model's.
+    // Model names are shorter than 128 bytes.
     if tag != 0x0a || length >= 128 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The headers that routing reads and writes.
+//! Routing headers.
 
 use crate::routes::Version;
 use gantry_oip::server::INTERNAL_MODEL;
@@ -13,13 +13,12 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Removes what concerns one connection only.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if let Some(connection) = headers.remove(header::CONNECTION)
         && let Ok(names) = connection.to_str()
     {
         for name in names.split(',').map(str::trim) {
-            // These two are what `Connection` usually names; neither is a header of its own here.
+            // Connection options that are no headers here.
             if !name.eq_ignore_ascii_case("keep-alive")
                 && !name.eq_ignore_ascii_case("close")
                 && !name.is_empty()
@@ -41,7 +40,6 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes a client's headers those of the request to a replica.
 pub(super) fn to_replica(headers: &mut HeaderMap, version: &Version, request_id: &HeaderValue) {
     remove_hop_by_hop(headers);
     headers.remove(header::EXPECT);
@@ -49,13 +47,11 @@ pub(super) fn to_replica(headers: &mut HeaderMap, version: &Version, request_id:
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
-/// Makes a replica's headers those of the response to the client.
 pub(super) fn to_client(headers: &mut HeaderMap, version: &Version) {
     remove_hop_by_hop(headers);
-    headers.insert(ROUTE, version.tag.clone());
+    headers.insert(ROUTE, version.route_header.clone());
 }
 
-/// The time that a gRPC client gives its call.
 pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -78,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read() {
+    fn grpc_timeout_is_parsed() {
         for (text, expected) in [
             ("1S", Some(Duration::from_secs(1))),
             ("250m", Some(Duration::from_millis(250))),
@@ -96,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connection_names_is_removed() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in
             [("connection", "keep-alive, x-secret"), ("x-secret", "1"), ("te", "trailers"), ("x-kept", "1")]

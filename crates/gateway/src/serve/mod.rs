@@ -1,57 +1,56 @@
-//! Answering requests.
+//! Request handling.
 
+mod builtin_endpoints;
 mod connection;
-mod finish;
 mod forward;
 mod grpc;
 mod headers;
-mod own;
+mod local_response;
 mod path;
-mod read;
+mod request_body;
+mod request_guard;
 mod request_id;
-mod respond;
 mod rest;
+mod spans;
 mod stream;
-mod traced;
 
-pub(crate) use finish::Finish;
+pub(crate) use request_guard::RequestGuard;
 
-use crate::{Config, Routes, control::Control, decide::balance, metrics::Metrics, upstream::Pools};
+use crate::{Config, Routes, control::Control, metrics::Metrics, upstream::Pools};
 use arc_swap::ArcSwapOption;
 use std::{
     net::TcpStream,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What all workers share.
+/// State shared by all workers.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) routes: Routes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) control: ArcSwapOption<Arc<dyn Control>>,
     pub(crate) stopping: CancellationToken,
-    /// The same to look at with every answer.
+    /// Mirrors `stopping`, cheap to read per response.
     pub(crate) is_stopping: AtomicBool,
 }
 
-/// One thread's share of the work: its connections, those of clients and those to replicas.
+/// A worker thread: its client connections and its upstream pools.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     pools: Arc<Pools>,
     open: Arc<AtomicUsize>,
-    tickets: AtomicU64,
     ids: request_id::Ids,
-    own: own::Services,
+    grpc_services: builtin_endpoints::GrpcServices,
 }
 
-/// How often connections that are not needed any more are closed.
-const SWEEP: Duration = Duration::from_secs(10);
+/// How often idle upstream connections are closed.
+const POOL_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, open: Arc<AtomicUsize>) -> Self {
@@ -59,23 +58,18 @@ impl Worker {
             pools: Arc::new(Pools::new(shared.config.connect_timeout)),
             shared,
             open,
-            tickets: AtomicU64::new((index as u64) << 48),
             ids: request_id::Ids::new(index),
-            own: own::Services::new(),
+            grpc_services: builtin_endpoints::GrpcServices::new(),
         }
     }
 
-    fn ticket(&self) -> u64 {
-        balance::ticket(self.tickets.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Serves connections as they arrive; ends when no more can arrive and all have ended.
-    pub(crate) async fn run(self: Arc<Self>, mut arriving: mpsc::UnboundedReceiver<TcpStream>) {
-        let mut sweep = tokio::time::interval(SWEEP);
+    /// Serves connections until the channel is closed and all connections have ended.
+    pub(crate) async fn run(self: Arc<Self>, mut incoming: mpsc::UnboundedReceiver<TcpStream>) {
+        let mut sweep = tokio::time::interval(POOL_SWEEP_INTERVAL);
         let mut connections = tokio::task::JoinSet::new();
         loop {
             tokio::select! {
-                arrived = arriving.recv() => match arrived {
+                accepted = incoming.recv() => match accepted {
                     Some(stream) => {
                         connections.spawn(Arc::clone(&self).connection(stream));
                     }
@@ -84,7 +78,7 @@ impl Worker {
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 _ = sweep.tick() => {
                     self.pools.sweep();
-                    self.own.report(self.shared.routes.is_synced()).await;
+                    self.grpc_services.report(self.shared.routes.is_synced()).await;
                 }
             }
         }
@@ -92,7 +86,7 @@ impl Worker {
         if tokio::time::timeout(self.shared.config.drain_timeout, drained).await.is_err() {
             tracing::warn!(
                 connections = connections.len(),
-                "requests were still in flight when the gateway stopped"
+                "drain timeout: closing connections with requests in flight"
             );
         }
     }

@@ -1,35 +1,32 @@
-//! What a REST path asks for.
+//! REST paths of the Open Inference Protocol.
 
-use crate::routes::distance;
 use http::Method;
 
-/// A path of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path<'a> {
     ServerMetadata,
     Live,
     Ready,
     AllStatistics,
-    Model { model: &'a str, ask: Ask<'a> },
+    Model { model: &'a str, operation: Operation<'a> },
     Index,
     Load(&'a str),
     Unload(&'a str),
     Pipeline,
 }
 
-/// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask<'a> {
+pub(super) enum Operation<'a> {
     Infer,
     Metadata,
     Ready,
     Statistics,
-    /// Further ways to infer that a server may know; passed on as they are.
+    /// Streaming and generate endpoints, forwarded unchanged.
     Other(&'a str),
 }
 
-impl<'a> Ask<'a> {
-    /// The end of the path, after the model's name.
+impl<'a> Operation<'a> {
+    /// The path after the model name.
     pub(super) const fn tail(self) -> &'a str {
         match self {
             Self::Infer => "/infer",
@@ -42,7 +39,6 @@ impl<'a> Ask<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Reads a path; `None` when the protocol has no such path.
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let rest = path.strip_prefix("/v2")?;
@@ -78,27 +74,28 @@ impl<'a> Path<'a> {
         if let Some(version) = tail.strip_prefix("/versions/") {
             tail = version.find('/').and_then(|i| version.get(i..)).unwrap_or("");
         }
-        let ask = match tail {
+        let operation = match tail {
             "" if model == "stats" => return Some(Self::AllStatistics),
-            "" => Ask::Metadata,
-            "/infer" => Ask::Infer,
-            "/ready" => Ask::Ready,
-            "/stats" => Ask::Statistics,
-            "/infer_stream" | "/generate" | "/generate_stream" => Ask::Other(tail),
-            _ if tail.starts_with("/infer/") && tail.len() > 7 => Ask::Other(tail),
+            "" => Operation::Metadata,
+            "/infer" => Operation::Infer,
+            "/ready" => Operation::Ready,
+            "/stats" => Operation::Statistics,
+            "/infer_stream" | "/generate" | "/generate_stream" => Operation::Other(tail),
+            _ if tail.starts_with("/infer/") && tail.len() > 7 => Operation::Other(tail),
             _ => return None,
         };
-        Some(Self::Model { model, ask })
+        Some(Self::Model { model, operation })
     }
 
-    /// The method that the path is called with.
     pub(super) const fn method(self) -> Method {
         match self {
             Self::ServerMetadata
             | Self::Live
             | Self::Ready
             | Self::AllStatistics
-            | Self::Model { ask: Ask::Metadata | Ask::Ready | Ask::Statistics, .. } => Method::GET,
+            | Self::Model {
+                operation: Operation::Metadata | Operation::Ready | Operation::Statistics, ..
+            } => Method::GET,
             Self::Model { .. } | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Pipeline => {
                 Method::POST
             }
@@ -106,7 +103,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// The path of the protocol that is nearest to one that it does not have.
+/// The closest known path, for error messages.
 pub(super) fn nearest(path: &str) -> &'static str {
     const PATHS: [&str; 13] = [
         "/v2",
@@ -131,7 +128,7 @@ pub(super) fn nearest(path: &str) -> &'static str {
         (0..longer)
             .map(|i| match (given.get(i), known.get(i)) {
                 (Some(_), Some(k)) if k.starts_with('{') => 1,
-                (Some(g), Some(k)) => distance(g, k),
+                (Some(g), Some(k)) => strsim::levenshtein(g, k),
                 (Some(only), None) | (None, Some(only)) => only.len() + 1,
                 (None, None) => 0,
             })
@@ -145,23 +142,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_paths_of_the_protocol() {
-        let model = |model, ask| Some(Path::Model { model, ask });
+    fn parse_maps_protocol_paths() {
+        let model = |model, operation| Some(Path::Model { model, operation });
         for (path, expected) in [
             ("/v2", Some(Path::ServerMetadata)),
             ("/v2/", Some(Path::ServerMetadata)),
             ("/v2/health/live", Some(Path::Live)),
             ("/v2/health/ready", Some(Path::Ready)),
             ("/v2/models/stats", Some(Path::AllStatistics)),
-            ("/v2/models/iris", model("iris", Ask::Metadata)),
-            ("/v2/models/iris/", model("iris", Ask::Metadata)),
-            ("/v2/models/iris/infer", model("iris", Ask::Infer)),
-            ("/v2/models/iris/versions/3/infer", model("iris", Ask::Infer)),
-            ("/v2/models/iris/versions/3", model("iris", Ask::Metadata)),
-            ("/v2/models/iris/versions/3/ready", model("iris", Ask::Ready)),
-            ("/v2/models/iris/stats", model("iris", Ask::Statistics)),
-            ("/v2/models/llm/infer/chat/completions", model("llm", Ask::Other("/infer/chat/completions"))),
-            ("/v2/models/llm/generate_stream", model("llm", Ask::Other("/generate_stream"))),
+            ("/v2/models/iris", model("iris", Operation::Metadata)),
+            ("/v2/models/iris/", model("iris", Operation::Metadata)),
+            ("/v2/models/iris/infer", model("iris", Operation::Infer)),
+            ("/v2/models/iris/versions/3/infer", model("iris", Operation::Infer)),
+            ("/v2/models/iris/versions/3", model("iris", Operation::Metadata)),
+            ("/v2/models/iris/versions/3/ready", model("iris", Operation::Ready)),
+            ("/v2/models/iris/stats", model("iris", Operation::Statistics)),
+            (
+                "/v2/models/llm/infer/chat/completions",
+                model("llm", Operation::Other("/infer/chat/completions")),
+            ),
+            ("/v2/models/llm/generate_stream", model("llm", Operation::Other("/generate_stream"))),
             ("/v2/repository/index", Some(Path::Index)),
             ("/v2/repository/models/iris/load", Some(Path::Load("iris"))),
             ("/v2/repository/models/iris/unload", Some(Path::Unload("iris"))),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_path_gets_the_nearest_right_one() {
+    fn unknown_path_suggests_the_closest() {
         for (path, hint) in [
             ("/v2/models/iris/inference", "/v2/models/{model}/infer"),
             ("/v2/model/iris/infer", "/v2/models/{model}/infer"),

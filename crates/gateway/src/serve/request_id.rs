@@ -1,4 +1,4 @@
-//! Ids for requests that came without one: 20 letters and digits that sort by time, as the reference makes them.
+//! Generated request IDs: 20 characters, sortable by time (xid, as in Seldon).
 
 use http::HeaderValue;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Makes ids; no two workers make the same.
+/// Generates IDs that are unique across workers.
 pub(super) struct Ids {
     place: [u8; 5],
     counter: AtomicU32,
@@ -31,14 +31,14 @@ impl Ids {
     }
 }
 
-/// Four bytes of time, five of place and three of a counter, five bits a digit.
+/// xid layout: 4 bytes time, 5 bytes machine, 3 bytes counter, in base32hex.
 fn encode(seconds: u32, place: [u8; 5], count: u32) -> [u8; 20] {
     const DIGITS: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
     let mut bits = u128::from(seconds);
     for byte in place {
         bits = bits << 8 | u128::from(byte);
     }
-    // 96 bits of content, four of padding.
+    // 96 bits of content, 4 bits of padding.
     bits = (bits << 24 | u128::from(count & 0x00ff_ffff)) << 4;
     let mut text = [b'0'; 20];
     for digit in text.iter_mut().rev() {
@@ -48,7 +48,7 @@ fn encode(seconds: u32, place: [u8; 5], count: u32) -> [u8; 20] {
     text
 }
 
-/// Whether a client's id may be kept: it goes into headers and logs.
+/// Whether a client's ID is safe for headers and logs.
 pub(super) fn is_sane(id: &HeaderValue) -> bool {
     let bytes = id.as_bytes();
     (1..=128).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
@@ -60,8 +60,8 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn ids_are_twenty_digits_and_differ() {
-        // The published example of the format.
+    fn generated_ids_are_valid_and_unique() {
+        // Example from the xid documentation.
         let id = encode(0x4d88_e15b, [0x60, 0xf4, 0x86, 0xe4, 0x28], 0x0041_2dc9);
         assert_eq!(std::str::from_utf8(&id), Ok("9m4e2mr0ui3e8a215n4g"));
         let ids = Ids::new(0);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sane_ids_are_kept() {
+    fn unsafe_client_ids_are_rejected() {
         for (id, sane) in [("abc-1", true), ("", false), ("a b", false), (&"x".repeat(129), false)] {
             assert_eq!(is_sane(&HeaderValue::from_str(id).unwrap()), sane, "{id}");
         }

@@ -1,11 +1,11 @@
-//! Requests, from their first line to their answer.
+//! REST requests.
 
 use super::{
     Worker,
     forward::{Call, Head, Payload, Target, deadline},
-    headers,
-    path::{self, Ask, Path},
-    read, request_id, respond, traced,
+    headers, local_response,
+    path::{self, Operation, Path},
+    request_body, request_id, spans,
 };
 use crate::{body::ResponseBody, metrics::Protocol};
 use gantry_oip::{Code, Error, server};
@@ -14,7 +14,6 @@ use hyper::body::Incoming;
 use std::{sync::Arc, time::Instant};
 
 impl Worker {
-    /// Answers one request, whatever it is.
     pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
         let (mut parts, body) = request.into_parts();
         let request_id = match parts.headers.get(headers::REQUEST_ID) {
@@ -25,14 +24,14 @@ impl Worker {
             .headers
             .get(header::CONTENT_TYPE)
             .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
-        let mut span = traced::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
+        let mut span = spans::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
         let mut response = if is_grpc {
             self.grpc(parts, body, request_id.clone()).await
         } else {
             let answered = self.rest(parts, body, request_id.clone()).await;
-            answered.unwrap_or_else(|error| respond::error(&error, Protocol::Rest))
+            answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Rest))
         };
-        traced::answered(&mut span, &response, is_grpc);
+        spans::response(&mut span, &response, is_grpc);
         response.headers_mut().insert(headers::REQUEST_ID, request_id);
         response
     }
@@ -55,9 +54,9 @@ impl Worker {
         match path {
             Path::Model { .. } => self.model(parts, body, request_id).await,
             Path::Pipeline => Err(Error::not_found("pipelines are not served yet")),
-            Path::ServerMetadata => Ok(Self::own_metadata()),
-            Path::Live => Ok(own_json("{\"live\":true}")),
-            Path::Ready => self.own_ready(),
+            Path::ServerMetadata => Ok(Self::server_metadata_response()),
+            Path::Live => Ok(json_response("{\"live\":true}")),
+            Path::Ready => self.server_ready(),
             Path::AllStatistics => self.all_statistics().await,
             Path::Index => self.index(body).await,
             Path::Load(model) => self.load(model).await,
@@ -72,27 +71,27 @@ impl Worker {
         request_id: HeaderValue,
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
-        let Some(Path::Model { model: in_path, ask }) = Path::parse(parts.uri.path()) else {
-            return Err(Error::internal("a path of a model is none any more"));
+        let Some(Path::Model { model: path_model, operation }) = Path::parse(parts.uri.path()) else {
+            return Err(Error::internal("model path could not be parsed again"));
         };
         let model = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
-            None => in_path,
+            None => path_model,
             Some(Ok(name)) => plain_model(name, Protocol::Rest)?,
-            Some(Err(_)) => return Err(Error::invalid("the header seldon-model is not a model's name")),
+            Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
         };
         let _counted = self.admit()?;
         let limit = self.shared.config.max_body;
-        let size = read::announced(&body, limit)?;
+        let size = request_body::announced(&body, limit)?;
         let sticky = parts.headers.get(headers::ROUTE);
-        let infer = matches!(ask, Ask::Infer | Ask::Other(_));
+        let infer = matches!(operation, Operation::Infer | Operation::Other(_));
         let deadline = deadline(started, self.shared.config.request_timeout);
-        let entered = if infer {
-            self.enter_awake(model, sticky, Protocol::Rest, deadline).await?
+        let in_flight = if infer {
+            self.acquire_or_wake(model, sticky, Protocol::Rest, deadline).await?
         } else {
-            self.enter(model, sticky, Protocol::Rest, &[])?
+            self.acquire(model, sticky, Protocol::Rest, &[])?
         };
         let call = Call {
-            model: Arc::clone(&entered.version.model),
+            model: Arc::clone(&in_flight.version.model),
             sticky: sticky.cloned(),
             protocol: Protocol::Rest,
             infer,
@@ -100,8 +99,8 @@ impl Worker {
             deadline,
             trace: self.shared.config.tracer.context(&parts.headers),
         };
-        let payload = if size.is_some_and(|n| n <= read::SMALL) {
-            let reading = read::whole(&mut body, limit);
+        let payload = if size.is_some_and(|n| n <= request_body::SMALL) {
+            let reading = request_body::whole(&mut body, limit);
             match tokio::time::timeout_at(call.deadline.into(), reading).await {
                 Ok(bytes) => Payload::Whole(bytes?),
                 Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the body did not arrive in time")),
@@ -109,7 +108,11 @@ impl Worker {
         } else {
             Payload::Partial { first: bytes::Bytes::new(), rest: body }
         };
-        let target = Target::Rest { tail: ask.tail(), query: parts.uri.query(), infer: ask == Ask::Infer };
+        let target = Target::Rest {
+            tail: operation.tail(),
+            query: parts.uri.query(),
+            infer: operation == Operation::Infer,
+        };
         let mut headers = std::mem::take(&mut parts.headers);
         if parts.version == Version::HTTP_2
             && let Some(host) = parts.uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok())
@@ -117,34 +120,31 @@ impl Worker {
             headers.entry(header::HOST).or_insert(host);
         }
         let head = Head { method: parts.method, headers, request_id };
-        let answer = self.forward(&call, entered, &target, head, payload).await?;
-        // Servers differ in what they say beside the code; clients of KServe read it.
-        if ask == Ask::Ready && answer.status() == StatusCode::OK {
+        let answer = self.forward(&call, in_flight, &target, head, payload).await?;
+        // Readiness bodies differ between servers; KServe clients expect this one.
+        if operation == Operation::Ready && answer.status() == StatusCode::OK {
             let (head, _) = answer.into_parts();
-            let mut own = own_json(format!("{{\"name\":\"{}\",\"ready\":true}}", call.model));
-            own.headers_mut().extend(head.headers.get(headers::ROUTE).map(|r| (headers::ROUTE, r.clone())));
-            return Ok(own);
+            let mut local = json_response(format!("{{\"name\":\"{}\",\"ready\":true}}", call.model));
+            local.headers_mut().extend(head.headers.get(headers::ROUTE).map(|r| (headers::ROUTE, r.clone())));
+            return Ok(local);
         }
         Ok(answer)
     }
 
-    /// Counts a request that goes to a model, unless there are too many.
+    /// Counts a request in flight, or sheds it.
     pub(super) fn admit(&self) -> Result<Admitted<'_>, Error> {
         let metrics = &self.shared.metrics;
         let before = metrics.in_flight.inc();
         let admitted = Admitted { worker: self };
         if usize::try_from(before).unwrap_or(0) >= self.shared.config.max_in_flight {
             metrics.shed.inc();
-            return Err(Error::unavailable(
-                "the gateway has as many requests as it may: try again in 1 s",
-                1,
-            ));
+            return Err(Error::unavailable("the gateway is at its request limit: retry in 1 s", 1));
         }
         Ok(admitted)
     }
 }
 
-/// A request that counts as being answered until this is dropped.
+/// A request counted in flight until dropped.
 pub(super) struct Admitted<'a> {
     worker: &'a Worker,
 }
@@ -155,7 +155,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// The model that `seldon-model` names; pipelines and experiments are named with a suffix.
+/// The model named by `seldon-model`; a suffix denotes pipelines and experiments.
 pub(super) fn plain_model(name: &str, protocol: Protocol) -> Result<&str, Error> {
     let code = if protocol == Protocol::Grpc { Code::Unimplemented } else { Code::NotFound };
     if name.ends_with(".pipeline") {
@@ -167,14 +167,13 @@ pub(super) fn plain_model(name: &str, protocol: Protocol) -> Result<&str, Error>
     Ok(name)
 }
 
-/// An answer of our own.
-pub(super) fn own_json(body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
-    respond::own(server::json(StatusCode::OK, body.into()))
+pub(super) fn json_response(body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
+    local_response::from_reply(server::json(StatusCode::OK, body.into()))
 }
 
 fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {
-    let message = format!("{method} is not how this path is called: use {allowed}");
-    let mut response = respond::error(&Error::new(Code::MethodNotAllowed, message), Protocol::Rest);
+    let message = format!("method {method} not allowed: use {allowed}");
+    let mut response = local_response::error(&Error::new(Code::MethodNotAllowed, message), Protocol::Rest);
     if let Ok(allow) = HeaderValue::from_str(allowed.as_str()) {
         response.headers_mut().insert(header::ALLOW, allow);
     }

@@ -1,10 +1,10 @@
-//! `ModelStreamInfer`: each message of the stream is a request of its own, answered in order.
+//! `ModelStreamInfer`: each message is routed on its own; responses keep the order.
 
 use super::{
     Worker,
     forward::{Call, Head, Payload, Target, deadline},
     grpc::{PREFIX, message_length},
-    headers, read,
+    headers, request_body,
     rest::plain_model,
 };
 use crate::{
@@ -31,7 +31,7 @@ impl Worker {
         body: Incoming,
         request_id: HeaderValue,
     ) -> Response<ResponseBody> {
-        // A few answers may wait for a slow client; then the stream waits.
+        // Backpressure: a slow client blocks its stream after a few responses.
         let (answers, frames) = mpsc::channel(4);
         let worker = Arc::clone(self);
         tokio::spawn(async move {
@@ -67,10 +67,10 @@ impl Worker {
             };
             let answer = tokio::select! {
                 answer = one => answer,
-                // The client is gone: so is the request.
+                // The client disconnected.
                 () = answers.closed() => return Ok(()),
             };
-            // An error is the answer to its message; the stream goes on.
+            // An error answers its message; the stream continues.
             let framed = answer.unwrap_or_else(|error| {
                 encode_frame(&pb::ModelStreamInferResponse {
                     error_message: error.message,
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Answers one message with a framed `ModelStreamInferResponse`.
+    /// Returns a framed `ModelStreamInferResponse`.
     async fn one(
         self: &Arc<Self>,
         parts: &Parts,
@@ -98,9 +98,9 @@ impl Worker {
         };
         let sticky = parts.headers.get(headers::ROUTE);
         let deadline = deadline(started, self.shared.config.request_timeout);
-        let entered = self.enter_awake(name, sticky, Protocol::Grpc, deadline).await?;
+        let in_flight = self.acquire_or_wake(name, sticky, Protocol::Grpc, deadline).await?;
         let call = Call {
-            model: Arc::clone(&entered.version.model),
+            model: Arc::clone(&in_flight.version.model),
             sticky: sticky.cloned(),
             protocol: Protocol::Grpc,
             infer: true,
@@ -118,13 +118,13 @@ impl Worker {
         }
         let head = Head { method: Method::POST, headers: sent, request_id: request_id.clone() };
         let payload = Payload::Whole(frame_message(&message));
-        let response = self.forward(&call, entered, &Target::Grpc(&uri), head, payload).await?;
+        let response = self.forward(&call, in_flight, &Target::Grpc(&uri), head, payload).await?;
         let (head, body) = response.into_parts();
         let collecting = tokio::time::timeout_at(call.deadline.into(), body.collect());
         let collected = match collecting.await {
             Ok(collected) => collected
-                .map_err(|e: BoxError| Error::unavailable(format!("the answer broke off: {e}"), 1))?,
-            Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the model did not answer in time")),
+                .map_err(|e: BoxError| Error::unavailable(format!("the response ended early: {e}"), 1))?,
+            Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the model did not respond in time")),
         };
         let status = |headers: &HeaderMap| -> Option<Result<(), Error>> {
             let status: u8 = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
@@ -133,14 +133,14 @@ impl Worker {
             Some(if status == 0 { Ok(()) } else { Err(Error::new(Code::from_grpc(status), message)) })
         };
         let ended = collected.trailers().and_then(status).or_else(|| status(&head.headers));
-        ended.unwrap_or_else(|| Err(Error::internal("the answer has no status")))?;
+        ended.unwrap_or_else(|| Err(Error::internal("the response has no grpc-status")))?;
         let encoding = head.headers.get("grpc-encoding").map(HeaderValue::as_bytes);
         let answer = decode_frame(&collected.to_bytes(), encoding, self.shared.config.max_body)?;
         Ok(wrap(&answer))
     }
 }
 
-/// A framed `ModelStreamInferResponse` around an encoded `ModelInferResponse`, which is not decoded for it.
+/// Wraps an encoded `ModelInferResponse` without decoding it.
 fn wrap(answer: &[u8]) -> Bytes {
     const INFER_RESPONSE: u8 = 0x12;
     let length = answer.len() as u64;
@@ -154,7 +154,7 @@ fn wrap(answer: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// The next message of a stream with its prefix; `None` at the end.
+/// The next message with its prefix; `None` at the end of the stream.
 async fn next_message(
     body: &mut Incoming,
     buffer: &mut BytesMut,
@@ -163,7 +163,7 @@ async fn next_message(
     loop {
         if let Some(length) = message_length(buffer) {
             if length > limit {
-                return Err(read::too_large(limit));
+                return Err(request_body::too_large(limit));
             }
             if buffer.len() >= PREFIX + length {
                 return Ok(Some(buffer.split_to(PREFIX + length).freeze()));
@@ -176,7 +176,7 @@ async fn next_message(
                 Err(Error::invalid(format!("the stream ends within a message, after {} bytes", buffer.len())))
             };
         };
-        let frame = frame.map_err(|e| Error::invalid(format!("the stream could not be read: {e}")))?;
+        let frame = frame.map_err(|e| Error::invalid(format!("failed to read the stream: {e}")))?;
         if let Some(data) = frame.data_ref() {
             buffer.extend_from_slice(data);
         }

@@ -1,11 +1,10 @@
-//! Opening a connection.
+//! Upstream TCP connections.
 
 use crate::{body::BoxError, routes::Endpoint};
 use hyper_util::rt::TokioIo;
 use std::{io, time::Duration};
 use tokio::net::TcpStream;
 
-/// A TCP connection to one of a replica's ports.
 pub(super) async fn connect(
     endpoint: &Endpoint,
     port: u16,
@@ -14,7 +13,7 @@ pub(super) async fn connect(
     let connecting = TcpStream::connect((endpoint.host.as_str(), port));
     let stream = match tokio::time::timeout(limit, connecting).await {
         Ok(connected) => connected?,
-        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "no connection in time").into()),
+        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "connect timeout").into()),
     };
     stream.set_nodelay(true)?;
     Ok(TokioIo::new(stream))

@@ -1,4 +1,4 @@
-//! Keeping connections for the next request.
+//! Connection pooling.
 
 use super::{Failure, connect::connect};
 use crate::{
@@ -17,14 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Idle connections to one replica that a worker keeps.
-const MOST_IDLE: usize = 256;
-/// How long a connection may be idle.
-const LONGEST_IDLE: Duration = Duration::from_secs(50);
-/// Streams of one HTTP/2 connection before another is opened.
-const STREAMS: usize = 100;
+const MAX_IDLE_PER_REPLICA: usize = 256;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+const MAX_STREAMS_PER_CONNECTION: usize = 100;
 
-/// The connections of one worker. The lock is only ever taken by the worker's own thread.
+/// The pools of one worker; the lock is uncontended.
 pub(crate) struct Pools {
     connect_timeout: Duration,
     pools: Mutex<HashMap<u64, Pool>>,
@@ -41,16 +38,16 @@ struct Idle {
     since: Instant,
 }
 
-/// An HTTP/2 connection, used by many requests at once.
+/// An HTTP/2 connection with multiplexed requests.
 #[derive(Clone)]
 struct Shared {
     sender: http2::SendRequest<RequestBody>,
-    /// One count for the pool, one for each request.
+    /// Counts streams: one reference per request, plus one for the pool.
     streams: Arc<()>,
 }
 
-/// Gives an HTTP/1 connection back when its response has been read.
-pub(crate) type Returned = Box<dyn FnOnce() + Send>;
+/// Returns an HTTP/1 connection to the pool once its response has been read.
+pub(crate) type ReleaseConnection = Box<dyn FnOnce() + Send>;
 
 impl Pools {
     pub(crate) fn new(connect_timeout: Duration) -> Self {
@@ -66,12 +63,11 @@ impl Pools {
         }))
     }
 
-    /// Sends a request over HTTP/1.1.
     pub(crate) async fn http(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Returned), Failure> {
+    ) -> Result<(Response<Incoming>, ReleaseConnection), Failure> {
         loop {
             let (mut sender, fresh) = match self.idle(endpoint).await {
                 Some(sender) => (sender, false),
@@ -84,15 +80,15 @@ impl Pools {
                 Ok(response) => {
                     let pools = Arc::downgrade(self);
                     let endpoint = Arc::downgrade(endpoint);
-                    let give_back = move || {
+                    let release = move || {
                         if let (Some(pools), Some(endpoint)) = (pools.upgrade(), endpoint.upgrade()) {
-                            pools.give_back(&endpoint, sender);
+                            pools.release(&endpoint, sender);
                         }
                     };
-                    return Ok((response, Box::new(give_back)));
+                    return Ok((response, Box::new(release)));
                 }
                 Err(mut failed) => match failed.take_message() {
-                    // The kept connection had been closed: another one gets the request.
+                    // The pooled connection was closed: retry on another one.
                     Some(unsent) if !fresh => request = unsent,
                     unsent => {
                         return Err(Failure {
@@ -108,7 +104,7 @@ impl Pools {
     async fn idle(&self, endpoint: &Arc<Endpoint>) -> Option<http1::SendRequest<RequestBody>> {
         loop {
             let mut idle = self.with(endpoint, |pool| pool.idle.pop())?;
-            if idle.sender.is_closed() || idle.since.elapsed() > LONGEST_IDLE {
+            if idle.sender.is_closed() || idle.since.elapsed() > IDLE_TIMEOUT {
                 continue;
             }
             if idle.sender.is_ready() || idle.sender.ready().await.is_ok() {
@@ -121,33 +117,35 @@ impl Pools {
         let io = connect(endpoint, endpoint.http_port, self.connect_timeout).await?;
         let (sender, connection) = http1::handshake(io).await?;
         tokio::spawn(async move {
-            // How it ends is told to the request that it ends with.
+            // Errors surface in the request.
             let _ = connection.await;
         });
         Ok(sender)
     }
 
-    fn give_back(&self, endpoint: &Arc<Endpoint>, sender: http1::SendRequest<RequestBody>) {
+    fn release(&self, endpoint: &Arc<Endpoint>, sender: http1::SendRequest<RequestBody>) {
         if sender.is_closed() {
             return;
         }
         self.with(endpoint, |pool| {
-            if pool.idle.len() < MOST_IDLE {
+            if pool.idle.len() < MAX_IDLE_PER_REPLICA {
                 pool.idle.push(Idle { sender, since: Instant::now() });
             }
         });
     }
 
-    /// Sends a request over HTTP/2.
     pub(crate) async fn grpc(
         &self,
         endpoint: &Arc<Endpoint>,
         mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Returned), Failure> {
+    ) -> Result<(Response<Incoming>, ReleaseConnection), Failure> {
         loop {
             let known = self.with(endpoint, |pool| {
                 pool.shared.retain(|s| !s.sender.is_closed());
-                pool.shared.iter().find(|s| Arc::strong_count(&s.streams) <= STREAMS).cloned()
+                pool.shared
+                    .iter()
+                    .find(|s| Arc::strong_count(&s.streams) <= MAX_STREAMS_PER_CONNECTION)
+                    .cloned()
             });
             let (mut shared, fresh) = match known {
                 Some(shared) => (shared, false),
@@ -197,11 +195,11 @@ impl Pools {
         Ok(shared)
     }
 
-    /// Closes what has been idle for long, or belongs to a replica that is gone.
+    /// Closes idle connections, and those of removed replicas.
     pub(crate) fn sweep(&self) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|_, pool| {
-            pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= LONGEST_IDLE);
+            pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= IDLE_TIMEOUT);
             pool.shared.retain(|s| !s.sender.is_closed());
             pool.endpoint.strong_count() > 0
         });

@@ -1,9 +1,9 @@
-//! Replicas: the least loaded is asked, what cannot be reached is left alone, nothing is sent twice.
+//! Replica selection, circuit breakers, retries and deadlines.
 
 use crate::support::{
-    FakeLocal, FakeRemote, Running, config, local_endpoint, nobody, remote_endpoint, route, until,
+    FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, route, until, unused_address,
 };
-use gantry_gateway::decide::breaker;
+use gantry_gateway::policy::breaker;
 use gantry_proto::inference::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,7 +11,7 @@ use std::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_replica_with_the_fewest_requests_is_asked() {
+async fn least_loaded_replica_is_selected() {
     let replicas = [FakeLocal::held(), FakeLocal::held(), FakeLocal::held()];
     let running = Running::start(config(), |g| {
         for (i, replica) in (0..).zip(&replicas) {
@@ -22,10 +22,10 @@ async fn the_replica_with_the_fewest_requests_is_asked() {
     running.route(route("m", &[(1, 1, &endpoints)]));
     let client = running.client();
     let mut held = Vec::new();
-    for asked in 1..=9 {
+    for sent in 1..=9 {
         held.push(tokio::spawn(async move { client.infer("m").await }));
         until("the request arrives", || async {
-            replicas.iter().map(|r| r.arrived()).sum::<usize>() == asked
+            replicas.iter().map(|r| r.arrived()).sum::<usize>() == sent
         })
         .await;
     }
@@ -41,7 +41,7 @@ async fn the_replica_with_the_fewest_requests_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_follows_the_weights() {
+async fn traffic_follows_version_weights() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
@@ -57,37 +57,37 @@ async fn traffic_follows_the_weights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_cannot_be_reached_costs_no_request() {
+async fn unreachable_replica_fails_no_request() {
     let alive = FakeRemote::start(FakeLocal::new()).await;
     let running = Running::start(config(), |_| {});
-    let endpoints = [remote_endpoint("s", 0, nobody()), remote_endpoint("s", 1, alive.address)];
+    let endpoints = [remote_endpoint("s", 0, unused_address()), remote_endpoint("s", 1, alive.address)];
     running.route(route("m", &[(1, 1, &endpoints)]));
     let mut grpc = GrpcInferenceServiceClient::connect(format!("http://{}", running.address)).await.unwrap();
     for _ in 0..20 {
         assert_eq!(running.client().infer("m").await.status, 200);
-        let ask = ModelInferRequest { model_name: "m".into(), ..Default::default() };
-        assert_eq!(grpc.model_infer(ask).await.unwrap().into_inner().model_name, "m_1");
+        let request = ModelInferRequest { model_name: "m".into(), ..Default::default() };
+        assert_eq!(grpc.model_infer(request).await.unwrap().into_inner().model_name, "m_1");
     }
     let retries = running.metric("gantry_gateway_retries_total");
     assert!(retries >= 1);
-    assert!(retries < 20, "the breaker stops asking a dead replica: {retries} retries");
+    assert!(retries < 20, "the breaker stops requests to a dead replica: {retries} retries");
     assert_eq!(running.metric("gantry_gateway_breaker_open{server=\"s\",server_replica=\"0\"}"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_breaker_opens_and_closes_again() {
-    let address = nobody();
+async fn breaker_opens_after_failures_and_closes_after_recovery() {
+    let address = unused_address();
     let running = Running::start(config(), |_| {});
     running.route(route("m", &[(1, 1, &[remote_endpoint("s", 0, address)])]));
-    for _ in 0..breaker::FAILURES {
+    for _ in 0..breaker::FAILURE_THRESHOLD {
         let answer = running.client().infer("m").await;
         assert_eq!(answer.status, 503);
-        assert_eq!(answer.text(), "{\"error\":\"replica 0 of server s with model m cannot be reached\"}");
+        assert_eq!(answer.text(), "{\"error\":\"replica 0 of server s (model m) is unreachable\"}");
     }
     let answer = running.client().infer("m").await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), "1");
-    assert_eq!(answer.text(), "{\"error\":\"all replicas of model m (1) failed lately: try again in 1 s\"}");
+    assert_eq!(answer.text(), "{\"error\":\"all replicas of model m (1) are failing: retry in 1 s\"}");
 
     let _alive = FakeRemote::start_at(address, FakeLocal::new()).await;
     until("the breaker lets a request try", || async { running.client().infer("m").await.status == 200 })
@@ -96,26 +96,26 @@ async fn a_breaker_opens_and_closes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_was_sent_is_not_sent_again() {
+async fn sent_request_is_not_retried() {
     let (first, second) = (FakeLocal::held(), FakeLocal::held());
     let remotes = [FakeRemote::start(Arc::clone(&first)).await, FakeRemote::start(Arc::clone(&second)).await];
     let running = Running::start(config(), |_| {});
     let endpoints: Vec<_> = (0..).zip(&remotes).map(|(i, r)| remote_endpoint("s", i, r.address)).collect();
     running.route(route("m", &[(1, 1, &endpoints)]));
     let client = running.client();
-    let asked = tokio::spawn(async move { client.infer("m").await });
+    let pending = tokio::spawn(async move { client.infer("m").await });
     until("it arrives", || async { first.arrived() + second.arrived() == 1 }).await;
     for remote in &remotes {
         remote.stop.cancel();
     }
-    let answer = asked.await.unwrap();
+    let answer = pending.await.unwrap();
     assert_eq!(answer.status, 503);
-    assert!(answer.text().contains("went away before it answered"), "{answer:?}");
+    assert!(answer.text().contains("closed the connection before it responded"), "{answer:?}");
     assert_eq!(first.arrived() + second.arrived(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_kept_and_their_end_is_noticed() {
+async fn upstream_connections_are_pooled_and_replaced() {
     let local = FakeLocal::new();
     let remote = FakeRemote::start(Arc::clone(&local)).await;
     let running = Running::start(gantry_gateway::Config { workers: 1, ..config() }, |_| {});
@@ -123,9 +123,9 @@ async fn connections_are_kept_and_their_end_is_noticed() {
     for _ in 0..50 {
         assert_eq!(running.client().infer("m").await.status, 200);
     }
-    assert_eq!(remote.connections.load(Ordering::SeqCst), 1, "one after the other needs one connection");
+    assert_eq!(remote.connections.load(Ordering::SeqCst), 1, "sequential requests share one connection");
 
-    // The replica restarts on its address: requests find the kept connection closed, and open another.
+    // The replica restarts on its address: the pooled connection is closed and replaced.
     remote.stop.cancel();
     let address = remote.address;
     drop(remote);
@@ -143,7 +143,7 @@ async fn connections_are_kept_and_their_end_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_takes_its_request_along() {
+async fn client_disconnect_cancels_the_request() {
     let (here, there) = (FakeLocal::held(), FakeLocal::held());
     let remote = FakeRemote::start(Arc::clone(&there)).await;
     let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&here) as _));
@@ -151,16 +151,16 @@ async fn a_client_that_leaves_takes_its_request_along() {
     running.route(route("there", &[(1, 1, &[remote_endpoint("s", 0, remote.address)])]));
     let client = running.client();
     for (model, fake) in [("here", &here), ("there", &there)] {
-        let asked = tokio::spawn(async move { client.infer(model).await });
+        let pending = tokio::spawn(async move { client.infer(model).await });
         until("it arrives", || async { fake.arrived() == 1 }).await;
-        asked.abort();
+        pending.abort();
         until("it is dropped", || async { fake.dropped.load(Ordering::SeqCst) == 1 }).await;
         running.routes.drained(model, 1).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_request_has_a_deadline() {
+async fn requests_time_out_at_their_deadline() {
     let (here, there) = (FakeLocal::held(), FakeLocal::held());
     let remote = FakeRemote::start(Arc::clone(&there)).await;
     let config = gantry_gateway::Config { request_timeout: Duration::from_millis(200), ..config() };
@@ -171,13 +171,13 @@ async fn every_request_has_a_deadline() {
     for model in ["here", "there"] {
         let answer = running.client().infer(model).await;
         assert_eq!(answer.status, 504);
-        assert_eq!(answer.text(), format!("{{\"error\":\"model {model} did not answer within 0.2 s\"}}"));
+        assert_eq!(answer.text(), format!("{{\"error\":\"model {model} did not respond within 0.2 s\"}}"));
 
-        let ask = ModelInferRequest { model_name: model.into(), ..Default::default() };
-        let status = grpc.model_infer(ask.clone()).await.unwrap_err();
+        let request = ModelInferRequest { model_name: model.into(), ..Default::default() };
+        let status = grpc.model_infer(request.clone()).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status:?}");
 
-        // A client's own deadline, sent by a client that does not watch over it itself.
+        // A client deadline that only the gateway enforces.
         let started = Instant::now();
         let stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
         let (executor, io) = (hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream));
@@ -186,7 +186,7 @@ async fn every_request_has_a_deadline() {
         let request = http::Request::post("http://test/inference.GRPCInferenceService/ModelInfer")
             .header("content-type", "application/grpc")
             .header("grpc-timeout", "20m")
-            .body(http_body_util::Full::new(gantry_oip::grpc::encode_frame(&ask)))
+            .body(http_body_util::Full::new(gantry_oip::grpc::encode_frame(&request)))
             .unwrap();
         let answer = sender.send_request(request).await.unwrap();
         assert_eq!(answer.headers()["grpc-status"], "4");
@@ -195,9 +195,9 @@ async fn every_request_has_a_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_out_of_reach_is_answered_for_by_another() {
+async fn unreachable_version_falls_back_to_another() {
     let running = Running::start(config(), |g| g.register_local("builtin", 0, FakeLocal::new() as _));
-    let (here, away) = ([local_endpoint("builtin", 0)], [remote_endpoint("s", 0, nobody())]);
+    let (here, away) = ([local_endpoint("builtin", 0)], [remote_endpoint("s", 0, unused_address())]);
     running.route(route("m", &[(1, 50, &here), (2, 50, &away)]));
     for _ in 0..40 {
         let answer = running.client().infer("m").await;

@@ -1,6 +1,6 @@
-//! The control plane: routes follow the scheduler, the repository asks it.
+//! Route subscription, repository calls and demand reports against a fake scheduler.
 
-use crate::support::{FakeLocal, PATIENCE, Running, local_endpoint, nobody, route, until};
+use crate::support::{FakeLocal, Running, TEST_TIMEOUT, local_endpoint, route, until, unused_address};
 use gantry_gateway::control;
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
@@ -23,12 +23,12 @@ use tonic::{Request, Response, Status, transport::Endpoint};
 
 type Events = mpsc::Sender<Result<RouteEvent, Status>>;
 
-/// A scheduler that says what the test says.
+/// Sends the events of the test and records the gateway's calls.
 #[derive(Clone, Default)]
 struct FakeScheduler {
     watchers: Arc<Mutex<Vec<Events>>>,
-    told: Arc<Mutex<Vec<RouteAcknowledgement>>>,
-    asked: Arc<Mutex<Vec<DemandReport>>>,
+    acknowledgements: Arc<Mutex<Vec<RouteAcknowledgement>>>,
+    reports: Arc<Mutex<Vec<DemandReport>>>,
 }
 
 #[tonic::async_trait]
@@ -48,7 +48,7 @@ impl Routing for FakeScheduler {
         &self,
         request: Request<RouteAcknowledgement>,
     ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
-        self.told.lock().unwrap().push(request.into_inner());
+        self.acknowledgements.lock().unwrap().push(request.into_inner());
         Ok(Response::new(RouteAcknowledgementResponse {}))
     }
 
@@ -56,7 +56,7 @@ impl Routing for FakeScheduler {
         &self,
         request: Request<DemandReport>,
     ) -> Result<Response<DemandResponse>, Status> {
-        self.asked.lock().unwrap().push(request.into_inner());
+        self.reports.lock().unwrap().push(request.into_inner());
         Ok(Response::new(DemandResponse {}))
     }
 }
@@ -87,18 +87,21 @@ impl FakeScheduler {
         self.watchers.lock().unwrap().remove(0)
     }
 
-    async fn told(&self, epoch: u64, applied: u64, drained: u64) {
+    async fn acknowledged(&self, epoch: u64, applied: u64, drained: u64) {
         let wanted = RouteAcknowledgement { subscriber: "gw".into(), epoch, applied, drained };
-        until(&format!("{wanted:?}"), || async { self.told.lock().unwrap().last() == Some(&wanted) }).await;
+        until(&format!("{wanted:?}"), || async {
+            self.acknowledgements.lock().unwrap().last() == Some(&wanted)
+        })
+        .await;
     }
 }
 
-async fn say(events: &Events, epoch: u64, sequence: u64, event: Event) {
+async fn send(events: &Events, epoch: u64, sequence: u64, event: Event) {
     events.send(Ok(RouteEvent { epoch, event: Some(event), sequence })).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_follow_the_scheduler_and_outlive_it() {
+async fn routes_survive_scheduler_restart() {
     let local = FakeLocal::held();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
@@ -106,31 +109,35 @@ async fn routes_follow_the_scheduler_and_outlive_it() {
     let (address, stop) = scheduler.start("127.0.0.1:0".parse().unwrap()).await;
     let shutdown = CancellationToken::new();
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let following =
-        tokio::spawn(control::follow(endpoint, "gw".into(), running.routes.clone(), shutdown.clone()));
+    let following = tokio::spawn(control::subscribe_routes(
+        endpoint,
+        "gw".into(),
+        running.routes.clone(),
+        shutdown.clone(),
+    ));
 
     let events = scheduler.watcher().await;
-    say(&events, 7, 0, Event::Reset(Reset {})).await;
-    say(&events, 7, 3, Event::Upsert(route("m", &[(1, 1, &here)]))).await;
-    say(&events, 7, 9, Event::Synced(Synced {})).await;
-    scheduler.told(7, 9, 9).await;
+    send(&events, 7, 0, Event::Reset(Reset {})).await;
+    send(&events, 7, 3, Event::Upsert(route("m", &[(1, 1, &here)]))).await;
+    send(&events, 7, 9, Event::Synced(Synced {})).await;
+    scheduler.acknowledged(7, 9, 9).await;
     assert_eq!(running.routes.models(), ["m"]);
 
-    // A version that is taken away is told as drained once its last request is answered.
+    // A removed version is acknowledged as drained once its last request has ended.
     let client = running.client();
-    let asked = tokio::spawn(async move { client.infer("m").await });
+    let pending = tokio::spawn(async move { client.infer("m").await });
     until("it arrives", || async { local.arrived() == 1 }).await;
-    say(&events, 7, 10, Event::Upsert(route("m", &[(2, 1, &here)]))).await;
-    scheduler.told(7, 10, 9).await;
-    say(&events, 7, 11, Event::Upsert(route("n", &[(1, 1, &here)]))).await;
-    scheduler.told(7, 11, 9).await;
+    send(&events, 7, 10, Event::Upsert(route("m", &[(2, 1, &here)]))).await;
+    scheduler.acknowledged(7, 10, 9).await;
+    send(&events, 7, 11, Event::Upsert(route("n", &[(1, 1, &here)]))).await;
+    scheduler.acknowledged(7, 11, 9).await;
     local.gate.add_permits(1);
-    assert_eq!(asked.await.unwrap().header("x-seldon-route"), ":m_1:");
-    scheduler.told(7, 11, 11).await;
+    assert_eq!(pending.await.unwrap().header("x-seldon-route"), ":m_1:");
+    scheduler.acknowledged(7, 11, 11).await;
 
-    // The scheduler dies: requests are answered as before. It comes back with a new epoch and another list; what
-    // is in flight from before is not forgotten.
-    let asked = tokio::spawn(async move { client.infer("n").await });
+    // Requests are served while the scheduler is down. It restarts with a new epoch and other routes; earlier
+    // in-flight requests still count.
+    let pending = tokio::spawn(async move { client.infer("n").await });
     until("it arrives", || async { local.arrived() == 2 }).await;
     stop.cancel();
     drop(events);
@@ -138,24 +145,24 @@ async fn routes_follow_the_scheduler_and_outlive_it() {
     assert_eq!(running.routes.models(), ["m", "n"]);
     let (_, stop) = scheduler.start(address).await;
     let events = scheduler.watcher().await;
-    say(&events, 8, 0, Event::Reset(Reset {})).await;
-    say(&events, 8, 1, Event::Upsert(route("m", &[(3, 1, &here)]))).await;
+    send(&events, 8, 0, Event::Reset(Reset {})).await;
+    send(&events, 8, 1, Event::Upsert(route("m", &[(3, 1, &here)]))).await;
     assert_eq!(running.routes.models(), ["m", "n"]);
-    say(&events, 8, 1, Event::Synced(Synced {})).await;
-    scheduler.told(8, 1, 0).await;
+    send(&events, 8, 1, Event::Synced(Synced {})).await;
+    scheduler.acknowledged(8, 1, 0).await;
     local.gate.add_permits(1);
-    assert_eq!(asked.await.unwrap().header("x-seldon-route"), ":n_1:");
-    scheduler.told(8, 1, 1).await;
+    assert_eq!(pending.await.unwrap().header("x-seldon-route"), ":n_1:");
+    scheduler.acknowledged(8, 1, 1).await;
     assert_eq!(running.routes.models(), ["m"]);
     local.gate.add_permits(1);
     assert_eq!(client.infer("m").await.header("x-seldon-route"), ":m_3:");
 
     shutdown.cancel();
-    tokio::time::timeout(PATIENCE, following).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, following).await.unwrap().unwrap();
     stop.cancel();
 }
 
-/// A scheduler that knows one model, and what was asked of it.
+/// A repository with one model, recording calls.
 #[derive(Clone, Default)]
 struct FakeModels {
     loaded: Arc<Mutex<Vec<String>>>,
@@ -185,7 +192,7 @@ impl FakeModels {
     }
 }
 
-/// Answers the three methods that the gateway uses; nothing else of the scheduler is needed here.
+/// Implements only the three methods that the gateway calls.
 impl tonic::codegen::Service<http::Request<tonic::body::Body>> for FakeModels {
     type Response = http::Response<tonic::body::Body>;
     type Error = std::convert::Infallible;
@@ -236,7 +243,7 @@ impl tonic::server::NamedService for FakeModels {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_repository_is_the_schedulers() {
+async fn repository_calls_reach_the_scheduler() {
     let fake = FakeModels::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -277,7 +284,7 @@ async fn the_repository_is_the_schedulers() {
     assert_eq!(grpc.repository_model_unload(unload).await.unwrap_err().code(), tonic::Code::NotFound);
 
     serving.abort();
-    let channel = Endpoint::from_shared(format!("http://{}", nobody())).unwrap().connect_lazy();
+    let channel = Endpoint::from_shared(format!("http://{}", unused_address())).unwrap().connect_lazy();
     let alone = Running::start(crate::support::config(), |g| {
         g.set_control(Arc::new(control::SchedulerControl::new(channel)));
     });
@@ -287,24 +294,24 @@ async fn the_repository_is_the_schedulers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scheduler_is_told_what_is_asked_of_models() {
+async fn demand_is_reported_to_the_scheduler() {
     let scheduler = FakeScheduler::default();
     let (address, stop) = scheduler.start("127.0.0.1:0".parse().unwrap()).await;
     let running = Running::with_iris(&FakeLocal::new());
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     let shutdown = CancellationToken::new();
-    let telling = tokio::spawn(control::report_demand(
+    let acknowledger = tokio::spawn(control::report_demand(
         channel,
         "gateway-1".into(),
         running.routes.clone(),
         shutdown.clone(),
     ));
     assert_eq!(running.client().send("POST", "/v2/models/iris/infer", &[], "{}").await.status, 200);
-    until("the request is told", || async { !scheduler.asked.lock().unwrap().is_empty() }).await;
-    let report = scheduler.asked.lock().unwrap()[0].clone();
+    until("the demand is reported", || async { !scheduler.reports.lock().unwrap().is_empty() }).await;
+    let report = scheduler.reports.lock().unwrap()[0].clone();
     assert_eq!(report.subscriber, "gateway-1");
     assert!(report.models[0].model == "iris" && report.models[0].answered == 1, "{report:?}");
     shutdown.cancel();
-    telling.await.unwrap();
+    acknowledger.await.unwrap();
     stop.cancel();
 }

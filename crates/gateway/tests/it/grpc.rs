@@ -20,7 +20,7 @@ fn infer(model: &str) -> pb::ModelInferRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_method_answers() {
+async fn all_grpc_methods_are_served() {
     for remote in [false, true] {
         let local = FakeLocal::new();
         let server = FakeRemote::start(Arc::clone(&local)).await;
@@ -51,21 +51,24 @@ async fn every_method_answers() {
         let about = pb::ModelMetadataRequest { name: "iris".into(), ..Default::default() };
         assert_eq!(client.model_metadata(about).await.unwrap().into_inner().name, "iris_3");
         for (model, ready) in [("iris", true), ("waiting", false)] {
-            let ask = pb::ModelReadyRequest { name: model.into(), ..Default::default() };
-            assert_eq!(client.model_ready(ask).await.unwrap().into_inner().ready, ready, "{model}");
+            let request = pb::ModelReadyRequest { name: model.into(), ..Default::default() };
+            assert_eq!(client.model_ready(request).await.unwrap().into_inner().ready, ready, "{model}");
         }
-        let ask = pb::ModelStatisticsRequest { name: "iris".into(), ..Default::default() };
-        assert_eq!(client.model_statistics(ask).await.unwrap().into_inner().model_stats[0].name, "iris_3");
+        let request = pb::ModelStatisticsRequest { name: "iris".into(), ..Default::default() };
+        assert_eq!(
+            client.model_statistics(request).await.unwrap().into_inner().model_stats[0].name,
+            "iris_3"
+        );
 
         for (request, code, message) in [
             (infer("other"), Code::Unimplemented, "there is no model \"other\""),
             (infer("irs"), Code::Unimplemented, "there is no model \"irs\": did you mean \"iris\"?"),
-            (infer("waiting"), Code::Unavailable, "model waiting has no replica that serves it yet"),
-            (infer(""), Code::InvalidArgument, "the message names no model"),
+            (infer("waiting"), Code::Unavailable, "model waiting has no ready replica"),
+            (infer(""), Code::InvalidArgument, "the message has no model name"),
             (
                 pb::ModelInferRequest { id: "fail".into(), ..infer("iris") },
                 Code::InvalidArgument,
-                "told to fail: 100 %",
+                "failure requested: 100 %",
             ),
         ] {
             let status = client.model_infer(request).await.unwrap_err();
@@ -89,7 +92,7 @@ async fn every_method_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statistics_of_all_models_are_put_together() {
+async fn statistics_are_aggregated() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let answer =
@@ -98,7 +101,7 @@ async fn statistics_of_all_models_are_put_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_messages_pass() {
+async fn large_messages_are_forwarded() {
     let local = FakeLocal::new();
     let server = FakeRemote::start(Arc::clone(&local)).await;
     let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
@@ -116,15 +119,16 @@ async fn large_messages_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_compressed_messages_pass_whole() {
+async fn large_compressed_messages_are_forwarded() {
     use gantry_oip::rest::{Encoding, compress};
     let local = FakeLocal::new();
     let server = FakeRemote::start(Arc::clone(&local)).await;
     let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
     running.route(route("here", &[(1, 1, &[local_endpoint("builtin", 0)])]));
     running.route(route("there", &[(1, 1, &[remote_endpoint("mlserver", 0, server.address)])]));
-    // Does not compress well, so that what is sent is large, too.
-    let raw: Bytes = (0..300_000u64).map(|i| gantry_gateway::decide::balance::ticket(i) as u8).collect();
+    // Incompressible, so that the compressed body is large, too.
+    let mut random = fastrand::Rng::with_seed(1);
+    let raw: Bytes = std::iter::repeat_with(|| random.u8(..)).take(300_000).collect();
     for model in ["here", "there"] {
         let request = pb::ModelInferRequest { raw_input_contents: vec![raw.clone()], ..infer(model) };
         let packed = compress(&prost::Message::encode_to_vec(&request), Encoding::Gzip).unwrap();
@@ -150,7 +154,7 @@ async fn large_compressed_messages_pass_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_of_a_stream_is_routed_on_its_own() {
+async fn stream_messages_are_routed_individually() {
     for remote in [false, true] {
         let local = FakeLocal::new();
         let server = FakeRemote::start(Arc::clone(&local)).await;
@@ -174,14 +178,14 @@ async fn each_message_of_a_stream_is_routed_on_its_own() {
             assert_eq!(answer.infer_response.map(|r| r.model_name).unwrap_or_default(), answered);
         }
         sender.send(pb::ModelInferRequest { id: "fail".into(), ..infer("a") }).await.unwrap();
-        assert_eq!(answers.next().await.unwrap().unwrap().error_message, "told to fail: 100 %");
+        assert_eq!(answers.next().await.unwrap().unwrap().error_message, "failure requested: 100 %");
         drop(sender);
         assert!(answers.next().await.is_none(), "the stream ends well");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_served_and_wrong_methods_are_named() {
+async fn grpc_health_and_reflection_are_served() {
     use tonic_health::pb::{
         HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
     };
@@ -200,12 +204,12 @@ async fn health_is_served_and_wrong_methods_are_named() {
     running.routes.apply(synced());
     assert_eq!(health.check(check()).await.unwrap().into_inner().status(), ServingStatus::Serving);
 
-    let ask = ServerReflectionRequest {
+    let request = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
     let mut answers = ServerReflectionClient::new(channel)
-        .server_reflection_info(tokio_stream::iter([ask]))
+        .server_reflection_info(tokio_stream::iter([request]))
         .await
         .unwrap()
         .into_inner();

@@ -1,4 +1,4 @@
-//! Too much of anything is refused, and the rest goes on.
+//! Limits on bodies, requests and connections; shutdown.
 
 use crate::support::{FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, route, until};
 use gantry_gateway::{BindError, Config, Gateway};
@@ -6,7 +6,7 @@ use std::{io::Read as _, sync::Arc, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_are_limited() {
+async fn oversized_body_is_rejected() {
     let local = FakeLocal::new();
     let remote = FakeRemote::start(Arc::clone(&local)).await;
     let limit = 100_000;
@@ -23,7 +23,7 @@ async fn bodies_are_limited() {
         assert_eq!(announced.status, 413);
         assert_eq!(announced.text(), "{\"error\":\"the body is larger than the 100000 bytes allowed\"}");
 
-        // Not announced: chunk after chunk.
+        // Chunked, without an announced length.
         let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -37,23 +37,23 @@ async fn bodies_are_limited() {
             }
             stream.read_exact(&mut answer).await.unwrap();
         };
-        tokio::time::timeout(crate::support::PATIENCE, writing).await.unwrap();
+        tokio::time::timeout(crate::support::TEST_TIMEOUT, writing).await.unwrap();
         assert_eq!(answer, b"HTTP/1.1 413", "{model}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overload_is_answered_at_once() {
+async fn requests_over_the_limit_are_shed() {
     for (config, status, message) in [
         (
             Config { max_in_flight: 2, ..config() },
             503,
-            "{\"error\":\"the gateway has as many requests as it may: try again in 1 s\"}",
+            "{\"error\":\"the gateway is at its request limit: retry in 1 s\"}",
         ),
         (
             Config { max_in_flight_per_replica: 2, ..config() },
             429,
-            "{\"error\":\"all replicas of model m (1) have as many requests as they may: try again in 1 s\"}",
+            "{\"error\":\"all replicas of model m (1) are at their request limit: retry in 1 s\"}",
         ),
     ] {
         let local = FakeLocal::held();
@@ -76,7 +76,7 @@ async fn overload_is_answered_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_limited() {
+async fn excess_connections_are_rejected() {
     let running = Running::start(Config { max_connections: 2, ..config() }, |_| {});
     let _held = [running.client().connect().await, running.client().connect().await];
     until("both are open", || async { running.metric("gantry_gateway_connections") == 2 }).await;
@@ -92,7 +92,7 @@ async fn connections_are_limited() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn bind_error_names_the_port_in_use() {
     let first = Gateway::bind(config()).unwrap();
     let listen = first.local_addr();
     let error = Gateway::bind(Config { listen, ..config() }).err().unwrap();
@@ -107,23 +107,23 @@ fn a_port_in_use_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_lets_requests_end() {
+async fn shutdown_drains_requests() {
     let local = FakeLocal::held();
     let running = Running::with_iris(&local);
     let client = running.client();
-    let asked = tokio::spawn(async move { client.infer("iris").await });
+    let pending = tokio::spawn(async move { client.infer("iris").await });
     until("it arrives", || async { local.arrived() == 1 }).await;
     running.shutdown.cancel();
     until("the port is closed", || async { tokio::net::TcpStream::connect(running.address).await.is_err() })
         .await;
     local.gate.add_permits(1);
-    assert_eq!(asked.await.unwrap().status, 200);
-    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+    assert_eq!(pending.await.unwrap().status, 200);
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, running.serving).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_connection_can_be_used_once_more_while_stopping() {
-    let (local, config) = (FakeLocal::new(), Config { linger: crate::support::PATIENCE, ..config() });
+async fn keep_alive_connection_serves_one_more_request_during_linger() {
+    let (local, config) = (FakeLocal::new(), Config { linger: crate::support::TEST_TIMEOUT, ..config() });
     let running = Running::start(config, |g| g.register_local("builtin", 0, local as _));
     running.route(route("iris", &[(1, 100, &[local_endpoint("builtin", 0)])]));
     let request = b"POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
@@ -139,42 +139,42 @@ async fn a_kept_connection_can_be_used_once_more_while_stopping() {
         .await;
     stream.write_all(request).await.unwrap();
     let mut last = Vec::new();
-    tokio::time::timeout(crate::support::PATIENCE, stream.read_to_end(&mut last)).await.unwrap().unwrap();
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, stream.read_to_end(&mut last)).await.unwrap().unwrap();
     let last = String::from_utf8_lossy(&last).to_lowercase();
     assert!(last.starts_with("http/1.1 200") && last.contains("connection: close"), "{last}");
-    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, running.serving).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_nobody_uses_is_closed_in_the_end() {
+async fn idle_connection_is_closed_after_linger() {
     let config = Config { linger: Duration::from_millis(50), ..config() };
     let running = Running::start(config, |_| {});
     let mut idle = tokio::net::TcpStream::connect(running.address).await.unwrap();
     until("it is taken", || async { running.metric("gantry_gateway_connections") == 1 }).await;
     running.shutdown.cancel();
-    let ended = tokio::time::timeout(crate::support::PATIENCE, idle.read(&mut [0])).await.unwrap();
+    let ended = tokio::time::timeout(crate::support::TEST_TIMEOUT, idle.read(&mut [0])).await.unwrap();
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
-    tokio::time::timeout(crate::support::PATIENCE, running.serving).await.unwrap().unwrap();
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, running.serving).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_is_the_end_of_its_request_only() {
+async fn server_panic_fails_only_its_request() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let answer = running.client().send("POST", "/v2/models/iris/infer/panic", &[], "{}").await;
     assert_eq!(answer.status, 500);
-    assert_eq!(answer.text(), "{\"error\":\"the server of model iris failed\"}");
+    assert_eq!(answer.text(), "{\"error\":\"the server of model iris panicked\"}");
     assert_eq!(running.client().infer("iris").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_dawdles_is_cut_off() {
+async fn slow_headers_close_the_connection() {
     let config = Config { header_timeout: Duration::from_millis(100), ..config() };
     let running = Running::start(config, |_| {});
     let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
     stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: x\r\nx-slow: ").await.unwrap();
     let mut rest = Vec::new();
     let reading = stream.read_to_end(&mut rest);
-    let ended = tokio::time::timeout(crate::support::PATIENCE, reading).await;
+    let ended = tokio::time::timeout(crate::support::TEST_TIMEOUT, reading).await;
     assert!(ended.is_ok(), "the connection must be closed");
 }

@@ -1,4 +1,4 @@
-//! A gateway on a real port, between real clients and replicas that the tests control.
+//! Integration tests: a gateway on a TCP port with real clients and fake replicas.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,12 +8,12 @@
     reason = "a test fails by panicking"
 )]
 
-mod attacks;
 mod balancing;
 mod control;
 mod demand;
 mod grpc;
 mod limits;
+mod request_smuggling;
 mod rest;
+mod route_updates;
 mod support;
-mod swap;

@@ -1,4 +1,4 @@
-//! REST: which path does what, which headers matter.
+//! REST paths and headers.
 
 use crate::support::{
     FakeLocal, FakeRemote, Running, config, local_endpoint, remote_endpoint, reset, route, synced,
@@ -9,7 +9,7 @@ use std::sync::Arc;
 type Headers = &'static [(&'static str, &'static str)];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_paths_of_a_model_reach_its_server() {
+async fn model_paths_are_forwarded() {
     for remote in [false, true] {
         let local = FakeLocal::new();
         let running = if remote {
@@ -20,7 +20,7 @@ async fn the_paths_of_a_model_reach_its_server() {
         } else {
             Running::with_iris(&local)
         };
-        for (method, path, asked) in [
+        for (method, path, upstream_path) in [
             ("POST", "/v2/models/iris/infer", "/v2/models/iris_1/infer"),
             ("POST", "/v2/models/iris/versions/7/infer", "/v2/models/iris_1/infer"),
             ("GET", "/v2/models/iris", "/v2/models/iris_1"),
@@ -35,11 +35,11 @@ async fn the_paths_of_a_model_reach_its_server() {
         ] {
             let answer = running.client().send(method, path, &[], "{}").await;
             assert_eq!(answer.status, 200, "{path}: {answer:?}");
-            // Whether a model is ready is said in one form, whatever its server says beside the code.
-            let expected = if asked.ends_with("/ready") {
+            // Readiness has one form, whatever the server's body.
+            let expected = if upstream_path.ends_with("/ready") {
                 "{\"name\":\"iris\",\"ready\":true}".to_owned()
             } else {
-                format!("{{\"model\":\"iris_1\",\"path\":\"{asked}\"}}")
+                format!("{{\"model\":\"iris_1\",\"path\":\"{upstream_path}\"}}")
             };
             assert_eq!(answer.text(), expected);
             assert_eq!(answer.header("x-seldon-route"), ":iris_1:");
@@ -51,12 +51,12 @@ async fn the_paths_of_a_model_reach_its_server() {
                 "seldon_model_infer_total{{server=\"{server}\",server_replica=\"0\",model=\"iris\",model_internal=\"iris_1\",method_type=\"rest\",code=\"{code}\"}}"
             )
         };
-        assert_eq!(running.metric(&line(200)), 3, "only inferences are counted");
+        assert_eq!(running.metric(&line(200)), 3, "only inferences are recorded");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gateway_answers_for_itself() {
+async fn builtin_endpoints_are_served() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let client = running.client();
@@ -80,7 +80,7 @@ async fn the_gateway_answers_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_said() {
+async fn error_responses_state_the_cause() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let mut waiting = route("waiting", &[]);
@@ -92,9 +92,9 @@ async fn what_is_wrong_is_said() {
         ("POST", "/v2/models/other/infer", 404, "there is no model \"other\""),
         ("POST", "/v2/models/waiting/infer", 503, "model waiting is not served: no server offers lightgbm"),
         ("GET", "/v2/models/waiting/ready", 503, "model waiting is not served: no server offers lightgbm"),
-        ("POST", "/v2/models/new/infer", 503, "model new has no replica that serves it yet"),
-        ("GET", "/v2/models/iris/infer", 405, "GET is not how this path is called: use POST"),
-        ("POST", "/v2/models/iris/ready", 405, "POST is not how this path is called: use GET"),
+        ("POST", "/v2/models/new/infer", 503, "model new has no ready replica"),
+        ("GET", "/v2/models/iris/infer", 405, "method GET not allowed: use POST"),
+        ("POST", "/v2/models/iris/ready", 405, "method POST not allowed: use GET"),
         (
             "GET",
             "/v2/models/iris/infr",
@@ -103,7 +103,7 @@ async fn what_is_wrong_is_said() {
         ),
         ("GET", "/", 404, "there is no path /: the nearest is /v2"),
         ("POST", "/v2/pipelines/p/infer", 404, "pipelines are not served yet"),
-        ("POST", "/v2/repository/index", 501, "this gateway has no scheduler to ask"),
+        ("POST", "/v2/repository/index", 501, "no scheduler is configured"),
         ("POST", "/v2/models/iris%2F..%2Fx/infer", 404, "there is no model \"iris%2F..%2Fx\""),
     ];
     for (method, path, status, message) in table {
@@ -121,7 +121,7 @@ async fn what_is_wrong_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_choose_the_model_and_its_version() {
+async fn headers_select_model_and_version() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
@@ -144,7 +144,7 @@ async fn headers_choose_the_model_and_its_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_are_passed_on_and_given_back() {
+async fn end_to_end_headers_are_forwarded() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -165,11 +165,11 @@ async fn headers_are_passed_on_and_given_back() {
     assert!(!seen.contains_key("x-hop"));
 
     let odd = running.client().send("POST", "/v2/models/iris/infer", &[("x-request-id", "a b")], "{}").await;
-    assert_eq!(odd.header("x-request-id").len(), 20, "an id that is no id is replaced");
+    assert_eq!(odd.header("x-request-id").len(), 20, "an unsafe id is replaced");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_pass_byte_by_byte() {
+async fn large_bodies_are_forwarded_unchanged() {
     let local = FakeLocal::new();
     let server = FakeRemote::start(Arc::clone(&local)).await;
     let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&local) as _));

@@ -1,6 +1,6 @@
-//! A client that says exactly what the tests want said.
+//! A minimal HTTP/1.1 client.
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -36,7 +36,7 @@ impl Client {
         Self { address }
     }
 
-    /// A connection that stays open for many requests.
+    /// A keep-alive connection.
     pub(crate) async fn connect(&self) -> http1::SendRequest<Full<Bytes>> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -44,7 +44,7 @@ impl Client {
         sender
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -65,7 +65,7 @@ impl Client {
     }
 }
 
-/// One request on an open connection.
+/// Sends one request on an open connection.
 pub(crate) async fn send(
     sender: &mut http1::SendRequest<Full<Bytes>>,
     method: &str,
@@ -88,5 +88,5 @@ pub(crate) async fn send(
             body: body.collect().await.unwrap().to_bytes(),
         }
     };
-    tokio::time::timeout(PATIENCE, answering).await.expect("no answer")
+    tokio::time::timeout(TEST_TIMEOUT, answering).await.expect("no answer")
 }

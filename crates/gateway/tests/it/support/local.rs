@@ -1,4 +1,4 @@
-//! A server in the process that says what it was asked, and waits when told to.
+//! An in-process server that echoes request details and can be held back.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -17,11 +17,11 @@ use std::sync::{
 use tokio::sync::Semaphore;
 
 pub(crate) struct FakeLocal {
-    /// Permits to answer; endless unless the test holds requests back.
+    /// One permit per response; unlimited unless the test holds requests back.
     pub(crate) gate: Semaphore,
     pub(crate) arrived: AtomicUsize,
     pub(crate) answered: AtomicUsize,
-    /// Requests that were dropped before they were answered.
+    /// Requests cancelled before their response.
     pub(crate) dropped: Arc<AtomicUsize>,
     pub(crate) seen: Mutex<Vec<HeaderMap>>,
 }
@@ -33,7 +33,7 @@ impl FakeLocal {
         fake
     }
 
-    /// Answers nothing until the gate gets permits.
+    /// Blocks until the gate gets permits.
     pub(crate) fn held() -> Arc<Self> {
         Arc::new(Self {
             gate: Semaphore::new(0),
@@ -73,7 +73,7 @@ impl InferenceServer for FakeLocal {
             if let Some(method) = path.strip_prefix(SERVICE) {
                 return grpc(method, internal, request.body());
             }
-            assert!(!path.contains("panic"), "told to panic");
+            assert!(!path.contains("panic"), "panic requested");
             if path == "/v2/models/stats" {
                 return json(StatusCode::OK, "{\"model_stats\":[{\"name\":\"iris_1\"}]}".into());
             }
@@ -91,7 +91,7 @@ fn grpc(method: &str, internal: &str, body: &Bytes) -> Response<Reply> {
         "ModelInfer" => {
             let request = pb::ModelInferRequest::decode(message).unwrap();
             if request.id == "fail" {
-                return grpc_error(&Error::invalid("told to fail: 100 %"));
+                return grpc_error(&Error::invalid("failure requested: 100 %"));
             }
             grpc_reply(&pb::ModelInferResponse {
                 model_name: internal.into(),
@@ -107,6 +107,6 @@ fn grpc(method: &str, internal: &str, body: &Bytes) -> Response<Reply> {
         "ModelStatistics" => grpc_reply(&pb::ModelStatisticsResponse {
             model_stats: vec![pb::ModelStatistics { name: internal.into(), ..Default::default() }],
         }),
-        other => panic!("nobody asks a server for {other}"),
+        other => panic!("unexpected method {other}"),
     }
 }

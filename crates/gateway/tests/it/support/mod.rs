@@ -1,4 +1,4 @@
-//! What the tests share: a running gateway, replicas that do as told, a small client.
+//! Test support: a running gateway, fake replicas, a small client.
 
 mod client;
 mod local;
@@ -14,8 +14,7 @@ use prometheus_client::registry::Registry;
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// Long enough for anything that should happen; only a failing test waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -38,7 +37,7 @@ impl Running {
         Self { address, routes, metrics, shutdown, serving }
     }
 
-    /// A gateway with one server in the process that has the model `iris`.
+    /// A gateway with an in-process server for the model `iris`.
     pub(crate) fn with_iris(local: &Arc<FakeLocal>) -> Self {
         let running = Self::start(config(), |g| g.register_local("builtin", 0, Arc::clone(local) as _));
         running.route(route("iris", &[(1, 100, &[local_endpoint("builtin", 0)])]));
@@ -53,7 +52,7 @@ impl Running {
         Client::new(self.address)
     }
 
-    /// The value of a metric whose line starts like this; zero when there is none.
+    /// The value of the metric with this line prefix, or zero.
     pub(crate) fn metric(&self, line: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.metrics).unwrap();
@@ -61,7 +60,6 @@ impl Running {
     }
 }
 
-/// Any free port, two workers.
 pub(crate) fn config() -> Config {
     Config { listen: "127.0.0.1:0".parse().unwrap(), workers: 2, ..Config::default() }
 }
@@ -105,18 +103,20 @@ pub(crate) fn remote_endpoint(server: &str, replica: u32, address: SocketAddr) -
     }
 }
 
-/// An address where nobody listens.
-pub(crate) fn nobody() -> SocketAddr {
+/// An address without a listener.
+pub(crate) fn unused_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// Waits for a condition that something else brings about.
+/// Polls until the condition holds.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let waiting = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    tokio::time::timeout(TEST_TIMEOUT, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("timed out waiting for: {what}"));
 }

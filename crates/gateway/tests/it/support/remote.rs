@@ -1,4 +1,4 @@
-//! A replica behind a socket, HTTP/1.1 and HTTP/2 on one port: passes requests on to a server in the process.
+//! A TCP replica with HTTP/1.1 and HTTP/2 on one port, backed by a [`FakeLocal`].
 
 use super::FakeLocal;
 use bytes::Bytes;
@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct FakeRemote {
     pub(crate) address: SocketAddr,
     pub(crate) connections: Arc<AtomicUsize>,
-    /// Closes the port and all connections.
     pub(crate) stop: CancellationToken,
 }
 

@@ -1,8 +1,7 @@
-//! Following the scheduler's routes.
+//! Subscription to the scheduler's routes, with acknowledgements.
 
 use crate::Routes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use gantry_core::mutant;
 use gantry_proto::gantry::{
     RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
 };
@@ -10,67 +9,72 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-/// The first pause before connecting again, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Keeps the routes as the scheduler at `endpoint` says, until `shutdown` is cancelled.
+/// Applies the routes of the scheduler at `endpoint` until `shutdown` is cancelled.
 ///
-/// While the scheduler is away the last known routes stay. What was applied, and what has no request in flight any
-/// more, is told back under the name `subscriber`.
-pub async fn follow(endpoint: Endpoint, subscriber: String, routes: Routes, shutdown: CancellationToken) {
+/// Routes stay in place while the scheduler is unreachable. Applied and drained changes are acknowledged under the
+/// name `subscriber`.
+pub async fn subscribe_routes(
+    endpoint: Endpoint,
+    subscriber: String,
+    routes: Routes,
+    shutdown: CancellationToken,
+) {
     let endpoint = endpoint
         .connect_timeout(Duration::from_secs(2))
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);
-    follow_over(move || Box::pin(connected(endpoint.clone())), subscriber, routes, shutdown).await;
+    subscribe_routes_with(move || Box::pin(connect(endpoint.clone())), subscriber, routes, shutdown).await;
 }
 
-async fn connected(endpoint: Endpoint) -> Result<Channel, BoxError> {
+async fn connect(endpoint: Endpoint) -> Result<Channel, BoxError> {
     Ok(endpoint.connect().await?)
 }
 
-/// The same over connections of the caller's making: each call of `connect` opens one, within a time of its own.
-pub async fn follow_over(
+/// [`subscribe_routes`] over a custom connector. `connect` must time out by itself.
+pub async fn subscribe_routes_with(
     connect: impl Fn() -> BoxFuture<'static, Result<Channel, BoxError>>,
     subscriber: String,
     routes: Routes,
     shutdown: CancellationToken,
 ) {
-    let mut pause = PAUSES.0;
-    // What is still in flight outlives a connection, and even a scheduler.
+    let mut pause = BACKOFF_MIN;
+    // Draining requests outlive a connection, and a scheduler.
     let mut progress = Progress::default();
-    // The same trouble is worth one line, however often it is met.
-    let mut told = None;
+    // Repeated identical errors are logged once at warn level.
+    let mut last_error = None;
     loop {
         let before = pause;
-        let following = follow_once(&connect, &subscriber, &routes, &mut progress, &mut pause);
+        let session = subscribe_once(&connect, &subscriber, &routes, &mut progress, &mut pause);
         let error = tokio::select! {
             () = shutdown.cancelled() => return,
-            ended = following => ended.err(),
+            ended = session => ended.err(),
         };
         if let Some(error) = error.map(|e| e.to_string()) {
-            let had_a_word_with_it = pause < before || before == PAUSES.0;
-            if had_a_word_with_it || told.as_ref() != Some(&error) {
-                tracing::warn!(%error, "the scheduler is away: the last known routes stay");
+            let was_connected = pause < before || before == BACKOFF_MIN;
+            if was_connected || last_error.as_ref() != Some(&error) {
+                tracing::warn!(%error, "lost the route stream; keeping the last known routes");
             } else {
-                tracing::debug!(%error, "the scheduler is still away");
+                tracing::debug!(%error, "route stream still unavailable");
             }
-            told = Some(error);
+            last_error = Some(error);
         } else {
-            tracing::info!("the scheduler ended the stream of routes");
+            tracing::info!("route stream closed by the scheduler");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
-        pause = (pause * 2).min(PAUSES.1);
+        pause = (pause * 2).min(BACKOFF_MAX);
     }
 }
 
-async fn follow_once(
+async fn subscribe_once(
     connect: &impl Fn() -> BoxFuture<'static, Result<Channel, BoxError>>,
     subscriber: &str,
     routes: &Routes,
@@ -82,30 +86,30 @@ async fn follow_once(
     let request = WatchRoutesRequest { subscriber: subscriber.to_owned() };
     let mut events = client.watch_routes(request).await?.into_inner();
     progress.synced = false;
-    let mut telling = Telling::new(channel, subscriber);
+    let mut acknowledger = Acknowledger::new(channel, subscriber);
     loop {
         tokio::select! {
             event = events.message() => {
                 let Some(event) = event? else { return Ok(()) };
-                *pause = PAUSES.0;
+                *pause = BACKOFF_MIN;
                 progress.apply(routes, event);
             }
             () = progress.drain(), if progress.is_draining() => {}
-            told = telling.done(), if telling.is_busy() => told?,
+            sent = acknowledger.done(), if acknowledger.is_busy() => sent?,
         }
-        telling.tell(progress.acknowledgement());
+        acknowledger.acknowledge(progress.acknowledgement());
     }
 }
 
-/// How far this gateway is with the events of the scheduler.
+/// Applied and drained events of the current epoch.
 #[derive(Default)]
 struct Progress {
     epoch: u64,
     synced: bool,
     applied: u64,
-    /// How many removals of each event still have requests in flight.
+    /// Undrained removals per event.
     open: BTreeMap<u64, usize>,
-    /// Ends with the epoch and number of an event whose removals have run dry.
+    /// Resolves to (epoch, sequence) of an event whose removals are drained.
     draining: FuturesUnordered<BoxFuture<'static, (u64, u64)>>,
 }
 
@@ -116,7 +120,7 @@ impl Progress {
             return;
         }
         if epoch > self.epoch {
-            // What an older scheduler took away stands before everything that this one says.
+            // Removals of an earlier scheduler precede every event of this one.
             let older = std::mem::take(&mut self.open).into_values().sum();
             if older > 0 {
                 self.open.insert(0, older);
@@ -127,16 +131,16 @@ impl Progress {
         if matches!(event.event, Some(Event::Reset(_))) {
             self.synced = false;
         }
-        // What a new beginning takes away may have been taken away by any change since the last word.
-        let is_beginning = matches!(event.event, Some(Event::Synced(_)));
-        let key = if is_beginning && !mutant::is("drains_by_the_last_number") { 0 } else { sequence };
-        self.synced |= is_beginning;
+        // A removal found by a resync may belong to any event since the last acknowledgement.
+        let is_synced_event = matches!(event.event, Some(Event::Synced(_)));
+        let key = if is_synced_event { 0 } else { sequence };
+        self.synced |= is_synced_event;
         let removed = routes.apply(event);
-        // Until Synced nothing is applied, and the numbers before it are those of old changes.
+        // Events before Synced are a replay and are not acknowledged one by one.
         if self.synced {
             self.applied = sequence;
         }
-        if !removed.is_drained() && !mutant::is("does_not_wait_for_requests") {
+        if !removed.is_drained() {
             *self.open.entry(key).or_default() += 1;
             self.draining.push(Box::pin(async move {
                 removed.drained().await;
@@ -149,7 +153,7 @@ impl Progress {
         !self.draining.is_empty()
     }
 
-    /// Waits until the removals of one more event have run dry.
+    /// Waits until the removals of one more event are drained.
     async fn drain(&mut self) {
         let Some((epoch, sequence)) = self.draining.next().await else {
             return;
@@ -163,44 +167,45 @@ impl Progress {
         }
     }
 
-    /// What to tell the scheduler: everything before the first event that is not drained is.
+    /// (epoch, applied, drained): everything before the first undrained event counts as drained.
     fn acknowledgement(&self) -> Option<(u64, u64, u64)> {
         let drained = self.open.keys().next().map_or(self.applied, |first| first.saturating_sub(1));
         self.synced.then_some((self.epoch, self.applied, drained.min(self.applied)))
     }
 }
 
-/// One call at a time: what changes meanwhile is told by the next.
-struct Telling {
+/// Sends acknowledgements, one call at a time; later changes are coalesced into the next call.
+struct Acknowledger {
     client: RoutingClient<Channel>,
     subscriber: String,
-    told: Option<(u64, u64, u64)>,
-    wanted: Option<(u64, u64, u64)>,
-    busy: Option<BoxFuture<'static, Result<(), tonic::Status>>>,
+    sent: Option<(u64, u64, u64)>,
+    latest: Option<(u64, u64, u64)>,
+    in_flight: Option<BoxFuture<'static, Result<(), tonic::Status>>>,
 }
 
-impl Telling {
+impl Acknowledger {
     fn new(channel: Channel, subscriber: &str) -> Self {
         let client = RoutingClient::new(channel);
-        Self { client, subscriber: subscriber.to_owned(), told: None, wanted: None, busy: None }
+        Self { client, subscriber: subscriber.to_owned(), sent: None, latest: None, in_flight: None }
     }
 
-    fn tell(&mut self, wanted: Option<(u64, u64, u64)>) {
-        self.wanted = wanted;
-        let Some((epoch, applied, drained)) = wanted.filter(|_| self.busy.is_none() && wanted != self.told)
+    fn acknowledge(&mut self, latest: Option<(u64, u64, u64)>) {
+        self.latest = latest;
+        let Some((epoch, applied, drained)) =
+            latest.filter(|_| self.in_flight.is_none() && latest != self.sent)
         else {
             return;
         };
-        self.told = wanted;
+        self.sent = latest;
         let mut client = self.client.clone();
         let acknowledgement =
             RouteAcknowledgement { subscriber: self.subscriber.clone(), epoch, applied, drained };
-        self.busy = Some(Box::pin(async move {
+        self.in_flight = Some(Box::pin(async move {
             let mut request = tonic::Request::new(acknowledgement);
             request.set_timeout(Duration::from_secs(10));
             match client.acknowledge_routes(request).await {
                 Ok(_) => Ok(()),
-                // A scheduler that does not want to know is none that waits for it.
+                // This scheduler does not wait for acknowledgements.
                 Err(status) if status.code() == tonic::Code::Unimplemented => Ok(()),
                 Err(status) => Err(status),
             }
@@ -208,17 +213,17 @@ impl Telling {
     }
 
     const fn is_busy(&self) -> bool {
-        self.busy.is_some()
+        self.in_flight.is_some()
     }
 
     async fn done(&mut self) -> Result<(), tonic::Status> {
-        let Some(busy) = &mut self.busy else {
+        let Some(call) = &mut self.in_flight else {
             return std::future::pending().await;
         };
-        let told = busy.await;
-        self.busy = None;
-        self.tell(self.wanted);
-        told
+        let sent = call.await;
+        self.in_flight = None;
+        self.acknowledge(self.latest);
+        sent
     }
 }
 
@@ -238,16 +243,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_new_beginning_takes_away_holds_up_everything_before_it() {
+    async fn removals_of_a_resync_block_drained_of_all_earlier_events() {
         let (routes, mut progress) = (Routes::default(), Progress::default());
-        for (sequence, what) in [(0, Event::Reset(Reset {})), (3, route()), (3, Event::Synced(Synced {}))] {
-            progress.apply(&routes, event(sequence, what));
+        for (sequence, kind) in [(0, Event::Reset(Reset {})), (3, route()), (3, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, kind));
         }
         assert_eq!(progress.acknowledgement(), Some((1, 3, 3)));
-        let request = routes.visit("m", 0).unwrap();
-        // Change 5 took the model away while nobody heard it; when we hear again, change 7 is the last.
-        for (sequence, what) in [(0, Event::Reset(Reset {})), (7, Event::Synced(Synced {}))] {
-            progress.apply(&routes, event(sequence, what));
+        let request = routes.start_test_request("m", 0).unwrap();
+        // Event 5 removed the model while disconnected; after the resync event 7 is the latest.
+        for (sequence, kind) in [(0, Event::Reset(Reset {})), (7, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, kind));
         }
         assert_eq!(progress.acknowledgement(), Some((1, 7, 0)));
         drop(request);

@@ -1,6 +1,6 @@
-//! What the gateway answers itself: its metadata and health, the repository, all statistics, reflection.
+//! Endpoints served by the gateway itself: metadata, health, repository, aggregated statistics, reflection.
 
-use super::{Worker, grpc, read, respond, rest::own_json};
+use super::{Worker, grpc, local_response, request_body, rest::json_response};
 use crate::{body::ResponseBody, control::Control, metrics::Protocol};
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
@@ -17,8 +17,7 @@ use std::{convert::Infallible, sync::Arc};
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 use tower_service::Service;
 
-/// The gateway as the protocol describes a server.
-pub(super) fn metadata() -> ServerMetadata {
+pub(super) fn server_metadata() -> ServerMetadata {
     ServerMetadata {
         name: "gantry".into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -28,17 +27,18 @@ pub(super) fn metadata() -> ServerMetadata {
     }
 }
 
-type Ready = Box<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<tonic::body::Body>> + Send + Sync>;
+type GrpcHandler =
+    Box<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<tonic::body::Body>> + Send + Sync>;
 
-/// Services that come ready made.
-pub(super) struct Services {
+/// Health and reflection services of tonic.
+pub(super) struct GrpcServices {
     reporter: HealthReporter,
-    health: Ready,
-    reflection: Option<Ready>,
-    reflection_alpha: Option<Ready>,
+    health: GrpcHandler,
+    reflection: Option<GrpcHandler>,
+    reflection_alpha: Option<GrpcHandler>,
 }
 
-impl Services {
+impl GrpcServices {
     pub(super) fn new() -> Self {
         use tonic_reflection::server::Builder;
         let reporter = HealthReporter::new();
@@ -46,13 +46,13 @@ impl Services {
         let builder = || Builder::configure().register_encoded_file_descriptor_set(gantry_proto::DESCRIPTORS);
         Self {
             reporter,
-            health: erase(HealthServer::new(health)),
-            reflection: builder().build_v1().ok().map(erase),
-            reflection_alpha: builder().build_v1alpha().ok().map(erase),
+            health: boxed(HealthServer::new(health)),
+            reflection: builder().build_v1().ok().map(boxed),
+            reflection_alpha: builder().build_v1alpha().ok().map(boxed),
         }
     }
 
-    /// Tells those who watch the health whether requests are answered.
+    /// Publishes readiness to gRPC health watchers.
     pub(super) async fn report(&self, ready: bool) {
         let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for service in ["", "inference.GRPCInferenceService"] {
@@ -61,7 +61,7 @@ impl Services {
     }
 }
 
-fn erase<S>(service: S) -> Ready
+fn boxed<S>(service: S) -> GrpcHandler
 where
     S: Service<Request<Incoming>, Response = Response<tonic::body::Body>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
@@ -74,49 +74,51 @@ where
 }
 
 impl Worker {
-    /// Health and reflection.
-    pub(super) async fn own_service(&self, parts: Parts, body: Incoming) -> Response<ResponseBody> {
+    pub(super) async fn builtin_service(&self, parts: Parts, body: Incoming) -> Response<ResponseBody> {
         let path = parts.uri.path().to_owned();
-        let ready = if path.starts_with("/grpc.health.v1.Health/") {
-            self.own.report(self.shared.routes.is_synced()).await;
-            Some(&self.own.health)
+        let handler = if path.starts_with("/grpc.health.v1.Health/") {
+            self.grpc_services.report(self.shared.routes.is_synced()).await;
+            Some(&self.grpc_services.health)
         } else if path.starts_with("/grpc.reflection.v1.ServerReflection/") {
-            self.own.reflection.as_ref()
+            self.grpc_services.reflection.as_ref()
         } else if path.starts_with("/grpc.reflection.v1alpha.ServerReflection/") {
-            self.own.reflection_alpha.as_ref()
+            self.grpc_services.reflection_alpha.as_ref()
         } else {
             None
         };
-        if let Some(ready) = ready {
-            return ready(Request::from_parts(parts, body)).await.map(ResponseBody::Tonic);
+        if let Some(handler) = handler {
+            return handler(Request::from_parts(parts, body)).await.map(ResponseBody::Tonic);
         }
         let shown: String = path.chars().take(100).collect();
         let error =
             Error::new(Code::Unimplemented, format!("there is no method {shown}: the service is {SERVICE}"));
-        respond::error(&error, Protocol::Grpc)
+        local_response::error(&error, Protocol::Grpc)
     }
 
-    pub(super) fn own_metadata() -> Response<ResponseBody> {
-        respond::own(server::json(StatusCode::OK, rest::encode_server_metadata(&metadata())))
+    pub(super) fn server_metadata_response() -> Response<ResponseBody> {
+        local_response::from_reply(server::json(
+            StatusCode::OK,
+            rest::encode_server_metadata(&server_metadata()),
+        ))
     }
 
-    pub(super) fn own_ready(&self) -> Result<Response<ResponseBody>, Error> {
+    pub(super) fn server_ready(&self) -> Result<Response<ResponseBody>, Error> {
         if self.shared.stopping.is_cancelled() {
             return Err(Error::unavailable("the gateway is stopping", 1));
         }
         if self.shared.routes.is_synced() {
-            return Ok(own_json("{\"ready\":true}"));
+            return Ok(json_response("{\"ready\":true}"));
         }
-        Err(Error::unavailable("the gateway has not heard from the scheduler yet", 1))
+        Err(Error::unavailable("no routes received from the scheduler yet", 1))
     }
 
     fn control(&self) -> Result<Arc<Arc<dyn Control>>, Error> {
-        let missing = || Error::new(Code::Unimplemented, "this gateway has no scheduler to ask");
+        let missing = || Error::new(Code::Unimplemented, "no scheduler is configured");
         self.shared.control.load_full().ok_or_else(missing)
     }
 
     pub(super) async fn index(&self, mut body: Incoming) -> Result<Response<ResponseBody>, Error> {
-        let body = read::whole(&mut body, read::SMALL).await?;
+        let body = request_body::whole(&mut body, request_body::SMALL).await?;
         let ready_only = match body.trim_ascii() {
             [] => false,
             json => match serde_json::from_slice::<serde_json::Value>(json) {
@@ -129,17 +131,17 @@ impl Worker {
             },
         };
         let entries = self.control()?.index(ready_only).await?;
-        Ok(respond::own(server::json(StatusCode::OK, rest::encode_index(&entries))))
+        Ok(local_response::from_reply(server::json(StatusCode::OK, rest::encode_index(&entries))))
     }
 
     pub(super) async fn load(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
         self.control()?.load(model).await?;
-        Ok(respond::own(Response::default()))
+        Ok(local_response::from_reply(Response::default()))
     }
 
     pub(super) async fn unload(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
         self.control()?.unload(model).await?;
-        Ok(respond::own(Response::default()))
+        Ok(local_response::from_reply(Response::default()))
     }
 
     pub(super) async fn grpc_index(
@@ -149,7 +151,7 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let request: pb::RepositoryIndexRequest = self.message(parts, body).await?;
         let entries = self.control()?.index(request.ready).await?;
-        Ok(grpc::own(&pb::RepositoryIndexResponse { models: entries.iter().map(Into::into).collect() }))
+        Ok(grpc::reply(&pb::RepositoryIndexResponse { models: entries.iter().map(Into::into).collect() }))
     }
 
     pub(super) async fn grpc_load(
@@ -159,12 +161,10 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let request: pb::RepositoryModelLoadRequest = self.message(parts, body).await?;
         if !request.parameters.is_empty() {
-            return Err(Error::invalid(
-                "a model is loaded as it was applied: parameters cannot be given here",
-            ));
+            return Err(Error::invalid("parameters are not supported: a model is loaded as it was applied"));
         }
         self.control()?.load(&request.model_name).await?;
-        Ok(grpc::own(&pb::RepositoryModelLoadResponse {}))
+        Ok(grpc::reply(&pb::RepositoryModelLoadResponse {}))
     }
 
     pub(super) async fn grpc_unload(
@@ -174,12 +174,12 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let request: pb::RepositoryModelUnloadRequest = self.message(parts, body).await?;
         self.control()?.unload(&request.model_name).await?;
-        Ok(grpc::own(&pb::RepositoryModelUnloadResponse {}))
+        Ok(grpc::reply(&pb::RepositoryModelUnloadResponse {}))
     }
 
-    /// The statistics of all models on the servers in this process; those of others are asked model by model.
+    /// Statistics of all models on in-process servers. Those on remote servers are available per model only.
     pub(super) async fn all_statistics(&self) -> Result<Response<ResponseBody>, Error> {
-        let answers = self.ask_locals("/v2/models/stats", Method::GET, Bytes::new()).await;
+        let answers = self.call_local_servers("/v2/models/stats", Method::GET, Bytes::new()).await;
         let mut all = Vec::new();
         for answer in answers {
             if let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_slice(&answer)
@@ -189,26 +189,26 @@ impl Worker {
             }
         }
         let body = serde_json::json!({ "model_stats": all }).to_string();
-        Ok(respond::own(server::json(StatusCode::OK, body.into())))
+        Ok(local_response::from_reply(server::json(StatusCode::OK, body.into())))
     }
 
     pub(super) async fn grpc_all_statistics(&self) -> Result<Response<ResponseBody>, Error> {
         let path = "/inference.GRPCInferenceService/ModelStatistics";
-        let asked = encode_frame(&pb::ModelStatisticsRequest::default());
+        let request = encode_frame(&pb::ModelStatisticsRequest::default());
         let mut all = pb::ModelStatisticsResponse::default();
-        for answer in self.ask_locals(path, Method::POST, asked).await {
+        for answer in self.call_local_servers(path, Method::POST, request).await {
             let message = decode_frame(&answer, None, self.shared.config.max_body)?;
             if let Ok(one) = pb::ModelStatisticsResponse::decode(message) {
                 all.model_stats.extend(one.model_stats);
             }
         }
-        Ok(grpc::own(&all))
+        Ok(grpc::reply(&all))
     }
 
-    /// Asks every server in this process the same; those that fail are left out.
-    async fn ask_locals(&self, path: &'static str, method: Method, body: Bytes) -> Vec<Bytes> {
+    /// Calls all in-process servers; failed calls are skipped.
+    async fn call_local_servers(&self, path: &'static str, method: Method, body: Bytes) -> Vec<Bytes> {
         let locals: Vec<_> = self.shared.routes.registry().all().iter().filter_map(|e| e.local()).collect();
-        let asking = locals.iter().map(|local| {
+        let calls = locals.iter().map(|local| {
             let mut request = Request::new(body.clone());
             *request.method_mut() = method.clone();
             *request.uri_mut() = http::Uri::from_static(path);
@@ -219,8 +219,8 @@ impl Worker {
             local.0.call(request)
         });
         let timeout = self.shared.config.request_timeout;
-        let answers = tokio::time::timeout(timeout, join_all(asking)).await.unwrap_or_default();
-        let fine = |r: &Response<server::Reply>| r.status().is_success() && !r.body().data().is_empty();
-        answers.into_iter().filter(fine).map(|r| r.into_body().into_parts().0).collect()
+        let answers = tokio::time::timeout(timeout, join_all(calls)).await.unwrap_or_default();
+        let succeeded = |r: &Response<server::Reply>| r.status().is_success() && !r.body().data().is_empty();
+        answers.into_iter().filter(succeeded).map(|r| r.into_body().into_parts().0).collect()
     }
 }

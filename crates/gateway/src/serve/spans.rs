@@ -1,29 +1,29 @@
-//! What is told of a request where traces are told; nothing is put together where they are not.
+//! Trace spans of requests; no work is done while tracing is off.
 
 use super::{headers, path::Path};
-use crate::{body::ResponseBody, metrics::Protocol, routes::Entered};
+use crate::{body::ResponseBody, metrics::Protocol, routes::InFlightRequest};
 use gantry_oip::grpc::SERVICE;
-use gantry_trace::{Context, Span, Tracer};
+use gantry_trace::{Span, SpanContext, Tracer};
 use http::{HeaderValue, Response, request::Parts};
 
-/// Goes on with a request's trace, or begins one. Requests that no model answers are not worth a trace.
+/// Continues or starts a trace. Requests that concern no model are not traced.
 pub(super) fn request(tracer: &Tracer, parts: &mut Parts, request_id: &HeaderValue, is_grpc: bool) -> Span {
     if !tracer.is_on() {
         return Span::default();
     }
     let path = parts.uri.path();
-    let of_a_model = if is_grpc {
+    let is_model_request = if is_grpc {
         path.strip_prefix(SERVICE).is_some_and(|method| method.starts_with("Model"))
     } else {
         matches!(Path::parse(path), Some(Path::Model { .. }))
     };
-    if !of_a_model {
+    if !is_model_request {
         return Span::default();
     }
     let mut span = tracer.server(&parts.headers, || match Path::parse(path) {
-        Some(Path::Model { ask, .. }) if !is_grpc => {
-            // A name for every model would make as many kinds of spans as there are models.
-            format!("{} /v2/models/{{model}}{}", parts.method, ask.tail())
+        Some(Path::Model { operation, .. }) if !is_grpc => {
+            // Low cardinality: the span name does not contain the model.
+            format!("{} /v2/models/{{model}}{}", parts.method, operation.tail())
         }
         _ => path.trim_start_matches('/').to_owned(),
     });
@@ -31,24 +31,23 @@ pub(super) fn request(tracer: &Tracer, parts: &mut Parts, request_id: &HeaderVal
         if is_grpc {
             span.set("rpc.system", "grpc");
         } else {
-            span.set("http.request.method", parts.method.as_str());
+            span.set("http.request.method", parts.method.to_string());
         }
-        span.set("url.path", path);
+        span.set("url.path", path.to_owned());
         if let Ok(id) = request_id.to_str() {
-            span.set("gantry.request_id", id);
+            span.set("gantry.request_id", id.to_owned());
         }
     }
     span.inject(&mut parts.headers);
     span
 }
 
-/// The request has its answer, or the beginning of it.
-pub(super) fn answered(span: &mut Span, response: &Response<ResponseBody>, is_grpc: bool) {
+pub(super) fn response(span: &mut Span, response: &Response<ResponseBody>, is_grpc: bool) {
     if !span.is_recording() {
         return;
     }
     if let Some(route) = response.headers().get(headers::ROUTE).and_then(|r| r.to_str().ok()) {
-        span.set("seldon.route", route);
+        span.set("seldon.route", route.to_owned());
     }
     let status = i64::from(response.status().as_u16());
     let grpc = response.headers().get("grpc-status").and_then(|s| s.to_str().ok()?.parse::<i64>().ok());
@@ -68,19 +67,18 @@ pub(super) fn answered(span: &mut Span, response: &Response<ResponseBody>, is_gr
     }
 }
 
-/// The part of the trace that is spent at a target.
-pub(super) fn target(tracer: &Tracer, parent: Option<Context>, entered: &Entered) -> Span {
+/// Span of the upstream request.
+pub(super) fn target(tracer: &Tracer, parent: Option<SpanContext>, in_flight: &InFlightRequest) -> Span {
     let mut span = tracer.client(parent, || "target".to_owned());
     if span.is_recording() {
-        span.set("gantry.model", &*entered.version.internal);
-        span.set("gantry.server", entered.endpoint.server.as_str());
-        span.set("gantry.replica", i64::from(entered.endpoint.replica));
+        span.set("gantry.model", in_flight.version.internal.to_string());
+        span.set("gantry.server", in_flight.endpoint.server.clone());
+        span.set("gantry.replica", i64::from(in_flight.endpoint.replica));
     }
     span
 }
 
-/// The request has left its target, however that came about.
-pub(super) fn left(span: &mut Span, protocol: Protocol, code: u16) {
+pub(super) fn finish(span: &mut Span, protocol: Protocol, code: u16) {
     if !span.is_recording() {
         return;
     }

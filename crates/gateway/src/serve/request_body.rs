@@ -1,11 +1,11 @@
-//! Reading the body of a request.
+//! Request body reading with limits.
 
 use bytes::{Bytes, BytesMut};
 use gantry_oip::{Code, Error};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
-/// Bodies up to this size are read whole before they are sent on: one write, and they can be sent again.
+/// Bodies up to this size are buffered: one write upstream, and they can be retried.
 pub(super) const SMALL: usize = 64 << 10;
 
 pub(super) fn too_large(limit: usize) -> Error {
@@ -13,10 +13,10 @@ pub(super) fn too_large(limit: usize) -> Error {
 }
 
 fn broken(error: &hyper::Error) -> Error {
-    Error::invalid(format!("the body could not be read: {error}"))
+    Error::invalid(format!("failed to read the body: {error}"))
 }
 
-/// The size that a body is announced with, if that is allowed.
+/// The announced size, checked against the limit.
 pub(super) fn announced(body: &Incoming, limit: usize) -> Result<Option<usize>, Error> {
     let hint = body.size_hint();
     if hint.lower() > limit as u64 {
@@ -25,12 +25,12 @@ pub(super) fn announced(body: &Incoming, limit: usize) -> Result<Option<usize>, 
     Ok(hint.exact().map(|n| n as usize))
 }
 
-/// The whole body. Not copied when it comes in one piece.
+/// The whole body; a single frame is not copied.
 pub(super) async fn whole(body: &mut Incoming, limit: usize) -> Result<Bytes, Error> {
     more(body, Bytes::new(), usize::MAX, limit).await
 }
 
-/// Reads on after `first`, until there are `enough` bytes or the body ends.
+/// Reads on after `first` until there are `enough` bytes or the body ends.
 pub(super) async fn more(
     body: &mut Incoming,
     first: Bytes,

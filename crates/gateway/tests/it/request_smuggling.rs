@@ -1,22 +1,22 @@
-//! Requests that try to be read differently by two servers, or to keep one busy.
+//! Ambiguous and abusive requests.
 
-use crate::support::{FakeLocal, PATIENCE, Running};
+use crate::support::{FakeLocal, Running, TEST_TIMEOUT};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
 
-/// What the gateway says to these bytes before it closes the connection.
+/// Sends raw bytes and returns everything up to the end of the connection.
 async fn raw(running: &Running, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it must end");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await.expect("it must end");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_with_two_meanings_are_refused() {
+async fn ambiguous_requests_are_rejected() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let post = "POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\n";
@@ -46,7 +46,7 @@ async fn requests_with_two_meanings_are_refused() {
         assert_eq!(local.arrived(), 0, "{what} reached the model");
     }
 
-    // A length beside chunks: the chunks count, and what follows them is a request of its own, never hidden.
+    // Content-Length beside chunked encoding: chunks win, and no request is hidden behind them.
     let both = format!(
         "{post}connection: close\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n"
     );
@@ -59,13 +59,13 @@ async fn requests_with_two_meanings_are_refused() {
         assert!(!(seen.contains_key("content-length") && seen.contains_key("transfer-encoding")), "{seen:?}");
     }
 
-    // A bare line feed ends a line for some servers; here it is either no line or the same line.
+    // Bare LF is either rejected or treated as a line end.
     let answer = raw(&running, b"GET /v2/health/live HTTP/1.1\nhost: x\nconnection: close\n\n").await;
     assert!(
         answer.is_empty() || answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 200"),
         "{answer}"
     );
-    assert_eq!(running.client().infer("iris").await.status, 200, "and the gateway still serves");
+    assert_eq!(running.client().infer("iris").await.status, 200, "the gateway still serves");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +79,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_only_opens_and_resets_streams_is_cut_off() {
+async fn rapid_stream_resets_close_the_connection() {
     let local = FakeLocal::held();
     let running = Running::with_iris(&local);
     let mut stream = TcpStream::connect(running.address).await.unwrap();
@@ -98,9 +98,10 @@ async fn a_client_that_only_opens_and_resets_streams_is_cut_off() {
     }
     let _ = stream.write_all(&bytes).await;
     let _ = stream.shutdown().await;
-    let mut said = Vec::new();
-    let _ =
-        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("the connection must end");
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut received))
+        .await
+        .expect("the connection must end");
     running.routes.drained("iris", 1).await;
     local.gate.add_permits(1);
     assert_eq!(running.client().infer("iris").await.status, 200, "others are served");

@@ -1,4 +1,4 @@
-//! Telling the scheduler what is asked of models.
+//! Reports request load per model to the scheduler, for autoscaling.
 
 use crate::Routes;
 use gantry_proto::gantry::{DemandReport, ModelDemand, routing_client::RoutingClient};
@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, transport::Channel};
 
-/// How often demand is told. Scaling decides over longer times; a model that is to wake is told of at once.
-const PERIOD: Duration = Duration::from_secs(1);
-/// While nobody listens, a request that waits for a model must not make us ask without a pause.
-const PAUSE: Duration = Duration::from_millis(50);
-const DEADLINE: Duration = Duration::from_secs(5);
+/// Reporting interval. A request for a model that is scaled to zero triggers a report at once.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between reports while requests wait for a scale-up.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tells the scheduler behind `channel` what is asked of models, under the name given to
-/// [`follow`](super::follow), until `shutdown` is cancelled.
+/// Reports load over `channel` until `shutdown` is cancelled, under the subscriber name of
+/// [`subscribe_routes`](super::subscribe_routes).
 pub async fn report_demand(
     channel: Channel,
     subscriber: String,
@@ -26,8 +26,8 @@ pub async fn report_demand(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(PERIOD) => {}
-            () = routes.wanted() => {}
+            () = tokio::time::sleep(REPORT_INTERVAL) => {}
+            () = routes.scale_up_requested() => {}
         }
         let now = Instant::now();
         let models: Vec<ModelDemand> = routes
@@ -45,18 +45,18 @@ pub async fn report_demand(
             continue;
         }
         let mut request = tonic::Request::new(DemandReport { subscriber: subscriber.clone(), models });
-        request.set_timeout(DEADLINE);
+        request.set_timeout(CALL_TIMEOUT);
         match client.report_demand(request).await {
             Ok(_) => {}
-            // A scheduler that does not want to know is none that scales.
+            // This scheduler does not autoscale.
             Err(status) if status.code() == Code::Unimplemented => return,
             Err(status) => {
-                tracing::debug!(%status, "the scheduler could not be told what is asked of models");
+                tracing::debug!(%status, "failed to report demand");
             }
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(MIN_INTERVAL) => {}
         }
     }
 }

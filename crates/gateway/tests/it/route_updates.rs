@@ -1,4 +1,4 @@
-//! Routes change under load: no request fails, none sees two versions, and what was taken away runs dry.
+//! Route changes under load: no failed requests, one version per response, removed targets drain.
 
 use crate::support::{
     FakeLocal, FakeRemote, Running, config, event, local_endpoint, remote_endpoint, reset, route, send,
@@ -11,11 +11,11 @@ use std::sync::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_swaps_under_load_fail_no_request() {
+async fn rolling_updates_under_load_fail_no_request() {
     let remote = FakeRemote::start(FakeLocal::new()).await;
     let running = Running::start(config(), |g| g.register_local("builtin", 0, FakeLocal::new() as _));
-    let places = [local_endpoint("builtin", 0), remote_endpoint("s", 0, remote.address)];
-    running.route(route("m", &[(1, 1, &places)]));
+    let targets = [local_endpoint("builtin", 0), remote_endpoint("s", 0, remote.address)];
+    running.route(route("m", &[(1, 1, &targets)]));
     let stop = Arc::new(AtomicBool::new(false));
     let answered = Arc::new(AtomicUsize::new(0));
     let load: Vec<_> = (0..4)
@@ -36,12 +36,12 @@ async fn a_hundred_swaps_under_load_fail_no_request() {
         })
         .collect();
     for version in 2..=100 {
-        // Requests are answered between any two changes.
+        // Requests complete between any two changes.
         let before = answered.load(Ordering::Relaxed);
         until("requests are answered", || async { answered.load(Ordering::Relaxed) > before + 4 }).await;
-        // First both, then only the new one: as a rolling update does.
-        running.route(route("m", &[(version - 1, 1, &places), (version, 1, &places)]));
-        let removed = running.route(route("m", &[(version, 1, &places)]));
+        // As a rolling update: both versions, then the new one only.
+        running.route(route("m", &[(version - 1, 1, &targets), (version, 1, &targets)]));
+        let removed = running.route(route("m", &[(version, 1, &targets)]));
         removed.drained().await;
         assert!(removed.is_drained());
         running.routes.drained("m", version - 1).await;
@@ -56,17 +56,17 @@ async fn a_hundred_swaps_under_load_fail_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_flight_keeps_its_version() {
+async fn in_flight_request_keeps_its_version() {
     let local = FakeLocal::held();
     let running = Running::with_iris(&local);
     let client = running.client();
-    let asked = tokio::spawn(async move { client.infer("iris").await });
+    let pending = tokio::spawn(async move { client.infer("iris").await });
     until("it arrives", || async { local.arrived() == 1 }).await;
     let removed = running.route(route("iris", &[(2, 1, &[local_endpoint("builtin", 0)])]));
     assert!(!removed.is_drained());
     assert_eq!(running.routes.in_flight("iris", 1, "builtin", 0), 1);
     let gone = running.routes.apply(event(Event::Delete("iris".into())));
-    assert!(gone.is_drained(), "version 2 was never asked");
+    assert!(gone.is_drained(), "version 2 had no requests");
     assert_eq!(running.client().infer("iris").await.status, 404);
     let waiting = {
         let routes = running.routes.clone();
@@ -74,13 +74,13 @@ async fn what_is_in_flight_keeps_its_version() {
     };
     assert!(!waiting.is_finished());
     local.gate.add_permits(1);
-    assert_eq!(asked.await.unwrap().header("x-seldon-route"), ":iris_1:");
+    assert_eq!(pending.await.unwrap().header("x-seldon-route"), ":iris_1:");
     waiting.await.unwrap();
     assert!(removed.is_drained());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_list_replaces_the_old_one_when_it_is_complete() {
+async fn resync_takes_effect_at_synced() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
@@ -88,7 +88,7 @@ async fn a_new_list_replaces_the_old_one_when_it_is_complete() {
     let routes = &running.routes;
     routes.apply(at(5, Event::Reset(gantry_proto::gantry::Reset {})));
     routes.apply(at(5, Event::Upsert(route("other", &[(1, 1, &here)]))));
-    assert_eq!(routes.models(), ["iris"], "nothing changes before the list is complete");
+    assert_eq!(routes.models(), ["iris"], "no change before Synced");
     assert!(!routes.is_synced());
     routes.apply(at(5, Event::Synced(gantry_proto::gantry::Synced {})));
     assert_eq!(routes.models(), ["other"]);
@@ -97,13 +97,13 @@ async fn a_new_list_replaces_the_old_one_when_it_is_complete() {
     routes.apply(at(4, Event::Delete("other".into())));
     routes.apply(reset());
     routes.apply(synced());
-    assert_eq!(routes.models(), ["other"], "the past is ignored");
+    assert_eq!(routes.models(), ["other"], "older epochs are ignored");
     routes.apply(at(5, Event::Delete("other".into())));
     assert!(routes.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_models_come_and_go() {
+async fn ten_thousand_routes_are_added_and_removed() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];

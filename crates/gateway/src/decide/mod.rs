@@ -1,5 +1,0 @@
-//! Decisions of the data plane as pure functions: no clock, no randomness, no IO.
-
-pub mod balance;
-pub mod breaker;
-pub mod retry;

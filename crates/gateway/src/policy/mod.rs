@@ -1,0 +1,5 @@
+//! Routing decisions as pure functions: no clock, no randomness, no IO.
+
+pub mod balance;
+pub mod breaker;
+pub mod retry;

@@ -1,0 +1,95 @@
+//! Completion of a request: metrics, breaker and span are updated exactly once.
+
+use super::{Shared, spans};
+use crate::{metrics::Protocol, policy::breaker::Outcome, routes::InFlightRequest};
+use http::{HeaderMap, StatusCode};
+use std::{sync::Arc, time::Instant};
+
+/// A request on its target. On drop it releases the target and is recorded if it was an inference.
+pub(crate) struct RequestGuard {
+    shared: Arc<Shared>,
+    pub(super) in_flight: InFlightRequest,
+    protocol: Protocol,
+    infer: bool,
+    started: Instant,
+    code: u16,
+    outcome: Outcome,
+    span: gantry_trace::Span,
+}
+
+impl RequestGuard {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        in_flight: InFlightRequest,
+        protocol: Protocol,
+        infer: bool,
+        started: Instant,
+    ) -> Self {
+        // Recorded unless another outcome is set: cancelled by the client.
+        let code = if protocol == Protocol::Grpc { 1 } else { 499 };
+        Self {
+            shared: Arc::clone(shared),
+            in_flight,
+            protocol,
+            infer,
+            started,
+            code,
+            outcome: Outcome::Cancelled,
+            span: gantry_trace::Span::default(),
+        }
+    }
+
+    /// Starts the upstream span and propagates it.
+    pub(super) fn trace(&mut self, parent: Option<gantry_trace::SpanContext>, headers: &mut HeaderMap) {
+        self.span = spans::target(&self.shared.config.tracer, parent, &self.in_flight);
+        self.span.inject(headers);
+    }
+
+    /// Response headers received from the replica.
+    pub(super) fn on_response(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.outcome = Outcome::Answered;
+        match self.protocol {
+            Protocol::Rest => self.code = status.as_u16(),
+            Protocol::Grpc => {
+                self.code = 2;
+                self.on_trailers(headers);
+            }
+        }
+    }
+
+    /// A gRPC status arrives in the trailers.
+    pub(crate) fn on_trailers(&mut self, trailers: &HeaderMap) {
+        if self.protocol == Protocol::Grpc
+            && let Some(status) = trailers.get("grpc-status").and_then(|s| s.to_str().ok()?.parse().ok())
+        {
+            self.code = status;
+        }
+    }
+
+    /// The replica was unreachable or the connection was lost.
+    pub(crate) fn on_failure(&mut self) {
+        self.outcome = Outcome::Failed;
+        self.code = if self.protocol == Protocol::Grpc { 14 } else { 503 };
+    }
+
+    /// The client chose the deadline: no evidence about the replica.
+    pub(super) fn on_timeout(&mut self) {
+        self.code = if self.protocol == Protocol::Grpc { 4 } else { 504 };
+    }
+
+    pub(crate) fn done(self) {
+        drop(self);
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.in_flight.report(self.outcome);
+        spans::finish(&mut self.span, self.protocol, self.code);
+        if self.infer {
+            let took = self.started.elapsed();
+            self.in_flight.record_inference(took);
+            self.shared.metrics.record_inference(&self.in_flight, self.protocol, self.code, took);
+        }
+    }
+}
