@@ -53,7 +53,7 @@ pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
         let (mut uses, mut tests_use) = (Vec::new(), Vec::new());
         for dependency in package.get("dependencies").and_then(Value::as_array).into_iter().flatten() {
             let name = text(dependency, "name");
-            if names.contains(&name) {
+            if names.contains(&name) && name != text(package, "name") {
                 let kind = dependency.get("kind").and_then(Value::as_str);
                 if kind == Some("dev") { &mut tests_use } else { &mut uses }.push(name);
             }

@@ -9,11 +9,12 @@
 //! and refused, never read in part.
 //!
 //! Operators check, copy and put back the file: see [`upkeep`]. A test gives the store a [`Medium`] that fails: see
-//! [`faults`].
+//! `faulty_disk` (feature `faults`).
 
 mod directory;
 mod error;
-pub mod faults;
+#[cfg(feature = "faults")]
+pub mod faulty_disk;
 mod format;
 mod guard;
 mod medium;

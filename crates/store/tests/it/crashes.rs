@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gantry_store::faults::{Disk, Fault};
+use gantry_store::faulty_disk::{Disk, Fault};
 
 use crate::{apply, batch, models};
 

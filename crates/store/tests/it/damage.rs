@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gantry_store::faults::Disk;
+use gantry_store::faulty_disk::Disk;
 use gantry_store::{Store, StoreError, Table};
 use redb::{Database, TableDefinition};
 

@@ -1,6 +1,6 @@
 //! No room, and a device that fails.
 
-use gantry_store::faults::{Disk, Fault};
+use gantry_store::faulty_disk::{Disk, Fault};
 use gantry_store::{Store, StoreError};
 
 use crate::{batch, models, put};

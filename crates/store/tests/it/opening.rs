@@ -1,6 +1,6 @@
 //! Opening, reopening and sharing a directory.
 
-use gantry_store::faults::Disk;
+use gantry_store::faulty_disk::Disk;
 use gantry_store::{Store, StoreError, Table};
 
 use crate::{models, put, remove};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gantry_store::faults::Disk;
+use gantry_store::faulty_disk::Disk;
 use gantry_store::upkeep::{backup, check, file_of, restore};
 use gantry_store::{FORMAT, Store, StoreError, Table};
 use redb::{Database, TableDefinition};

@@ -4,7 +4,7 @@
 //! when the machine goes down, as on a real disk.
 //!
 //! ```
-//! use gantry_store::{Change, Table, faults::Disk};
+//! use gantry_store::{Change, Table, faulty_disk::Disk};
 //! let disk = Disk::new();
 //! let store = disk.open()?;
 //! store.commit(&[Change { table: Table::Models, key: "iris".into(), value: Some(b"1".to_vec()) }])?;
