@@ -5,8 +5,8 @@
 //! here, and answer at once. Times are of the one thread at work, so that a busy machine does not count.
 
 use gantry_core::scheduling::{
-    Command, Definition, Effects, Manager, Needs, Order, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
-    State, explain, plan,
+    Command, Definition, Effects, Owner, Needs, Order, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
+    State, explain, dry_run,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -94,7 +94,7 @@ fn run(models: usize, replicas: u32) -> Run {
     while definitions.peek().is_some() {
         let mut orders = Vec::new();
         for definition in definitions.by_ref().take(BATCH) {
-            let command = Command::LoadModel { definition: Box::new(definition), by: Manager::Cli };
+            let command = Command::LoadModel { definition: Box::new(definition), by: Owner::Cli };
             orders.extend(apply(&mut state, command, 2).orders);
         }
         let mut changed = Effects::default();
@@ -105,14 +105,14 @@ fn run(models: usize, replicas: u32) -> Run {
             routed += state.route(name).versions.iter().map(|v| v.replicas.len()).sum::<usize>();
         }
         let sequence = state.sequence();
-        apply(&mut state, Command::RoutesSettled { applied: sequence, drained: sequence }, 4);
+        apply(&mut state, Command::RoutesAcknowledged { applied: sequence, drained: sequence }, 4);
     }
     let time = spent(start).saturating_sub(spent_before);
     Run { time, allocated: BYTES.get() - before.0, live: LIVE.get() - before.1, routed }
 }
 
 fn load(number: usize, replicas: u32) -> Command {
-    Command::LoadModel { definition: Box::new(definition(number, replicas)), by: Manager::Cli }
+    Command::LoadModel { definition: Box::new(definition(number, replicas)), by: Owner::Cli }
 }
 
 fn join(index: u32, memory: u64) -> Command {
@@ -134,10 +134,10 @@ fn single(models: usize) {
     timed(&format!("one change of a model among {models}"), 1_000, &mut |n| {
         let mut changed = definition(n * 7 % models, 1);
         changed.spec = Arc::from([1u8].as_slice());
-        let command = Command::LoadModel { definition: Box::new(changed), by: Manager::Cli };
+        let command = Command::LoadModel { definition: Box::new(changed), by: Owner::Cli };
         serving.begin();
         apply(&mut serving, command, 5);
-        serving.keep();
+        serving.commit();
     });
     let records: Vec<_> = serving.models().keys().filter_map(|name| serving.model_record(name)).collect();
     let servers: Vec<_> = serving.servers().keys().filter_map(|name| serving.server_record(name)).collect();
@@ -148,7 +148,7 @@ fn single(models: usize) {
         explain::model(&serving, &format!("model-{n}"), 5);
     });
     timed(&format!("plan one change among {models}"), 5, &mut |n| {
-        plan::plan(&serving, vec![load(models + n, 1)], 5);
+        dry_run::dry_run(&serving, vec![load(models + n, 1)], 5);
     });
     let mut waiting = State::new(Policy::default());
     (0..models).for_each(|number| drop(apply(&mut waiting, load(number, 1), 1)));
@@ -166,7 +166,7 @@ fn served(models: usize, replicas: u32) -> State {
         }
     }
     let sequence = state.sequence();
-    apply(&mut state, Command::RoutesSettled { applied: sequence, drained: sequence }, 4);
+    apply(&mut state, Command::RoutesAcknowledged { applied: sequence, drained: sequence }, 4);
     state
 }
 

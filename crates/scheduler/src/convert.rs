@@ -1,7 +1,7 @@
 //! The contract's messages into what core decides on.
 
 use gantry_api::check_name;
-use gantry_core::scheduling::{Command, Definition, Expectation, Manager, Needs, Scaling};
+use gantry_core::scheduling::{Command, Definition, ExpectedReplicas, Owner, Needs, Scaling};
 use gantry_proto::scheduler as pb;
 use prost::Message as _;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
         return invalid(format!("model {name}: modelSpec is missing: it says where the model is"));
     };
     if spec.uri.trim().is_empty() {
-        return invalid(format!("model {name}: modelSpec.uri is empty: say where the model's files are"));
+        return invalid(format!("model {name}: modelSpec.uri is empty: set it to the location of the model artifact"));
     }
     for requirement in &mut spec.requirements {
         *requirement = requirement.trim().to_owned();
@@ -88,11 +88,11 @@ fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scalin
 }
 
 /// What is expected of a server.
-pub(crate) fn expectation(server: &pb::ServerNotify) -> Result<Expectation, Invalid> {
+pub(crate) fn expected_replicas(server: &pb::ServerNotify) -> Result<ExpectedReplicas, Invalid> {
     if let Err(problem) = check_name(&server.name) {
         return invalid(format!("server name {problem}"));
     }
-    Ok(Expectation {
+    Ok(ExpectedReplicas {
         replicas: server.expected_replicas,
         min: server.min_replicas,
         max: server.max_replicas,
@@ -101,9 +101,9 @@ pub(crate) fn expectation(server: &pb::ServerNotify) -> Result<Expectation, Inva
 }
 
 /// The announcement of a server, as a command.
-pub(crate) fn announcement(server: pb::ServerNotify, by: Manager) -> Result<Command, Invalid> {
-    let expected = expectation(&server)?;
-    Ok(Command::ExpectServer {
+pub(crate) fn upsert_server(server: pb::ServerNotify, by: Owner) -> Result<Command, Invalid> {
+    let expected = expected_replicas(&server)?;
+    Ok(Command::UpsertServer {
         name: server.name.into(),
         expected,
         shared: server.shared,
@@ -113,7 +113,7 @@ pub(crate) fn announcement(server: pb::ServerNotify, by: Manager) -> Result<Comm
 }
 
 /// The contract's message that a definition was made from.
-pub(crate) fn message(definition: &Definition) -> pb::Model {
+pub(crate) fn decode(definition: &Definition) -> pb::Model {
     // It was encoded by `definition`, so it decodes; an empty model is the answer to a program error.
     pb::Model::decode(&*definition.whole).unwrap_or_default()
 }

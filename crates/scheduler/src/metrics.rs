@@ -224,7 +224,7 @@ impl Collector for Queue {
         )?;
         depth.encode(metric)?;
         let moving = Gauge::<i64>::default();
-        moving.set(i64::from(self.0.progress().is_moving()));
+        moving.set(i64::from(self.0.liveness().is_live()));
         let metric = encoder.encode_descriptor(
             "moving",
             "1 while the writer takes what it is sent",

@@ -74,7 +74,7 @@ impl Outbox<VecDeque<Order>> {
 #[derive(Debug, Default)]
 pub(crate) struct RouteChanges {
     pub(crate) by_sequence: BTreeMap<u64, Arc<str>>,
-    pub(crate) start_again: bool,
+    pub(crate) reset: bool,
 }
 
 impl Outbox<RouteChanges> {
@@ -83,21 +83,21 @@ impl Outbox<RouteChanges> {
             changes.by_sequence.extend(more.iter().cloned());
             if changes.by_sequence.len() > limit {
                 changes.by_sequence.clear();
-                changes.start_again = true;
+                changes.reset = true;
             }
         });
     }
 
     pub(crate) fn changes(&self) -> impl Future<Output = RouteChanges> + '_ {
-        self.take(|c| c.by_sequence.is_empty() && !c.start_again)
+        self.take(|c| c.by_sequence.is_empty() && !c.reset)
     }
 }
 
 /// Everybody who wants to know about changes of one kind.
 #[derive(Debug, Default)]
-pub(crate) struct Audience(Mutex<Vec<Weak<Outbox<Names>>>>);
+pub(crate) struct Subscribers(Mutex<Vec<Weak<Outbox<Names>>>>);
 
-impl Audience {
+impl Subscribers {
     /// A box that gets the name of everything that changes from now on, for as long as it is kept.
     pub(crate) fn join(&self) -> Arc<Outbox<Names>> {
         let outbox = Outbox::new();
@@ -105,7 +105,7 @@ impl Audience {
         outbox
     }
 
-    pub(crate) fn tell(&self, names: &Names) {
+    pub(crate) fn notify(&self, names: &Names) {
         if names.is_empty() {
             return;
         }

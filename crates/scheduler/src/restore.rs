@@ -1,6 +1,6 @@
 //! The state as it was stored.
 
-use crate::{record, scheduler::StartError};
+use crate::{encoding, scheduler::StartError};
 use gantry_core::scheduling::{Millis, Policy, State};
 use gantry_store::{Store, Table};
 use std::{collections::BTreeSet, sync::Arc};
@@ -25,9 +25,9 @@ pub(crate) struct Restored {
 }
 
 /// Reads everything.
-pub(crate) fn everything(store: &Store, policy: Policy, now: Millis) -> Result<Restored, StartError> {
-    let models = read(store, Table::Models, "model", record::model)?;
-    let servers = read(store, Table::Servers, "server", record::server)?;
+pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restored, StartError> {
+    let models = read(store, Table::Models, "model", encoding::decode_model)?;
+    let servers = read(store, Table::Servers, "server", encoding::decode_server)?;
     let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
     Ok(Restored { state: State::restore(policy, models, servers, now), gateways })
 }

@@ -4,7 +4,7 @@ use crate::{
     clock::{Clock, SystemClock},
     engine::{self, Engine, Handle},
     metrics,
-    progress::Progress,
+    liveness::Liveness,
     restore::{self, RecordError},
     service::{Agents, Control, Gateways, Health, Models},
 };
@@ -26,9 +26,9 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, HealthServer};
 
 /// The largest message from a client: a plan of ten thousand models is one.
-const LARGEST_FROM_CLIENTS: usize = 64 << 20;
+const MAX_CLIENT_MESSAGE: usize = 64 << 20;
 /// The largest message from an agent: it joins with the whole definition of everything that it holds.
-const LARGEST_FROM_AGENTS: usize = 256 << 20;
+const MAX_AGENT_MESSAGE: usize = 256 << 20;
 
 /// What the scheduler is made of. `Config { clock, ..Config::new(store) }` changes one part.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl fmt::Debug for Scheduler {
 /// Calls wait until the engine runs: on a thread of its own ([`Engine::on_a_thread`]), or as a future
 /// ([`Engine::run`]).
 pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
-    let restored = restore::everything(&config.store, config.policy, config.clock.now())?;
+    let restored = restore::load(&config.store, config.policy, config.clock.now())?;
     let clock = config.clock.clone();
     let (engine, running) = engine::new(config, restored);
     Ok((Scheduler { engine, clock, first_syncs: Arc::default() }, running))
@@ -105,10 +105,10 @@ impl Scheduler {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
         let gateways = Gateways { engine: self.engine.clone() };
-        let models = SchedulerServer::new(models).max_decoding_message_size(LARGEST_FROM_CLIENTS);
+        let models = SchedulerServer::new(models).max_decoding_message_size(MAX_CLIENT_MESSAGE);
         let routes = Routes::new(models)
-            .add_service(RoutingServer::new(gateways).max_decoding_message_size(LARGEST_FROM_CLIENTS))
-            .add_service(ControlServer::new(control).max_decoding_message_size(LARGEST_FROM_CLIENTS));
+            .add_service(RoutingServer::new(gateways).max_decoding_message_size(MAX_CLIENT_MESSAGE))
+            .add_service(ControlServer::new(control).max_decoding_message_size(MAX_CLIENT_MESSAGE));
         let names =
             [scheduler_server::SERVICE_NAME, routing_server::SERVICE_NAME, control_server::SERVICE_NAME];
         self.common(routes, &names)
@@ -117,7 +117,7 @@ impl Scheduler {
     /// What agents call: the agents' contract, health, reflection.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
         let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
-        let routes = Routes::new(agents.max_decoding_message_size(LARGEST_FROM_AGENTS));
+        let routes = Routes::new(agents.max_decoding_message_size(MAX_AGENT_MESSAGE));
         self.common(routes, &[agent_service_server::SERVICE_NAME])
     }
 
@@ -141,8 +141,8 @@ impl Scheduler {
     }
 
     /// Whether the one writer takes what it is sent. A probe that is red here is worth a restart.
-    pub fn progress(&self) -> Progress {
-        self.engine.progress()
+    pub fn liveness(&self) -> Liveness {
+        self.engine.liveness()
     }
 
     /// Registers what is counted here: names beginning with `gantry_scheduler_` and `gantry_usage_`.

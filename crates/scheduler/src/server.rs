@@ -24,9 +24,9 @@ use tonic::{
 const KEEPALIVE: Duration = Duration::from_mins(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The contract's number: a control plane may open as many streams as it likes over one connection.
-const STREAMS: u32 = 1_000_000;
+const MAX_STREAMS: u32 = 1_000_000;
 /// How long calls may take to end when the scheduler stops.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A scheduler whose engine runs on a thread of its own. It stops when `stop` is called.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Running {
         self.scheduler.stop();
         let all = async { while self.tasks.join_next().await.is_some() {} };
         // A stream whose reader does not go away is cut off.
-        let _ = tokio::time::timeout(FAREWELL, all).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         self.tasks.shutdown().await;
         self.engine.ended().await;
     }
@@ -94,7 +94,7 @@ pub async fn start(config: Config, clients: SocketAddr, agents: SocketAddr) -> R
     let clients = client_listener.local_addr().map_err(other)?;
     let agents = agent_listener.local_addr().map_err(other)?;
     let (scheduler, engine) = build(config)?;
-    let engine = engine.on_a_thread().map_err(other)?;
+    let engine = engine.spawn_thread().map_err(other)?;
     let stop = CancellationToken::new();
     let mut running = Running { clients, agents, scheduler, engine, stop, tasks: JoinSet::new() };
     running.serve_clients(tcp(client_listener))?;
@@ -119,7 +119,7 @@ pub async fn serve<IO>(
     let served = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .max_concurrent_streams(STREAMS)
+        .max_concurrent_streams(MAX_STREAMS)
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
         .await;

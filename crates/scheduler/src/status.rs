@@ -2,8 +2,8 @@
 
 use crate::convert;
 use gantry_core::scheduling::{
-    Manager, Millis, Model, ModelState, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State,
-    Summary, Version,
+    Owner, Millis, Model, ModelState, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State,
+    VersionStatus, Version,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 
@@ -40,13 +40,13 @@ pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelS
         } else {
             pb::model_status_response::ModelOperation::ModelCreate as i32
         },
-        manager: model.manager.as_ref().map(Manager::to_string).unwrap_or_default(),
+        manager: model.owner.as_ref().map(Owner::to_string).unwrap_or_default(),
     }
 }
 
 fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
-    let Summary { state, reason, code, available, unavailable } = model.summary(version);
-    let definition = convert::message(&version.definition);
+    let VersionStatus { state, reason, code, available, unavailable } = model.version_status(version);
+    let definition = convert::decode(&version.definition);
     pb::ModelVersionStatus {
         version: version.number,
         server_name: version.server.as_deref().unwrap_or_default().to_owned(),
@@ -93,7 +93,7 @@ pub(crate) fn server(name: &str, server: &Server, loaded: impl Fn(u32) -> usize)
             over_commit_percentage: replica.over_commit,
         })
         .collect();
-    let available = server.replicas.values().filter(|r| r.silent_since.is_none()).count();
+    let available = server.replicas.values().filter(|r| r.disconnected_since.is_none()).count();
     pb::ServerStatusResponse {
         server_name: name.to_owned(),
         expected_replicas: server
@@ -107,7 +107,7 @@ pub(crate) fn server(name: &str, server: &Server, loaded: impl Fn(u32) -> usize)
             generation: server.expected.and_then(|e| e.generation).unwrap_or(0),
         }),
         r#type: pb::server_status_response::Type::StatusUpdate as i32,
-        manager: server.manager.as_ref().map(Manager::to_string).unwrap_or_default(),
+        manager: server.owner.as_ref().map(Owner::to_string).unwrap_or_default(),
     }
 }
 
@@ -124,13 +124,13 @@ pub(crate) fn scaling_request(server: &pb::ServerStatusResponse, asked: u32) -> 
 pub(crate) fn route(
     name: &str,
     model: &Model,
-    summary: Option<&Summary>,
+    summary: Option<&VersionStatus>,
     state: &State,
 ) -> Option<own::Route> {
     if model.deleted {
         return None;
     }
-    let Route { versions, sleeps } = Route::of(model);
+    let Route { versions, scaled_to_zero } = Route::of(model);
     let versions = versions
         .into_iter()
         .map(|v| own::RouteVersion {
@@ -140,7 +140,7 @@ pub(crate) fn route(
         })
         .collect();
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
-    Some(own::Route { model: name.to_owned(), versions, reason, sleeps })
+    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: scaled_to_zero })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

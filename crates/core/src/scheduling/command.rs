@@ -1,10 +1,10 @@
-//! What goes into the state, and what comes out.
+//! Commands applied to the state, and their effects.
 
 use super::{
     Millis,
-    manager::{Kind, Manager},
+    owner::{Kind, Owner},
     model::Definition,
-    server::{Expectation, Replica, ReplicaId},
+    server::{ExpectedReplicas, Replica, ReplicaId},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,172 +12,132 @@ use std::{
     sync::Arc,
 };
 
-/// Something that happened.
+/// A request, a report or the passage of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Somebody asks for a model.
+    /// Creates or updates a model.
     LoadModel {
-        /// The model.
         definition: Box<Definition>,
-        /// Who asks.
-        by: Manager,
+        by: Owner,
     },
-    /// Somebody wants a model gone.
+    /// Deletes a model.
     UnloadModel {
-        /// Its name.
         name: Arc<str>,
-        /// Who asks.
-        by: Manager,
+        by: Owner,
     },
-    /// Somebody takes a model over from whoever manages it.
+    /// Transfers ownership of a model.
     AdoptModel {
-        /// Its name.
         name: Arc<str>,
-        /// The new manager.
-        by: Manager,
+        by: Owner,
     },
-    /// Somebody takes a server over from whoever manages it.
+    /// Transfers ownership of a server.
     AdoptServer {
-        /// Its name.
         name: Arc<str>,
-        /// The new manager.
-        by: Manager,
+        by: Owner,
     },
-    /// Somebody announces a server.
-    ExpectServer {
-        /// Its name.
+    /// Creates or updates a server.
+    UpsertServer {
         name: Arc<str>,
-        /// How many replicas are expected.
-        expected: Expectation,
-        /// Whether models that do not name it may be placed on it.
+        expected: ExpectedReplicas,
+        /// Whether models without an explicit `spec.server` may be placed on it.
         shared: bool,
-        /// Its Kubernetes namespace.
         namespace: Option<String>,
-        /// Who announces it.
-        by: Manager,
+        by: Owner,
     },
-    /// An agent subscribed.
     ReplicaJoined {
-        /// Which replica it is.
         id: ReplicaId,
-        /// What it offers.
         replica: Replica,
-        /// Whether models that do not name the server may be placed on it.
+        /// Whether models without an explicit `spec.server` may be placed on the server.
         shared: bool,
-        /// The model versions that it holds.
+        /// Model versions in its memory.
         loaded: Vec<(Arc<str>, u32)>,
     },
-    /// The connection to an agent ended without a goodbye. Its replica keeps its routes for the time of grace, because
-    /// requests reach it without us, but it does not count as available; after the grace it is lost.
-    ReplicaSilent {
-        /// Which replica it is.
+    /// The connection to an agent ended without deregistration. The replica keeps its routes during the grace period,
+    /// because requests do not pass through the scheduler, but is not available; afterwards it is lost.
+    ReplicaDisconnected {
         id: ReplicaId,
     },
-    /// An agent said goodbye, or nothing can be there any more.
+    /// An agent deregistered, or its grace period ended.
     ReplicaLost {
-        /// Which replica it was.
         id: ReplicaId,
     },
-    /// A replica is about to go: its models are served elsewhere first, then taken from it. The answer comes in
+    /// A replica is about to terminate: its models are served elsewhere first, then unloaded. The result is reported in
     /// [`Effects::drained`], now or later.
     DrainReplica {
-        /// Which replica it is.
         id: ReplicaId,
     },
-    /// An agent reports on a model.
     ReplicaReported {
-        /// Which replica it is.
         id: ReplicaId,
-        /// The model.
         model: Arc<str>,
-        /// The version.
         version: u32,
-        /// What happened.
         event: ReplicaEvent,
-        /// Memory that is free now.
         memory_free: u64,
     },
-    /// Every gateway has applied route changes up to a number, and is done with what was taken away up to another.
-    RoutesSettled {
-        /// Applied everywhere.
+    /// Every gateway has applied routes up to sequence `applied`, and has no requests in flight on routes removed up to
+    /// sequence `drained`.
+    RoutesAcknowledged {
         applied: u64,
-        /// Drained everywhere.
         drained: u64,
     },
-    /// Somebody who watches a model's load asks for more or fewer replicas.
+    /// An external autoscaling trigger changes the number of replicas.
     ScaleModel {
-        /// The model.
         name: Arc<str>,
-        /// The version; a request for any but the latest changes nothing.
+        /// Ignored unless it is the latest version.
         version: u32,
-        /// How many more; fewer when negative.
         change: i32,
     },
-    /// What all gateways together see asked of a model.
-    DemandSeen {
-        /// The model.
+    /// Request load of a model, summed over all gateways.
+    DemandReported {
         model: Arc<str>,
-        /// Requests under way at once, in thousandths.
+        /// Mean requests in flight, times 1,000.
         in_flight_milli: u64,
-        /// Requests answered since the last report.
         answered: u64,
-        /// A request waits for a replica: a model that sleeps is to wake.
+        /// A request is queued for a model that is scaled to zero.
         waiting: bool,
     },
-    /// Time passed.
     Tick,
 }
 
-/// What an agent says of a model.
+/// An agent's report about a model version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaEvent {
-    /// It can serve.
     Loaded {
-        /// How many times the model's memory it takes, when the runtime says so.
+        /// Memory multiplier reported by the runtime (one copy per worker).
         multiplier: Option<u64>,
     },
-    /// It could not be loaded.
     LoadFailed {
-        /// Why.
         reason: String,
     },
-    /// It could not be loaded because the memory was not there when it came to it.
+    /// Loading failed for lack of memory.
     LoadFailedMemory {
-        /// Why.
         reason: String,
     },
-    /// It is gone.
     Unloaded,
-    /// It could not be unloaded.
     UnloadFailed {
-        /// Why.
         reason: String,
     },
 }
 
-/// What an agent is to do.
+/// A load or unload order for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// For which replica.
     pub replica: ReplicaId,
-    /// The model.
     pub model: Arc<str>,
-    /// The version.
     pub version: u32,
-    /// The whole definition when it is to be loaded, `None` when it is to be unloaded.
+    /// The definition to load; `None` to unload.
     pub load: Option<Arc<[u8]>>,
-    /// Whether its load decides how many replicas there are.
+    /// Whether the agent may trigger autoscaling for it.
     pub autoscaled: bool,
 }
 
-/// What follows from a command.
+/// Consequences of a command, to be carried out by the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Models whose stored record is out of date: must be durable before the command is acknowledged.
+    /// Models whose stored record is out of date; it must be durable before the command is acknowledged.
     pub store_models: BTreeSet<Arc<str>>,
     /// Servers whose stored record is out of date.
     pub store_servers: BTreeSet<Arc<str>>,
-    /// What agents are to do, in this order.
+    /// In the order in which agents must receive them.
     pub orders: Vec<Order>,
     /// Models whose status changed.
     pub models: BTreeSet<Arc<str>>,
@@ -185,16 +145,16 @@ pub struct Effects {
     pub servers: BTreeSet<Arc<str>>,
     /// Models whose route changed.
     pub routes: BTreeSet<Arc<str>>,
-    /// Servers that are to have another number of replicas, and which.
+    /// Servers to scale, with the requested number of replicas.
     pub scale_servers: BTreeMap<Arc<str>, u32>,
-    /// Answers to [`Command::DrainReplica`]: whether everything could be moved.
+    /// Results of [`Command::DrainReplica`]: whether every model was moved.
     pub drained: Vec<(ReplicaId, bool)>,
-    /// When [`Command::Tick`] is next of use.
+    /// When the next [`Command::Tick`] is due.
     pub wake_at: Option<Millis>,
 }
 
 impl Effects {
-    /// Adds what followed from a later command.
+    /// Adds the effects of a later command.
     pub fn merge(&mut self, later: Self) {
         self.store_models.extend(later.store_models);
         self.store_servers.extend(later.store_servers);
@@ -204,43 +164,38 @@ impl Effects {
         self.routes.extend(later.routes);
         self.scale_servers.extend(later.scale_servers);
         self.drained.extend(later.drained);
-        // The later command has seen everything that there is to wait for.
+        // The later command computed it over all timers.
         self.wake_at = later.wake_at;
     }
 }
 
-/// Why a command was not carried out.
+/// Why a command was rejected. A rejected command changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is no such model.
+pub enum Rejection {
     UnknownModel(Arc<str>),
-    /// The model is being unloaded; a new one of that name has to wait until it is gone.
+    /// The model is being unloaded; its name is free again when that is complete.
     StillTerminating(Arc<str>),
-    /// There is no such server.
     UnknownServer(Arc<str>),
-    /// The object belongs to somebody else.
+    /// The object has another owner.
     Owned {
-        /// Its kind.
         kind: Kind,
-        /// Its name.
         name: Arc<str>,
-        /// Whose it is.
-        owner: Manager,
-        /// The object's generation in Kubernetes, when it comes from there.
+        owner: Owner,
+        /// `metadata.generation`, for objects of the operator.
         generation: Option<i64>,
-        /// Whether it was to go, rather than to change.
+        /// Whether the command was a deletion.
         delete: bool,
     },
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownModel(name) => {
-                write!(f, "model {name} is not known: `gantry get models` lists those that are")
+                write!(f, "model {name} not found: `gantry get models` lists all")
             }
             Self::UnknownServer(name) => {
-                write!(f, "server {name} is not known: `gantry get servers` lists those that are")
+                write!(f, "server {name} not found: `gantry get servers` lists all")
             }
             Self::StillTerminating(name) => {
                 write!(f, "model {name} is still being unloaded: load it again when it is gone")
@@ -256,18 +211,18 @@ fn owned(
     f: &mut fmt::Formatter<'_>,
     kind: Kind,
     name: &str,
-    owner: &Manager,
+    owner: &Owner,
     generation: Option<i64>,
     delete: bool,
 ) -> fmt::Result {
     let verb = if delete { "delete" } else { "change" };
     match owner {
-        Manager::File(path) if delete => write!(f, "{name} belongs to the file {path}: remove it there")?,
-        Manager::File(path) => write!(f, "{name} belongs to the file {path}: change it there")?,
-        Manager::Cli => write!(f, "{name} belongs to the command line: {verb} it with gantry {}", {
+        Owner::File(path) if delete => write!(f, "{name} belongs to the file {path}: remove it there")?,
+        Owner::File(path) => write!(f, "{name} belongs to the file {path}: change it there")?,
+        Owner::Cli => write!(f, "{name} belongs to the command line: {verb} it with gantry {}", {
             if delete { format!("delete {kind}/{name}") } else { "apply".to_owned() }
         })?,
-        Manager::Operator { namespace } => {
+        Owner::Operator { namespace } => {
             let generation = generation.map(|g| format!(", generation {g}")).unwrap_or_default();
             let (place, flag) = if namespace.is_empty() {
                 (String::new(), String::new())
@@ -283,11 +238,11 @@ fn owned(
                 "{name} belongs to the operator{inner}: {verb} it there, with kubectl {with} {kind} {name}{flag}"
             )?;
         }
-        // No object ever belongs to a gateway: it acts for the owner.
-        Manager::Gateway => write!(f, "{name} belongs to somebody else")?,
-        Manager::Other(word) => write!(f, "{name} belongs to {word}: {verb} it there")?,
+        // A gateway acts for the owner and never becomes one.
+        Owner::Gateway => write!(f, "{name} has another owner")?,
+        Owner::Other(word) => write!(f, "{name} belongs to {word}: {verb} it there")?,
     }
     write!(f, ".\nTo take it over on purpose: gantry adopt {kind}/{name}")
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Rejection {}

@@ -1,65 +1,65 @@
-//! Which model version is loaded on which server replica, and who may send it traffic.
+//! Placement of model versions on server replicas, and the routes that follow from it.
 //!
-//! [`State::apply`] takes one [`Command`] and the time, changes the state, and returns the [`Effects`]: what must be
-//! stored, what agents are to do, whose status and whose route changed. It never waits and never fails: a command
-//! that cannot be carried out is answered with a [`Refusal`] and changes nothing.
+//! [`State::apply`] takes one [`Command`] and the time, changes the state, and returns the [`Effects`]: records to store,
+//! orders for agents, changed statuses and routes. It never blocks; an invalid command returns a [`Rejection`] and changes
+//! nothing.
 //!
 //! ```text
 //! replica of a version
 //!
 //!   LoadRequested ◀─▶ Loading ──▶ Loaded ──▶ Available ──▶ UnloadEnvoyRequested ──▶ Unloading ◀─▶ UnloadRequested
-//!    (silent)           │         routed   every gateway      out of the route     every gateway      (silent)
-//!                       ▼           │  ▲   has the route             ▲             is done with it       │
+//!   (disconnected)      │         routed   acknowledged by    out of the route     drained by       (disconnected)
+//!                       ▼           │  ▲   every gateway             ▲             every gateway         │
 //!                   LoadFailed      ▼  │                             │                 │                 ▼
-//!                  tried again   LoadedUnavailable   Draining ───────┘             UnloadFailed         gone
-//!                                    (silent)     until others serve                tried again
+//!                    retried     LoadedUnavailable   Draining ───────┘             UnloadFailed        removed
+//!                                (disconnected)   until others serve                 retried
 //! ```
 //!
-//! One file, one subject: `asks` and `replicas` take what people and agents say; `settle` moves a model as far as it can
-//! go, on a `desk` where every transition keeps the `index` in step; `placement` and `obstacle` decide where, and why not;
-//! `scaling` how many; `time` what happens when nothing else does. What is asked of the state without changing it is in
-//! `summary`, `route`, `explain` and `plan`; what outlives a restart in `record`, what can be taken back in `journal`.
+//! `commands` and `replica_events` handle requests and agent reports; `reconcile` moves a model towards its desired state
+//! through a `model_context`, which keeps the `index` consistent; `placement` selects replicas and `unschedulable` states
+//! why there are none; `scaling` sets the number of replicas; `timers` handles the passage of time. Read only:
+//! `model_status`, `route`, `explain`, `dry_run`. Durability: `persisted` and `undo_log`.
 
-mod asks;
-mod clock;
 mod command;
-mod desk;
+mod commands;
+pub mod dry_run;
 pub mod explain;
 mod index;
-mod journal;
-mod manager;
+mod logical_clock;
 mod model;
-mod obstacle;
+mod model_context;
+mod model_status;
+mod owner;
+mod persisted;
 mod placement;
-pub mod plan;
 mod policy;
 mod reason;
-mod record;
-mod replicas;
+mod reconcile;
+mod replica_events;
 mod route;
 mod scaling;
 mod server;
-mod settle;
 mod state;
-mod summary;
-mod time;
+mod timers;
+mod undo_log;
+mod unschedulable;
 
 #[cfg(test)]
 mod tests;
 
-pub use command::{Command, Effects, Order, Refusal, ReplicaEvent};
+pub use command::{Command, Effects, Order, Rejection, ReplicaEvent};
 pub use explain::{Explanation, Fact};
-pub use manager::{Kind, Manager};
+pub use owner::{Kind, Owner};
 pub use model::{Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version};
-pub use obstacle::Obstacle;
-pub use plan::{Action, PlannedChange};
+pub use unschedulable::Unschedulable;
+pub use dry_run::{Action, PlannedChange};
 pub use policy::Policy;
 pub use reason::Reason;
-pub use record::{ModelRecord, ServerRecord, VersionRecord};
+pub use persisted::{ModelRecord, ServerRecord, VersionRecord};
 pub use route::{Route, RouteVersion};
-pub use server::{Endpoint, Expectation, Replica, ReplicaId, Server};
+pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use state::State;
-pub use summary::Summary;
+pub use model_status::VersionStatus;
 
 /// Milliseconds since 1970, as the caller's clock has them.
 pub type Millis = u64;

@@ -1,85 +1,76 @@
-//! Models, their versions, and the states they pass through.
+//! Models, their versions and replica states.
 
-use super::{Millis, index::Shape, manager::Manager, obstacle::Obstacle, server::ReplicaId};
-use crate::mutant;
+use super::{Millis, index::EquivalenceClass, owner::Owner, unschedulable::Unschedulable, server::ReplicaId};
 use std::{collections::BTreeMap, mem, sync::Arc};
 
-/// What a version of a model needs from a replica.
+/// Placement constraints of a model version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Capabilities that the server must all have.
+    /// Capabilities, all of which the server must offer.
     pub requirements: Vec<String>,
-    /// Memory that a replica of the model takes.
+    /// Memory per replica, in bytes.
     pub memory: u64,
-    /// The only server that may take it.
+    /// Pins the version to one server.
     pub server: Option<Arc<str>>,
     /// Explainers need a server that offers `alibi-explain`.
     pub explainer: bool,
 }
 
-/// How many replicas are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
-    /// Wanted.
     pub replicas: u32,
-    /// Fewest; with some, a model may be placed on fewer replicas than wanted.
+    /// When positive, fewer replicas than desired may be placed.
     pub min: u32,
-    /// Most; 0 for no bound.
+    /// 0: unbounded.
     pub max: u32,
 }
 
-/// A model as it was asked for.
+/// The desired state of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// The model's name.
     pub name: Arc<str>,
-    /// What makes a new version when it changes, encoded. Decisions never read it.
+    /// Encoded model spec; a change creates a new version. Not interpreted here.
     pub spec: Arc<[u8]>,
-    /// The whole definition, encoded. Decisions never read it.
+    /// Encoded definition for agents. Not interpreted here.
     pub whole: Arc<[u8]>,
-    /// What a replica needs.
     pub needs: Needs,
-    /// How many replicas are wanted.
     pub scaling: Scaling,
-    /// The object's generation in Kubernetes, when it comes from there.
+    /// `metadata.generation`, for objects of the operator.
     pub generation: Option<i64>,
 }
 
-/// Where one replica of a version is on its way. The numbers are the contract's.
+/// State of one model replica. The numbers are those of the Seldon gRPC API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplicaState {
-    /// To be loaded; the agent may not have the order, because its connection ended. It gets it again.
+    /// Load pending: the agent is disconnected and receives the order when it reconnects.
     LoadRequested = 1,
-    /// The agent has the order to load.
+    /// The load order was sent to the agent.
     Loading = 2,
-    /// Loaded, and in the route; some gateway does not have the route yet.
+    /// Loaded and in the route; not yet acknowledged by every gateway.
     Loaded = 3,
-    /// Loading failed; the reason says why.
     LoadFailed = 4,
-    /// To be unloaded; the agent may not have the order, because its connection ended. It gets it again.
+    /// Unload pending: the agent is disconnected and receives the order when it reconnects.
     UnloadRequested = 5,
-    /// The agent has the order to unload.
+    /// The unload order was sent to the agent.
     Unloading = 6,
-    /// Unloading failed; the reason says why.
     UnloadFailed = 8,
-    /// Serving.
     Available = 9,
-    /// Loaded and in the route when the agent was last heard of.
+    /// Loaded and in the route, but the agent is disconnected.
     LoadedUnavailable = 10,
-    /// Out of the route; some gateway still has requests on it.
+    /// Removed from the route; a gateway may still have requests in flight on it.
     UnloadEnvoyRequested = 11,
-    /// In the route until enough others serve: its server replica is about to go.
+    /// In the route until enough others serve, because its server replica is terminating.
     Draining = 12,
 }
 
 impl ReplicaState {
-    /// Whether the route names such a replica.
+    /// Whether gateways route to a replica in this state.
     pub const fn is_routed(self) -> bool {
         matches!(self, Self::Loaded | Self::Available | Self::LoadedUnavailable | Self::Draining)
     }
 
-    /// Whether it counts towards the replicas that are wanted.
-    pub const fn is_wanted(self) -> bool {
+    /// Whether it counts towards the desired number of replicas.
+    pub const fn counts_as_desired(self) -> bool {
         matches!(
             self,
             Self::LoadRequested | Self::Loading | Self::Loaded | Self::Available | Self::LoadedUnavailable
@@ -87,128 +78,105 @@ impl ReplicaState {
     }
 }
 
-/// What a replica waits for, when the next route change is to tell.
+/// `awaits` of a replica until its route change is numbered by `publish_route`.
 pub(super) const NEXT_CHANGE: u64 = u64::MAX;
 
-/// One replica of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// Where it is.
     pub state: ReplicaState,
-    /// Why, when there is something to say.
     pub reason: String,
-    /// Since when.
     pub since: Millis,
-    /// The route change that it waits for; 0 when it waits for none.
+    /// The route sequence whose acknowledgement it waits for; 0: none.
     pub(super) awaits: u64,
-    /// Memory that is set aside for it: from the order to load until the agent's reports account for it.
-    pub(super) promised: u64,
-    /// Whether its last failure was for want of memory.
+    /// Reserved memory: from the load order until the agent's reports account for it.
+    pub(super) reserved: u64,
+    /// Whether its last failure was lack of memory.
     pub(super) no_memory: bool,
 }
 
-/// A version of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The number, from 1.
     pub number: u32,
-    /// What was asked.
     pub definition: Arc<Definition>,
-    /// How many replicas its demand calls for, when that is not what was asked.
+    /// Replicas set by autoscaling, when different from the definition.
     pub scaled: Option<u32>,
-    /// Whether its demand decides how many replicas there are.
+    /// Whether autoscaling applies.
     pub autoscaled: bool,
-    /// The server that it is placed on.
     pub server: Option<Arc<str>>,
-    /// Its replicas, by the index of the server's replica.
+    /// By index of the server replica.
     pub replicas: BTreeMap<u32, ReplicaStatus>,
-    /// Its replicas on servers that it is leaving: they serve until enough others do.
+    /// Replicas on servers that the version is leaving; they serve until enough others do.
     pub leaving: BTreeMap<ReplicaId, ReplicaStatus>,
-    /// Why it could not be placed, or not entirely.
-    pub unplaced: Option<Arc<Obstacle>>,
-    /// Memory that a replica takes times what its runtime said about workers; 1 until it is known.
+    /// Why not all replicas are placed.
+    pub unplaced: Option<Arc<Unschedulable>>,
+    /// Factor on the memory per replica, reported by the runtime; 1 until known.
     pub multiplier: u64,
-    /// Whether it was ever in the route, and no newer one has taken its place. Only such a version keeps traffic when a
-    /// newer one is asked for.
+    /// Whether it was in the route and is not superseded. Only such a version keeps traffic during a rollout.
     pub served: bool,
-    /// Whether it was ever in the route, in this life or the last: some gateway may route to it still.
-    pub(super) was_routed: bool,
-    /// How often in a row it could not be loaded.
+    /// Whether it was in the route since, or before, the last restart: a gateway may still route to it.
+    pub(super) ever_routed: bool,
+    /// Consecutive failed loads.
     pub attempts: u32,
-    /// Where and why it could not be loaded the last time, until it could.
+    /// Replica and reason of the last failed load; cleared by a successful one.
     pub last_failure: Option<String>,
-    /// When its state last changed.
     pub since: Millis,
-    /// When a load that failed is tried again, in time that passed.
+    /// When a failed load is retried, in logical time.
     pub(super) retry_at: Option<Millis>,
-    /// Where it could not be loaded last: other replicas are tried first.
+    /// Replicas that failed last; others are preferred.
     pub(super) avoid: Vec<u32>,
 }
 
-/// A model: its versions, oldest first. The last one is what was asked for last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// The versions that still matter, oldest first; never empty.
+    /// Oldest first, never empty; the last one is the desired state.
     pub versions: Vec<Version>,
-    /// Whether it is to go, or gone.
     pub deleted: bool,
-    /// Who manages it; nobody when only gateways asked for it, or when it is deleted.
-    pub manager: Option<Manager>,
-    /// The last change of its route.
+    /// `None` when only gateways requested it, and after deletion.
+    pub owner: Option<Owner>,
+    /// Sequence number of its last route change.
     pub route_sequence: u64,
-    /// What gateways were last told beside the replicas.
-    pub(super) told: Told,
-    /// What was last seen of its demand.
+    pub(super) published: PublishedRoute,
     pub(super) demand: Option<Box<Demand>>,
-    /// Under what it waits for room, and for how much.
-    pub(super) waits: Option<(Arc<Shape>, u64)>,
-    /// When to look at it again, in time that passed.
+    /// Its entry in `Index::waiting`.
+    pub(super) waits: Option<(Arc<EquivalenceClass>, u64)>,
+    /// Its entry in `Index::timers`.
     pub(super) due: Option<Millis>,
-    /// When a deleted model is forgotten, in time that passed.
+    /// When the tombstone of a deleted model expires, in logical time.
     pub(super) forget_at: Option<Millis>,
 }
 
-/// What gateways are told beside the replicas.
+/// What was last published to gateways besides the replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    /// Why nothing can be routed to.
+pub(super) struct PublishedRoute {
+    /// Why the route is empty.
     pub(super) reason: Option<String>,
-    pub(super) sleeps: bool,
+    pub(super) scaled_to_zero: bool,
     /// Whether older versions take no traffic.
     pub(super) only_latest: bool,
 }
 
-/// What was last seen of the demand for a model. All times are of time that passed.
+/// Request load of a model, for autoscaling. All times are logical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Demand {
     pub(super) in_flight_milli: u64,
     pub(super) seen: Millis,
-    /// When somebody last asked for the model.
+    /// Time of the last request.
     pub(super) active: Millis,
-    /// Since when fewer replicas would do.
+    /// Since when fewer replicas would suffice.
     pub(super) low_since: Option<Millis>,
-    /// When the scale last changed.
     pub(super) changed: Option<Millis>,
 }
 
-/// The state of a version as a whole. The numbers are the contract's.
+/// Aggregated state of a version. The numbers are those of the Seldon gRPC API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ModelState {
-    /// On its way.
     Progressing = 1,
-    /// Serving.
     Available = 2,
-    /// A replica could not load it.
     Failed = 3,
-    /// Going.
     Terminating = 4,
-    /// Gone.
     Terminated = 5,
-    /// A replica could not unload it.
     TerminateFailed = 6,
-    /// No server can take it.
     ScheduleFailed = 7,
-    /// No replica is wanted.
     ScaledDown = 8,
 }
 
@@ -225,7 +193,7 @@ impl Version {
             unplaced: None,
             multiplier: 1,
             served: false,
-            was_routed: false,
+            ever_routed: false,
             attempts: 0,
             last_failure: None,
             since: now,
@@ -234,20 +202,20 @@ impl Version {
         }
     }
 
-    /// Memory that one replica takes.
-    pub fn demand(&self) -> u64 {
+    /// Memory per replica, in bytes.
+    pub fn memory_required(&self) -> u64 {
         self.definition.needs.memory.saturating_mul(self.multiplier)
     }
 
-    /// How many replicas are wanted now.
-    pub fn wanted(&self) -> u32 {
+    /// Desired number of replicas, autoscaling included.
+    pub fn desired_replicas(&self) -> u32 {
         self.scaled.unwrap_or(self.definition.scaling.replicas)
     }
 
-    /// How many replicas are enough when there cannot be as many as wanted; 0 when there have to be.
+    /// How many replicas suffice when not all desired ones can be placed; 0: all are needed.
     ///
-    /// What demand calls for beyond what was asked is taken as far as it can be had.
-    pub fn floor(&self) -> u32 {
+    /// Replicas added by autoscaling are best effort.
+    pub fn min_acceptable(&self) -> u32 {
         let asked = self.definition.scaling;
         match self.scaled {
             Some(scaled) if scaled > asked.replicas && asked.min == 0 => asked.replicas.max(1),
@@ -255,18 +223,18 @@ impl Version {
         }
     }
 
-    /// Whether no replica is wanted until somebody asks for the model.
-    pub fn sleeps(&self) -> bool {
-        self.autoscaled && self.wanted() == 0
+    /// Whether autoscaling removed all replicas; the next request brings one back.
+    pub fn scaled_to_zero(&self) -> bool {
+        self.autoscaled && self.desired_replicas() == 0
     }
 
-    /// All its replicas, those on servers that it is leaving too.
+    /// All replicas, including those on servers that the version is leaving.
     pub fn statuses(&self) -> impl Iterator<Item = &ReplicaStatus> {
         self.replicas.values().chain(self.leaving.values())
     }
 
-    /// All its replicas and where they are.
-    pub fn places(&self) -> impl Iterator<Item = (&Arc<str>, u32, &ReplicaStatus)> {
+    /// All replicas with their locations.
+    pub fn placements(&self) -> impl Iterator<Item = (&Arc<str>, u32, &ReplicaStatus)> {
         let here = self
             .server
             .iter()
@@ -274,42 +242,34 @@ impl Version {
         here.chain(self.leaving.iter().map(|(id, status)| (&id.server, id.index, status)))
     }
 
-    /// Whether it has nothing anywhere.
-    pub fn is_nowhere(&self) -> bool {
+    pub fn has_no_replicas(&self) -> bool {
         self.replicas.is_empty() && self.leaving.is_empty()
     }
 
-    /// How many replicas are in a state.
     pub fn count(&self, of: impl Fn(ReplicaState) -> bool) -> u32 {
         u32::try_from(self.statuses().filter(|r| of(r.state)).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether any replica is in a state.
     pub fn any(&self, of: impl Fn(ReplicaState) -> bool) -> bool {
         self.statuses().any(|r| of(r.state))
     }
 
-    /// The replicas that the route names.
     pub fn routed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
-        self.places()
-            .filter(|(_, _, r)| {
-                r.state.is_routed()
-                    || (mutant::is("routes_what_is_loading") && r.state == ReplicaState::Loading)
-            })
+        self.placements()
+            .filter(|(_, _, r)| r.state.is_routed())
             .map(|(server, index, _)| ReplicaId { server: server.clone(), index })
     }
 
-    /// Whether as many replicas serve as the version may ask for.
+    /// Whether enough replicas are available.
     pub fn serves_enough(&self) -> bool {
         let available = self.count(|s| s == ReplicaState::Available);
-        let floor = self.floor();
-        available >= self.wanted() || (floor > 0 && available >= floor)
+        let min_acceptable = self.min_acceptable();
+        available >= self.desired_replicas() || (min_acceptable > 0 && available >= min_acceptable)
     }
 
-    /// What is known of it on a replica.
     pub(super) fn status(&self, server: &str, index: u32) -> Option<&ReplicaStatus> {
         let here = (self.server.as_deref() == Some(server)).then(|| self.replicas.get(&index)).flatten();
-        // Versions leave a server seldom, and few at a time: no need to build a key.
+        // `leaving` is almost always empty: a scan avoids building a key.
         here.or_else(|| {
             self.leaving.iter().find(|(id, _)| &*id.server == server && id.index == index).map(|(_, s)| s)
         })
@@ -322,7 +282,7 @@ impl Version {
         self.leaving_mut(server, index)
     }
 
-    /// Makes room for another server as the version's place.
+    /// Detaches the version from its server, so that it can be placed on another.
     pub(super) fn leave_server(&mut self) {
         let Some(server) = self.server.take() else { return };
         for (index, status) in mem::take(&mut self.replicas) {
@@ -330,20 +290,19 @@ impl Version {
         }
     }
 
-    /// What is known of it on a replica of a server that it is leaving.
     pub(super) fn leaving_mut(&mut self, server: &str, index: u32) -> Option<&mut ReplicaStatus> {
         self.leaving.iter_mut().find(|(id, _)| &*id.server == server && id.index == index).map(|(_, s)| s)
     }
 }
 
 impl Model {
-    pub(super) fn new(versions: Vec<Version>, manager: Option<Manager>) -> Self {
+    pub(super) fn new(versions: Vec<Version>, owner: Option<Owner>) -> Self {
         Self {
             versions,
             deleted: false,
-            manager,
+            owner,
             route_sequence: 0,
-            told: Told::default(),
+            published: PublishedRoute::default(),
             demand: None,
             waits: None,
             due: None,
@@ -351,7 +310,7 @@ impl Model {
         }
     }
 
-    /// What was asked for last.
+    /// The desired version.
     pub fn latest(&self) -> Option<&Version> {
         self.versions.last()
     }

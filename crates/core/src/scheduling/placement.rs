@@ -1,29 +1,25 @@
-//! Which server and which of its replicas take a version.
+//! Selects the server and the server replicas for a version.
 
 use super::{
     index::Index,
     model::{Needs, ReplicaState, Version},
-    obstacle::{Obstacle, obstacle},
+    unschedulable::{Unschedulable, diagnose},
     server::{Replica, Server},
 };
-use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-/// Where a version goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// These replicas take it, those that hold it already included. `short` says why there are not as many as wanted.
-    On { server: Arc<str>, replicas: Vec<u32>, short: Option<Obstacle> },
-    /// Nothing can take it.
-    Nowhere(Obstacle),
+    /// On these replicas, including current ones. `short` is why there are fewer than desired.
+    On { server: Arc<str>, replicas: Vec<u32>, short: Option<Unschedulable> },
+    Nowhere(Unschedulable),
 }
 
-/// Whether a replica offers everything that a version needs.
 pub(super) fn offers_all(needs: &Needs, replica: &Replica) -> bool {
-    mutant::is("ignores_capabilities") || needed(needs).all(|r| offers(replica, r))
+    needed(needs).all(|r| offers(replica, r))
 }
 
-/// The capabilities that a version needs.
+/// The required capabilities.
 pub(super) fn needed(needs: &Needs) -> impl Iterator<Item = &str> {
     needs.requirements.iter().map(|r| r.trim()).chain(needs.explainer.then_some("alibi-explain"))
 }
@@ -32,82 +28,81 @@ pub(super) fn offers(replica: &Replica, requirement: &str) -> bool {
     replica.capabilities.iter().any(|c| c.trim() == requirement)
 }
 
-/// Whether a version may be on a server at all.
+/// Whether the server accepts the model: named by it, or shared.
 pub(super) fn admits(needs: &Needs, name: &str, server: &Server) -> bool {
     match &needs.server {
-        Some(only) => **only == *name || mutant::is("ignores_the_named_server"),
+        Some(only) => **only == *name,
         None => server.shared,
     }
 }
 
-/// Memory of a replica that is neither used nor promised.
+/// Memory that is neither used nor reserved.
 pub(super) fn free(index: &Index, server: &str, number: u32, replica: &Replica) -> u64 {
-    let promised = if mutant::is("forgets_what_is_promised") { 0 } else { index.promised(server, number) };
-    replica.memory_free.saturating_sub(promised)
+    replica.memory_free.saturating_sub(index.reserved(server, number))
 }
 
-/// How good a server is for a version; larger is better.
+/// Rank of a server; larger is better.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Score<'a> {
-    /// It can take as many replicas as are wanted.
+    /// All desired replicas fit.
     enough: bool,
-    /// The version is there already.
+    /// The version is already there.
     stays: bool,
-    /// It holds another version of the model: the artifact may be there.
+    /// Another version of the model is there: the artifact may be cached.
     holds_it: bool,
-    /// How many replicas it can take, up to what is wanted.
+    /// Replicas that fit, up to the desired number.
     possible: u32,
-    /// The most free memory on one of them.
+    /// The most free memory of one replica.
     free: u64,
-    /// Fewest models on one of them.
+    /// Fewest models on one replica.
     least: Reverse<usize>,
-    /// First by name, so that the order of joining does not matter.
+    /// Tie-break that does not depend on the join order.
     name: Reverse<&'a str>,
 }
 
-/// How good a replica is for a version; larger is better.
+/// Rank of a server replica; larger is better.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Fit {
     holds: bool,
-    /// It did not fail there last time.
+    /// The last load there did not fail.
     fresh: bool,
     free: u64,
-    /// How many models it has: among equals they are spread.
+    /// Fewer models first, to spread them.
     models: Reverse<usize>,
     index: Reverse<u32>,
 }
 
-/// Decides where a version goes.
+/// Places a version.
 ///
-/// `home` is the server that holds the model now. A version stays where it is as long as that server can take enough
-/// of it; it moves only to one that can take all of it, or when it has to go.
+/// `current_server` holds the model now. A version stays as long as that server can take enough of it; it moves only
+/// to one that can take all of it, or when the server terminates.
 pub(super) fn place(
     version: &Version,
     servers: &BTreeMap<Arc<str>, Server>,
     index: &Index,
-    home: Option<&str>,
+    current_server: Option<&str>,
 ) -> Placement {
     let needs = &version.definition.needs;
-    let demand = version.demand();
-    let wanted = version.wanted();
-    let floor = version.floor();
+    let demand = version.memory_required();
+    let desired = version.desired_replicas();
+    let min_acceptable = version.min_acceptable();
     let mut best: Option<(Score<'_>, &Arc<str>, Vec<Fit>)> = None;
     for (name, server) in servers {
-        if server.replicas.is_empty() || server.is_leaving() || !admits(needs, name, server) {
+        if server.replicas.is_empty() || server.is_terminating() || !admits(needs, name, server) {
             continue;
         }
         let mut fits: Vec<Fit> = Vec::with_capacity(server.replicas.len());
         for (&number, replica) in &server.replicas {
             let holds = match version.status(name, number) {
-                Some(status) if status.state.is_wanted() && !replica.draining => true,
-                // It has to be gone from there before it can be loaded there again.
+                Some(status) if status.state.counts_as_desired() && !replica.draining => true,
+                // It must be unloaded before it can be loaded there again.
                 Some(_) => continue,
                 None => false,
             };
             let room = free(index, name, number, replica);
             if holds
                 || (replica.takes_models()
-                    && (room >= demand || mutant::is("ignores_memory"))
+                    && room >= demand
                     && offers_all(needs, replica))
             {
                 fits.push(Fit {
@@ -119,15 +114,15 @@ pub(super) fn place(
                 });
             }
         }
-        let possible = u32::try_from(fits.len()).unwrap_or(u32::MAX).min(wanted);
+        let possible = u32::try_from(fits.len()).unwrap_or(u32::MAX).min(desired);
         if possible == 0 {
             continue;
         }
-        let stays = version.server.as_ref() == Some(name) && version.any(ReplicaState::is_wanted);
+        let stays = version.server.as_ref() == Some(name) && version.any(ReplicaState::counts_as_desired);
         let score = Score {
-            enough: possible >= wanted || (stays && floor > 0 && possible >= floor),
+            enough: possible >= desired || (stays && min_acceptable > 0 && possible >= min_acceptable),
             stays,
-            holds_it: home == Some(name),
+            holds_it: current_server == Some(name),
             possible,
             free: fits.iter().map(|f| f.free).max().unwrap_or(0),
             least: fits.iter().map(|f| f.models).max().unwrap_or(Reverse(0)),
@@ -138,16 +133,16 @@ pub(super) fn place(
         }
     }
     let Some((score, server, mut fits)) = best else {
-        return Placement::Nowhere(obstacle(version, servers, index, None));
+        return Placement::Nowhere(diagnose(version, servers, index, None));
     };
     let short =
-        (score.possible < wanted).then(|| obstacle(version, servers, index, Some((server, score.possible))));
+        (score.possible < desired).then(|| diagnose(version, servers, index, Some((server, score.possible))));
     if let Some(short) = &short
-        && (floor == 0 || score.possible < floor)
+        && (min_acceptable == 0 || score.possible < min_acceptable)
     {
         return Placement::Nowhere(short.clone());
     }
     fits.sort_unstable_by(|a, b| b.cmp(a));
-    let replicas = fits.into_iter().take(wanted as usize).map(|f| f.index.0).collect();
+    let replicas = fits.into_iter().take(desired as usize).map(|f| f.index.0).collect();
     Placement::On { server: server.clone(), replicas, short }
 }

@@ -1,38 +1,36 @@
-//! The numbers that decisions follow, and that an operator may set.
+//! Tunable timeouts and autoscaling settings.
 
 use super::Millis;
 
-/// How long to wait, when to scale, and what is switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a replica whose connection ended keeps its routes.
+    /// How long a disconnected replica keeps its routes.
     pub grace: Millis,
-    /// Requests at once that one replica of a model is meant to have.
+    /// Target requests in flight per model replica.
     pub target_concurrency: u32,
-    /// How long a model without a request stays loaded when it may sleep.
+    /// Time without a request after which a model may scale to zero.
     pub idle: Millis,
-    /// How long after a change of scale, and for how long of lower demand, before a scale goes down.
+    /// Time since the last scaling, and of lower load, before scaling down.
     pub cool_down: Millis,
-    /// How long a report of demand counts when no other follows.
-    pub demand_lasts: Millis,
-    /// How long until a load that failed is tried again the first time; each failure after that doubles it.
-    pub retry_first: Millis,
-    /// The longest wait between two tries. There is no last try: what is missing may come back.
-    pub retry_longest: Millis,
-    /// How long a deleted model stays known.
-    pub deleted_stays: Millis,
-    /// The most time that passes between two commands, whatever the clock says: a jump of the clock expires nothing.
-    /// Ticks that are further apart than this make waits longer.
-    pub longest_step: Millis,
-    /// How many models that wait are looked at again in one tick.
+    /// How long a load report is valid.
+    pub demand_ttl: Millis,
+    /// Backoff after the first failed load; doubled by each further failure.
+    pub backoff_min: Millis,
+    /// Retries never stop: a missing artifact may appear later.
+    pub backoff_max: Millis,
+    /// How long a deleted model is kept as a tombstone.
+    pub tombstone_ttl: Millis,
+    /// Limit on one step of the logical clock, so that a jump of the wall clock expires nothing. Ticks further apart
+    /// than this lengthen all timers.
+    pub max_clock_step: Millis,
+    /// Waiting models retried per tick.
     pub batch: usize,
-    /// Whether models with a smallest or largest number of replicas are scaled by demand.
+    /// Whether models with `minReplicas` or `maxReplicas` are autoscaled.
     pub model_autoscaling: bool,
-    /// Whether servers are asked to grow and to shrink.
     pub server_autoscaling: bool,
-    /// Whether models are moved together to free the last replica of a server.
+    /// Whether models are packed to free the last replica of a server.
     pub packing: bool,
-    /// At how many of a hundred opportunities that is tried.
+    /// Share of opportunities at which packing is attempted.
     pub packing_percentage: u32,
 }
 
@@ -43,11 +41,11 @@ impl Default for Policy {
             target_concurrency: 30,
             idle: 600_000,
             cool_down: 60_000,
-            demand_lasts: 30_000,
-            retry_first: 1_000,
-            retry_longest: 300_000,
-            deleted_stays: 86_400_000,
-            longest_step: 5_000,
+            demand_ttl: 30_000,
+            backoff_min: 1_000,
+            backoff_max: 300_000,
+            tombstone_ttl: 86_400_000,
+            max_clock_step: 5_000,
             batch: 500,
             model_autoscaling: true,
             server_autoscaling: true,

@@ -1,51 +1,43 @@
-//! Why something is as it is, as a word that a program can match.
+//! Machine-readable reasons. The names are part of the API.
 
 use std::fmt;
 
-/// The cause of a state. Displayed as its own name.
+/// Displayed as its own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Nothing is wrong.
     Ready,
-    /// No server has joined.
     NoServer,
-    /// The server that the model names has not joined.
+    /// The server named by the model has not joined.
     UnknownServer,
-    /// Every server that could take it is dedicated to models that name it.
+    /// Every suitable server is dedicated to models that name it.
     NotShared,
-    /// The server that could take it is going away.
+    /// Every suitable server is terminating.
     ServerLeaving,
-    /// No server offers what the model requires.
+    /// No server offers the required capabilities.
     NoCapability,
-    /// No replica has the memory.
+    /// No replica has enough free memory.
     NoMemory,
-    /// Fewer replicas can take it than are wanted.
+    /// Fewer replicas can be placed than desired.
     TooFewReplicas,
-    /// A replica could not load it.
     LoadFailed,
-    /// A replica had too little memory when it came to load it.
+    /// A load failed for lack of memory.
     LoadFailedMemory,
-    /// A replica could not unload it.
     UnloadFailed,
-    /// A replica that holds it, or could, does not answer.
+    /// A replica that holds it, or could, is disconnected.
     Silent,
-    /// A replica that holds it is being drained.
     Draining,
-    /// It is being loaded.
     Loading,
-    /// It is loaded, and some gateway does not route to it yet.
+    /// Loaded, but not acknowledged by every gateway.
     Routing,
-    /// It sleeps until somebody asks for it.
+    /// Scaled to zero until the next request.
     Sleeping,
-    /// No replica is wanted.
+    /// `replicas: 0`.
     ScaledDown,
-    /// It is being unloaded.
     Terminating,
-    /// It was deleted.
     Deleted,
-    /// A newer version has its place.
+    /// Replaced by a newer version.
     Superseded,
-    /// Fewer replicas of the server have joined than are expected.
+    /// Fewer server replicas have joined than expected.
     ReplicasMissing,
 }
 

@@ -1,42 +1,38 @@
-//! Who may send a model traffic: the route that gateways follow.
+//! Routes: the replicas that receive a model's traffic.
 
 use super::{
     model::{Model, ReplicaState, Version},
     server::ReplicaId,
 };
 
-/// The versions of a model that take traffic; none when there is nothing to route to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// The versions, oldest first.
+    /// Oldest first.
     pub versions: Vec<RouteVersion>,
-    /// No replica is wanted until somebody asks for the model: a request waits and is reported as demand.
-    pub sleeps: bool,
+    /// Scaled to zero: gateways queue requests and report them as demand.
+    pub scaled_to_zero: bool,
 }
 
-/// A version that takes traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteVersion {
-    /// The version.
     pub version: u32,
-    /// Its share, in replicas.
+    /// Share of traffic: the number of replicas.
     pub weight: u32,
-    /// The replicas that serve it.
     pub replicas: Vec<ReplicaId>,
 }
 
 impl Route {
-    /// Whether the latest version is in the route as often as it is wanted: older ones take no traffic any more. What is
-    /// silent does not count: as long as an older version is there, it helps.
+    /// Whether all desired replicas of the latest version are routed, so that older versions take no more traffic.
+    /// Disconnected replicas do not count.
     pub(super) fn takes_all(latest: &Version) -> bool {
         let routed = latest.count(|s| s.is_routed() && s != ReplicaState::LoadedUnavailable);
-        routed > 0 && routed >= latest.wanted()
+        routed > 0 && routed >= latest.desired_replicas()
     }
 
-    /// The route of a model as it stands.
+    /// The current route of a model.
     ///
-    /// Older versions keep traffic until the latest serves enough; until then traffic is shared by the number of
-    /// replicas. A deleted model has no route.
+    /// Older versions share traffic by number of replicas until the latest version takes all. A deleted model has no
+    /// route.
     pub fn of(model: &Model) -> Self {
         if model.deleted {
             return Self::default();
@@ -50,13 +46,13 @@ impl Route {
             .filter_map(|v| {
                 let mut replicas: Vec<ReplicaId> = v.routed().collect();
                 if !v.leaving.is_empty() {
-                    // The same replicas are the same route, whichever server is being left.
+                    // Canonical order: moving between servers alone is no route change.
                     replicas.sort_unstable();
                 }
                 let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
                 (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
             })
             .collect();
-        Self { versions, sleeps: model.latest().is_some_and(Version::sleeps) }
+        Self { versions, scaled_to_zero: model.latest().is_some_and(Version::scaled_to_zero) }
     }
 }

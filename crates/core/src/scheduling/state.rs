@@ -1,12 +1,12 @@
-//! The state, and how a command changes it.
+//! The scheduling state and command dispatch.
 
 use super::{
     Millis, Policy,
-    clock::Clock,
-    command::{Command, Effects, Refusal},
-    desk::Desk,
-    index::{Index, Shape},
-    journal::Journal,
+    logical_clock::LogicalClock,
+    command::{Command, Effects, Rejection},
+    model_context::ModelContext,
+    index::{Index, EquivalenceClass},
+    undo_log::UndoLog,
     model::Model,
     route::Route,
     server::{ReplicaId, Server},
@@ -17,66 +17,60 @@ use std::{
     sync::Arc,
 };
 
-/// Everything the scheduler knows. Only [`State::apply`] changes it.
+/// All scheduling state. Changed only by [`State::apply`].
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub(super) policy: Policy,
     pub(super) models: BTreeMap<Arc<str>, Model>,
     pub(super) servers: BTreeMap<Arc<str>, Server>,
-    /// The last route change.
+    /// Sequence number of the last route change.
     pub(super) sequence: u64,
-    pub(super) clock: Clock,
+    pub(super) clock: LogicalClock,
     pub(super) index: Index,
-    /// Shapes whose models are to be tried again in parts, and the last one that was.
-    pub(super) stale: BTreeMap<Arc<Shape>, Option<(u64, Arc<str>)>>,
-    /// Versions that agents hold and that nobody wants, by the route change that gateways have to be done with before
-    /// they may be unloaded.
-    pub(super) strays: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
-    /// The last route change that gateways said to be done with.
+    /// Equivalence classes to retry in batches, each with the last model that was retried.
+    pub(super) retry_queue: BTreeMap<Arc<EquivalenceClass>, Option<(u64, Arc<str>)>>,
+    /// Loaded versions that are not desired, by the route sequence that gateways must have drained before they may be
+    /// unloaded.
+    pub(super) unexpected_replicas: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
+    /// The last route sequence drained by every gateway.
     pub(super) drained: u64,
-    pub(super) journal: Option<Box<Journal>>,
+    pub(super) undo_log: Option<Box<UndoLog>>,
 }
 
 impl State {
-    /// Nothing yet.
     pub fn new(policy: Policy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// The numbers that decisions follow.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// All models, by name.
     pub const fn models(&self) -> &BTreeMap<Arc<str>, Model> {
         &self.models
     }
 
-    /// All servers, by name.
     pub const fn servers(&self) -> &BTreeMap<Arc<str>, Server> {
         &self.servers
     }
 
-    /// The number of the last route change.
+    /// Sequence number of the last route change.
     pub const fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// How many models want more replicas than they have.
+    /// Number of models with fewer replicas than desired.
     pub fn waiting(&self) -> usize {
         self.index.waiting.values().map(std::collections::BTreeSet::len).sum()
     }
 
-    /// The route of a model.
     pub fn route(&self, name: &str) -> Route {
         self.models.get(name).map(Route::of).unwrap_or_default()
     }
 
-    /// How many model replicas are loaded on a server replica.
     pub fn loaded_on(&self, id: &ReplicaId) -> usize {
-        let Some(held) = self.index.on(&id.server, id.index) else { return 0 };
-        held.models
+        let Some(assigned) = self.index.on(&id.server, id.index) else { return 0 };
+        assigned.models
             .keys()
             .filter_map(|name| self.models.get(name))
             .flat_map(|m| &m.versions)
@@ -84,94 +78,93 @@ impl State {
             .count()
     }
 
-    /// Carries out one command.
-    pub fn apply(&mut self, command: Command, now: Millis) -> Result<Effects, Refusal> {
-        self.clock.advance(now, self.policy.longest_step);
-        let mut effects = Effects::default();
-        let fx = &mut effects;
+    pub fn apply(&mut self, command: Command, now: Millis) -> Result<Effects, Rejection> {
+        self.clock.advance(now, self.policy.max_clock_step);
+        let mut applied = Effects::default();
+        let effects = &mut applied;
         match command {
-            Command::LoadModel { definition, by } => self.load_model(*definition, by, now, fx)?,
-            Command::UnloadModel { name, by } => self.unload_model(&name, &by, now, fx)?,
-            Command::AdoptModel { name, by } => self.adopt_model(name, by, fx)?,
-            Command::AdoptServer { name, by } => self.adopt_server(name, by, fx)?,
-            Command::ExpectServer { name, expected, shared, namespace, by } => {
-                self.expect_server(&name, expected, shared, namespace, by, now, fx)?;
+            Command::LoadModel { definition, by } => self.load_model(*definition, by, now, effects)?,
+            Command::UnloadModel { name, by } => self.unload_model(&name, &by, now, effects)?,
+            Command::AdoptModel { name, by } => self.adopt_model(name, by, effects)?,
+            Command::AdoptServer { name, by } => self.adopt_server(name, by, effects)?,
+            Command::UpsertServer { name, expected, shared, namespace, by } => {
+                self.upsert_server(&name, expected, shared, namespace, by, now, effects)?;
             }
             Command::ReplicaJoined { id, replica, shared, loaded } => {
-                self.replica_joined(&id, replica, shared, loaded, now, fx);
+                self.replica_joined(&id, replica, shared, loaded, now, effects);
             }
-            Command::ReplicaSilent { id } => self.replica_silent(&id, now, fx),
-            Command::ReplicaLost { id } => self.replica_lost(&id, now, fx),
+            Command::ReplicaDisconnected { id } => self.replica_disconnected(&id, now, effects),
+            Command::ReplicaLost { id } => self.replica_lost(&id, now, effects),
             Command::ReplicaReported { id, model, version, event, memory_free } => {
-                self.replica_reported(&id, &model, version, event, memory_free, now, fx);
+                self.replica_reported(&id, &model, version, event, memory_free, now, effects);
             }
-            Command::DrainReplica { id } => self.drain_replica(&id, now, fx),
-            Command::RoutesSettled { applied, drained } => self.routes_settled(applied, drained, now, fx),
+            Command::DrainReplica { id } => self.drain_replica(&id, now, effects),
+            Command::RoutesAcknowledged { applied, drained } => self.routes_acknowledged(applied, drained, now, effects),
             Command::ScaleModel { name, version, change } => {
-                self.with(&name, now, fx, |desk, model| {
-                    desk.scale_by(model, version, change);
-                    desk.settle(model, false);
+                self.with(&name, now, effects, |ctx, model| {
+                    ctx.scale_by(model, version, change);
+                    ctx.reconcile(model, false);
                 });
             }
-            Command::DemandSeen { model, in_flight_milli, answered, waiting } => {
-                self.with(&model, now, fx, |desk, model| {
-                    desk.see_demand(model, in_flight_milli, answered, waiting);
-                    desk.settle(model, false);
+            Command::DemandReported { model, in_flight_milli, answered, waiting } => {
+                self.with(&model, now, effects, |ctx, model| {
+                    ctx.record_demand(model, in_flight_milli, answered, waiting);
+                    ctx.reconcile(model, false);
                 });
             }
-            Command::Tick => self.tick(now, fx),
+            Command::Tick => self.tick(now, effects),
         }
-        effects.wake_at = self.wake_at(now);
-        Ok(effects)
+        applied.wake_at = self.wake_at(now);
+        Ok(applied)
     }
 
-    /// Works on one model. Whatever changes it ends with [`Desk::settle`].
+    /// Runs `work` on one model. Every change must end with [`ModelContext::reconcile`].
     pub(super) fn with<R>(
         &mut self,
         name: &str,
         now: Millis,
-        fx: &mut Effects,
-        work: impl FnOnce(&mut Desk<'_>, &mut Model) -> R,
+        effects: &mut Effects,
+        work: impl FnOnce(&mut ModelContext<'_>, &mut Model) -> R,
     ) -> Option<R> {
-        // The map's own copy of the name is what is kept everywhere: one for each model, whoever said it.
+        // Clones share the map's key: one allocation per model name.
         let (name, model) = self.models.range_mut::<str, _>((Included(name), Included(name))).next()?;
-        if let Some(journal) = &mut self.journal {
-            journal.remember(name, Some(&*model));
+        if let Some(undo_log) = &mut self.undo_log {
+            undo_log.save_previous(name, Some(&*model));
         }
-        let mut desk = Desk {
+        let mut ctx = ModelContext {
             name,
             servers: &mut self.servers,
             index: &mut self.index,
             policy: &self.policy,
             sequence: &mut self.sequence,
             now,
-            passed: self.clock.passed,
-            fx,
+            monotonic_now: self.clock.monotonic_now,
+            effects,
             dirty: false,
         };
-        Some(work(&mut desk, model))
+        Some(work(&mut ctx, model))
     }
 
-    /// Settles everything that has something on a replica.
-    pub(super) fn settle_all_on(&mut self, id: &ReplicaId, again: bool, now: Millis, fx: &mut Effects) {
+    /// Reconciles every model with a replica on this server replica.
+    pub(super) fn reconcile_all_on(&mut self, id: &ReplicaId, retry_now: bool, now: Millis, effects: &mut Effects) {
         for name in self.index.models_on(id) {
-            self.with(&name, now, fx, |desk, model| desk.settle(model, again));
+            self.with(&name, now, effects, |ctx, model| ctx.reconcile(model, retry_now));
         }
     }
 
-    /// Checks that what is derived agrees with what it is derived from. For tests.
+    /// Asserts that the index matches the state.
     #[cfg(test)]
     pub(super) fn check_index(&self) {
         let mut fresh = Index::rebuild(&self.models, &self.servers);
-        for (sequence, name) in &fresh.settling {
+        for (sequence, name) in &fresh.awaiting_routes {
             assert_eq!(
-                self.index.settling.get(sequence),
+                self.index.awaiting_routes.get(sequence),
                 Some(name),
-                "{name} waits, and nobody will wake it"
+                "{name} waits for a route change and is not indexed"
             );
         }
-        // What waits for a route change may be woken once too often, never once too seldom.
-        fresh.settling.clone_from(&self.index.settling);
+        // Extra entries are harmless: a model may be woken in vain, but never missed.
+        fresh.awaiting_routes.clone_from(&self.index.awaiting_routes);
         assert_eq!(self.index, fresh);
         for (name, model) in &self.models {
             for version in &model.versions {
@@ -184,7 +177,7 @@ impl State {
                     assert_ne!(
                         status.awaits,
                         super::model::NEXT_CHANGE,
-                        "{name}: a route change was not told"
+                        "{name}: a route change was not published"
                     );
                 }
             }

@@ -65,7 +65,7 @@ impl Demand {
     fn seen(&self, model: Arc<str>, answered: u64, waiting: bool) -> Command {
         let all = self.by_model.get(&model).into_iter().flat_map(BTreeMap::values);
         let in_flight_milli = all.fold(0, |sum: u64, next| sum.saturating_add(*next));
-        Command::DemandSeen { model, in_flight_milli, answered, waiting }
+        Command::DemandReported { model, in_flight_milli, answered, waiting }
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     fn seen(commands: &[Command]) -> Vec<(&str, u64)> {
         let mut seen = Vec::new();
         for command in commands {
-            if let Command::DemandSeen { model, in_flight_milli, .. } = command {
+            if let Command::DemandReported { model, in_flight_milli, .. } = command {
                 seen.push((&**model, *in_flight_milli));
             }
         }

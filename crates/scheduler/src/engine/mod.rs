@@ -1,19 +1,19 @@
 //! The one writer: takes messages in order, lets core decide, makes it durable, then tells everybody.
 
 mod demand;
-mod peers;
-mod turn;
+mod connections;
+mod commit_batch;
 mod writer;
 
 use crate::{
     metrics::Metrics,
-    outbox::{Audience, Outbox, RouteChanges},
-    progress::{Progress, Pulse},
+    outbox::{Subscribers, Outbox, RouteChanges},
+    liveness::{Heartbeat, Liveness},
     restore::Restored,
     scheduler::Config,
-    view::View,
+    read_model::ReadModel,
 };
-use gantry_core::scheduling::{Command, Order, Refusal, ReplicaId, State};
+use gantry_core::scheduling::{Command, Order, Rejection, ReplicaId, State};
 use gantry_proto::gantry::ModelDemand;
 use std::{
     collections::VecDeque,
@@ -32,17 +32,17 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use writer::Writer;
 
 /// How many messages wait before a sender has to.
-const QUEUE: usize = 4096;
+const QUEUE_CAPACITY: usize = 4096;
 /// How many messages share one write to the store.
-const BATCH: usize = 1024;
+const BATCH_SIZE: usize = 1024;
 /// How often the writer looks around when nothing is sent.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a command was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Rejected(#[from] Rejection),
     #[error("the change could not be stored, so it is not made: {reason}")]
     NotStored { reason: String, full: bool },
     #[error("the scheduler is stopping")]
@@ -53,11 +53,11 @@ pub(crate) enum CommandError {
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
 /// What the writer is asked to look up in the state, as it was last made durable.
-pub(crate) type Question = Box<dyn FnOnce(&State) + Send>;
+pub(crate) type Query = Box<dyn FnOnce(&State) + Send>;
 
 /// Keeps a stream open: when the writer lets go of it, because somebody took the place or did not keep up, it ends, and
 /// whoever reads it starts again.
-pub(crate) type Line = DropGuard;
+pub(crate) type StreamGuard = DropGuard;
 
 pub(crate) enum Message {
     /// What must last. It is answered when it is on disk.
@@ -76,7 +76,7 @@ pub(crate) enum Message {
         id: ReplicaId,
         connection: u64,
         outbox: Arc<Outbox<VecDeque<Order>>>,
-        line: Line,
+        guard: StreamGuard,
         command: Command,
         /// Answered when it is known to everybody.
         reply: Reply<()>,
@@ -94,7 +94,7 @@ pub(crate) enum Message {
         name: Arc<str>,
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
-        line: Line,
+        guard: StreamGuard,
         /// Answered when its name is durable: from then on nothing is unloaded that it may route to.
         reply: Reply<()>,
     },
@@ -111,27 +111,27 @@ pub(crate) enum Message {
         gateway: Arc<str>,
         models: Vec<ModelDemand>,
     },
-    Ask(Question),
+    Query(Query),
 }
 
 /// What the services hold: a way to send messages, and to read what is known.
 #[derive(Clone)]
 pub(crate) struct Handle {
     sender: mpsc::Sender<Message>,
-    pub(crate) view: Arc<View>,
-    pub(crate) models: Arc<Audience>,
-    pub(crate) servers: Arc<Audience>,
+    pub(crate) read_model: Arc<ReadModel>,
+    pub(crate) models: Arc<Subscribers>,
+    pub(crate) servers: Arc<Subscribers>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) epoch: u64,
     pub(crate) stop: CancellationToken,
-    pulse: Arc<Pulse>,
-    connections: Arc<AtomicU64>,
+    heartbeat: Arc<Heartbeat>,
+    last_connection: Arc<AtomicU64>,
 }
 
 impl Handle {
     /// Tells connections of the same name apart.
     pub(crate) fn next_connection(&self) -> u64 {
-        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+        self.last_connection.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// How many messages wait for the writer.
@@ -140,8 +140,8 @@ impl Handle {
     }
 
     /// Whether the writer takes what it is sent.
-    pub(crate) fn progress(&self) -> Progress {
-        self.pulse.judge(self.waiting(), self.sender.is_closed())
+    pub(crate) fn liveness(&self) -> Liveness {
+        self.heartbeat.liveness(self.waiting(), self.sender.is_closed())
     }
 
     /// Sends a message; false when the engine has stopped.
@@ -150,7 +150,7 @@ impl Handle {
     }
 
     /// Sends a message from where nobody can wait. A full queue is waited for in a task of its own.
-    pub(crate) fn send_later(&self, message: Message) {
+    pub(crate) fn send_detached(&self, message: Message) {
         if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message)
             // There is none when the process ends.
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -163,11 +163,11 @@ impl Handle {
     /// Carries out a command and waits until it is durable.
     pub(crate) async fn command(&self, command: Command) -> Result<(), CommandError> {
         let at = Instant::now();
-        self.answered(|reply| Message::Command { command, reply, at }).await
+        self.call(|reply| Message::Command { command, reply, at }).await
     }
 
     /// Sends a message that is answered, and waits for the answer.
-    pub(crate) async fn answered<T>(
+    pub(crate) async fn call<T>(
         &self,
         message: impl FnOnce(Reply<T>) -> Message,
     ) -> Result<T, CommandError> {
@@ -179,14 +179,14 @@ impl Handle {
     }
 
     /// Looks something up in the whole state. What is asked often is in the view instead.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(crate) async fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&State) -> T + Send + 'static,
+        query: impl FnOnce(&State) -> T + Send + 'static,
     ) -> Result<T, CommandError> {
-        self.answered(|reply: Reply<T>| {
-            Message::Ask(Box::new(move |state| {
+        self.call(|reply: Reply<T>| {
+            Message::Query(Box::new(move |state| {
                 // Whoever asked may have gone away.
-                let _ = reply.send(Ok(question(state)));
+                let _ = reply.send(Ok(query(state)));
             }))
         })
         .await
@@ -197,7 +197,7 @@ impl Handle {
 pub struct Engine {
     receiver: mpsc::Receiver<Message>,
     stop: CancellationToken,
-    pulse: Arc<Pulse>,
+    heartbeat: Arc<Heartbeat>,
     writer: Writer,
 }
 
@@ -223,26 +223,26 @@ impl Thread {
 
 /// A writer around a state, and the way to reach it.
 pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
+    let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
     let handle = Handle {
         sender,
-        view: Arc::default(),
+        read_model: Arc::default(),
         models: Arc::default(),
         servers: Arc::default(),
         metrics: Arc::new(Metrics::new()),
         epoch: config.store.epoch(),
         stop: CancellationToken::new(),
-        pulse: Arc::new(Pulse::new()),
-        connections: Arc::default(),
+        heartbeat: Arc::new(Heartbeat::new()),
+        last_connection: Arc::default(),
     };
     let writer = Writer::new(config, restored, &handle);
-    let engine = Engine { receiver, stop: handle.stop.clone(), pulse: handle.pulse.clone(), writer };
+    let engine = Engine { receiver, stop: handle.stop.clone(), heartbeat: handle.heartbeat.clone(), writer };
     (handle, engine)
 }
 
 impl Engine {
     /// Runs on a thread of its own, because it waits for the disk.
-    pub fn on_a_thread(self) -> std::io::Result<Thread> {
+    pub fn spawn_thread(self) -> std::io::Result<Thread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (on_end, ended) = oneshot::channel::<()>();
         std::thread::Builder::new().name("scheduler".into()).spawn(move || {
@@ -254,21 +254,21 @@ impl Engine {
 
     /// Runs where it is polled: for a world in which everything happens on one thread. It blocks while it writes.
     pub async fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH_SIZE);
         let mut tick = Instant::now();
         loop {
-            self.pulse.beat();
+            self.heartbeat.beat();
             let wake = tick.min(self.writer.wake());
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                count = self.receiver.recv_many(&mut batch, BATCH) => if count == 0 { return },
+                count = self.receiver.recv_many(&mut batch, BATCH_SIZE) => if count == 0 { return },
                 () = tokio::time::sleep_until(wake) => {}
             }
             // Looked at here and not in an arm above, because there is always a message when many are sent.
             if Instant::now() >= tick {
-                tick = Instant::now() + TICK;
-                self.writer.drop_dead_gateways();
+                tick = Instant::now() + TICK_INTERVAL;
+                self.writer.expire_gateways();
             }
             self.writer.turn(&mut batch);
         }

@@ -1,6 +1,6 @@
 //! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
 
-use super::{Stream, WINDOW, answer, caller, deliver};
+use super::{Stream, WINDOW, answer, identity,deliver};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -29,7 +29,7 @@ struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.engine.send_later(Message::AgentLeft { id: self.id.clone(), connection: self.number });
+        self.engine.send_detached(Message::AgentLeft { id: self.id.clone(), connection: self.number });
     }
 }
 
@@ -76,15 +76,15 @@ impl pb::agent_service_server::AgentService for Agents {
             .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
             .collect();
         let outbox = Outbox::<VecDeque<Order>>::new();
-        let line = self.engine.stop.child_token();
+        let token = self.engine.stop.child_token();
         let connection =
             Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
-        let joined = self.engine.answered(|reply| Message::AgentJoined {
+        let joined = self.engine.call(|reply| Message::AgentJoined {
             command: Command::ReplicaJoined { id: id.clone(), replica, shared: request.shared, loaded },
             id,
             connection: connection.number,
             outbox: outbox.clone(),
-            line: line.clone().drop_guard(),
+            guard: token.clone().drop_guard(),
             reply,
         });
         answer(joined).await?;
@@ -98,7 +98,7 @@ impl pb::agent_service_server::AgentService for Agents {
                 let orders = tokio::select! {
                     biased;
                     () = sender.closed() => return,
-                    () = line.cancelled() => return,
+                    () = token.cancelled() => return,
                     orders = outbox.orders() => orders,
                 };
                 for order in orders {
@@ -111,7 +111,7 @@ impl pb::agent_service_server::AgentService for Agents {
         let mut response = Response::new(Stream::new(receiver));
         // An agent that gives it back with its reports is never misunderstood after a new subscription.
         if let Ok(value) = subscription.parse() {
-            response.metadata_mut().insert(caller::SUBSCRIPTION, value);
+            response.metadata_mut().insert(identity::SUBSCRIPTION, value);
         }
         Ok(response)
     }
@@ -121,7 +121,7 @@ impl pb::agent_service_server::AgentService for Agents {
         request: Request<pb::ModelEventMessage>,
     ) -> Result<Response<pb::ModelEventResponse>, Status> {
         use pb::model_event_message::Event;
-        let subscription = caller::subscription(request.metadata());
+        let subscription = identity::subscription(request.metadata());
         let report = request.into_inner();
         let event = match report.event() {
             Event::Loaded => {
@@ -167,7 +167,7 @@ impl pb::agent_service_server::AgentService for Agents {
         request: Request<Streaming<pb::ModelScalingTriggerMessage>>,
     ) -> Result<Response<pb::ModelScalingTriggerResponse>, Status> {
         use pb::model_scaling_trigger_message::Trigger;
-        let subscription = caller::subscription(request.metadata());
+        let subscription = identity::subscription(request.metadata());
         let mut triggers = request.into_inner();
         while let Some(trigger) = triggers.message().await? {
             let amount = i32::try_from(trigger.amount).unwrap_or(i32::MAX);
@@ -192,7 +192,7 @@ impl pb::agent_service_server::AgentService for Agents {
         let pb::AgentDrainRequest { server_name, replica_idx } = request.into_inner();
         let id = ReplicaId { server: server_name.into(), index: replica_idx };
         tracing::info!(server = %id.server, replica = id.index, "replica is drained");
-        let drained = self.engine.answered(|reply| Message::Drain { id, reply });
+        let drained = self.engine.call(|reply| Message::Drain { id, reply });
         match tokio::time::timeout(DRAIN_DEADLINE, drained).await {
             Ok(success) => Ok(Response::new(pb::AgentDrainResponse { success: success? })),
             // Nobody took the models over in time: the agent decides whether it goes all the same.

@@ -1,14 +1,14 @@
 //! `gantry.v1.Control`: why, what if, and whose it is.
 
-use super::{answer, caller, within_deadline};
+use super::{answer, identity,within_deadline};
 use crate::{clock::Clock, convert, engine::Handle};
-use gantry_core::scheduling::{Command, Explanation, Kind, Manager, PlannedChange, State, explain, plan};
+use gantry_core::scheduling::{Command, Explanation, Kind, Owner, PlannedChange, State, explain, dry_run};
 use gantry_proto::gantry::{self as pb, control_server};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 /// How many objects one plan may have: it is made by the one writer.
-const MOST_PLANNED: usize = 10_000;
+const MAX_PLANNED: usize = 10_000;
 
 pub(crate) struct Control {
     pub(crate) engine: Handle,
@@ -23,7 +23,7 @@ fn kind(word: &str) -> Result<Kind, Status> {
     }
 }
 
-fn not_known(kind: Kind, name: &str) -> Status {
+fn not_found(kind: Kind, name: &str) -> Status {
     Status::failed_precondition(format!(
         "{kind} {name} is not known: `gantry get {kind}s` lists those that are"
     ))
@@ -39,61 +39,61 @@ impl control_server::Control for Control {
         let kind = kind(&word)?;
         let now = self.clock.now();
         let asked = name.clone();
-        let explained = answer(self.engine.ask(move |state| match kind {
+        let explained = answer(self.engine.query(move |state| match kind {
             Kind::Model => explain::model(state, &asked, now),
             Kind::Server => explain::server(state, &asked, now),
         }))
         .await?;
-        explained.map(|e| Response::new(explanation(e))).ok_or_else(|| not_known(kind, &name))
+        explained.map(|e| Response::new(explanation(e))).ok_or_else(|| not_found(kind, &name))
     }
 
     async fn plan(&self, request: Request<pb::PlanRequest>) -> Result<Response<pb::PlanResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
         let pb::PlanRequest { models, servers, unload } = request;
         let count = models.len() + servers.len() + unload.len();
-        if count > MOST_PLANNED {
+        if count > MAX_PLANNED {
             return Err(Status::failed_precondition(format!(
-                "{count} objects are too many for one plan: ask for at most {MOST_PLANNED}"
+                "{count} objects are too many for one plan: ask for at most {MAX_PLANNED}"
             )));
         }
         let mut commands = Vec::with_capacity(count);
         for server in servers {
-            let by = caller::manager(&metadata, server.kubernetes_meta.as_ref())?;
-            commands.push(convert::announcement(server, by)?);
+            let by = identity::owner(&metadata, server.kubernetes_meta.as_ref())?;
+            commands.push(convert::upsert_server(server, by)?);
         }
         for model in models {
             let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
-            let by = caller::manager(&metadata, kubernetes)?;
+            let by = identity::owner(&metadata, kubernetes)?;
             commands.push(Command::LoadModel { definition: Box::new(convert::definition(model)?), by });
         }
         for name in unload {
-            let by = caller::manager(&metadata, None)?;
+            let by = identity::owner(&metadata, None)?;
             commands.push(Command::UnloadModel { name: name.into(), by });
         }
         let now = self.clock.now();
-        let changes = answer(self.engine.ask(move |state: &State| plan::plan(state, commands, now))).await?;
+        let changes = answer(self.engine.query(move |state: &State| dry_run::dry_run(state, commands, now))).await?;
         Ok(Response::new(pb::PlanResponse { changes: changes.into_iter().map(planned).collect() }))
     }
 
     async fn adopt(&self, request: Request<pb::AdoptRequest>) -> Result<Response<pb::AdoptResponse>, Status> {
         let (metadata, _, pb::AdoptRequest { kind: word, name }) = request.into_parts();
-        let by = caller::manager(&metadata, None)?;
-        if by == Manager::Gateway {
+        let by = identity::owner(&metadata, None)?;
+        if by == Owner::Gateway {
             return Err(Status::failed_precondition("an owner has a name: it cannot be `owner`"));
         }
         let kind = kind(&word)?;
         let name: Arc<str> = name.into();
-        let owner = |manager: Option<&Manager>| manager.map(ToString::to_string).unwrap_or_default();
+        let owner = |manager: Option<&Owner>| manager.map(ToString::to_string).unwrap_or_default();
         let (previous, command) = match kind {
             Kind::Model => {
-                let view = self.engine.view.model(&name).ok_or_else(|| not_known(kind, &name))?;
+                let view = self.engine.read_model.model(&name).ok_or_else(|| not_found(kind, &name))?;
                 (
-                    owner(view.model.manager.as_ref()),
+                    owner(view.model.owner.as_ref()),
                     Command::AdoptModel { name: name.clone(), by: by.clone() },
                 )
             }
             Kind::Server => {
-                let view = self.engine.view.server(&name).ok_or_else(|| not_known(kind, &name))?;
+                let view = self.engine.read_model.server(&name).ok_or_else(|| not_found(kind, &name))?;
                 let command = Command::AdoptServer { name: name.clone(), by: by.clone() };
                 (view.status.manager.clone(), command)
             }

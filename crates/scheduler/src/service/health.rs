@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::{self, health_check_response::ServingStatus, health_server};
 
 /// How often a watcher's answer is looked at anew.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Names that can be asked for; the empty one is the whole.
 const SERVICES: [&str; 6] = [
@@ -30,7 +30,7 @@ pub(crate) struct Health {
 
 fn status(engine: &Handle) -> i32 {
     let status =
-        if engine.progress().is_moving() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        if engine.liveness().is_live() { ServingStatus::Serving } else { ServingStatus::NotServing };
     status as i32
 }
 
@@ -69,7 +69,7 @@ impl health_server::Health for Health {
                     biased;
                     () = sender.closed() => return,
                     () = engine.stop.cancelled() => return,
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                 }
             }
         });
@@ -83,6 +83,6 @@ impl HealthCheckService for Health {
         &self,
         _: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        Ok(Response::new(HealthCheckResponse { ok: self.engine.progress().is_moving() }))
+        Ok(Response::new(HealthCheckResponse { ok: self.engine.liveness().is_live() }))
     }
 }

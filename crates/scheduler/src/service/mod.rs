@@ -1,7 +1,7 @@
 //! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
 
 mod agent;
-mod caller;
+mod identity;
 mod control;
 mod health;
 mod models;
@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 /// A subscriber that takes no message for this long is dropped.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// A command that is not decided in this time is answered with an error.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How many messages are under way to one subscriber.
@@ -32,13 +32,13 @@ pub(crate) type Stream<T> = ReceiverStream<Result<T, Status>>;
 
 /// Sends a message to a subscriber; false when the subscriber is gone or does not read.
 async fn deliver<T>(to: &mpsc::Sender<Result<T, Status>>, message: T) -> bool {
-    matches!(tokio::time::timeout(PATIENCE, to.send(Ok(message))).await, Ok(Ok(())))
+    matches!(tokio::time::timeout(SEND_TIMEOUT, to.send(Ok(message))).await, Ok(Ok(())))
 }
 
 impl From<CommandError> for Status {
     fn from(error: CommandError) -> Self {
         let code = match &error {
-            CommandError::Refused(_) => Code::FailedPrecondition,
+            CommandError::Rejected(_) => Code::FailedPrecondition,
             CommandError::NotStored { full: true, .. } => Code::ResourceExhausted,
             CommandError::NotStored { full: false, .. } | CommandError::Stopping => Code::Unavailable,
         };
@@ -63,8 +63,8 @@ async fn within_deadline(command: impl Future<Output = Result<(), CommandError>>
 }
 
 /// Bounds the time that a question may take.
-async fn answer<T>(question: impl Future<Output = Result<T, CommandError>>) -> Result<T, Status> {
-    match tokio::time::timeout(DEADLINE, question).await {
+async fn answer<T>(query: impl Future<Output = Result<T, CommandError>>) -> Result<T, Status> {
+    match tokio::time::timeout(DEADLINE, query).await {
         Ok(result) => result.map_err(Status::from),
         Err(_) => Err(Status::deadline_exceeded("the scheduler did not answer in time")),
     }

@@ -1,7 +1,7 @@
 //! `seldon.mlops.scheduler.Scheduler`: models and servers.
 
 use super::{
-    Stream, WINDOW, caller, deliver,
+    Stream, WINDOW, identity, deliver,
     subscribe::{snapshot, subscribe},
     within_deadline,
 };
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 
 /// How long a control plane may take to send its servers before it is asked for the rest.
-const FIRST_SYNC: Duration = Duration::from_secs(30);
+const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Models {
     pub(crate) engine: Handle,
@@ -21,17 +21,17 @@ pub(crate) struct Models {
     pub(crate) first_syncs: Arc<watch::Sender<u64>>,
 }
 
-fn not_yet<T>(what: &str) -> Result<T, Status> {
+fn unsupported<T>(what: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!("{what} are not supported yet by this version of gantry")))
 }
 
 fn describe_model(engine: &Handle, name: &Arc<str>) -> Vec<pb::ModelStatusResponse> {
-    engine.view.model(name).map(|v| status::model(name, &v.model, false)).into_iter().collect()
+    engine.read_model.model(name).map(|v| status::model(name, &v.model, false)).into_iter().collect()
 }
 
 /// The status, and what is asked of whoever owns the server.
 fn describe_server(engine: &Handle, name: &Arc<str>) -> Vec<pb::ServerStatusResponse> {
-    let Some(view) = engine.view.server(name) else { return Vec::new() };
+    let Some(view) = engine.read_model.server(name) else { return Vec::new() };
     let asked = view.asked.map(|asked| status::scaling_request(&view.status, asked));
     std::iter::once(view.status.clone()).chain(asked).collect()
 }
@@ -57,7 +57,7 @@ impl pb::scheduler_server::Scheduler for Models {
             return Err(Status::failed_precondition("model is missing from the request"));
         };
         let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
-        let by = caller::manager(&metadata, kubernetes)?;
+        let by = identity::owner(&metadata, kubernetes)?;
         let uri = redacted(model.model_spec.as_ref().map_or("", |s| &s.uri));
         let definition = Box::new(convert::definition(model)?);
         let name = definition.name.clone();
@@ -71,7 +71,7 @@ impl pb::scheduler_server::Scheduler for Models {
         request: Request<pb::UnloadModelRequest>,
     ) -> Result<Response<pb::UnloadModelResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        let by = caller::manager(&metadata, request.kubernetes_meta.as_ref())?;
+        let by = identity::owner(&metadata, request.kubernetes_meta.as_ref())?;
         let name = request.model.map(|m| m.name).unwrap_or_default();
         if name.is_empty() {
             return Err(Status::failed_precondition("model.name is missing from the request"));
@@ -90,8 +90,8 @@ impl pb::scheduler_server::Scheduler for Models {
         // All or nothing: check every one before the first is carried out.
         let mut commands = Vec::with_capacity(servers.len());
         for server in servers {
-            let by = caller::manager(&metadata, server.kubernetes_meta.as_ref())?;
-            commands.push(convert::announcement(server, by)?);
+            let by = identity::owner(&metadata, server.kubernetes_meta.as_ref())?;
+            commands.push(convert::upsert_server(server, by)?);
         }
         // Sent in order and at once, so that they share a write.
         let commands = commands.into_iter().map(|command| within_deadline(self.engine.command(command)));
@@ -110,14 +110,14 @@ impl pb::scheduler_server::Scheduler for Models {
     ) -> Result<Response<Self::ModelStatusStream>, Status> {
         let pb::ModelStatusRequest { model, all_versions, .. } = request.into_inner();
         let names = match model {
-            None => self.engine.view.models(),
-            Some(model) if self.engine.view.model(&model.name).is_some() => vec![model.name.into()],
+            None => self.engine.read_model.models(),
+            Some(model) if self.engine.read_model.model(&model.name).is_some() => vec![model.name.into()],
             Some(model) => {
                 return Err(Status::failed_precondition(format!("model {} is not known", model.name)));
             }
         };
         Ok(snapshot(&self.engine, names, move |engine, name| {
-            engine.view.model(name).map(|v| status::model(name, &v.model, all_versions))
+            engine.read_model.model(name).map(|v| status::model(name, &v.model, all_versions))
         }))
     }
 
@@ -126,13 +126,13 @@ impl pb::scheduler_server::Scheduler for Models {
         request: Request<pb::ServerStatusRequest>,
     ) -> Result<Response<Self::ServerStatusStream>, Status> {
         let names = match request.into_inner().name {
-            None => self.engine.view.servers(),
-            Some(name) if self.engine.view.server(&name).is_some() => vec![name.into()],
+            None => self.engine.read_model.servers(),
+            Some(name) if self.engine.read_model.server(&name).is_some() => vec![name.into()],
             Some(name) => {
                 return Err(Status::failed_precondition(format!("server {name} is not known")));
             }
         };
-        Ok(snapshot(&self.engine, names, |engine, name| engine.view.server(name).map(|v| v.status.clone())))
+        Ok(snapshot(&self.engine, names, |engine, name| engine.read_model.server(name).map(|v| v.status.clone())))
     }
 
     async fn scheduler_status(
@@ -147,14 +147,14 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         _: Request<pb::ModelSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeModelStatusStream>, Status> {
-        Ok(subscribe(&self.engine, "model", &self.engine.models, |e| e.view.models(), describe_model))
+        Ok(subscribe(&self.engine, "model", &self.engine.models, |e| e.read_model.models(), describe_model))
     }
 
     async fn subscribe_server_status(
         &self,
         _: Request<pb::ServerSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeServerStatusStream>, Status> {
-        Ok(subscribe(&self.engine, "server", &self.engine.servers, |e| e.view.servers(), describe_server))
+        Ok(subscribe(&self.engine, "server", &self.engine.servers, |e| e.read_model.servers(), describe_server))
     }
 
     async fn subscribe_control_plane(
@@ -177,7 +177,7 @@ impl pb::scheduler_server::Scheduler for Models {
                 () = sender.closed() => return,
                 () = engine.stop.cancelled() => return,
                 _ = first_syncs.changed() => {}
-                () = tokio::time::sleep(FIRST_SYNC) => {}
+                () = tokio::time::sleep(FIRST_SYNC_TIMEOUT) => {}
             }
             for event in [Event::SendExperiments, Event::SendModels, Event::SendPipelines] {
                 if !send(event).await {
@@ -205,63 +205,63 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         _: Request<pb::LoadPipelineRequest>,
     ) -> Result<Response<pb::LoadPipelineResponse>, Status> {
-        not_yet("pipelines")
+        unsupported("pipelines")
     }
 
     async fn unload_pipeline(
         &self,
         _: Request<pb::UnloadPipelineRequest>,
     ) -> Result<Response<pb::UnloadPipelineResponse>, Status> {
-        not_yet("pipelines")
+        unsupported("pipelines")
     }
 
     async fn pipeline_status(
         &self,
         _: Request<pb::PipelineStatusRequest>,
     ) -> Result<Response<Self::PipelineStatusStream>, Status> {
-        not_yet("pipelines")
+        unsupported("pipelines")
     }
 
     async fn subscribe_pipeline_status(
         &self,
         _: Request<pb::PipelineSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribePipelineStatusStream>, Status> {
-        not_yet("pipelines")
+        unsupported("pipelines")
     }
 
     async fn pipeline_status_event(
         &self,
         _: Request<chainer::PipelineUpdateStatusMessage>,
     ) -> Result<Response<chainer::PipelineUpdateStatusResponse>, Status> {
-        not_yet("pipelines")
+        unsupported("pipelines")
     }
 
     async fn start_experiment(
         &self,
         _: Request<pb::StartExperimentRequest>,
     ) -> Result<Response<pb::StartExperimentResponse>, Status> {
-        not_yet("experiments")
+        unsupported("experiments")
     }
 
     async fn stop_experiment(
         &self,
         _: Request<pb::StopExperimentRequest>,
     ) -> Result<Response<pb::StopExperimentResponse>, Status> {
-        not_yet("experiments")
+        unsupported("experiments")
     }
 
     async fn experiment_status(
         &self,
         _: Request<pb::ExperimentStatusRequest>,
     ) -> Result<Response<Self::ExperimentStatusStream>, Status> {
-        not_yet("experiments")
+        unsupported("experiments")
     }
 
     async fn subscribe_experiment_status(
         &self,
         _: Request<pb::ExperimentSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeExperimentStatusStream>, Status> {
-        not_yet("experiments")
+        unsupported("experiments")
     }
 }
 

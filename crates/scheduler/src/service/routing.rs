@@ -26,7 +26,7 @@ struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.engine.send_later(Message::GatewayLeft { name: self.name.clone(), connection: self.number });
+        self.engine.send_detached(Message::GatewayLeft { name: self.name.clone(), connection: self.number });
     }
 }
 
@@ -34,24 +34,24 @@ impl Connection {
     async fn run(
         self,
         outbox: Arc<Outbox<RouteChanges>>,
-        line: CancellationToken,
+        token: CancellationToken,
         to: mpsc::Sender<Result<RouteEvent, Status>>,
     ) {
         let _counted = self.engine.metrics.subscribed("gateway");
-        let mut start_again = true;
+        let mut reset = true;
         loop {
-            if start_again && !self.send_everything(&to).await {
+            if reset && !self.send_everything(&to).await {
                 return;
             }
             let changes = tokio::select! {
                 biased;
                 () = to.closed() => return,
-                () = line.cancelled() => return,
+                () = token.cancelled() => return,
                 changes = outbox.changes() => changes,
             };
-            start_again = changes.start_again;
+            reset = changes.reset;
             for (sequence, model) in changes.by_sequence {
-                let route = self.engine.view.model(&model).and_then(|v| v.route.clone());
+                let route = self.engine.read_model.model(&model).and_then(|v| v.route.clone());
                 let event = route.map_or_else(|| Event::Delete(model.to_string()), Event::Upsert);
                 if !self.send(&to, sequence, event).await {
                     return;
@@ -65,9 +65,9 @@ impl Connection {
             return false;
         }
         // The number is taken first: what changes while the routes are sent follows as a change of its own.
-        let last = self.engine.view.sequence();
-        for name in self.engine.view.models() {
-            let Some(view) = self.engine.view.model(&name) else { continue };
+        let last = self.engine.read_model.sequence();
+        for name in self.engine.read_model.models() {
+            let Some(view) = self.engine.read_model.model(&name) else { continue };
             if let Some(route) = view.route.clone()
                 && !self.send(to, view.model.route_sequence, Event::Upsert(route)).await
             {
@@ -102,17 +102,17 @@ impl Routing for Gateways {
             number: self.engine.next_connection(),
         };
         let outbox = Outbox::<RouteChanges>::new();
-        let line = self.engine.stop.child_token();
-        let joined = self.engine.answered(|reply| Message::GatewayJoined {
+        let token = self.engine.stop.child_token();
+        let joined = self.engine.call(|reply| Message::GatewayJoined {
             name,
             connection: connection.number,
             outbox: outbox.clone(),
-            line: line.clone().drop_guard(),
+            guard: token.clone().drop_guard(),
             reply,
         });
         answer(joined).await?;
         let (sender, receiver) = mpsc::channel(WINDOW);
-        tokio::spawn(connection.run(outbox, line, sender));
+        tokio::spawn(connection.run(outbox, token, sender));
         Ok(Response::new(Stream::new(receiver)))
     }
 

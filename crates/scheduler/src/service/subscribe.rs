@@ -1,7 +1,7 @@
 //! Streams of statuses: what there is and then the end, or what there is and then every change.
 
 use super::{Stream, WINDOW, deliver};
-use crate::{engine::Handle, outbox::Audience};
+use crate::{engine::Handle, outbox::Subscribers};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::Response;
@@ -11,11 +11,11 @@ use tonic::Response;
 pub(super) fn subscribe<T: Send + 'static>(
     engine: &Handle,
     kind: &'static str,
-    audience: &Audience,
+    subscribers: &Subscribers,
     everything: fn(&Handle) -> Vec<Arc<str>>,
     describe: fn(&Handle, &Arc<str>) -> Vec<T>,
 ) -> Response<Stream<T>> {
-    let outbox = audience.join();
+    let outbox = subscribers.join();
     let engine = engine.clone();
     let (sender, receiver) = mpsc::channel(WINDOW);
     tokio::spawn(async move {

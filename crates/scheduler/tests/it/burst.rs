@@ -1,6 +1,6 @@
 //! Many at once cannot wedge it. The large version of this is the example `drive`.
 
-use crate::support::{Agent, Client, client, joining, model, scheduler, subscribe};
+use crate::harness::{Agent, Client, client, joining, model, scheduler, subscribe};
 use gantry_proto::{
     agent::{agent_service_client::AgentServiceClient, model_event_message::Event},
     scheduler::{ModelStatusRequest, model_status::ModelState},
@@ -23,13 +23,13 @@ async fn load_all(client: &Client, in_flight: usize) {
 
 async fn states(client: &mut Client) -> BTreeMap<String, ModelState> {
     let statuses = client.model_status(ModelStatusRequest::default()).await.unwrap();
-    let statuses = crate::support::all(statuses).await.into_iter();
+    let statuses = crate::harness::all(statuses).await.into_iter();
     statuses.map(|s| (s.model_name, s.versions[0].state.as_ref().unwrap().state())).collect()
 }
 
 /// Waits until every model is in a state.
 async fn until_all(client: &mut Client, wanted: ModelState) {
-    crate::support::within(async {
+    crate::harness::within(async {
         loop {
             let states = states(client).await;
             if states.len() == MODELS && states.values().all(|s| *s == wanted) {
@@ -88,7 +88,7 @@ async fn an_agent_may_join_with_more_than_four_megabytes() {
     assert!(prost::Message::encoded_len(&request) > 4 << 20);
     let mut agent = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
     let _orders = agent.subscribe(request).await.unwrap().into_inner();
-    crate::support::within(async {
+    crate::harness::within(async {
         while states(&mut client).await["m7"] != ModelState::ModelAvailable {
             tokio::task::yield_now().await;
         }
@@ -115,7 +115,7 @@ async fn an_agent_that_never_reads_its_orders_stops_nobody() {
         ..Default::default()
     };
     deaf.agent_event(report).await.unwrap();
-    crate::support::within(async {
+    crate::harness::within(async {
         while states(&mut client).await["m7"] != ModelState::ModelAvailable {
             tokio::task::yield_now().await;
         }

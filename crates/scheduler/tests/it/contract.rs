@@ -1,6 +1,6 @@
 //! The contract: every call answers, with the documented code.
 
-use crate::support::{Agent, client, control, joining, model, scheduler, status_of, unload, within};
+use crate::harness::{Agent, client, control, joining, model, scheduler, status_of, unload, within};
 use gantry_proto::{
     agent::{
         AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelScalingTriggerMessage,
@@ -59,7 +59,7 @@ async fn models_that_cannot_be_are_refused_with_the_reason() {
         assert!(said.contains(says), "{said}");
     }
     let empty = client.model_status(pb::ModelStatusRequest::default()).await.unwrap();
-    assert!(crate::support::all(empty).await.is_empty(), "nothing of it is kept");
+    assert!(crate::harness::all(empty).await.is_empty(), "nothing of it is kept");
     running.stop().await;
 }
 
@@ -217,7 +217,7 @@ async fn both_listeners_say_whether_they_work_and_what_they_offer() {
         assert!(services(channel.clone()).await.contains(&service.to_owned()));
         assert!(services_alpha(channel).await.contains(&service.to_owned()));
     }
-    assert!(running.scheduler().progress().is_moving());
+    assert!(running.scheduler().liveness().is_live());
     running.stop().await;
 }
 

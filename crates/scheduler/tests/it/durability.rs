@@ -1,6 +1,6 @@
 //! What was acknowledged is there after a restart, and what cannot be read is named.
 
-use crate::support::{
+use crate::harness::{
     Agent, Client, Gateway, all, by, client, model, of_kubernetes, scheduler, serve, status, subscribe,
     unload, until,
 };
@@ -14,7 +14,7 @@ use gantry_proto::{
 use gantry_scheduler::{Config, StartError, build};
 use gantry_store::{
     Change, Store, Table,
-    faults::{Disk, Fault},
+    faulty_disk::{Disk, Fault},
 };
 use prost::Message as _;
 use tonic::Code;
@@ -117,7 +117,7 @@ async fn what_an_agent_holds_is_not_loaded_again_after_a_restart() {
             if state.state() == ModelState::ModelAvailable {
                 break;
             }
-            crate::support::within(statuses.message()).await.unwrap().unwrap();
+            crate::harness::within(statuses.message()).await.unwrap().unwrap();
         }
     }
     running.stop().await;
@@ -217,7 +217,7 @@ async fn what_cannot_be_stored_is_refused_and_everything_else_goes_on() {
         // What agents report is no wish: it is so, whether it can be stored or not.
         agent.client.agent_event(agent.report("slow", 1, Event::Loaded, "")).await.unwrap();
         until(&mut statuses, "slow", ModelState::ModelAvailable).await;
-        assert!(running.scheduler().progress().is_moving());
+        assert!(running.scheduler().liveness().is_live());
 
         disk.heal();
         c.load_model(model("rose", "/a")).await.unwrap();

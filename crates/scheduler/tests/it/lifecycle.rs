@@ -1,6 +1,6 @@
 //! A model's way: asked for, loaded, routed, updated, moved, unloaded.
 
-use crate::support::{Agent, Gateway, client, model, scheduler, status, subscribe, unload, until, within};
+use crate::harness::{Agent, Gateway, client, model, scheduler, status, subscribe, unload, until, within};
 use gantry_proto::{
     agent::{model_event_message::Event, model_operation_message::Operation},
     gantry::route_event,

@@ -1,6 +1,6 @@
 //! What is counted.
 
-use crate::support::{Agent, client, model, scheduler, subscribe, unload, until};
+use crate::harness::{Agent, client, model, scheduler, subscribe, unload, until};
 use gantry_proto::scheduler::model_status::ModelState;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 

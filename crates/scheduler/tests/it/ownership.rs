@@ -1,6 +1,6 @@
 //! Every object has a manager, and only that one changes it.
 
-use crate::support::{by, client, control, model, of_kubernetes, scheduler, status, unload};
+use crate::harness::{by, client, control, model, of_kubernetes, scheduler, status, unload};
 use gantry_proto::{
     gantry::AdoptRequest,
     scheduler::{KubernetesMeta, ServerNotify, ServerNotifyRequest, ServerStatusRequest},
@@ -59,7 +59,7 @@ async fn an_object_is_taken_over_on_purpose() {
     assert_eq!(c.server_notify(notify(None)).await.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(control.adopt(adopt("server", "big")).await.unwrap().into_inner().previous, "operator:ml");
     c.server_notify(notify(None)).await.unwrap();
-    let servers = crate::support::all(c.server_status(ServerStatusRequest::default()).await.unwrap()).await;
+    let servers = crate::harness::all(c.server_status(ServerStatusRequest::default()).await.unwrap()).await;
     assert_eq!(servers[0].manager, "cli");
     let owner = control.adopt(by("owner", adopt("model", "iris"))).await.unwrap_err();
     assert_eq!(owner.code(), Code::FailedPrecondition);

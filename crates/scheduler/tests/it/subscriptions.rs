@@ -1,6 +1,6 @@
 //! Streams: what there is first, then every change; and nobody is hurt by somebody who does not read.
 
-use crate::support::{all, client, model, scheduler, status, subscribe, until, within};
+use crate::harness::{all, client, model, scheduler, status, subscribe, until, within};
 use gantry_proto::scheduler::{
     ControlPlaneSubscriptionRequest, ModelStatusRequest, ServerNotify, ServerNotifyRequest,
     ServerSubscriptionRequest, control_plane_response::Event, model_status::ModelState,

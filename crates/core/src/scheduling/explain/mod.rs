@@ -1,4 +1,4 @@
-//! Why an object is as it is, in sentences: the root cause first, then what led there, then what to do.
+//! Explanations of the current state of an object: root cause, details, suggested fix.
 
 mod model;
 mod server;
@@ -9,42 +9,35 @@ use std::fmt;
 pub use model::model;
 pub use server::server;
 
-/// Why an object is as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// One sentence that answers the question. For an object that is not ready it names the root cause.
+    /// One sentence; for an object that is not ready, the root cause.
     pub headline: String,
-    /// The cause as a word.
     pub reason: Reason,
-    /// The chain that led there, in order.
     pub facts: Vec<Fact>,
-    /// What to do, one concrete step; empty when nothing is wrong.
+    /// Suggested fix; empty when nothing is wrong.
     pub next: String,
 }
 
-/// A part of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// Such as `asked`, `servers`, `tried`.
+    /// Such as `desired`, `servers`, `retries`.
     pub label: &'static str,
-    /// What there is to say.
     pub lines: Vec<String>,
 }
 
-/// How many lines one fact has at most: an explanation is read by people.
-const LINES: usize = 20;
+const MAX_LINES: usize = 20;
 
 fn fact(label: &'static str, lines: impl IntoIterator<Item = String>) -> Option<Fact> {
     let mut lines: Vec<String> = lines.into_iter().collect();
-    let more = lines.len().saturating_sub(LINES);
+    let more = lines.len().saturating_sub(MAX_LINES);
     if more > 0 {
-        lines.truncate(LINES);
+        lines.truncate(MAX_LINES);
         lines.push(format!("and {more} more"));
     }
     (!lines.is_empty()).then_some(Fact { label, lines })
 }
 
-/// A length of time for people to read.
 struct Span(Millis);
 
 impl fmt::Display for Span {
@@ -58,18 +51,17 @@ impl fmt::Display for Span {
     }
 }
 
-/// How long ago something was. A clock that was set back makes it now.
+/// Zero when the clock was set back.
 fn ago(now: Millis, since: Millis) -> Span {
     Span(now.saturating_sub(since))
 }
 
-/// A number of things.
 fn many(count: usize, thing: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{ending}")
 }
 
-/// What a server offers: every capability of any of its replicas.
+/// Union of the capabilities of all replicas.
 fn capabilities(server: &Server) -> String {
     let mut all: Vec<&str> = Vec::new();
     for capability in server.replicas.values().flat_map(|r| &r.capabilities) {

@@ -1,18 +1,18 @@
-//! Why a model is as it is.
+//! Explains the state of a model.
 
 use super::{Explanation, Fact, Span, State, ago, capabilities, fact, many};
 use crate::scheduling::{
-    Millis, Model, ModelState, Obstacle, Reason, ReplicaState, Server, Version,
-    obstacle::{Bytes, obstacle},
+    Millis, Model, ModelState, Unschedulable, Reason, ReplicaState, Server, Version,
+    unschedulable::{Bytes, diagnose},
     placement::{Placement, admits, free, place},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Why a model is as it is; `None` when it is not known.
+/// `None` for an unknown model.
 pub fn model(state: &State, name: &str, now: Millis) -> Option<Explanation> {
     let model = state.models().get(name)?;
     let version = model.latest()?;
-    let summary = model.summary(version);
+    let summary = model.version_status(version);
     let case = Case { state, name, model, version, now };
     let (reason, headline, next) = match summary.state {
         ModelState::Terminated => (
@@ -41,14 +41,14 @@ struct Case<'a> {
 type Answer = (Reason, String, String);
 
 impl Case<'_> {
-    /// The first replica in a state: where, why, and since when.
+    /// The first replica in a state: location, reason, since when.
     fn first(&self, state: ReplicaState) -> Option<(String, &str, Millis)> {
-        let mut places = self.model.versions.iter().rev().flat_map(Version::places);
-        let (server, index, status) = places.find(|(_, _, status)| status.state == state)?;
+        let mut placements = self.model.versions.iter().rev().flat_map(Version::placements);
+        let (server, index, status) = placements.find(|(_, _, status)| status.state == state)?;
         Some((format!("{server}-{index}"), status.reason.as_str(), status.since))
     }
 
-    /// Says that it is not ready and why; and when an older version serves meanwhile, that it does.
+    /// "Not ready" with the cause, and the older version that serves meanwhile.
     fn wrong(&self, cause: &str) -> String {
         let older = self
             .model
@@ -89,7 +89,7 @@ impl Case<'_> {
 
     fn not_unloaded(&self) -> Answer {
         let (place, why, _) = self.first(ReplicaState::UnloadFailed).unwrap_or_default();
-        let headline = format!("{} is not gone: {place} could not unload it: {}.", self.name, bare(why));
+        let headline = format!("{} is not gone: {place} could not unload it: {}.", self.name, strip_period(why));
         let next = format!("look at the log of the server of {place}; it is tried again by itself");
         (Reason::UnloadFailed, headline, next)
     }
@@ -99,15 +99,15 @@ impl Case<'_> {
         let no_memory = self.version.statuses().any(|s| s.state == ReplicaState::LoadFailed && s.no_memory);
         let number = self.version.number;
         if no_memory {
-            let cause = format!("{place} ran out of memory when it loaded version {number}: {}", bare(why));
+            let cause = format!("{place} ran out of memory when it loaded version {number}: {}", strip_period(why));
             let next = "set spec.memory to what the model really takes, or give the server more memory";
             return (Reason::LoadFailedMemory, self.wrong(&cause), next.to_owned());
         }
-        let cause = format!("{place} could not load version {number}: {}", bare(why));
+        let cause = format!("{place} could not load version {number}: {}", strip_period(why));
         let next = match self.version.retry_at {
             Some(due) => format!(
                 "fix what {place} says and apply the model again; without that it is tried again in {}",
-                Span(due.saturating_sub(self.state.clock.passed))
+                Span(due.saturating_sub(self.state.clock.monotonic_now))
             ),
             None => format!("fix what {place} says and apply the model again"),
         };
@@ -115,7 +115,7 @@ impl Case<'_> {
     }
 
     fn scaled_down(&self) -> Answer {
-        if self.version.sleeps() {
+        if self.version.scaled_to_zero() {
             let headline = format!("{} sleeps: nobody asks for it.", self.name);
             return (Reason::Sleeping, headline, "send it a request: it wakes and answers".to_owned());
         }
@@ -126,8 +126,8 @@ impl Case<'_> {
     fn available(&self, available: u32) -> Answer {
         let version = self.version;
         let server = version.server.as_deref().unwrap_or_default();
-        let wanted = version.wanted();
-        if available >= wanted {
+        let desired = version.desired_replicas();
+        if available >= desired {
             let replicas = many(available as usize, "replica");
             let headline = format!(
                 "{} is ready: version {} serves in {replicas} on {server}.",
@@ -139,41 +139,41 @@ impl Case<'_> {
             let (reason, cause, next) = self.progress();
             return (
                 reason,
-                format!("{} is ready with {available} of {wanted} replicas: {cause}.", self.name),
+                format!("{} is ready with {available} of {desired} replicas: {cause}.", self.name),
                 next,
             );
         };
-        let headline = format!("{} is ready with {available} of {wanted} replicas: {obstacle}.", self.name);
+        let headline = format!("{} is ready with {available} of {desired} replicas: {obstacle}.", self.name);
         (obstacle.reason(), headline, self.remedy(&obstacle))
     }
 
     fn not_ready(&self) -> Answer {
         if let Some(obstacle) = self.obstacle() {
-            return (obstacle.reason(), self.wrong(&self.in_words(&obstacle)), self.remedy(&obstacle));
+            return (obstacle.reason(), self.wrong(&self.describe(&obstacle)), self.remedy(&obstacle));
         }
         let (reason, cause, next) = self.progress();
         (reason, self.wrong(&cause), next)
     }
 
-    /// What stands in the way now: what was found when it was last tried may have changed since.
-    fn obstacle(&self) -> Option<Obstacle> {
+    /// Evaluated again: the recorded reason may be out of date.
+    fn obstacle(&self) -> Option<Unschedulable> {
         self.version.unplaced.as_ref()?;
-        let home = self.model.versions.iter().rev().find_map(|v| v.server.as_deref());
-        match place(self.version, self.state.servers(), &self.state.index, home) {
+        let current_server = self.model.versions.iter().rev().find_map(|v| v.server.as_deref());
+        match place(self.version, self.state.servers(), &self.state.index, current_server) {
             Placement::Nowhere(obstacle) => Some(obstacle),
             Placement::On { short, .. } => short,
         }
     }
 
-    fn in_words(&self, obstacle: &Obstacle) -> String {
+    fn describe(&self, obstacle: &Unschedulable) -> String {
         match obstacle {
-            Obstacle::Silent(id) => {
+            Unschedulable::Disconnected(id) => {
                 let since = self
                     .state
                     .servers()
                     .get(&id.server)
                     .and_then(|s| s.replicas.get(&id.index))
-                    .and_then(|r| r.silent_since);
+                    .and_then(|r| r.disconnected_since);
                 let for_long = ago(self.now, since.unwrap_or(self.now));
                 format!("{id}, which could take it, has not been heard of for {for_long}")
             }
@@ -181,7 +181,7 @@ impl Case<'_> {
         }
     }
 
-    /// What a version that is placed waits for.
+    /// What a placed version waits for.
     fn progress(&self) -> Answer {
         let number = self.version.number;
         if let Some((place, _, since)) = self.first(ReplicaState::LoadedUnavailable) {
@@ -199,7 +199,7 @@ impl Case<'_> {
             if let Some(failure) = &self.version.last_failure {
                 let cause = format!(
                     "{}; {place} has been loading version {number} again for {for_long}",
-                    bare(failure)
+                    strip_period(failure)
                 );
                 return (
                     Reason::LoadFailed,
@@ -231,38 +231,38 @@ impl Case<'_> {
         (Reason::Terminating, cause, "wait".to_owned())
     }
 
-    fn remedy(&self, obstacle: &Obstacle) -> String {
+    fn remedy(&self, obstacle: &Unschedulable) -> String {
         match obstacle {
-            Obstacle::NoServer => {
+            Unschedulable::NoServer => {
                 "start a server, or look whether its agent can reach the scheduler".to_owned()
             }
-            Obstacle::NotShared(server) => {
+            Unschedulable::NotShared(server) => {
                 format!("name it in spec.server: {server}, or start a shared server")
             }
-            Obstacle::NoSuchServer(server) => {
+            Unschedulable::ServerNotFound(server) => {
                 let known: Vec<&str> = self.state.servers().keys().map(|k| &**k).collect();
                 if known.is_empty() {
                     return format!("start server {server}");
                 }
                 format!("start server {server}, or name one of those that there are: {}", known.join(", "))
             }
-            Obstacle::Leaving(server) => {
+            Unschedulable::ServerTerminating(server) => {
                 format!("keep server {server}, or start another that offers the same")
             }
-            Obstacle::Lacks { missing, .. } => {
+            Unschedulable::MissingCapabilities { missing, .. } => {
                 format!("add {} to a server's capabilities, or remove the requirement", missing.join(" and "))
             }
-            Obstacle::Silent(id) => silent_next(&id.to_string()),
-            Obstacle::Draining(_) => "wait for another replica, or add one".to_owned(),
-            Obstacle::NoRoom { needs, free, .. } => format!(
+            Unschedulable::Disconnected(id) => silent_next(&id.to_string()),
+            Unschedulable::Draining(_) => "wait for another replica, or add one".to_owned(),
+            Unschedulable::InsufficientMemory { needs, free, .. } => format!(
                 "free {} on a server, add a replica with more memory, or lower spec.memory",
                 Bytes(needs.saturating_sub(*free))
             ),
-            Obstacle::TooFew { possible, server, wanted, because } => match because.as_deref() {
+            Unschedulable::InsufficientReplicas { possible, server, desired, because } => match because.as_deref() {
                 Some(because) => self.remedy(because),
                 None => format!(
                     "add {} to server {server}, or set spec.replicas to {possible}, or spec.minReplicas",
-                    many(wanted.saturating_sub(*possible) as usize, "replica")
+                    many(desired.saturating_sub(*possible) as usize, "replica")
                 ),
             },
         }
@@ -273,7 +273,7 @@ impl Case<'_> {
         let retries = (version.attempts > 0).then(|| {
             let next = version
                 .retry_at
-                .map(|due| format!(", again in {}", Span(due.saturating_sub(self.state.clock.passed))));
+                .map(|due| format!(", again in {}", Span(due.saturating_sub(self.state.clock.monotonic_now))));
             let last = version.last_failure.as_ref().map(|failure| format!(", last on {failure}"));
             let (next, last) = (next.unwrap_or_default(), last.unwrap_or_default());
             format!("{} in a row failed{last}{next}", many(version.attempts as usize, "load"))
@@ -282,7 +282,7 @@ impl Case<'_> {
             self.state.servers().iter().map(|(name, server)| self.verdict(name, server)).collect::<Vec<_>>()
         });
         let replicas = self.model.versions.iter().rev().flat_map(|v| {
-            v.places().map(|(server, index, status)| {
+            v.placements().map(|(server, index, status)| {
                 let why =
                     if status.reason.is_empty() { String::new() } else { format!(": {}", status.reason) };
                 format!(
@@ -325,21 +325,21 @@ impl Case<'_> {
         if needs.explainer {
             what.push("an explainer".to_owned());
         }
-        if self.version.demand() > 0 {
-            what.push(format!("{} each", Bytes(self.version.demand())));
+        if self.version.memory_required() > 0 {
+            what.push(format!("{} each", Bytes(self.version.memory_required())));
         }
         if let Some(server) = &needs.server {
             what.push(format!("on server {server}"));
         }
         let mut lines = vec![what.join(", ")];
         let generation = definition.generation.map(|g| format!(", generation {g}")).unwrap_or_default();
-        if let Some(manager) = &self.model.manager {
-            lines.push(format!("managed by {manager}{generation}"));
+        if let Some(owner) = &self.model.owner {
+            lines.push(format!("managed by {owner}{generation}"));
         }
         lines
     }
 
-    /// What a server says to this version.
+    /// Suitability of a server for this version.
     fn verdict(&self, name: &Arc<str>, server: &Server) -> String {
         let needs = &self.version.definition.needs;
         let replicas = many(server.replicas.len(), "replica");
@@ -365,13 +365,13 @@ impl Case<'_> {
             Placement::On { short: None, .. } => format!("{line}   can take it"),
             Placement::On { short: Some(short), .. } => format!("{line}   {short}"),
             Placement::Nowhere(_) => {
-                let why = match obstacle(self.version, &only, &self.state.index, None) {
-                    Obstacle::Lacks { missing, .. } => format!("lacks {}", missing.join(" and ")),
-                    Obstacle::NoRoom { needs, free, .. } => {
+                let why = match diagnose(self.version, &only, &self.state.index, None) {
+                    Unschedulable::MissingCapabilities { missing, .. } => format!("lacks {}", missing.join(" and ")),
+                    Unschedulable::InsufficientMemory { needs, free, .. } => {
                         format!("lacks {}", Bytes(needs.saturating_sub(free)))
                     }
-                    Obstacle::NoServer | Obstacle::NoSuchServer(_) => {
-                        format!("has fewer than {} for it", many(self.version.wanted() as usize, "replica"))
+                    Unschedulable::NoServer | Unschedulable::ServerNotFound(_) => {
+                        format!("has fewer than {} for it", many(self.version.desired_replicas() as usize, "replica"))
                     }
                     other => other.to_string(),
                 };
@@ -385,8 +385,8 @@ fn silent_next(place: &str) -> String {
     format!("look whether the agent of {place} runs and reaches the scheduler")
 }
 
-/// A sentence of somebody else without its full stop: ours has one.
-fn bare(sentence: &str) -> &str {
-    let bare = sentence.trim().trim_end_matches('.');
-    if bare.is_empty() { "it did not say why" } else { bare }
+/// A foreign message without its full stop.
+fn strip_period(sentence: &str) -> &str {
+    let strip_period = sentence.trim().trim_end_matches('.');
+    if strip_period.is_empty() { "it did not say why" } else { strip_period }
 }

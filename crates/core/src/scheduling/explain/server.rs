@@ -1,10 +1,10 @@
-//! Why a server is as it is.
+//! Explains the state of a server.
 
 use super::{Explanation, Fact, State, ago, capabilities, fact, many};
-use crate::scheduling::{Millis, Reason, Replica, ReplicaId, Server, obstacle::Bytes, placement::free};
+use crate::scheduling::{Millis, Reason, Replica, ReplicaId, Server, unschedulable::Bytes, placement::free};
 use std::sync::Arc;
 
-/// Why a server is as it is; `None` when it is not known.
+/// `None` for an unknown server.
 pub fn server(state: &State, name: &str, now: Millis) -> Option<Explanation> {
     let (name, server) = state.servers().get_key_value(name)?;
     let (reason, headline, next) = answer(state, name, server, now);
@@ -13,8 +13,8 @@ pub fn server(state: &State, name: &str, now: Millis) -> Option<Explanation> {
 
 fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reason, String, String) {
     let joined = server.replicas.len();
-    let models = |index: u32| state.index.on(name, index).map_or(0, |held| held.models.len());
-    if server.is_leaving() {
+    let models = |index: u32| state.index.on(name, index).map_or(0, |assigned| assigned.models.len());
+    if server.is_terminating() {
         let left: usize = server.replicas.keys().map(|&index| models(index)).sum();
         let headline = format!("{name} is going away: {} still on it.", many(left, "model"));
         let next = if left == 0 {
@@ -24,7 +24,7 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
         };
         return (Reason::ServerLeaving, headline, next);
     }
-    let silent = server.replicas.iter().find_map(|(&index, r)| Some((index, r.silent_since?)));
+    let silent = server.replicas.iter().find_map(|(&index, r)| Some((index, r.disconnected_since?)));
     if let Some((index, since)) = silent {
         let headline =
             format!("{name} is not ready: {name}-{index} has not been heard of for {}.", ago(now, since));
@@ -42,7 +42,7 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
     }
     if joined < expected {
         let index = |position: usize| u32::try_from(position).unwrap_or(u32::MAX);
-        // Pods of a Deployment have numbers of any size: who is missing has no name yet.
+        // Deployment pods have arbitrary indexes: missing ones cannot be named.
         let counted = server.replicas.keys().all(|known| *known < index(expected));
         let missing: Vec<String> = (0..if counted { expected } else { 0 })
             .filter(|position| !server.replicas.contains_key(&index(*position)))
@@ -89,18 +89,18 @@ fn facts(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> Vec<Fa
         };
         asked.push(format!("{} expected{bounds}", many(expected.replicas as usize, "replica")));
     }
-    asked.extend(server.asked.map(|asked| format!("was asked to have {}", many(asked as usize, "replica"))));
+    asked.extend(server.requested_replicas.map(|asked| format!("was asked to have {}", many(asked as usize, "replica"))));
     asked.push(if server.shared { "takes any model" } else { "takes only models that name it" }.to_owned());
-    asked.extend(server.manager.as_ref().map(|manager| format!("managed by {manager}")));
+    asked.extend(server.owner.as_ref().map(|owner| format!("managed by {owner}")));
     let offers = (!server.replicas.is_empty()).then(|| capabilities(server));
     let replicas = server.replicas.iter().map(|(&index, replica)| line(state, name, index, replica, now));
     [fact("asked", asked), fact("offers", offers), fact("replicas", replicas)].into_iter().flatten().collect()
 }
 
 fn line(state: &State, name: &Arc<str>, index: u32, replica: &Replica, now: Millis) -> String {
-    let models = state.index.on(name, index).map_or(0, |held| held.models.len());
+    let models = state.index.on(name, index).map_or(0, |assigned| assigned.models.len());
     let room = free(&state.index, name, index, replica);
-    let condition = match replica.silent_since {
+    let condition = match replica.disconnected_since {
         Some(since) => format!("   silent for {}", ago(now, since)),
         None if replica.draining => "   is being drained".to_owned(),
         None => String::new(),

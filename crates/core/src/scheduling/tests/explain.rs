@@ -6,22 +6,22 @@ use crate::scheduling::explain;
 const GB: u64 = 1_000_000_000;
 
 /// A world with servers that offer something each.
-fn world(servers: &[(&str, u32, &[&str], u64)]) -> World {
-    let mut world = World::new();
+fn harness(servers: &[(&str, u32, &[&str], u64)]) -> Harness {
+    let mut harness = Harness::new();
     for (server, replicas, capabilities, memory) in servers {
         for index in 0..*replicas {
             let id = id(server, index);
-            world.agents.insert(id.clone(), Agent { memory: *memory, connected: true, ..Agent::default() });
+            harness.agents.insert(id.clone(), Agent { memory: *memory, connected: true, ..Agent::default() });
             let replica = Replica {
                 capabilities: capabilities.iter().map(|c| (*c).to_owned()).collect(),
                 memory_total: *memory,
                 memory_free: *memory,
                 ..Replica::default()
             };
-            world.apply(Command::ReplicaJoined { id, replica, shared: true, loaded: vec![] }).unwrap();
+            harness.apply(Command::ReplicaJoined { id, replica, shared: true, loaded: vec![] }).unwrap();
         }
     }
-    world
+    harness
 }
 
 fn needing(change: impl Fn(&mut Definition)) -> Definition {
@@ -32,38 +32,38 @@ fn needing(change: impl Fn(&mut Definition)) -> Definition {
 }
 
 struct Failure {
-    world: World,
+    harness: Harness,
     reason: Reason,
     headline: &'static str,
     next: &'static str,
 }
 
-fn failure(world: World, reason: Reason, headline: &'static str, next: &'static str) -> Failure {
-    Failure { world, reason, headline, next }
+fn failure(harness: Harness, reason: Reason, headline: &'static str, next: &'static str) -> Failure {
+    Failure { harness, reason, headline, next }
 }
 
 fn not_placed() -> Vec<Failure> {
     let two: &[(&str, u32, &[&str], u64)] =
         &[("mlserver-a", 2, &["sklearn", "xgboost"], 5 * GB), ("triton-a", 1, &["onnx", "tensorrt"], 4 * GB)];
     let on = |servers, change: fn(&mut Definition)| {
-        let mut world = world(servers);
-        world.load(needing(change)).unwrap();
-        world
+        let mut harness = harness(servers);
+        harness.load(needing(change)).unwrap();
+        harness
     };
-    let mut leaving = world(two);
+    let mut leaving = harness(two);
     leaving.apply(expect("triton-a", 0, 0, 0)).unwrap();
     leaving.load(needing(|_| ())).unwrap();
-    let mut dedicated = World::new();
+    let mut dedicated = Harness::new();
     dedicated.agents.insert(id("own", 0), Agent { memory: GB, connected: true, ..Agent::default() });
     let own =
         Command::ReplicaJoined { id: id("own", 0), replica: replica(GB), shared: false, loaded: vec![] };
     dedicated.apply(own).unwrap();
     dedicated.load(needing(|_| ())).unwrap();
-    let mut silent = world(&[("s", 1, &["onnx"], GB)]);
-    silent.silence(&id("s", 0));
+    let mut silent = harness(&[("s", 1, &["onnx"], GB)]);
+    silent.disconnect(&id("s", 0));
     silent.load(needing(|_| ())).unwrap();
     silent.now += 4_000;
-    let mut draining = world(&[("s", 1, &["onnx"], GB)]);
+    let mut draining = harness(&[("s", 1, &["onnx"], GB)]);
     draining.apply(Command::DrainReplica { id: id("s", 0) }).unwrap();
     draining.load(needing(|_| ())).unwrap();
     vec![
@@ -144,18 +144,18 @@ fn not_placed() -> Vec<Failure> {
 
 fn on_the_way() -> Vec<Failure> {
     let s = id("s", 0);
-    let started = |work: fn(&mut World)| {
-        let mut world = world(&[("s", 1, &["onnx"], GB)]);
-        world.load(needing(|_| ())).unwrap();
-        work(&mut world);
-        world
+    let started = |work: fn(&mut Harness)| {
+        let mut harness = harness(&[("s", 1, &["onnx"], GB)]);
+        harness.load(needing(|_| ())).unwrap();
+        work(&mut harness);
+        harness
     };
-    let served = |work: &dyn Fn(&mut World)| {
-        let mut world = world(&[("s", 1, &["onnx"], GB)]);
-        world.load(needing(|_| ())).unwrap();
-        world.quiesce();
-        work(&mut world);
-        world
+    let served = |work: &dyn Fn(&mut Harness)| {
+        let mut harness = harness(&[("s", 1, &["onnx"], GB)]);
+        harness.load(needing(|_| ())).unwrap();
+        harness.quiesce();
+        work(&mut harness);
+        harness
     };
     vec![
         failure(
@@ -165,20 +165,20 @@ fn on_the_way() -> Vec<Failure> {
             "wait; the agent's log tells how far s-0 is",
         ),
         failure(
-            started(|w| w.work(&id("s", 0), Luck::Good)),
+            started(|w| w.work(&id("s", 0), Outcome::Success)),
             Reason::Routing,
             "demand is not ready: s-0 has loaded it, and for 0 ms a gateway has not taken up its route.",
             "look whether every gateway runs and follows its routes",
         ),
         failure(
-            started(|w| w.work(&id("s", 0), Luck::Bad)),
+            started(|w| w.work(&id("s", 0), Outcome::Failure)),
             Reason::LoadFailed,
             "demand is not ready: s-0 could not load version 1: no such file.",
             "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
         ),
         failure(
             started(|w| {
-                w.work(&id("s", 0), Luck::Bad);
+                w.work(&id("s", 0), Outcome::Failure);
                 w.wait(1_500);
                 w.now += 2_000;
             }),
@@ -187,14 +187,14 @@ fn on_the_way() -> Vec<Failure> {
             "fix what s-0 said, or wait for the outcome",
         ),
         failure(
-            started(|w| w.work(&id("s", 0), Luck::NoMemory)),
+            started(|w| w.work(&id("s", 0), Outcome::OutOfMemory)),
             Reason::LoadFailedMemory,
             "demand is not ready: s-0 ran out of memory when it loaded version 1: no such file.",
             "set spec.memory to what the model really takes, or give the server more memory",
         ),
         failure(
             started(|w| {
-                w.silence(&id("s", 0));
+                w.disconnect(&id("s", 0));
                 w.now += 2_000;
             }),
             Reason::Silent,
@@ -203,7 +203,7 @@ fn on_the_way() -> Vec<Failure> {
         ),
         failure(
             served(&|w| {
-                w.silence(&id("s", 0));
+                w.disconnect(&id("s", 0));
                 w.now += 3_000;
             }),
             Reason::Silent,
@@ -212,7 +212,7 @@ fn on_the_way() -> Vec<Failure> {
         ),
         failure(
             served(&|w| {
-                w.silence(&id("s", 0));
+                w.disconnect(&id("s", 0));
                 w.wait(20_000);
             }),
             Reason::NoServer,
@@ -222,7 +222,7 @@ fn on_the_way() -> Vec<Failure> {
         failure(
             served(&|w| {
                 w.load(needing(|d| d.spec = Arc::from([2].as_slice()))).unwrap();
-                w.work(&s, Luck::Bad);
+                w.work(&s, Outcome::Failure);
             }),
             Reason::LoadFailed,
             "demand version 2 is not ready: s-0 could not load version 2: no such file; version 1 serves.",
@@ -252,8 +252,8 @@ fn on_the_way() -> Vec<Failure> {
         failure(
             served(&|w| {
                 w.apply(unload("demand")).unwrap();
-                w.follow_routes();
-                w.work(&s, Luck::Bad);
+                w.acknowledge_routes();
+                w.work(&s, Outcome::Failure);
             }),
             Reason::UnloadFailed,
             "demand is not gone: s-0 could not unload it: no such file.",
@@ -304,26 +304,26 @@ fn on_the_way() -> Vec<Failure> {
 fn the_first_line_names_the_root_cause() {
     let table: Vec<Failure> = not_placed().into_iter().chain(on_the_way()).collect();
     assert!(table.len() > 20);
-    for Failure { world, reason, headline, next } in table {
-        let said = explain::model(&world.state, "demand", world.now).unwrap();
-        assert_eq!(said.headline, headline);
-        assert_eq!((said.reason, said.next.as_str()), (reason, next), "{headline}");
-        assert!(said.facts.iter().any(|f| f.label == "asked"), "{headline}");
+    for Failure { harness, reason, headline, next } in table {
+        let explanation = explain::model(&harness.state, "demand", harness.now).unwrap();
+        assert_eq!(explanation.headline, headline);
+        assert_eq!((explanation.reason, explanation.next.as_str()), (reason, next), "{headline}");
+        assert!(explanation.facts.iter().any(|f| f.label == "asked"), "{headline}");
     }
 }
 
 #[test]
 fn the_chain_follows_the_first_line() {
-    let mut world = world(&[("mlserver-a", 2, &["sklearn"], 5 * GB), ("triton-a", 1, &["onnx"], 4 * GB)]);
-    world
+    let mut harness = harness(&[("mlserver-a", 2, &["sklearn"], 5 * GB), ("triton-a", 1, &["onnx"], 4 * GB)]);
+    harness
         .load(needing(|d| {
             d.needs.requirements = vec!["lightgbm".into()];
             d.needs.memory = 2 * GB;
             d.generation = Some(1);
         }))
         .unwrap();
-    let said = explain::model(&world.state, "demand", world.now).unwrap();
-    let facts: Vec<(&str, Vec<String>)> = said.facts.into_iter().map(|f| (f.label, f.lines)).collect();
+    let explanation = explain::model(&harness.state, "demand", harness.now).unwrap();
+    let facts: Vec<(&str, Vec<String>)> = explanation.facts.into_iter().map(|f| (f.label, f.lines)).collect();
     assert_eq!(
         facts,
         [
@@ -347,39 +347,39 @@ fn the_chain_follows_the_first_line() {
 
 #[test]
 fn why_a_server_is_as_it_is() {
-    let says = |world: &World| {
-        let said = explain::server(&world.state, "s", world.now).unwrap();
-        (said.reason, said.headline)
+    let messages = |harness: &Harness| {
+        let explanation = explain::server(&harness.state, "s", harness.now).unwrap();
+        (explanation.reason, explanation.headline)
     };
-    let mut world = World::new();
-    world.apply(expect("s", 2, 1, 4)).unwrap();
+    let mut harness = Harness::new();
+    harness.apply(expect("s", 2, 1, 4)).unwrap();
     assert_eq!(
-        says(&world),
+        messages(&harness),
         (Reason::ReplicasMissing, "s is not ready: none of 2 replicas has joined.".into())
     );
-    world.join(&id("s", 0), 100);
+    harness.join(&id("s", 0), 100);
     assert_eq!(
-        says(&world),
+        messages(&harness),
         (Reason::ReplicasMissing, "s is not ready: 1 of 2 replicas have joined, s-1 has not.".into())
     );
-    let mut deployed = World::new();
+    let mut deployed = Harness::new();
     deployed.apply(expect("s", 2, 1, 4)).unwrap();
     deployed.join(&id("s", 1_234_567), 100);
     assert_eq!(
-        says(&deployed),
+        messages(&deployed),
         (Reason::ReplicasMissing, "s is not ready: 1 of 2 replicas have joined.".into())
     );
-    world.join(&id("s", 1), 100);
-    world.load(definition("m", 1, 2)).unwrap();
-    world.quiesce();
-    assert_eq!(says(&world), (Reason::Ready, "s is ready: 2 replicas with 2 model replicas loaded.".into()));
-    world.silence(&id("s", 1));
-    world.now += 2_000;
-    assert_eq!(says(&world), (Reason::Silent, "s is not ready: s-1 has not been heard of for 2 s.".into()));
-    world.announce(&id("s", 1));
-    world.apply(Command::DrainReplica { id: id("s", 1) }).unwrap();
-    assert_eq!(says(&world), (Reason::Draining, "s-1 is being drained: 1 model still on it.".into()));
-    world.apply(expect("s", 0, 1, 4)).unwrap();
-    assert_eq!(says(&world), (Reason::ServerLeaving, "s is going away: 2 models still on it.".into()));
-    assert_eq!(explain::server(&world.state, "x", 0), None);
+    harness.join(&id("s", 1), 100);
+    harness.load(definition("m", 1, 2)).unwrap();
+    harness.quiesce();
+    assert_eq!(messages(&harness), (Reason::Ready, "s is ready: 2 replicas with 2 model replicas loaded.".into()));
+    harness.disconnect(&id("s", 1));
+    harness.now += 2_000;
+    assert_eq!(messages(&harness), (Reason::Silent, "s is not ready: s-1 has not been heard of for 2 s.".into()));
+    harness.subscribe(&id("s", 1));
+    harness.apply(Command::DrainReplica { id: id("s", 1) }).unwrap();
+    assert_eq!(messages(&harness), (Reason::Draining, "s-1 is being drained: 1 model still on it.".into()));
+    harness.apply(expect("s", 0, 1, 4)).unwrap();
+    assert_eq!(messages(&harness), (Reason::ServerLeaving, "s is going away: 2 models still on it.".into()));
+    assert_eq!(explain::server(&harness.state, "x", 0), None);
 }

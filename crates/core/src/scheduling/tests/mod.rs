@@ -2,11 +2,11 @@
 
 mod explain;
 mod faults;
-mod garbage;
-mod histories;
+mod arbitrary_commands;
+mod properties;
 mod lifecycle;
 mod ownership;
-mod plan;
+mod dry_run;
 mod scaling;
 
 use super::*;
@@ -40,21 +40,21 @@ fn id(server: &str, index: u32) -> ReplicaId {
 }
 
 fn expect(name: &str, replicas: u32, min: u32, max: u32) -> Command {
-    Command::ExpectServer {
+    Command::UpsertServer {
         name: name.into(),
-        expected: Expectation { replicas, min, max, generation: None },
+        expected: ExpectedReplicas { replicas, min, max, generation: None },
         shared: true,
         namespace: None,
-        by: Manager::Cli,
+        by: Owner::Cli,
     }
 }
 
 fn unload(name: &str) -> Command {
-    Command::UnloadModel { name: name.into(), by: Manager::Cli }
+    Command::UnloadModel { name: name.into(), by: Owner::Cli }
 }
 
 fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
-    Command::DemandSeen {
+    Command::DemandReported {
         model: model.into(),
         in_flight_milli: in_flight * 1000,
         answered: in_flight,
@@ -72,12 +72,12 @@ fn few() -> proptest::prelude::ProptestConfig {
 type Places = BTreeSet<(ReplicaId, u32)>;
 
 /// Agents that do what they are told, and gateways that follow: the world around a [`State`].
-struct World {
+struct Harness {
     state: State,
     agents: BTreeMap<ReplicaId, Agent>,
     now: Millis,
     /// Every route that gateways were told, by its number; and up to which one they have nothing under way any more.
-    told: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
+    published: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
     drained: u64,
 }
 
@@ -97,23 +97,23 @@ impl Agent {
 
 /// How an agent's work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Luck {
-    Good,
-    Bad,
-    NoMemory,
+enum Outcome {
+    Success,
+    Failure,
+    OutOfMemory,
 }
 
-impl World {
+impl Harness {
     fn new() -> Self {
         Self::with(Policy::default())
     }
 
     fn with(policy: Policy) -> Self {
         let (state, now) = (State::new(policy), 1_000_000_000_000);
-        Self { state, agents: BTreeMap::new(), now, told: BTreeMap::new(), drained: 0 }
+        Self { state, agents: BTreeMap::new(), now, published: BTreeMap::new(), drained: 0 }
     }
 
-    fn apply(&mut self, command: Command) -> Result<Effects, Refusal> {
+    fn apply(&mut self, command: Command) -> Result<Effects, Rejection> {
         self.now += 1;
         let before = self.state.clone();
         let shown = format!("{command:?}");
@@ -126,7 +126,7 @@ impl World {
                 agent.orders.push_back(order.clone());
             }
             self.check_effects(&before, effects, &shown);
-            self.tell(&effects.routes);
+            self.publish(&effects.routes);
         } else {
             assert_eq!(before.models(), self.state.models(), "what is refused changes nothing");
             assert_eq!(before.servers(), self.state.servers(), "what is refused changes nothing");
@@ -137,28 +137,28 @@ impl World {
         result
     }
 
-    fn load(&mut self, definition: Definition) -> Result<Effects, Refusal> {
-        self.apply(Command::LoadModel { definition: Box::new(definition), by: Manager::Cli })
+    fn load(&mut self, definition: Definition) -> Result<Effects, Rejection> {
+        self.apply(Command::LoadModel { definition: Box::new(definition), by: Owner::Cli })
     }
 
     /// Gateways are told of routes.
-    fn tell(&mut self, names: &BTreeSet<Arc<str>>) {
+    fn publish(&mut self, names: &BTreeSet<Arc<str>>) {
         for name in names {
             let Some(model) = self.state.models().get(name) else { continue };
-            let places = self.state.route(name).versions.into_iter().flat_map(|v| {
+            let placements = self.state.route(name).versions.into_iter().flat_map(|v| {
                 let number = v.version;
                 v.replicas.into_iter().map(move |id| (id, number))
             });
-            self.told.entry(name.clone()).or_default().insert(model.route_sequence, places.collect());
+            self.published.entry(name.clone()).or_default().insert(model.route_sequence, placements.collect());
         }
     }
 
     /// Nobody can use what an agent lost by itself.
     fn forget(&mut self, id: &ReplicaId, model: Option<&str>) {
-        for (name, routes) in &mut self.told {
+        for (name, routes) in &mut self.published {
             if model.is_none_or(|m| m == &**name) {
-                for places in routes.values_mut() {
-                    places.retain(|(place, _)| place != id);
+                for placements in routes.values_mut() {
+                    placements.retain(|(place, _)| place != id);
                 }
             }
         }
@@ -167,11 +167,11 @@ impl World {
     fn join(&mut self, id: &ReplicaId, memory: u64) -> Effects {
         self.forget(id, None);
         self.agents.insert(id.clone(), Agent { memory, connected: true, ..Agent::default() });
-        self.announce(id)
+        self.subscribe(id)
     }
 
     /// An agent subscribes and says what it holds.
-    fn announce(&mut self, id: &ReplicaId) -> Effects {
+    fn subscribe(&mut self, id: &ReplicaId) -> Effects {
         let agent = self.agents.get_mut(id).unwrap();
         agent.connected = true;
         agent.orders.clear();
@@ -180,10 +180,10 @@ impl World {
         self.apply(Command::ReplicaJoined { id: id.clone(), replica: offered, shared: true, loaded }).unwrap()
     }
 
-    fn silence(&mut self, id: &ReplicaId) {
+    fn disconnect(&mut self, id: &ReplicaId) {
         if let Some(agent) = self.agents.get_mut(id) {
             agent.connected = false;
-            self.apply(Command::ReplicaSilent { id: id.clone() }).unwrap();
+            self.apply(Command::ReplicaDisconnected { id: id.clone() }).unwrap();
         }
     }
 
@@ -204,19 +204,19 @@ impl World {
     }
 
     /// Lets an agent carry out its next order.
-    fn work(&mut self, id: &ReplicaId, luck: Luck) {
+    fn work(&mut self, id: &ReplicaId, outcome: Outcome) {
         let Some(agent) = self.agents.get_mut(id) else { return };
         let Some(order) = agent.orders.pop_front() else { return };
         let key = (order.model.clone(), order.version);
         let reason = "no such file".to_owned();
-        let event = match (order.load.is_some(), luck) {
-            (true, Luck::Bad) => ReplicaEvent::LoadFailed { reason },
-            (true, Luck::NoMemory) => ReplicaEvent::LoadFailedMemory { reason },
-            (true, Luck::Good) => {
+        let event = match (order.load.is_some(), outcome) {
+            (true, Outcome::Failure) => ReplicaEvent::LoadFailed { reason },
+            (true, Outcome::OutOfMemory) => ReplicaEvent::LoadFailedMemory { reason },
+            (true, Outcome::Success) => {
                 agent.loaded.insert(key);
                 ReplicaEvent::Loaded { multiplier: None }
             }
-            (false, Luck::Bad) => ReplicaEvent::UnloadFailed { reason },
+            (false, Outcome::Failure) => ReplicaEvent::UnloadFailed { reason },
             (false, _) => {
                 agent.loaded.remove(&key);
                 ReplicaEvent::Unloaded
@@ -230,24 +230,24 @@ impl World {
         self.apply(Command::ReplicaReported { id: id.clone(), model, version, event, memory_free }).unwrap();
     }
 
-    fn follow_routes(&mut self) {
-        self.follow(0, 0);
+    fn acknowledge_routes(&mut self) {
+        self.acknowledge(0, 0);
     }
 
     /// Gateways follow, but for the last so many changes.
-    fn follow(&mut self, not_applied: u64, not_drained: u64) {
+    fn acknowledge(&mut self, not_applied: u64, not_drained: u64) {
         let sequence = self.state.sequence();
         let applied = sequence.saturating_sub(not_applied);
         self.drained = self.drained.max(applied.saturating_sub(not_drained));
-        self.apply(Command::RoutesSettled { applied, drained: self.drained }).unwrap();
+        self.apply(Command::RoutesAcknowledged { applied, drained: self.drained }).unwrap();
     }
 
     /// Every place that a gateway may send a request to.
     fn in_use(&self) -> impl Iterator<Item = (&Arc<str>, &(ReplicaId, u32))> {
-        self.told.iter().flat_map(|(name, routes)| {
+        self.published.iter().flat_map(|(name, routes)| {
             let last = routes.range(..=self.drained).next_back();
             let later = routes.range(self.drained + 1..);
-            last.into_iter().chain(later).flat_map(move |(_, places)| places.iter().map(move |p| (name, p)))
+            last.into_iter().chain(later).flat_map(move |(_, placements)| placements.iter().map(move |p| (name, p)))
         })
     }
 
@@ -273,9 +273,9 @@ impl World {
             agent.orders.clear();
         });
         self.state = State::restore(*self.state.policy(), models, servers, self.now);
-        self.told.clear();
+        self.published.clear();
         self.drained = 0;
-        self.tell(&self.state.models().keys().cloned().collect());
+        self.publish(&self.state.models().keys().cloned().collect());
         self.check();
     }
 
@@ -285,10 +285,10 @@ impl World {
             let busy: Vec<ReplicaId> =
                 self.agents.iter().filter(|(_, a)| !a.orders.is_empty()).map(|(id, _)| id.clone()).collect();
             for id in &busy {
-                self.work(id, Luck::Good);
+                self.work(id, Outcome::Success);
             }
             let before = self.state.clone();
-            self.follow_routes();
+            self.acknowledge_routes();
             if busy.is_empty() && before.models() == self.state.models() {
                 return;
             }
@@ -311,9 +311,9 @@ impl World {
                 let statuses: Vec<_> = model
                     .versions
                     .iter()
-                    .flat_map(|v| v.places().map(|(s, i, r)| (s.clone(), i, r.state)).collect::<Vec<_>>())
+                    .flat_map(|v| v.placements().map(|(s, i, r)| (s.clone(), i, r.state)).collect::<Vec<_>>())
                     .collect();
-                Some((model.summary(model.latest()?), model.deleted, statuses))
+                Some((model.version_status(model.latest()?), model.deleted, statuses))
             };
             let forgotten = !self.state.models().contains_key(name);
             if status(before) != status(&self.state) && !forgotten {
@@ -326,7 +326,7 @@ impl World {
             let record = |state: &State| {
                 let r = state.server_record(name)?;
                 let replicas: Vec<_> = r.replicas.iter().map(|(i, r)| (*i, r.endpoint.clone())).collect();
-                Some((r.expected, r.shared, r.namespace, r.manager, replicas))
+                Some((r.expected, r.shared, r.namespace, r.owner, replicas))
             };
             if record(before) != record(&self.state) {
                 assert!(effects.store_servers.contains(name), "{shown}: {name} is not stored");
@@ -348,7 +348,7 @@ impl World {
         for (name, model) in self.state.models() {
             let route = self.state.route(name);
             assert!(!model.deleted || route.versions.is_empty(), "{name} is deleted and routed");
-            assert!(!model.deleted || model.manager.is_none(), "{name} is deleted and owned");
+            assert!(!model.deleted || model.owner.is_none(), "{name} is deleted and owned");
             for version in &route.versions {
                 assert_eq!(version.weight as usize, version.replicas.len());
                 for replica in &version.replicas {
@@ -362,7 +362,7 @@ impl World {
                 }
             }
             for version in &model.versions {
-                for (server, index, status) in version.places() {
+                for (server, index, status) in version.placements() {
                     let id = ReplicaId { server: server.clone(), index };
                     let silent = !self.agents[&id].connected;
                     let needs_connection =
@@ -372,8 +372,8 @@ impl World {
                     assert!(!(silent && serves), "{name} on {id} is silent and counts");
                     // An order to unload may have overtaken one to load: then nothing is there, or promised still.
                     let loaded = self.agents[&id].loaded.contains(&(name.clone(), version.number));
-                    let takes = if loaded { version.demand() } else { 0 };
-                    *used.entry(id).or_default() += takes.max(status.promised);
+                    let takes = if loaded { version.memory_required() } else { 0 };
+                    *used.entry(id).or_default() += takes.max(status.reserved);
                 }
             }
         }
@@ -383,9 +383,9 @@ impl World {
         }
     }
 
-    fn summary(&self, name: &str) -> Summary {
+    fn version_status(&self, name: &str) -> VersionStatus {
         let model = &self.state.models()[name];
-        model.summary(model.latest().unwrap())
+        model.version_status(model.latest().unwrap())
     }
 
     /// The versions that take traffic.

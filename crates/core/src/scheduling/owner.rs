@@ -1,26 +1,25 @@
-//! Who manages an object, and so may change it.
+//! Ownership of objects: only the owner may change one.
 
 use std::{convert::Infallible, fmt, str::FromStr};
 
-/// Who asks for a change. An object belongs to the first that named itself.
+/// The origin of a change. The first named origin owns the object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Manager {
-    /// A manifest that is followed: its path.
+pub enum Owner {
+    /// A watched manifest, by path.
     File(String),
-    /// Somebody at a command line.
+    /// The command line.
     Cli,
-    /// The operator of a Kubernetes cluster.
+    /// The Kubernetes operator.
     Operator {
-        /// The namespace that the object is in.
         namespace: String,
     },
-    /// A gateway that passes on a call to its model repository: it acts for the owner, whoever that is.
+    /// A gateway forwarding a model repository call; it acts for the owner.
     Gateway,
-    /// Somebody else, by their own word.
+    /// Any other client, by its own name.
     Other(String),
 }
 
-impl fmt::Display for Manager {
+impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "file:{path}"),
@@ -32,7 +31,7 @@ impl fmt::Display for Manager {
     }
 }
 
-impl FromStr for Manager {
+impl FromStr for Owner {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -49,12 +48,10 @@ impl FromStr for Manager {
     }
 }
 
-/// The kinds of objects that have a manager.
+/// Kinds of owned objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A model.
     Model,
-    /// A server.
     Server,
 }
 
@@ -67,12 +64,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Whether somebody may change what belongs to somebody.
-pub(super) fn may_change(owner: Option<&Manager>, by: &Manager) -> bool {
-    *by == Manager::Gateway || owner.is_none_or(|owner| owner == by)
+pub(super) fn may_change(owner: Option<&Owner>, by: &Owner) -> bool {
+    *by == Owner::Gateway || owner.is_none_or(|owner| owner == by)
 }
 
-/// The owner after a change that was allowed.
-pub(super) fn owner_after(owner: Option<Manager>, by: Manager) -> Option<Manager> {
-    owner.or_else(|| (by != Manager::Gateway).then_some(by))
+/// The owner after an allowed change.
+pub(super) fn owner_after(owner: Option<Owner>, by: Owner) -> Option<Owner> {
+    owner.or_else(|| (by != Owner::Gateway).then_some(by))
 }

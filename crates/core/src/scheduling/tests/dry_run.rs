@@ -1,35 +1,35 @@
 //! What `plan` says before anything changes.
 
 use super::*;
-use crate::scheduling::plan;
+use crate::scheduling::dry_run;
 
 fn ask(definition: Definition) -> Command {
-    Command::LoadModel { definition: Box::new(definition), by: Manager::Cli }
+    Command::LoadModel { definition: Box::new(definition), by: Owner::Cli }
 }
 
-fn one(world: &World, command: Command) -> PlannedChange {
-    let mut changes = plan::plan(&world.state, vec![command], world.now);
+fn one(harness: &Harness, command: Command) -> PlannedChange {
+    let mut changes = dry_run::dry_run(&harness.state, vec![command], harness.now);
     assert_eq!(changes.len(), 1);
     changes.remove(0)
 }
 
-fn served() -> World {
-    let mut world = World::new();
-    world.join(&id("builtin", 0), 100);
-    world.load(definition("fraud", 1, 1)).unwrap();
-    world.quiesce();
-    world
+fn served() -> Harness {
+    let mut harness = Harness::new();
+    harness.join(&id("builtin", 0), 100);
+    harness.load(definition("fraud", 1, 1)).unwrap();
+    harness.quiesce();
+    harness
 }
 
 #[test]
 fn what_a_model_would_become() {
-    let world = served();
+    let harness = served();
     let with = |name: &str, spec, change: fn(&mut Definition)| {
         let mut d = definition(name, spec, 1);
         change(&mut d);
         ask(d)
     };
-    for (command, action, versions, says, placed) in [
+    for (command, action, versions, messages, placed) in [
         (
             with("fraud", 2, |_| ()),
             Action::Update,
@@ -68,42 +68,42 @@ fn what_a_model_would_become() {
             false,
         ),
     ] {
-        let change = one(&world, command);
-        assert_eq!(change.effects, says);
-        assert_eq!((change.action, change.placed), (action, placed), "{says:?}");
-        assert_eq!((change.from_version, change.to_version), versions, "{says:?}");
+        let change = one(&harness, command);
+        assert_eq!(change.effects, messages);
+        assert_eq!((change.action, change.placed), (action, placed), "{messages:?}");
+        assert_eq!((change.from_version, change.to_version), versions, "{messages:?}");
     }
 }
 
 #[test]
 fn a_plan_changes_nothing_and_its_steps_follow_each_other() {
-    let world = served();
-    let before = world.state.clone();
+    let harness = served();
+    let before = harness.state.clone();
     let commands = vec![ask(definition("a", 1, 1)), ask(definition("a", 2, 1)), unload("a"), Command::Tick];
-    let changes = plan::plan(&world.state, commands, world.now);
+    let changes = dry_run::dry_run(&harness.state, commands, harness.now);
     let actions: Vec<Action> = changes.iter().map(|c| c.action).collect();
     assert_eq!(actions, [Action::Create, Action::Update, Action::Delete]);
-    assert_eq!(before.models(), world.state.models());
-    assert_eq!(before.sequence(), world.state.sequence());
+    assert_eq!(before.models(), harness.state.models());
+    assert_eq!(before.sequence(), harness.state.sequence());
 }
 
 #[test]
 fn what_would_be_refused_and_what_would_be_over_committed() {
-    let mut world = served();
-    world
-        .apply(Command::AdoptModel { name: "fraud".into(), by: Manager::File("/m/fraud.yaml".into()) })
+    let mut harness = served();
+    harness
+        .apply(Command::AdoptModel { name: "fraud".into(), by: Owner::File("/m/fraud.yaml".into()) })
         .unwrap();
-    let change = one(&world, unload("fraud"));
-    assert_eq!(change.action, Action::Refuse);
+    let change = one(&harness, unload("fraud"));
+    assert_eq!(change.action, Action::Reject);
     assert_eq!(change.effects[0], "fraud belongs to the file /m/fraud.yaml: remove it there.");
     let over = Replica { over_commit: 100, memory_total: 200, memory_free: 200, ..replica(200) };
-    world.agents.insert(id("big", 0), Agent { memory: 200, connected: true, ..Agent::default() });
-    world
+    harness.agents.insert(id("big", 0), Agent { memory: 200, connected: true, ..Agent::default() });
+    harness
         .apply(Command::ReplicaJoined { id: id("big", 0), replica: over, shared: true, loaded: vec![] })
         .unwrap();
     let mut d = definition("huge", 1, 1);
     d.needs.memory = 150;
-    let change = one(&world, ask(d));
+    let change = one(&harness, ask(d));
     assert_eq!(
         change.effects,
         [
@@ -115,14 +115,14 @@ fn what_would_be_refused_and_what_would_be_over_committed() {
 
 #[test]
 fn what_a_server_would_change() {
-    let mut world = served();
-    let change = one(&world, expect("builtin", 0, 0, 0));
+    let mut harness = served();
+    let change = one(&harness, expect("builtin", 0, 0, 0));
     assert_eq!(change.action, Action::Delete);
     assert_eq!(change.effects, ["1 would have nowhere to go: fraud"]);
-    world.join(&id("other", 0), 100);
-    let change = one(&world, expect("builtin", 0, 0, 0));
+    harness.join(&id("other", 0), 100);
+    let change = one(&harness, expect("builtin", 0, 0, 0));
     assert_eq!(change.effects, ["1 would move to another server first"]);
-    let change = one(&world, expect("new", 2, 0, 0));
+    let change = one(&harness, expect("new", 2, 0, 0));
     assert_eq!((change.action, change.placed), (Action::Create, false));
     assert_eq!(change.effects, ["would wait for 2 of 2 replicas"]);
 }

@@ -6,25 +6,25 @@ use tokio::time::Instant;
 
 /// What a turn gathers before it is made durable and told.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct CommitBatch {
     pub(super) effects: Effects,
     /// Commands that must last, carried out but not answered.
-    pub(super) lasting: Vec<(Reply<()>, Instant)>,
+    pub(super) commands: Vec<(Reply<()>, Instant)>,
     /// Agents and gateways that joined and are not told so yet.
     pub(super) joined: Vec<Reply<()>>,
     /// Commands that nobody waits for: carried out again when the turn has to be taken back. Only gathered when
     /// there is something that may have to be taken back.
-    pub(super) passing: Option<Vec<Command>>,
+    pub(super) reports: Option<Vec<Command>>,
 }
 
-impl Turn {
-    pub(super) fn new(has_lasting: bool) -> Self {
-        Self { passing: has_lasting.then(Vec::new), ..Self::default() }
+impl CommitBatch {
+    pub(super) fn new(has_commands: bool) -> Self {
+        Self { reports: has_commands.then(Vec::new), ..Self::default() }
     }
 
     /// Answers everybody who waits for the disk, alike.
     pub(super) fn answer(&mut self, result: &Result<(), CommandError>, mut seen: impl FnMut(Instant)) {
-        for (reply, at) in self.lasting.drain(..) {
+        for (reply, at) in self.commands.drain(..) {
             seen(at);
             // Whoever asked may have gone away; the decision stands all the same.
             let _ = reply.send(result.clone());

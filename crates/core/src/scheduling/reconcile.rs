@@ -1,33 +1,30 @@
-//! Moves a model as far towards what is asked as it can go now.
+//! Moves a model towards its desired state.
 
 use super::{
     Millis,
-    desk::Desk,
-    index::{Shape, Timer},
+    model_context::ModelContext,
+    index::{EquivalenceClass, Timer},
     model::{Model, ReplicaState, Version},
     placement::{Placement, place},
     server::Server,
 };
-use crate::mutant;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-impl Desk<'_> {
-    /// Moves the model as far as it can go. `again` tries loads that failed without waiting for their time.
-    pub(super) fn settle(&mut self, model: &mut Model, again: bool) {
-        let latest_serves = !mutant::is("keeps_old_versions")
-            && (mutant::is("drops_old_versions_early") || model.latest().is_some_and(Version::serves_enough));
-        if latest_serves {
+impl ModelContext<'_> {
+    /// Moves the model as far as possible now. `retry_now` retries failed loads without waiting for their backoff.
+    pub(super) fn reconcile(&mut self, model: &mut Model, retry_now: bool) {
+        if model.latest().is_some_and(Version::serves_enough) {
             self.supersede(model);
         }
         let (deleted, count) = (model.deleted, model.versions.len());
-        let home = model.versions.iter().rev().find_map(|v| v.server.clone());
+        let current_server = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
         for (position, version) in model.versions.iter_mut().enumerate() {
             let is_latest = position + 1 == count;
-            self.retry(version, again);
-            if !deleted && (is_latest || (version.served && !latest_serves)) {
-                if self.fill(version, home.as_deref()) {
-                    waits = Some((Arc::new(Shape::of(version)), version.demand()));
+            self.retry(version, retry_now);
+            if !deleted && (is_latest || version.served) {
+                if self.place_replicas(version, current_server.as_deref()) {
+                    waits = Some((Arc::new(EquivalenceClass::of(version)), version.memory_required()));
                 }
             } else {
                 self.retire(version, 0);
@@ -37,34 +34,30 @@ impl Desk<'_> {
         self.index.wait(self.name, model, waits);
         self.prune(model);
         self.publish_route(model);
-        self.arm(model);
+        self.set_model_timer(model);
     }
 
-    /// The latest version serves: older ones never come back, whatever becomes of it.
+    /// The latest version serves: older ones never take traffic again.
     fn supersede(&mut self, model: &mut Model) {
         let older = model.versions.len().saturating_sub(1);
         for version in model.versions.iter_mut().take(older).filter(|v| v.served) {
             version.served = false;
-            self.fx.store_models.insert(self.name.clone());
+            self.effects.store_models.insert(self.name.clone());
         }
     }
 
-    /// Clears the way for another try where loading or unloading failed.
-    fn retry(&mut self, version: &mut Version, again: bool) {
+    /// Retries failed loads and unloads whose backoff has ended.
+    fn retry(&mut self, version: &mut Version, retry_now: bool) {
         let failed = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::UnloadFailed);
         if !version.any(failed) {
             return;
         }
-        if mutant::is("never_tries_again") {
-            version.retry_at = None;
-            return;
-        }
-        if !again && version.retry_at.is_some_and(|due| due > self.passed) {
+        if !retry_now && version.retry_at.is_some_and(|due| due > self.monotonic_now) {
             return;
         }
         version.retry_at = None;
         version.avoid.clear();
-        for (server, index, state) in which(version, failed) {
+        for (server, index, state) in replicas_in(version, failed) {
             if state == ReplicaState::LoadFailed {
                 version.avoid.push(index);
                 self.clear(version, &server, index);
@@ -74,37 +67,35 @@ impl Desk<'_> {
         }
     }
 
-    /// Places the replicas that a version lacks and retires those that it has too many of. Returns whether some
-    /// could not be placed.
-    fn fill(&mut self, version: &mut Version, home: Option<&str>) -> bool {
-        self.stay_again(version);
-        self.leave_what_goes(version);
-        let wanted = version.wanted();
-        let most = wanted + u32::from(mutant::is("keeps_one_too_many"));
-        if wanted == 0 || version.count(ReplicaState::is_wanted) > most {
-            self.retire(version, wanted);
+    /// Places missing replicas and retires surplus ones. Returns whether some could not be placed.
+    fn place_replicas(&mut self, version: &mut Version, current_server: Option<&str>) -> bool {
+        self.cancel_draining(version);
+        self.drain_leaving(version);
+        let desired = version.desired_replicas();
+        if desired == 0 || version.count(ReplicaState::counts_as_desired) > desired {
+            self.retire(version, desired);
         }
-        let have = version.count(ReplicaState::is_wanted);
+        let have = version.count(ReplicaState::counts_as_desired);
         let failed = version.any(|s| s == ReplicaState::LoadFailed);
         let mut waits = false;
-        if have >= wanted || failed {
+        if have >= desired || failed {
             self.set_unplaced(version, None);
         } else {
-            match place(version, self.servers, self.index, home) {
+            match place(version, self.servers, self.index, current_server) {
                 Placement::Nowhere(obstacle) => {
-                    self.ask_for_replicas(version);
+                    self.request_scale_up(version);
                     self.set_unplaced(version, Some(obstacle));
                     waits = true;
                 }
                 Placement::On { server, replicas, short } => {
                     if version.server.as_ref().is_some_and(|s| *s != server) {
                         version.leave_server();
-                        self.fx.store_models.insert(self.name.clone());
-                        self.leave_what_goes(version);
+                        self.effects.store_models.insert(self.name.clone());
+                        self.drain_leaving(version);
                     }
-                    let missing = wanted.saturating_sub(version.count(ReplicaState::is_wanted)) as usize;
+                    let missing = desired.saturating_sub(version.count(ReplicaState::counts_as_desired)) as usize;
                     let mut placed = 0;
-                    self.fx.orders.reserve(missing.min(replicas.len()));
+                    self.effects.orders.reserve(missing.min(replicas.len()));
                     for index in replicas {
                         if placed < missing && !version.replicas.contains_key(&index) {
                             self.order_load(version, &server, index);
@@ -113,7 +104,7 @@ impl Desk<'_> {
                     }
                     waits = placed < missing;
                     if short.is_some() {
-                        self.ask_for_replicas(version);
+                        self.request_scale_up(version);
                     }
                     self.set_unplaced(version, short);
                 }
@@ -122,25 +113,25 @@ impl Desk<'_> {
         let loading = |s| matches!(s, ReplicaState::Loading | ReplicaState::LoadRequested);
         if !version.any(loading) {
             let enough = version.serves_enough();
-            // One that goes is lost in any case: while others serve, requests are better off without it.
+            // A terminating replica is lost anyway: drain it as soon as others serve.
             let some = waits && version.any(|s| s == ReplicaState::Available);
-            for (server, index, _) in which(version, |s| s == ReplicaState::Draining) {
-                if enough || (some && self.goes_by_itself(&server, index)) {
-                    self.take_away(version, &server, index);
+            for (server, index, _) in replicas_in(version, |s| s == ReplicaState::Draining) {
+                if enough || (some && self.is_shutting_down(&server, index)) {
+                    self.retire_replica(version, &server, index);
                 }
             }
         }
         waits
     }
 
-    /// Whether a replica's agent has said that it ends, whatever is on it.
-    fn goes_by_itself(&self, server: &str, index: u32) -> bool {
+    /// Whether a replica terminates regardless of the models on it.
+    fn is_shutting_down(&self, server: &str, index: u32) -> bool {
         let replica = self.servers.get(server).and_then(|s| s.replicas.get(&index));
         replica.is_some_and(|r| r.draining && !r.packed)
     }
 
-    /// What was about to go with its replica and may stay after all.
-    fn stay_again(&mut self, version: &mut Version) {
+    /// Returns draining replicas to service when their server replica no longer terminates.
+    fn cancel_draining(&mut self, version: &mut Version) {
         let Some(server) = version.server.clone() else { return };
         if !version.replicas.values().any(|s| s.state == ReplicaState::Draining) {
             return;
@@ -150,8 +141,8 @@ impl Desk<'_> {
             .iter()
             .filter(|(_, s)| s.state == ReplicaState::Draining)
             .filter_map(|(&index, _)| Some((index, self.servers.get(&server)?)))
-            .filter(|(index, s)| !s.goes(*index))
-            .map(|(index, s)| (index, s.replicas.get(&index).is_some_and(|r| r.silent_since.is_none())))
+            .filter(|(index, s)| !s.is_draining(*index))
+            .map(|(index, s)| (index, s.replicas.get(&index).is_some_and(|r| r.disconnected_since.is_none())))
             .collect();
         for (index, connected) in stays {
             let state = if connected { ReplicaState::Loaded } else { ReplicaState::LoadedUnavailable };
@@ -159,19 +150,19 @@ impl Desk<'_> {
         }
     }
 
-    /// What is on a replica that is about to go serves until enough others do; what does not serve yet is taken away.
-    fn leave_what_goes(&mut self, version: &mut Version) {
-        let home = version.server.as_ref().map(|name| self.servers.get(name));
-        // Almost always nothing goes, and this is asked with every report.
-        if version.leaving.is_empty() && home.is_none_or(|home| home.is_some_and(Server::nothing_goes)) {
+    /// Drains replicas on terminating server replicas: routed ones serve until enough others do, others are retired.
+    fn drain_leaving(&mut self, version: &mut Version) {
+        let current_server = version.server.as_ref().map(|name| self.servers.get(name));
+        // Fast path: this runs for every report, and almost always nothing is draining.
+        if version.leaving.is_empty() && current_server.is_none_or(|current_server| current_server.is_some_and(Server::nothing_draining)) {
             return;
         }
-        let goes = |server: &str, index| self.servers.get(server).is_none_or(|s| s.goes(index));
+        let is_draining = |server: &str, index| self.servers.get(server).is_none_or(|s| s.is_draining(index));
         let leaves: Vec<(Arc<str>, u32, ReplicaState)> = version
-            .places()
+            .placements()
             .filter(|(server, index, status)| {
-                let wanted = status.state.is_wanted() || status.state == ReplicaState::LoadFailed;
-                wanted && (version.server.as_ref() != Some(server) || goes(server, *index))
+                let desired = status.state.counts_as_desired() || status.state == ReplicaState::LoadFailed;
+                desired && (version.server.as_ref() != Some(server) || is_draining(server, *index))
             })
             .map(|(server, index, status)| (server.clone(), index, status.state))
             .collect();
@@ -179,44 +170,44 @@ impl Desk<'_> {
             if state.is_routed() {
                 self.set(version, &server, index, ReplicaState::Draining, String::new());
             } else {
-                self.take_away(version, &server, index);
+                self.retire_replica(version, &server, index);
             }
         }
     }
 
-    /// Takes replicas away until `keep` are wanted: those that do not serve yet first.
+    /// Retires replicas until `keep` are left; those that do not serve yet go first.
     fn retire(&mut self, version: &mut Version, keep: u32) {
-        if version.is_nowhere() {
+        if version.has_no_replicas() {
             return;
         }
-        let mut wanted = which(version, ReplicaState::is_wanted);
+        let mut desired = replicas_in(version, ReplicaState::counts_as_desired);
         let rank = |state| match state {
             ReplicaState::LoadRequested | ReplicaState::Loading => 0,
             ReplicaState::LoadedUnavailable => 1,
             ReplicaState::Loaded => 2,
             _ => 3,
         };
-        wanted.sort_by_key(|&(_, index, state)| (rank(state), Reverse(index)));
-        let excess = wanted.len().saturating_sub(keep as usize);
-        for (server, index, _) in wanted.into_iter().take(excess) {
-            self.take_away(version, &server, index);
+        desired.sort_by_key(|&(_, index, state)| (rank(state), Reverse(index)));
+        let excess = desired.len().saturating_sub(keep as usize);
+        for (server, index, _) in desired.into_iter().take(excess) {
+            self.retire_replica(version, &server, index);
         }
         if keep == 0 {
             let rest = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::Draining);
-            for (server, index, _) in which(version, rest) {
-                self.take_away(version, &server, index);
+            for (server, index, _) in replicas_in(version, rest) {
+                self.retire_replica(version, &server, index);
             }
         }
     }
 
-    pub(super) fn set_unplaced(&mut self, version: &mut Version, why: Option<super::Obstacle>) {
+    pub(super) fn set_unplaced(&mut self, version: &mut Version, why: Option<super::Unschedulable>) {
         if version.unplaced.as_deref() != why.as_ref() {
             version.unplaced = why.map(Arc::new);
-            self.fx.models.insert(self.name.clone());
+            self.effects.models.insert(self.name.clone());
         }
     }
 
-    /// Forgets older versions that hold nothing any more and will not be asked for again.
+    /// Drops older versions without replicas that are no longer needed.
     fn prune(&mut self, model: &mut Model) {
         if model.versions.len() < 2 {
             return;
@@ -227,20 +218,20 @@ impl Desk<'_> {
         let deleted = model.deleted;
         model.versions.retain(|v| {
             let keeps = v.served && !latest_serves && !deleted;
-            Some(v.number) == latest || keeps || !v.is_nowhere()
+            Some(v.number) == latest || keeps || !v.has_no_replicas()
         });
         if model.versions.len() != before {
-            self.fx.store_models.insert(self.name.clone());
-            self.fx.models.insert(self.name.clone());
+            self.effects.store_models.insert(self.name.clone());
+            self.effects.models.insert(self.name.clone());
         }
     }
 
-    /// Sets the time when the model is to be looked at again.
-    pub(super) fn arm(&mut self, model: &mut Model) {
+    /// Schedules the next reconcile of the model.
+    pub(super) fn set_model_timer(&mut self, model: &mut Model) {
         let mut due: Option<Millis> = model.versions.iter().filter_map(|v| v.retry_at).min();
         if model.deleted {
-            if model.versions.iter().all(Version::is_nowhere) {
-                let later = self.passed.saturating_add(self.policy.deleted_stays);
+            if model.versions.iter().all(Version::has_no_replicas) {
+                let later = self.monotonic_now.saturating_add(self.policy.tombstone_ttl);
                 due = Some(*model.forget_at.get_or_insert(later));
             }
         } else if let Some(scale) = self.next_scale(model) {
@@ -249,23 +240,22 @@ impl Desk<'_> {
         self.index.set_timer(&mut model.due, due, &Timer::Model(self.name.clone()));
     }
 
-    /// How long until the next try after a failure.
     pub(super) fn backoff(&self, attempts: u32) -> Millis {
         let doubled = 1u64.checked_shl(attempts.saturating_sub(1)).unwrap_or(u64::MAX);
-        self.policy.retry_first.saturating_mul(doubled).min(self.policy.retry_longest)
+        self.policy.backoff_min.saturating_mul(doubled).min(self.policy.backoff_max)
     }
 }
 
-/// The replicas of a version that are in a state, and where.
-fn which(version: &Version, of: impl Fn(ReplicaState) -> bool) -> Vec<(Arc<str>, u32, ReplicaState)> {
+/// The replicas of a version in the given states.
+fn replicas_in(version: &Version, of: impl Fn(ReplicaState) -> bool) -> Vec<(Arc<str>, u32, ReplicaState)> {
     version
-        .places()
+        .placements()
         .filter(|(_, _, status)| of(status.state))
         .map(|(server, index, status)| (server.clone(), index, status.state))
         .collect()
 }
 
-/// What the versions of a model have on one replica of a server.
-pub(super) fn numbers_on(model: &Model, server: &str, index: u32) -> BTreeMap<u32, ReplicaState> {
+/// The versions of a model on one server replica.
+pub(super) fn versions_on(model: &Model, server: &str, index: u32) -> BTreeMap<u32, ReplicaState> {
     model.versions.iter().filter_map(|v| Some((v.number, v.status(server, index)?.state))).collect()
 }

@@ -1,6 +1,6 @@
 //! Who calls, as far as a request says.
 
-use gantry_core::scheduling::Manager;
+use gantry_core::scheduling::Owner;
 use gantry_proto::scheduler::KubernetesMeta;
 use tonic::{Status, metadata::MetadataMap};
 
@@ -11,28 +11,28 @@ pub(super) const MANAGER: &str = "gantry-manager";
 pub(super) const SUBSCRIPTION: &str = "gantry-subscription";
 
 /// The longest name of a manager; a file's path may be long.
-const LONGEST: usize = 4096;
+const MAX_OWNER_LENGTH: usize = 4096;
 
 /// Who asks for a change: who they say, or the operator when the object is Kubernetes', or somebody at a command line.
-pub(super) fn manager(
+pub(super) fn owner(
     metadata: &MetadataMap,
     kubernetes: Option<&KubernetesMeta>,
-) -> Result<Manager, Status> {
+) -> Result<Owner, Status> {
     let Some(named) = metadata.get(MANAGER) else {
         return Ok(match kubernetes {
-            Some(meta) => Manager::Operator { namespace: meta.namespace.clone() },
-            None => Manager::Cli,
+            Some(meta) => Owner::Operator { namespace: meta.namespace.clone() },
+            None => Owner::Cli,
         });
     };
     let named = named.to_str().unwrap_or_default().trim();
-    if named.is_empty() || named.len() > LONGEST {
+    if named.is_empty() || named.len() > MAX_OWNER_LENGTH {
         return Err(Status::failed_precondition(format!(
             "the header {MANAGER} must say who manages the object, such as cli or file:/srv/iris.yaml, in at most \
-             {LONGEST} visible ASCII characters"
+             {MAX_OWNER_LENGTH} visible ASCII characters"
         )));
     }
-    let Ok(manager) = named.parse();
-    Ok(manager)
+    let Ok(owner) = named.parse();
+    Ok(owner)
 }
 
 /// The subscription that an agent speaks of; `None` when it does not say.

@@ -1,65 +1,52 @@
-//! What has to last over a restart.
+//! Durable records, and the state restored from them.
 
 use super::{
     Millis, Policy,
     command::Effects,
     index::Index,
-    manager::Manager,
+    owner::Owner,
     model::{Definition, Demand, Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
-    server::{Expectation, Replica, ReplicaId, Server},
+    server::{ExpectedReplicas, Replica, ReplicaId, Server},
     state::State,
 };
 use std::sync::Arc;
 
-/// What has to last of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRecord {
-    /// Whether it was deleted.
     pub deleted: bool,
-    /// Who manages it.
-    pub manager: Option<Manager>,
-    /// Its versions, oldest first; the last one is what was asked for last.
+    pub owner: Option<Owner>,
+    /// Oldest first; the last one is the desired state.
     pub versions: Vec<VersionRecord>,
 }
 
-/// What has to last of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionRecord {
-    /// Its number.
     pub number: u32,
-    /// What was asked.
     pub definition: Arc<Definition>,
-    /// Whether it ever served.
     pub served: bool,
-    /// How many replicas its demand called for, when that is not what was asked.
+    /// Replicas set by autoscaling, when different from the definition.
     pub scaled: Option<u32>,
-    /// The server that it was placed on, when it was routed to any of its replicas.
+    /// The server with routed replicas.
     pub server: Option<Arc<str>>,
-    /// The replicas of that server that it was routed to.
+    /// Routed replicas on that server.
     pub replicas: Vec<u32>,
-    /// The replicas of servers that it was leaving that it was routed to.
+    /// Routed replicas on servers that the version was leaving.
     pub leaving: Vec<ReplicaId>,
 }
 
-/// What has to last of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRecord {
-    /// Its name.
     pub name: Arc<str>,
-    /// What was announced; `None` when its replicas joined unannounced.
-    pub expected: Option<Expectation>,
-    /// Whether models that do not name it may be placed on it.
+    /// `None` when replicas joined without a server notification.
+    pub expected: Option<ExpectedReplicas>,
     pub shared: bool,
-    /// Its Kubernetes namespace.
     pub namespace: Option<String>,
-    /// Who manages it.
-    pub manager: Option<Manager>,
-    /// Its replicas as they were last known, with their endpoints.
+    pub owner: Option<Owner>,
     pub replicas: Vec<(u32, Replica)>,
 }
 
 impl State {
-    /// What has to last of a model; `None` when nothing has.
+    /// The durable record of a model; `None` removes it.
     pub fn model_record(&self, name: &str) -> Option<ModelRecord> {
         let model = self.models.get(name)?;
         let latest = model.latest()?.number;
@@ -82,10 +69,10 @@ impl State {
                     .collect(),
             })
             .collect();
-        Some(ModelRecord { deleted: model.deleted, manager: model.manager.clone(), versions })
+        Some(ModelRecord { deleted: model.deleted, owner: model.owner.clone(), versions })
     }
 
-    /// What has to last of a server; `None` when nothing has.
+    /// The durable record of a server; `None` removes it.
     pub fn server_record(&self, name: &str) -> Option<ServerRecord> {
         let (name, server) = self.servers.get_key_value(name)?;
         if server.expected.is_none() && server.replicas.is_empty() {
@@ -96,13 +83,13 @@ impl State {
             expected: server.expected,
             shared: server.shared,
             namespace: server.namespace.clone(),
-            manager: server.manager.clone(),
+            owner: server.owner.clone(),
             replicas: server.replicas.iter().map(|(&index, r)| (index, r.clone())).collect(),
         })
     }
 
-    /// The state after a restart: what was stored. Replicas are silent until their agents join, or their grace ends;
-    /// until then requests are routed to what was loaded on them.
+    /// The state after a restart. Replicas are disconnected until their agents join or the grace period ends; until then
+    /// routes contain the replicas that were loaded.
     pub fn restore(
         policy: Policy,
         models: impl IntoIterator<Item = ModelRecord>,
@@ -110,20 +97,20 @@ impl State {
         now: Millis,
     ) -> Self {
         let mut state = Self::new(policy);
-        state.clock.advance(now, policy.longest_step);
-        for ServerRecord { name, expected, shared, namespace, manager, replicas } in servers {
+        state.clock.advance(now, policy.max_clock_step);
+        for ServerRecord { name, expected, shared, namespace, owner, replicas } in servers {
             let replicas =
                 replicas.into_iter().map(|(index, replica)| (index, silent(replica, &policy, now)));
             let replicas = replicas.collect();
             let server =
-                Server { expected, namespace, shared, manager, since: now, replicas, ..Server::default() };
+                Server { expected, namespace, shared, owner, since: now, replicas, ..Server::default() };
             state.servers.insert(name, server);
         }
-        for ModelRecord { deleted, manager, versions } in models {
+        for ModelRecord { deleted, owner, versions } in models {
             let versions: Vec<Version> = versions.into_iter().map(|v| state.restored(v, now)).collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
             let autoscaled = versions.last().is_some_and(|v| v.autoscaled);
-            let mut model = Model { deleted, ..Model::new(versions, manager) };
+            let mut model = Model { deleted, ..Model::new(versions, owner) };
             model.demand = (autoscaled && !deleted).then(Box::<Demand>::default);
             state.models.insert(name, model);
         }
@@ -131,7 +118,7 @@ impl State {
         let names: Vec<Arc<str>> = state.models.keys().cloned().collect();
         let mut effects = Effects::default();
         for name in names {
-            state.with(&name, now, &mut effects, |desk, model| desk.settle(model, false));
+            state.with(&name, now, &mut effects, |ctx, model| ctx.reconcile(model, false));
         }
         state
     }
@@ -142,7 +129,7 @@ impl State {
         version.autoscaled = self.policy.model_autoscaling && (scaling.min > 0 || scaling.max > 0);
         version.scaled = record.scaled.filter(|_| version.autoscaled);
         version.served = record.served;
-        version.was_routed = true;
+        version.ever_routed = true;
         let known = |server: &str, index: u32| {
             self.servers.get(server).is_some_and(|s| s.replicas.contains_key(&index))
         };
@@ -151,7 +138,7 @@ impl State {
             reason: String::new(),
             since: now,
             awaits,
-            promised: 0,
+            reserved: 0,
             no_memory: false,
         };
         if let Some(server) = record.server {
@@ -167,12 +154,11 @@ impl State {
     }
 }
 
-/// A replica that was there before the restart.
 fn silent(replica: Replica, policy: &Policy, now: Millis) -> Replica {
     Replica {
-        silent_since: Some(now),
+        disconnected_since: Some(now),
         draining: false,
-        owes_answer: false,
+        drain_pending: false,
         packed: false,
         due: Some(policy.grace),
         ..replica

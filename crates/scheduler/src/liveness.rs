@@ -7,13 +7,13 @@ use std::{
 use tokio::time::Instant;
 
 /// A writer that took nothing for this long, though something waits, is stuck.
-const PATIENCE: Duration = Duration::from_secs(15);
+const STUCK_AFTER: Duration = Duration::from_secs(15);
 
 /// How the writer is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum Liveness {
     /// It takes what it is sent, or has nothing to take.
-    Moving,
+    Live,
     /// Messages wait and it takes none.
     Stuck {
         /// How many wait.
@@ -25,21 +25,21 @@ pub enum Progress {
     Stopped,
 }
 
-impl Progress {
+impl Liveness {
     /// Whether the writer moves.
-    pub const fn is_moving(self) -> bool {
-        matches!(self, Self::Moving)
+    pub const fn is_live(self) -> bool {
+        matches!(self, Self::Live)
     }
 }
 
 /// The writer's pulse: when it last took something, or looked and found nothing.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct Heartbeat {
     start: Instant,
     last: AtomicU64,
 }
 
-impl Pulse {
+impl Heartbeat {
     pub(crate) fn new() -> Self {
         Self { start: Instant::now(), last: AtomicU64::new(0) }
     }
@@ -50,13 +50,13 @@ impl Pulse {
         self.last.store(since, Ordering::Relaxed);
     }
 
-    pub(crate) fn judge(&self, waiting: usize, stopped: bool) -> Progress {
+    pub(crate) fn liveness(&self, waiting: usize, stopped: bool) -> Liveness {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         let since = self.start.elapsed().saturating_sub(last);
         match (stopped, waiting) {
-            (true, _) => Progress::Stopped,
-            (false, 1..) if since > PATIENCE => Progress::Stuck { waiting, since },
-            (false, _) => Progress::Moving,
+            (true, _) => Liveness::Stopped,
+            (false, 1..) if since > STUCK_AFTER => Liveness::Stuck { waiting, since },
+            (false, _) => Liveness::Live,
         }
     }
 }

@@ -1,16 +1,15 @@
-//! What agents tell: that they are there, gone, silent or about to go, and how loading went.
+//! Reports of agents: joined, disconnected, lost, draining, load and unload results.
 
 use super::{
     Millis,
     command::{Effects, Order, ReplicaEvent},
-    desk::Desk,
+    model_context::ModelContext,
     index::Timer,
     model::{Model, ReplicaState},
     server::{Replica, ReplicaId},
-    settle::numbers_on,
+    reconcile::versions_on,
     state::State,
 };
-use crate::mutant;
 use std::{collections::BTreeSet, sync::Arc};
 
 impl State {
@@ -21,128 +20,126 @@ impl State {
         shared: bool,
         loaded: Vec<(Arc<str>, u32)>,
         now: Millis,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
-        // What gateways were told before this moment may still lead them to what is not wanted any more.
-        let told = self.sequence;
-        self.strays.retain(|(_, of, ..)| of != id);
+        // Routes published up to now may still lead gateways to unexpected replicas.
+        let published = self.sequence;
+        self.unexpected_replicas.retain(|(_, of, ..)| of != id);
         let server = self.servers.entry(id.server.clone()).or_default();
-        // An announcement may leave it out: agents always say whether they take any model.
+        // Server notifications may omit `shared`; agents always report it.
         server.joined_shared |= shared;
         if shared && !server.shared {
             server.shared = true;
-            fx.store_servers.insert(id.server.clone());
+            effects.store_servers.insert(id.server.clone());
         }
         server.since = now;
         let replica = Replica {
-            silent_since: None,
+            disconnected_since: None,
             draining: false,
-            owes_answer: false,
+            drain_pending: false,
             packed: false,
             due: None,
             ..replica
         };
         let earlier = server.replicas.remove(&id.index);
         let moved = earlier.as_ref().is_none_or(|e| e.endpoint != replica.endpoint);
-        if earlier.as_ref().is_none_or(|e| !e.lasts_as(&replica)) {
-            fx.store_servers.insert(id.server.clone());
+        if earlier.as_ref().is_none_or(|e| !e.same_record(&replica)) {
+            effects.store_servers.insert(id.server.clone());
         }
         if let Some(mut earlier) = earlier {
             self.index.set_timer(&mut earlier.due, None, &Timer::Replica(id.clone()));
         }
         server.replicas.insert(id.index, replica);
-        fx.servers.insert(id.server.clone());
-        // What the agent says that it holds is true; what was thought of it is not, where they differ.
+        effects.servers.insert(id.server.clone());
+        // The agent's inventory wins over the recorded state.
         let loaded: BTreeSet<(Arc<str>, u32)> = loaded.into_iter().collect();
         for name in self.index.models_on(id) {
-            self.with(&name, now, fx, |desk, model| {
-                desk.reconcile(model, id, &loaded, moved);
-                desk.settle(model, true);
+            self.with(&name, now, effects, |ctx, model| {
+                ctx.sync_loaded(model, id, &loaded, moved);
+                ctx.reconcile(model, true);
             });
         }
         for (name, number) in &loaded {
-            let wanted = self.with(name, now, fx, |desk, model| desk.welcome(model, *number, id));
-            if wanted != Some(true) && !mutant::is("leaves_strays") {
-                self.strays.insert((told, id.clone(), name.clone(), *number));
+            let desired = self.with(name, now, effects, |ctx, model| ctx.adopt_loaded(model, *number, id));
+            if desired != Some(true) {
+                self.unexpected_replicas.insert((published, id.clone(), name.clone(), *number));
             }
         }
-        self.unload_strays(fx);
+        self.unload_unexpected(effects);
         let joined = self.index.on(&id.server, id.index).is_none();
         if joined && self.policy.server_autoscaling {
-            self.look_at_server_later(&id.server);
+            self.schedule_scale_down(&id.server);
         }
-        self.retry_waiting(&id.server, true, now, fx);
+        self.retry_waiting(&id.server, true, now, effects);
     }
 
-    pub(super) fn replica_silent(&mut self, id: &ReplicaId, now: Millis, fx: &mut Effects) {
-        let due = self.clock.passed.saturating_add(self.policy.grace);
+    pub(super) fn replica_disconnected(&mut self, id: &ReplicaId, now: Millis, effects: &mut Effects) {
+        let due = self.clock.monotonic_now.saturating_add(self.policy.grace);
         let Some(server) = self.servers.get_mut(&id.server) else { return };
         let Some(replica) = server.replicas.get_mut(&id.index) else { return };
-        if replica.silent_since.is_some() {
+        if replica.disconnected_since.is_some() {
             return;
         }
-        replica.silent_since = Some(now);
+        replica.disconnected_since = Some(now);
         self.index.set_timer(&mut replica.due, Some(due), &Timer::Replica(id.clone()));
         server.since = now;
-        fx.servers.insert(id.server.clone());
+        effects.servers.insert(id.server.clone());
         for name in self.index.models_on(id) {
-            self.with(&name, now, fx, |desk, model| {
-                desk.fall_silent(model, id);
-                desk.settle(model, false);
+            self.with(&name, now, effects, |ctx, model| {
+                ctx.mark_disconnected(model, id);
+                ctx.reconcile(model, false);
             });
         }
     }
 
-    pub(super) fn replica_lost(&mut self, id: &ReplicaId, now: Millis, fx: &mut Effects) {
+    pub(super) fn replica_lost(&mut self, id: &ReplicaId, now: Millis, effects: &mut Effects) {
         let Some(server) = self.servers.get_mut(&id.server) else { return };
         let Some(mut replica) = server.replicas.remove(&id.index) else { return };
         server.since = now;
         self.index.set_timer(&mut replica.due, None, &Timer::Replica(id.clone()));
-        fx.servers.insert(id.server.clone());
-        fx.store_servers.insert(id.server.clone());
-        if replica.owes_answer {
-            fx.drained.push((id.clone(), self.index.on(&id.server, id.index).is_none()));
+        effects.servers.insert(id.server.clone());
+        effects.store_servers.insert(id.server.clone());
+        if replica.drain_pending {
+            effects.drained.push((id.clone(), self.index.on(&id.server, id.index).is_none()));
         }
         for name in self.index.models_on(id) {
-            self.with(&name, now, fx, |desk, model| {
+            self.with(&name, now, effects, |ctx, model| {
                 for version in &mut model.versions {
-                    desk.clear(version, &id.server, id.index);
+                    ctx.clear(version, &id.server, id.index);
                 }
-                if !mutant::is("forgets_the_lost") {
-                    desk.settle(model, true);
-                }
+                ctx.reconcile(model, true);
             });
         }
-        self.forget_server_if_gone(&id.server, fx);
+        self.forget_server_if_gone(&id.server, effects);
     }
 
-    /// A server that was to go and has nothing left is gone.
-    pub(super) fn forget_server_if_gone(&mut self, name: &Arc<str>, fx: &mut Effects) {
-        let gone = self.servers.get(name).is_some_and(|s| s.is_leaving() && s.replicas.is_empty());
+    /// Removes a terminating server without replicas.
+    pub(super) fn forget_server_if_gone(&mut self, name: &Arc<str>, effects: &mut Effects) {
+        let gone = self.servers.get(name).is_some_and(|s| s.is_terminating() && s.replicas.is_empty());
         if gone && let Some(mut server) = self.servers.remove(name) {
             self.index.set_timer(&mut server.due, None, &Timer::Server(name.clone()));
-            fx.store_servers.insert(name.clone());
-            fx.servers.insert(name.clone());
+            effects.store_servers.insert(name.clone());
+            effects.servers.insert(name.clone());
         }
     }
 
-    pub(super) fn drain_replica(&mut self, id: &ReplicaId, now: Millis, fx: &mut Effects) {
+    pub(super) fn drain_replica(&mut self, id: &ReplicaId, now: Millis, effects: &mut Effects) {
         let replica = self.servers.get_mut(&id.server).and_then(|s| s.replicas.get_mut(&id.index));
         let Some(replica) = replica else {
-            // Nothing is on a replica that is not there.
-            fx.drained.push((id.clone(), true));
+            // An unknown replica holds nothing.
+            effects.drained.push((id.clone(), true));
             return;
         };
         replica.draining = true;
         replica.packed = false;
-        replica.owes_answer = true;
-        fx.servers.insert(id.server.clone());
-        self.settle_all_on(id, false, now, fx);
-        self.answer_drain(id, fx);
+        replica.drain_pending = true;
+        effects.servers.insert(id.server.clone());
+        self.reconcile_all_on(id, false, now, effects);
+        self.answer_drain(id, effects);
     }
 
-    /// Answers whoever asked to drain a replica, when everything is gone from it or what is left cannot go anywhere.
-    pub(super) fn answer_drain(&mut self, id: &ReplicaId, fx: &mut Effects) {
+    /// Completes a drain when the replica is empty, or when the remaining models cannot be placed elsewhere.
+    pub(super) fn answer_drain(&mut self, id: &ReplicaId, effects: &mut Effects) {
         let on = self.index.on(&id.server, id.index);
         let stuck = |name: &Arc<str>| {
             let versions = self.models.get(name).map(|m| m.versions.as_slice()).unwrap_or_default();
@@ -153,17 +150,17 @@ impl State {
             })
         };
         let done = on.is_none();
-        if !done && !on.is_some_and(|held| held.models.keys().all(stuck)) {
+        if !done && !on.is_some_and(|assigned| assigned.models.keys().all(stuck)) {
             return;
         }
         let replica = self.servers.get_mut(&id.server).and_then(|s| s.replicas.get_mut(&id.index));
-        if let Some(replica) = replica.filter(|r| r.owes_answer) {
-            replica.owes_answer = false;
-            fx.drained.push((id.clone(), done));
+        if let Some(replica) = replica.filter(|r| r.drain_pending) {
+            replica.drain_pending = false;
+            effects.drained.push((id.clone(), done));
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one report, taken apart once")]
+    #[allow(clippy::too_many_arguments, reason = "the fields of one command")]
     pub(super) fn replica_reported(
         &mut self,
         id: &ReplicaId,
@@ -172,69 +169,69 @@ impl State {
         event: ReplicaEvent,
         memory_free: u64,
         now: Millis,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
         let replica = self.servers.get_mut(&id.server).and_then(|s| s.replicas.get_mut(&id.index));
         let Some(replica) = replica else { return };
         let freed = memory_free > replica.memory_free;
         replica.memory_free = memory_free;
-        let (draining, silent) = (replica.draining, replica.silent_since.is_some());
-        fx.servers.insert(id.server.clone());
+        let (draining, silent) = (replica.draining, replica.disconnected_since.is_some());
+        effects.servers.insert(id.server.clone());
         if silent {
-            // Without a connection it cannot be told what follows. It says what it holds when it joins again.
+            // No order can be sent without a connection; the replica reports its inventory when it rejoins.
             return;
         }
-        // Also what could not be loaded leaves room: what was promised to it.
+        // A failed load releases its reserved memory.
         let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known =
-            self.with(name, now, fx, |desk, model| desk.hear(model, number, id, event)).unwrap_or(false);
+            self.with(name, now, effects, |ctx, model| ctx.apply_report(model, number, id, event)).unwrap_or(false);
         if loaded && !known {
-            // A version that nobody wants any more must not stay in memory.
-            fx.orders.push(unload(id, name, number));
+            // A version without a placement here must not stay in memory.
+            effects.orders.push(unload(id, name, number));
         }
-        if (freed || (leaves_room && known)) && !mutant::is("does_not_see_room") {
-            self.retry_waiting(&id.server, false, now, fx);
+        if freed || (leaves_room && known) {
+            self.retry_waiting(&id.server, false, now, effects);
         }
         if draining {
-            self.answer_if_empty(id, fx);
+            self.answer_if_empty(id, effects);
         }
     }
 
-    fn answer_if_empty(&mut self, id: &ReplicaId, fx: &mut Effects) {
+    fn answer_if_empty(&mut self, id: &ReplicaId, effects: &mut Effects) {
         if self.index.on(&id.server, id.index).is_none() {
-            self.answer_drain(id, fx);
+            self.answer_drain(id, effects);
         }
     }
 
-    /// Unloads what nobody wants and no gateway can use any more.
-    fn unload_strays(&mut self, fx: &mut Effects) {
-        while self.strays.first().is_some_and(|(told, ..)| *told <= self.drained)
-            && let Some((_, id, name, number)) = self.strays.pop_first()
+    /// Unloads unexpected replicas that no gateway can route to.
+    fn unload_unexpected(&mut self, effects: &mut Effects) {
+        while self.unexpected_replicas.first().is_some_and(|(published, ..)| *published <= self.drained)
+            && let Some((_, id, name, number)) = self.unexpected_replicas.pop_first()
         {
-            let wanted = self.models.get(&name).into_iter().flat_map(|m| &m.versions);
-            let wanted =
-                wanted.filter(|v| v.number == number).any(|v| v.status(&id.server, id.index).is_some());
+            let desired = self.models.get(&name).into_iter().flat_map(|m| &m.versions);
+            let desired =
+                desired.filter(|v| v.number == number).any(|v| v.status(&id.server, id.index).is_some());
             let replica = self.servers.get(&id.server).and_then(|s| s.replicas.get(&id.index));
-            if !wanted && replica.is_some_and(|r| r.silent_since.is_none()) {
-                fx.orders.push(unload(&id, &name, number));
+            if !desired && replica.is_some_and(|r| r.disconnected_since.is_none()) {
+                effects.orders.push(unload(&id, &name, number));
             }
         }
     }
 
-    pub(super) fn routes_settled(&mut self, applied: u64, drained: u64, now: Millis, fx: &mut Effects) {
+    pub(super) fn routes_acknowledged(&mut self, applied: u64, drained: u64, now: Millis, effects: &mut Effects) {
         self.drained = drained;
         let reached = applied.max(drained);
-        let later = self.index.settling.split_off(&reached.saturating_add(1));
-        let due = std::mem::replace(&mut self.index.settling, later);
+        let later = self.index.awaiting_routes.split_off(&reached.saturating_add(1));
+        let due = std::mem::replace(&mut self.index.awaiting_routes, later);
         for name in due.into_values() {
-            self.with(&name, now, fx, |desk, model| {
-                if desk.routes_settled(model, applied, drained) {
-                    desk.settle(model, false);
+            self.with(&name, now, effects, |ctx, model| {
+                if ctx.routes_acknowledged(model, applied, drained) {
+                    ctx.reconcile(model, false);
                 }
             });
         }
-        self.unload_strays(fx);
+        self.unload_unexpected(effects);
     }
 }
 
@@ -242,9 +239,9 @@ fn unload(id: &ReplicaId, name: &Arc<str>, version: u32) -> Order {
     Order { replica: id.clone(), model: name.clone(), version, load: None, autoscaled: false }
 }
 
-impl Desk<'_> {
+impl ModelContext<'_> {
     /// Brings what is thought of a replica in line with what its agent holds.
-    fn reconcile(
+    fn sync_loaded(
         &mut self,
         model: &mut Model,
         id: &ReplicaId,
@@ -252,7 +249,7 @@ impl Desk<'_> {
         moved: bool,
     ) {
         let (server, index) = (&id.server, id.index);
-        for (number, state) in numbers_on(model, server, index) {
+        for (number, state) in versions_on(model, server, index) {
             let holds = loaded.contains(&(self.name.clone(), number));
             let Some(version) = model.versions.iter_mut().find(|v| v.number == number) else { continue };
             match (state, holds) {
@@ -281,16 +278,15 @@ impl Desk<'_> {
                     true,
                 ) => self.order_unload(version, server, index),
                 (ReplicaState::Draining | ReplicaState::UnloadEnvoyRequested, true) => self.dirty |= moved,
-                // It is tried again, elsewhere first.
+                // Retried, preferably elsewhere.
                 (ReplicaState::LoadFailed, false) => {}
-                (_, false) if mutant::is("believes_its_own_memory") => {}
                 (_, false) => self.clear(version, server, index),
             }
         }
     }
 
-    /// Takes a version that an agent holds without having been told to, when it is of use. Returns whether it is.
-    fn welcome(&mut self, model: &mut Model, number: u32, id: &ReplicaId) -> bool {
+    /// Adopts a version that is loaded without an order, when it can serve. Returns whether it was adopted.
+    fn adopt_loaded(&mut self, model: &mut Model, number: u32, id: &ReplicaId) -> bool {
         let deleted = model.deleted;
         let Some(version) = model.versions.iter_mut().find(|v| v.number == number) else { return false };
         if version.status(&id.server, id.index).is_some() {
@@ -302,11 +298,11 @@ impl Desk<'_> {
             return false;
         }
         self.set(version, &id.server, id.index, ReplicaState::Loaded, String::new());
-        self.settle(model, false);
+        self.reconcile(model, false);
         true
     }
 
-    fn fall_silent(&mut self, model: &mut Model, id: &ReplicaId) {
+    fn mark_disconnected(&mut self, model: &mut Model, id: &ReplicaId) {
         for version in &mut model.versions {
             let Some(status) = version.status(&id.server, id.index) else { continue };
             let state = match status.state {
@@ -319,17 +315,14 @@ impl Desk<'_> {
         }
     }
 
-    /// Takes a report. Returns whether the version has a place on that replica.
-    fn hear(&mut self, model: &mut Model, number: u32, id: &ReplicaId, event: ReplicaEvent) -> bool {
+    /// Applies a report. Returns whether the version has a placement on that replica.
+    fn apply_report(&mut self, model: &mut Model, number: u32, id: &ReplicaId, event: ReplicaEvent) -> bool {
         let (server, index) = (&id.server, id.index);
         let Some(version) = model.versions.iter_mut().find(|v| v.number == number) else { return false };
         let Some(state) = version.status(server, index).map(|s| s.state) else { return false };
         match (event, state) {
             (ReplicaEvent::Loaded { multiplier }, ReplicaState::Loading) => {
                 self.set(version, server, index, ReplicaState::Loaded, String::new());
-                if mutant::is("is_available_at_once") {
-                    self.set(version, server, index, ReplicaState::Available, String::new());
-                }
                 if let Some(multiplier) = multiplier {
                     version.multiplier = multiplier.max(1);
                 }
@@ -340,35 +333,34 @@ impl Desk<'_> {
                     version.avoid.clear();
                 }
             }
-            // Also what was loaded may turn out not to be: then it leaves the route at once.
-            (ReplicaEvent::LoadFailed { .. }, _) if mutant::is("does_not_hear_failures") => return true,
+            // A failure report for a loaded version removes it from the route at once.
             (ReplicaEvent::LoadFailed { reason }, state)
                 if state == ReplicaState::Loading || state.is_routed() =>
             {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
-                self.fail(version, server, index, false);
+                self.record_failure(version, server, index, false);
             }
             (ReplicaEvent::LoadFailedMemory { reason }, state)
                 if state == ReplicaState::Loading || state.is_routed() =>
             {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
-                self.fail(version, server, index, true);
+                self.record_failure(version, server, index, true);
             }
             (ReplicaEvent::UnloadFailed { reason }, ReplicaState::Unloading) => {
                 self.set(version, server, index, ReplicaState::UnloadFailed, reason);
-                self.fail(version, server, index, false);
+                self.record_failure(version, server, index, false);
             }
             (ReplicaEvent::Unloaded, ReplicaState::LoadFailed | ReplicaState::Loading) => return true,
             (ReplicaEvent::Unloaded, _) => self.clear(version, server, index),
             _ => return true,
         }
-        self.settle(model, false);
+        self.reconcile(model, false);
         true
     }
 
-    fn fail(&mut self, version: &mut super::Version, server: &str, index: u32, no_memory: bool) {
+    fn record_failure(&mut self, version: &mut super::Version, server: &str, index: u32, no_memory: bool) {
         version.attempts = version.attempts.saturating_add(1);
-        let due = self.passed.saturating_add(self.backoff(version.attempts));
+        let due = self.monotonic_now.saturating_add(self.backoff(version.attempts));
         version.retry_at = Some(version.retry_at.map_or(due, |known| known.max(due)));
         let Some(status) = version.status_mut(server, index) else { return };
         status.no_memory = no_memory;
@@ -377,8 +369,8 @@ impl Desk<'_> {
         version.last_failure = failure.or_else(|| version.last_failure.take());
     }
 
-    /// Every gateway has followed up to here. Returns whether anything changed.
-    fn routes_settled(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
+    /// Advances replicas whose route change is acknowledged. Returns whether anything changed.
+    fn routes_acknowledged(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
         let mut changed = false;
         for version in &mut model.versions {
             if version.statuses().all(|s| s.awaits == 0) {
@@ -387,7 +379,7 @@ impl Desk<'_> {
             let mut settled = Vec::with_capacity(version.replicas.len() + version.leaving.len());
             settled.extend(
                 version
-                    .places()
+                    .placements()
                     .filter(|(_, _, s)| s.awaits != 0)
                     .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits)),
             );
@@ -402,15 +394,12 @@ impl Desk<'_> {
                             status.awaits = 0;
                         }
                     }
-                    ReplicaState::UnloadEnvoyRequested
-                        if awaits <= drained + u64::from(mutant::is("drains_one_too_few"))
-                            || (mutant::is("unloads_when_applied") && awaits <= applied) =>
-                    {
+                    ReplicaState::UnloadEnvoyRequested if awaits <= drained => {
                         self.order_unload(version, &server, index);
                         changed = true;
                     }
                     _ => {
-                        self.index.settling.insert(awaits, self.name.clone());
+                        self.index.awaiting_routes.insert(awaits, self.name.clone());
                     }
                 }
             }

@@ -1,47 +1,42 @@
-//! The state of a version as a whole, from the states of its replicas.
+//! Aggregated status of a version, from the states of its replicas.
 
 use super::{
     model::{Model, ModelState, ReplicaState, Version},
     reason::Reason,
 };
 
-/// A version's state, why, and in how many replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// The state.
+pub struct VersionStatus {
     pub state: ModelState,
-    /// Why, when there is something to say.
     pub reason: String,
-    /// Why, as a word; `None` when nothing is wrong.
+    /// `None` when nothing is wrong.
     pub code: Option<Reason>,
-    /// Replicas that serve.
     pub available: u32,
-    /// Replicas that are wanted and do not serve.
+    /// Desired replicas that do not serve.
     pub unavailable: u32,
 }
 
 impl Model {
-    /// The state of one of the versions.
-    pub fn summary(&self, version: &Version) -> Summary {
+    pub fn version_status(&self, version: &Version) -> VersionStatus {
         let available = version.count(|s| s == ReplicaState::Available);
-        let wanted = version.wanted();
+        let desired = version.desired_replicas();
         let is_latest = self.versions.last().is_some_and(|v| v.number == version.number);
-        let summary = |state, code, reason: String| Summary {
+        let summary = |state, code, reason: String| VersionStatus {
             state,
             reason,
             code,
             available,
-            unavailable: wanted.saturating_sub(available),
+            unavailable: desired.saturating_sub(available),
         };
         if self.deleted || !is_latest {
-            return Summary { unavailable: 0, ..going(self.deleted, version, summary) };
+            return VersionStatus { unavailable: 0, ..going(self.deleted, version, summary) };
         }
         if let Some((place, reason, no_memory)) = first(version, ReplicaState::LoadFailed) {
             let code = if no_memory { Reason::LoadFailedMemory } else { Reason::LoadFailed };
             return summary(ModelState::Failed, Some(code), format!("{place}: {reason}"));
         }
-        if wanted == 0 && version.definition.scaling.min == 0 && available == 0 {
-            let (code, reason) = if version.sleeps() {
+        if desired == 0 && version.definition.scaling.min == 0 && available == 0 {
+            let (code, reason) = if version.scaled_to_zero() {
                 (Reason::Sleeping, "it sleeps until somebody asks for it")
             } else {
                 (Reason::ScaledDown, "no replica is wanted")
@@ -55,10 +50,10 @@ impl Model {
             .any(|v| v.number != version.number && v.any(|s| s == ReplicaState::Available));
         if version.serves_enough() || (available > 0 && older_serves) {
             let reason = unplaced.map(ToString::to_string).unwrap_or_default();
-            return summary(ModelState::Available, unplaced.map(super::Obstacle::reason), reason);
+            return summary(ModelState::Available, unplaced.map(super::Unschedulable::reason), reason);
         }
         if let Some(obstacle) = unplaced {
-            let state = if version.any(ReplicaState::is_wanted) {
+            let state = if version.any(ReplicaState::counts_as_desired) {
                 ModelState::Progressing
             } else {
                 ModelState::ScheduleFailed
@@ -70,24 +65,24 @@ impl Model {
     }
 }
 
-/// The state of a version that nobody wants any more.
+/// Status of a version that is deleted or superseded.
 fn going(
     deleted: bool,
     version: &Version,
-    summary: impl Fn(ModelState, Option<Reason>, String) -> Summary,
-) -> Summary {
+    summary: impl Fn(ModelState, Option<Reason>, String) -> VersionStatus,
+) -> VersionStatus {
     if let Some((place, reason, _)) = first(version, ReplicaState::UnloadFailed) {
         let reason = format!("{place}: {reason}");
         return summary(ModelState::TerminateFailed, Some(Reason::UnloadFailed), reason);
     }
-    if !version.is_nowhere() {
+    if !version.has_no_replicas() {
         return summary(ModelState::Terminating, Some(Reason::Terminating), String::new());
     }
     let code = if deleted { Reason::Deleted } else { Reason::Superseded };
     summary(ModelState::Terminated, Some(code), String::new())
 }
 
-/// What a version on its way waits for.
+/// Status of a version that is placed and not available yet.
 fn progress(version: &Version) -> (Reason, String) {
     if let Some((place, ..)) = first(version, ReplicaState::LoadedUnavailable)
         .or_else(|| first(version, ReplicaState::LoadRequested))
@@ -107,10 +102,10 @@ fn progress(version: &Version) -> (Reason, String) {
     }
 }
 
-/// The first replica in a state: where it is, why, and whether memory was missing.
+/// The first replica in a state: location, reason, and whether memory was insufficient.
 fn first(version: &Version, state: ReplicaState) -> Option<(String, &str, bool)> {
     version
-        .places()
+        .placements()
         .find(|(_, _, r)| r.state == state)
         .map(|(server, index, r)| (format!("{server}-{index}"), r.reason.as_str(), r.no_memory))
 }

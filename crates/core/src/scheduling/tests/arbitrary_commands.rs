@@ -1,7 +1,7 @@
 //! Whatever is said, in whatever order and with whatever numbers: nothing panics, and what is derived stays right.
 
 use super::*;
-use crate::scheduling::{explain, plan};
+use crate::scheduling::{explain, dry_run};
 use proptest::prelude::*;
 
 fn count() -> impl Strategy<Value = u32> {
@@ -21,12 +21,12 @@ fn place() -> impl Strategy<Value = ReplicaId> {
         .prop_map(|(server, index)| ReplicaId { server, index })
 }
 
-fn manager() -> impl Strategy<Value = Manager> {
+fn owner() -> impl Strategy<Value = Owner> {
     prop_oneof![
-        6 => Just(Manager::Cli),
-        1 => Just(Manager::Gateway),
-        1 => Just(Manager::Operator { namespace: String::new() }),
-        1 => "\\PC{0,8}".prop_map(Manager::Other),
+        6 => Just(Owner::Cli),
+        1 => Just(Owner::Gateway),
+        1 => Just(Owner::Operator { namespace: String::new() }),
+        1 => "\\PC{0,8}".prop_map(Owner::Other),
     ]
 }
 
@@ -68,30 +68,30 @@ fn command() -> impl Strategy<Value = Command> {
             ..Replica::default()
         });
     prop_oneof![
-        4 => (any_definition(), manager()).prop_map(|(definition, by)| Command::LoadModel { definition, by }),
-        1 => (name(), manager()).prop_map(|(name, by)| Command::UnloadModel { name, by }),
-        1 => (name(), manager()).prop_map(|(name, by)| Command::AdoptModel { name, by }),
-        1 => (name(), manager()).prop_map(|(name, by)| Command::AdoptServer { name, by }),
-        2 => (name(), count(), count(), count(), any::<bool>(), manager()).prop_map(
+        4 => (any_definition(), owner()).prop_map(|(definition, by)| Command::LoadModel { definition, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::UnloadModel { name, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptModel { name, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptServer { name, by }),
+        2 => (name(), count(), count(), count(), any::<bool>(), owner()).prop_map(
             |(name, replicas, min, max, shared, by)| {
-                let expected = Expectation { replicas, min, max, generation: None };
-                Command::ExpectServer { name, expected, shared, namespace: None, by }
+                let expected = ExpectedReplicas { replicas, min, max, generation: None };
+                Command::UpsertServer { name, expected, shared, namespace: None, by }
             }
         ),
         4 => (place(), offered, any::<bool>(), prop::collection::vec((name(), count()), 0..3)).prop_map(
             |(id, replica, shared, loaded)| Command::ReplicaJoined { id, replica, shared, loaded }
         ),
-        1 => place().prop_map(|id| Command::ReplicaSilent { id }),
+        1 => place().prop_map(|id| Command::ReplicaDisconnected { id }),
         1 => place().prop_map(|id| Command::ReplicaLost { id }),
         1 => place().prop_map(|id| Command::DrainReplica { id }),
         6 => (place(), name(), count(), event(), bytes()).prop_map(|(id, model, version, event, memory_free)| {
             Command::ReplicaReported { id, model, version, event, memory_free }
         }),
-        3 => (bytes(), bytes()).prop_map(|(applied, drained)| Command::RoutesSettled { applied, drained }),
+        3 => (bytes(), bytes()).prop_map(|(applied, drained)| Command::RoutesAcknowledged { applied, drained }),
         1 => (name(), count(), any::<i32>())
             .prop_map(|(name, version, change)| Command::ScaleModel { name, version, change }),
         1 => (name(), bytes(), bytes(), any::<bool>()).prop_map(|(model, in_flight_milli, answered, waiting)| {
-            Command::DemandSeen { model, in_flight_milli, answered, waiting }
+            Command::DemandReported { model, in_flight_milli, answered, waiting }
         }),
         3 => Just(Command::Tick),
     ]
@@ -106,10 +106,10 @@ proptest! {
         packing in any::<bool>(),
         grace in bytes(),
     ) {
-        let policy = Policy { packing, grace, longest_step: u64::MAX, ..Policy::default() };
+        let policy = Policy { packing, grace, max_clock_step: u64::MAX, ..Policy::default() };
         let mut state = State::new(policy);
         for (command, now) in commands {
-            plan::plan(&state, vec![command.clone()], now);
+            dry_run::dry_run(&state, vec![command.clone()], now);
             let _ = state.apply(command, now);
             state.check_index();
             for name in state.models().keys() {

@@ -2,7 +2,7 @@
 
 use crate::convert::{self, Invalid};
 use gantry_core::scheduling::{
-    Endpoint, Manager, ModelRecord, Replica, ReplicaId, ServerRecord, VersionRecord,
+    Endpoint, Owner, ModelRecord, Replica, ReplicaId, ServerRecord, VersionRecord,
 };
 use gantry_proto::{
     gantry::{StoredModel, StoredServer, stored_model, stored_server},
@@ -12,10 +12,10 @@ use prost::Message as _;
 use std::sync::Arc;
 
 /// The form that is written. The first one knew nothing of managers and places.
-const FORM: u32 = 1;
+const RECORD_FORM: u32 = 1;
 
 /// A model for the store.
-pub(crate) fn of_model(record: &ModelRecord) -> Vec<u8> {
+pub(crate) fn encode_model(record: &ModelRecord) -> Vec<u8> {
     let versions = record
         .versions
         .iter()
@@ -33,14 +33,14 @@ pub(crate) fn of_model(record: &ModelRecord) -> Vec<u8> {
                 .collect(),
         })
         .collect();
-    let manager = name_of(record.manager.as_ref());
-    StoredModel { deleted: record.deleted, versions, manager, form: FORM }.encode_to_vec()
+    let manager = name_of(record.owner.as_ref());
+    StoredModel { deleted: record.deleted, versions, manager, form: RECORD_FORM }.encode_to_vec()
 }
 
 /// A model from the store.
-pub(crate) fn model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
+pub(crate) fn decode_model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
     let stored = StoredModel::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
-    known_form(stored.form)?;
+    check_form(stored.form)?;
     let latest = stored.versions.last().map(|v| v.number);
     let mut versions = Vec::with_capacity(stored.versions.len());
     for v in stored.versions {
@@ -59,11 +59,11 @@ pub(crate) fn model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
                 .collect(),
         });
     }
-    Ok(ModelRecord { deleted: stored.deleted, manager: manager(&stored.manager), versions })
+    Ok(ModelRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions })
 }
 
 /// A server for the store.
-pub(crate) fn of_server(record: &ServerRecord) -> Vec<u8> {
+pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
     let announced = record.expected.map(|expected| pb::ServerNotify {
         name: record.name.to_string(),
         expected_replicas: expected.replicas,
@@ -92,7 +92,7 @@ pub(crate) fn of_server(record: &ServerRecord) -> Vec<u8> {
         .collect();
     StoredServer {
         announced,
-        manager: name_of(record.manager.as_ref()),
+        manager: name_of(record.owner.as_ref()),
         replicas,
         name: record.name.to_string(),
         shared: record.shared,
@@ -101,9 +101,9 @@ pub(crate) fn of_server(record: &ServerRecord) -> Vec<u8> {
 }
 
 /// A server from the store.
-pub(crate) fn server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
+pub(crate) fn decode_server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
     let stored = StoredServer::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
-    let expected = stored.announced.as_ref().map(convert::expectation).transpose()?;
+    let expected = stored.announced.as_ref().map(convert::expected_replicas).transpose()?;
     let (name, shared) = match &stored.announced {
         // The first form had nothing but the announcement.
         Some(announced) => (announced.name.as_str(), announced.shared),
@@ -136,23 +136,23 @@ pub(crate) fn server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
         expected,
         shared,
         namespace: stored.announced.and_then(|a| a.kubernetes_meta).map(|k| k.namespace),
-        manager: manager(&stored.manager),
+        owner: owner(&stored.manager),
         replicas,
     })
 }
 
-fn known_form(form: u32) -> Result<(), Invalid> {
-    if form > FORM {
-        return Err(Invalid::new(format!("it has form {form}, this gantry knows forms up to {FORM}")));
+fn check_form(form: u32) -> Result<(), Invalid> {
+    if form > RECORD_FORM {
+        return Err(Invalid::new(format!("it has form {form}, this gantry knows forms up to {RECORD_FORM}")));
     }
     Ok(())
 }
 
-fn name_of(manager: Option<&Manager>) -> String {
-    manager.map(ToString::to_string).unwrap_or_default()
+fn name_of(owner: Option<&Owner>) -> String {
+    owner.map(ToString::to_string).unwrap_or_default()
 }
 
-fn manager(name: &str) -> Option<Manager> {
-    let Ok(manager) = name.parse();
-    Some(manager).filter(|_| !name.is_empty())
+fn owner(name: &str) -> Option<Owner> {
+    let Ok(owner) = name.parse();
+    Some(owner).filter(|_| !name.is_empty())
 }

@@ -1,13 +1,13 @@
 //! Drives a scheduler over gRPC as hard as it can, and says how it did.
 //!
 //! ```sh
-//! cargo run --release -p gantry-scheduler --example drive -- burst --models 10000 --in-flight 64
-//! cargo run --release -p gantry-scheduler --example drive -- burst --agent none --subscriber slow --subscriber never
-//! cargo run --release -p gantry-scheduler --example drive -- change --models 10000 --changes 500
-//! cargo run --release -p gantry-scheduler --example drive -- restart --models 10000
-//! cargo run --release -p gantry-scheduler --example drive -- growth
-//! cargo run --release -p gantry-scheduler --example drive -- matrix --models 10000 --rounds 10
-//! cargo run --release -p gantry-scheduler --example drive -- figures
+//! cargo run --release -p gantry-scheduler --example load_test -- burst --models 10000 --in-flight 64
+//! cargo run --release -p gantry-scheduler --example load_test -- burst --agent none --subscriber slow --subscriber never
+//! cargo run --release -p gantry-scheduler --example load_test -- change --models 10000 --changes 500
+//! cargo run --release -p gantry-scheduler --example load_test -- restart --models 10000
+//! cargo run --release -p gantry-scheduler --example load_test -- growth
+//! cargo run --release -p gantry-scheduler --example load_test -- matrix --models 10000 --rounds 10
+//! cargo run --release -p gantry-scheduler --example load_test -- figures
 //! ```
 //!
 //! The scheduler is a process of its own, so that its time and memory can be told from the driver's. Every run ends

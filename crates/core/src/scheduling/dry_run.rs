@@ -1,59 +1,50 @@
-//! What would happen if something were asked for now. Changes nothing.
+//! Predicted outcome of commands, without applying them.
 
 use super::{
     Millis,
     command::{Command, Order},
-    manager::Kind,
+    owner::Kind,
     model::{Model, Version},
-    obstacle::Bytes,
+    unschedulable::Bytes,
     server::ReplicaId,
     state::State,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
-/// What would become of one object.
+/// Predicted change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedChange {
-    /// Its kind.
     pub kind: Kind,
-    /// Its name.
     pub name: Arc<str>,
-    /// What would be done with it.
     pub action: Action,
-    /// The version before; `None` when there is none.
     pub from_version: Option<u32>,
-    /// The version after; `None` when there is none.
     pub to_version: Option<u32>,
-    /// What would follow, a sentence each.
+    /// One sentence each.
     pub effects: Vec<String>,
-    /// Whether it would be served, as far as can be known before it is loaded.
+    /// Whether it would be placed.
     pub placed: bool,
 }
 
-/// What would be done with an object. The numbers are the contract's.
+/// The numbers are those of the gRPC API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
     Unchanged = 0,
-    /// It is new.
     Create = 1,
-    /// A new version beside the old one.
+    /// A new version.
     Update = 2,
-    /// The same version, in more or fewer replicas or with other settings.
+    /// The same version with another number of replicas or other settings.
     Adjust = 3,
-    /// It would go.
     Delete = 4,
-    /// It would be refused; the sentences say why.
-    Refuse = 5,
+    /// Rejected; the sentences state the reason.
+    Reject = 5,
 }
 
-/// What would become of the objects that the commands name, if they were given in this order.
+/// The changes that the commands would cause, applied in order.
 ///
-/// Commands that name no model and no server are passed over. It is tried out on a copy of everything: for people who
-/// ask, not for every command.
-pub fn plan(state: &State, commands: Vec<Command>, now: Millis) -> Vec<PlannedChange> {
+/// Commands that concern no model or server are skipped. Works on a copy of the whole state: meant for interactive use.
+pub fn dry_run(state: &State, commands: Vec<Command>, now: Millis) -> Vec<PlannedChange> {
     let mut trial = state.clone();
-    trial.keep();
+    trial.commit();
     commands.into_iter().filter_map(|command| planned(&mut trial, command, now)).collect()
 }
 
@@ -61,12 +52,12 @@ fn planned(trial: &mut State, command: Command, now: Millis) -> Option<PlannedCh
     let (kind, name) = match &command {
         Command::LoadModel { definition, .. } => (Kind::Model, definition.name.clone()),
         Command::UnloadModel { name, .. } | Command::AdoptModel { name, .. } => (Kind::Model, name.clone()),
-        Command::ExpectServer { name, .. } | Command::AdoptServer { name, .. } => {
+        Command::UpsertServer { name, .. } | Command::AdoptServer { name, .. } => {
             (Kind::Server, name.clone())
         }
         _ => return None,
     };
-    // A model's change touches that model; a server's may touch every one.
+    // A model command changes only that model; a server command may change every model.
     let old = trial.models().get(&name).filter(|m| kind == Kind::Model && !m.deleted).cloned();
     let before = (kind == Kind::Server).then(|| trial.clone());
     let outcome = trial.apply(command, now);
@@ -84,18 +75,18 @@ fn planned(trial: &mut State, command: Command, now: Millis) -> Option<PlannedCh
     };
     let effects = match outcome {
         Ok(effects) => effects,
-        Err(refusal) => {
-            let says = refusal.to_string().lines().map(str::to_owned).collect();
-            return Some(change(Action::Refuse, says, false));
+        Err(rejection) => {
+            let messages = rejection.to_string().lines().map(str::to_owned).collect();
+            return Some(change(Action::Reject, messages, false));
         }
     };
     Some(if let Some(before) = before {
-        let (action, says) = server(&before, trial, &name);
-        let placed = trial.servers().get(&name).is_some_and(|s| s.present() > 0 && !s.is_leaving());
-        change(action, says, placed)
+        let (action, messages) = server(&before, trial, &name);
+        let placed = trial.servers().get(&name).is_some_and(|s| s.present() > 0 && !s.is_terminating());
+        change(action, messages, placed)
     } else {
-        let (action, says, placed) = model(old.as_ref(), trial, &name, &effects.orders);
-        change(action, says, placed)
+        let (action, messages, placed) = model(old.as_ref(), trial, &name, &effects.orders);
+        change(action, messages, placed)
     })
 }
 
@@ -107,66 +98,65 @@ fn model(
 ) -> (Action, Vec<String>, bool) {
     let new = after.models().get(name).filter(|m| !m.deleted);
     let (Some(new), Some(version)) = (new, new.and_then(Model::latest)) else {
-        let places: BTreeSet<String> = old
+        let placements: BTreeSet<String> = old
             .into_iter()
             .flat_map(|m| &m.versions)
             .flat_map(Version::routed)
             .map(|id| id.to_string())
             .collect();
-        let says = match (old, places.is_empty()) {
+        let messages = match (old, placements.is_empty()) {
             (None, _) => return (Action::Unchanged, vec!["is deleted already".to_owned()], false),
             (Some(_), true) => "would be forgotten; nothing serves it".to_owned(),
             (Some(_), false) => format!(
                 "would leave {} when its last request is answered",
-                places.into_iter().collect::<Vec<_>>().join(", ")
+                placements.into_iter().collect::<Vec<_>>().join(", ")
             ),
         };
-        return (Action::Delete, vec![says], false);
+        return (Action::Delete, vec![messages], false);
     };
     let old_version = old.and_then(Model::latest);
     let action = match old_version {
         None => Action::Create,
         Some(old) if old.number != version.number => Action::Update,
         Some(old) if old.definition != version.definition => Action::Adjust,
-        Some(_) if old.and_then(|m| m.manager.as_ref()) != new.manager.as_ref() => Action::Adjust,
+        Some(_) if old.and_then(|m| m.owner.as_ref()) != new.owner.as_ref() => Action::Adjust,
         Some(_) => Action::Unchanged,
     };
-    let mut says = Vec::new();
+    let mut messages = Vec::new();
     let loads: Vec<&Order> = orders
         .iter()
         .filter(|o| o.load.is_some() && o.model == *name && o.version == version.number)
         .collect();
     if !loads.is_empty() {
-        says.push(loading(after, version, old, &loads));
+        messages.push(loading(after, version, old, &loads));
     } else if action == Action::Unchanged {
-        says.push("is what it would be".to_owned());
-    } else if version.wanted() == 0 {
-        says.push("would not be served: no replica is wanted".to_owned());
+        messages.push("is what it would be".to_owned());
+    } else if version.desired_replicas() == 0 {
+        messages.push("would not be served: no replica is wanted".to_owned());
     }
     let fewer = orders.iter().filter(|o| o.load.is_none() && o.model == *name).count();
-    if let Some(old) = old_version.filter(|old| action == Action::Adjust && old.wanted() > version.wanted()) {
-        says.push(format!("would go from {} to {} replicas", old.wanted(), version.wanted()));
+    if let Some(old) = old_version.filter(|old| action == Action::Adjust && old.desired_replicas() > version.desired_replicas()) {
+        messages.push(format!("would go from {} to {} replicas", old.desired_replicas(), version.desired_replicas()));
     } else if fewer > 0 {
-        says.push("would give up what is being loaded now".to_owned());
+        messages.push("would give up what is being loaded now".to_owned());
     }
-    says.extend(version.unplaced.as_ref().map(ToString::to_string));
+    messages.extend(version.unplaced.as_ref().map(ToString::to_string));
     let older = new.versions.iter().rev().find(|v| v.number != version.number && v.serves_enough());
     if let (Some(older), true) = (older, version.unplaced.is_some()) {
-        says.push(format!("version {} would go on serving", older.number));
+        messages.push(format!("version {} would go on serving", older.number));
     }
-    says.extend(overcommitted(after, &loads));
-    let (have, floor) = (version.count(super::ReplicaState::is_wanted), version.floor());
-    let placed = have >= version.wanted() || (floor > 0 && have >= floor);
-    (action, says, placed)
+    messages.extend(overcommitted(after, &loads));
+    let (have, min_acceptable) = (version.count(super::ReplicaState::counts_as_desired), version.min_acceptable());
+    let placed = have >= version.desired_replicas() || (min_acceptable > 0 && have >= min_acceptable);
+    (action, messages, placed)
 }
 
-/// Where a version would be loaded.
 fn loading(state: &State, version: &Version, old: Option<&Model>, loads: &[&Order]) -> String {
     let server = loads.first().map(|o| o.replica.server.clone()).unwrap_or_default();
     let size = state.servers().get(&server).map_or(0, |s| s.replicas.len());
     let place = if size > 1 {
-        let places: Vec<String> = loads.iter().map(|o| o.replica.to_string()).collect();
-        if places.len() > 3 { format!("{} replicas of {server}", places.len()) } else { places.join(" and ") }
+        let placements: Vec<String> = loads.iter().map(|o| o.replica.to_string()).collect();
+        if placements.len() > 3 { format!("{} replicas of {server}", placements.len()) } else { placements.join(" and ") }
     } else {
         server.to_string()
     };
@@ -183,15 +173,15 @@ fn loading(state: &State, version: &Version, old: Option<&Model>, loads: &[&Orde
     }
 }
 
-/// Which replicas would promise more than they have, and by how much.
+/// Replicas that would be over-committed, and by how much.
 fn overcommitted(after: &State, loads: &[&Order]) -> Vec<String> {
-    let places: BTreeSet<&ReplicaId> = loads.iter().map(|o| &o.replica).collect();
-    places
+    let placements: BTreeSet<&ReplicaId> = loads.iter().map(|o| &o.replica).collect();
+    placements
         .into_iter()
         .filter_map(|id| {
             let replica = after.servers().get(&id.server)?.replicas.get(&id.index)?;
-            let promised = after.index.promised(&id.server, id.index);
-            let used = replica.memory_total.saturating_sub(replica.memory_free).saturating_add(promised);
+            let reserved = after.index.reserved(&id.server, id.index);
+            let used = replica.memory_total.saturating_sub(replica.memory_free).saturating_add(reserved);
             let over = used.saturating_sub(replica.memory_real());
             (replica.over_commit > 0 && over > 0).then(|| {
                 format!(
@@ -206,20 +196,20 @@ fn overcommitted(after: &State, loads: &[&Order]) -> Vec<String> {
 fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String>) {
     let old = before.servers().get(name);
     let Some(new) = after.servers().get(name) else {
-        let says = if old.is_some() { "would be forgotten: it has no replica" } else { "is not known" };
-        return (if old.is_some() { Action::Delete } else { Action::Unchanged }, vec![says.to_owned()]);
+        let messages = if old.is_some() { "would be forgotten: it has no replica" } else { "is not known" };
+        return (if old.is_some() { Action::Delete } else { Action::Unchanged }, vec![messages.to_owned()]);
     };
     if old == Some(new) {
         return (Action::Unchanged, vec!["is what it would be".to_owned()]);
     }
     let action = match old {
         None => Action::Create,
-        Some(_) if new.is_leaving() => Action::Delete,
+        Some(_) if new.is_terminating() => Action::Delete,
         Some(_) => Action::Adjust,
     };
-    let mut says = Vec::new();
+    let mut messages = Vec::new();
     if let Some(expected) = new.expected.filter(|e| e.replicas as usize > new.present()) {
-        says.push(format!(
+        messages.push(format!(
             "would wait for {} of {} replicas",
             expected.replicas as usize - new.present(),
             expected.replicas
@@ -238,14 +228,14 @@ fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String
         }
     }
     if helped > 0 {
-        says.push(format!("{helped} that wait would be placed"));
+        messages.push(format!("{helped} that wait would be placed"));
     }
     if moved > 0 {
-        says.push(format!("{moved} would move to another server first"));
+        messages.push(format!("{moved} would move to another server first"));
     }
     if !stuck.is_empty() {
         let (count, first) = (stuck.len(), stuck.into_iter().take(5).collect::<Vec<_>>().join(", "));
-        says.push(format!("{count} would have nowhere to go: {first}"));
+        messages.push(format!("{count} would have nowhere to go: {first}"));
     }
-    (action, says)
+    (action, messages)
 }

@@ -5,7 +5,7 @@ use gantry_proto::{
     scheduler::scheduler_client::SchedulerClient,
 };
 use gantry_scheduler::{Clock, Config, Engine, Scheduler, build, serve};
-use gantry_store::{Store, faults::Disk};
+use gantry_store::{Store, faulty_disk::Disk};
 use hyper_util::rt::TokioIo;
 use std::{
     future::{Ready, ready},
@@ -65,15 +65,15 @@ impl Service<Uri> for Pipes {
     }
 }
 
-pub(crate) struct World {
-    pub(crate) scheduler: Scheduler,
+pub(crate) struct InMemoryScheduler {
+    pub(crate) inner: Scheduler,
     pub(crate) disk: Disk,
     clients: Pipes,
     agents: Pipes,
     stop: CancellationToken,
 }
 
-impl World {
+impl InMemoryScheduler {
     /// A world whose engine does not run yet.
     pub(crate) fn still() -> (Self, Engine) {
         let disk = Disk::new();
@@ -82,24 +82,24 @@ impl World {
 
     /// The next life over the same disk.
     pub(crate) fn again(disk: &Disk) -> Self {
-        let (world, engine) = Self::on(disk, disk.open().unwrap());
+        let (scheduler, engine) = Self::on(disk, disk.open().unwrap());
         tokio::spawn(engine.run());
-        world
+        scheduler
     }
 
     fn on(disk: &Disk, store: Store) -> (Self, Engine) {
         let config = Config { clock: Arc::new(Hands(Instant::now())), ..Config::new(store) };
-        let (scheduler, engine) = build(config).unwrap();
+        let (inner, engine) = build(config).unwrap();
         let stop = CancellationToken::new();
-        let clients = Pipes::serve(scheduler.client_routes().unwrap(), stop.clone());
-        let agents = Pipes::serve(scheduler.agent_routes().unwrap(), stop.clone());
-        (Self { scheduler, disk: disk.clone(), clients, agents, stop }, engine)
+        let clients = Pipes::serve(inner.client_routes().unwrap(), stop.clone());
+        let agents = Pipes::serve(inner.agent_routes().unwrap(), stop.clone());
+        (Self { inner, disk: disk.clone(), clients, agents, stop }, engine)
     }
 
     pub(crate) fn new() -> Self {
-        let (world, engine) = Self::still();
+        let (scheduler, engine) = Self::still();
         tokio::spawn(engine.run());
-        world
+        scheduler
     }
 
     pub(crate) async fn channel(&self) -> Channel {
@@ -119,9 +119,9 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for InMemoryScheduler {
     fn drop(&mut self) {
-        self.scheduler.stop();
+        self.inner.stop();
         self.stop.cancel();
     }
 }

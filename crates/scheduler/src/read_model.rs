@@ -5,7 +5,7 @@
 //! looks up a name.
 
 use crate::{metrics::Metrics, status};
-use gantry_core::scheduling::{Effects, Model, ReplicaId, State, Summary};
+use gantry_core::scheduling::{Effects, Model, ReplicaId, State, VersionStatus};
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
     collections::BTreeMap,
@@ -15,21 +15,21 @@ use std::{
     },
 };
 
-type Parts<T> = RwLock<BTreeMap<Arc<str>, Arc<T>>>;
+type Snapshots<T> = RwLock<BTreeMap<Arc<str>, Arc<T>>>;
 
 /// What is known of a model.
 #[derive(Debug)]
-pub(crate) struct ModelView {
+pub(crate) struct ModelSnapshot {
     pub(crate) model: Model,
     /// Of the latest version.
-    pub(crate) summary: Option<Summary>,
+    pub(crate) summary: Option<VersionStatus>,
     /// `None` when the model is not to be known to gateways.
     pub(crate) route: Option<own::Route>,
 }
 
 /// What is known of a server.
 #[derive(Debug)]
-pub(crate) struct ServerView {
+pub(crate) struct ServerSnapshot {
     pub(crate) status: pb::ServerStatusResponse,
     /// How many replicas it is to have, when that is not what was announced.
     pub(crate) asked: Option<u32>,
@@ -37,27 +37,27 @@ pub(crate) struct ServerView {
 
 /// What is known.
 #[derive(Debug, Default)]
-pub(crate) struct View {
-    models: Parts<ModelView>,
-    servers: Parts<ServerView>,
+pub(crate) struct ReadModel {
+    models: Snapshots<ModelSnapshot>,
+    servers: Snapshots<ServerSnapshot>,
     sequence: AtomicU64,
 }
 
-fn read<T>(parts: &Parts<T>) -> RwLockReadGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
+fn read<T>(parts: &Snapshots<T>) -> RwLockReadGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
     // Each change is a single insertion: the map is valid at every moment.
     parts.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(parts: &Parts<T>) -> RwLockWriteGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
+fn write<T>(parts: &Snapshots<T>) -> RwLockWriteGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
     parts.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl View {
-    pub(crate) fn model(&self, name: &str) -> Option<Arc<ModelView>> {
+impl ReadModel {
+    pub(crate) fn model(&self, name: &str) -> Option<Arc<ModelSnapshot>> {
         read(&self.models).get(name).cloned()
     }
 
-    pub(crate) fn server(&self, name: &str) -> Option<Arc<ServerView>> {
+    pub(crate) fn server(&self, name: &str) -> Option<Arc<ServerSnapshot>> {
         read(&self.servers).get(name).cloned()
     }
 
@@ -77,19 +77,19 @@ impl View {
 
 /// Keeps the view and what is counted of it.
 pub(crate) struct Publisher {
-    view: Arc<View>,
+    read_model: Arc<ReadModel>,
     metrics: Arc<Metrics>,
     /// Model replicas in a route, by server replica.
     loaded: BTreeMap<ReplicaId, usize>,
 }
 
 impl Publisher {
-    pub(crate) fn new(view: Arc<View>, metrics: Arc<Metrics>) -> Self {
-        Self { view, metrics, loaded: BTreeMap::new() }
+    pub(crate) fn new(read_model: Arc<ReadModel>, metrics: Arc<Metrics>) -> Self {
+        Self { read_model, metrics, loaded: BTreeMap::new() }
     }
 
     /// Publishes all that there is.
-    pub(crate) fn everything(&mut self, state: &State) {
+    pub(crate) fn publish_all(&mut self, state: &State) {
         let everything = Effects {
             models: state.models().keys().cloned().collect(),
             servers: state.servers().keys().cloned().collect(),
@@ -101,10 +101,10 @@ impl Publisher {
     /// Publishes what a turn changed.
     pub(crate) fn publish(&mut self, state: &State, effects: &Effects) {
         let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
-        let parts: Vec<_> = names.map(|name| (name, model_view(name, state))).collect();
+        let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state))).collect();
         for (name, part) in parts {
             let before = {
-                let mut models = write(&self.view.models);
+                let mut models = write(&self.read_model.models);
                 match &part {
                     Some(part) => models.insert(name.clone(), part.clone()),
                     None => models.remove(name),
@@ -112,17 +112,17 @@ impl Publisher {
             };
             self.count(before.as_deref(), part.as_deref());
         }
-        self.view.sequence.store(state.sequence(), Ordering::Release);
+        self.read_model.sequence.store(state.sequence(), Ordering::Release);
         for name in effects.servers.iter().chain(effects.scale_servers.keys()) {
             let part = state.servers().get(name).map(|server| {
                 let loaded = |index| {
                     let id = ReplicaId { server: name.clone(), index };
                     self.loaded.get(&id).copied().unwrap_or(0)
                 };
-                Arc::new(ServerView { status: status::server(name, server, loaded), asked: server.asked })
+                Arc::new(ServerSnapshot { status: status::server(name, server, loaded), asked: server.requested_replicas })
             });
             let before = {
-                let mut servers = write(&self.view.servers);
+                let mut servers = write(&self.read_model.servers);
                 match &part {
                     Some(part) => servers.insert(name.clone(), part.clone()),
                     None => servers.remove(name),
@@ -133,7 +133,7 @@ impl Publisher {
         }
     }
 
-    fn count(&mut self, before: Option<&ModelView>, after: Option<&ModelView>) {
+    fn count(&mut self, before: Option<&ModelSnapshot>, after: Option<&ModelSnapshot>) {
         for id in before.into_iter().flat_map(routed) {
             if let Some(count) = self.loaded.get_mut(&id) {
                 *count = count.saturating_sub(1);
@@ -145,18 +145,18 @@ impl Publisher {
         for id in after.into_iter().flat_map(routed) {
             *self.loaded.entry(id).or_default() += 1;
         }
-        let state = |view: &ModelView| view.summary.as_ref().map(|s| s.state);
+        let state = |view: &ModelSnapshot| view.summary.as_ref().map(|s| s.state);
         self.metrics.model_changed(before.and_then(state), after.and_then(state));
     }
 }
 
-fn model_view(name: &Arc<str>, state: &State) -> Option<Arc<ModelView>> {
+fn model_snapshot(name: &Arc<str>, state: &State) -> Option<Arc<ModelSnapshot>> {
     let model = state.models().get(name)?;
-    let summary = model.latest().map(|v| model.summary(v));
+    let summary = model.latest().map(|v| model.version_status(v));
     let route = status::route(name, model, summary.as_ref(), state);
-    Some(Arc::new(ModelView { model: model.clone(), summary, route }))
+    Some(Arc::new(ModelSnapshot { model: model.clone(), summary, route }))
 }
 
-fn routed(view: &ModelView) -> impl Iterator<Item = ReplicaId> + '_ {
+fn routed(view: &ModelSnapshot) -> impl Iterator<Item = ReplicaId> + '_ {
     view.model.versions.iter().flat_map(gantry_core::scheduling::Version::routed)
 }

@@ -1,36 +1,34 @@
-//! One model on the desk: the transitions of its replicas, and what has to be kept in step with them.
+//! Mutable context for one model: replica transitions that keep the index consistent.
 
 use super::{
     Millis, Policy,
     command::{Effects, Order},
     index::{Index, Timer},
-    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Told, Version},
+    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, PublishedRoute, Version},
     route::Route,
     server::{ReplicaId, Server},
 };
-use crate::mutant;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Everything but the model that is being worked on.
-pub(super) struct Desk<'a> {
-    /// The model's name.
+/// Everything but the model itself.
+pub(super) struct ModelContext<'a> {
     pub(super) name: &'a Arc<str>,
     pub(super) servers: &'a mut BTreeMap<Arc<str>, Server>,
     pub(super) index: &'a mut Index,
     pub(super) policy: &'a Policy,
-    /// The last route change.
+    /// Sequence number of the last route change.
     pub(super) sequence: &'a mut u64,
-    /// The caller's clock: for people to read.
+    /// Wall clock, for display only.
     pub(super) now: Millis,
-    /// Time that passed: for waiting.
-    pub(super) passed: Millis,
-    pub(super) fx: &'a mut Effects,
-    /// Whether the route changed and nobody was told.
+    /// Logical time, for timers.
+    pub(super) monotonic_now: Millis,
+    pub(super) effects: &'a mut Effects,
+    /// Whether the route changed since it was last published.
     pub(super) dirty: bool,
 }
 
-impl Desk<'_> {
-    /// The one place where a replica's state changes, so that what is derived cannot drift from it.
+impl ModelContext<'_> {
+    /// The only place where a replica's state changes, so that the index cannot drift from it.
     pub(super) fn set(
         &mut self,
         version: &mut Version,
@@ -41,28 +39,28 @@ impl Desk<'_> {
     ) {
         let earlier = version.status(server, index);
         let before = earlier.map(|r| r.state);
-        let was_promised = earlier.map_or(0, |r| r.promised);
-        // An order to unload overtakes one to load, but the agent may have the memory in use by then.
-        let promised = match state {
-            ReplicaState::LoadRequested | ReplicaState::Loading => version.demand(),
+        let was_reserved = earlier.map_or(0, |r| r.reserved);
+        // An unload order may overtake a load order, but the agent may already use the memory.
+        let reserved = match state {
+            ReplicaState::LoadRequested | ReplicaState::Loading => version.memory_required(),
             ReplicaState::UnloadRequested | ReplicaState::Unloading | ReplicaState::UnloadEnvoyRequested => {
-                was_promised
+                was_reserved
             }
             _ => 0,
         };
         let awaits = match state {
             ReplicaState::Loaded | ReplicaState::UnloadEnvoyRequested => NEXT_CHANGE,
-            // It is in the route as it was; whoever had not applied that yet has not now.
+            // Still in the route; an acknowledgement may still be outstanding.
             ReplicaState::LoadedUnavailable => earlier.map_or(0, |r| r.awaits),
             _ => 0,
         };
         version.since = self.now;
-        version.was_routed |= state.is_routed();
+        version.ever_routed |= state.is_routed();
         if state.is_routed() && !version.served {
             version.served = true;
-            self.fx.store_models.insert(self.name.clone());
+            self.effects.store_models.insert(self.name.clone());
         }
-        let status = ReplicaStatus { state, reason, since: self.now, awaits, promised, no_memory: false };
+        let status = ReplicaStatus { state, reason, since: self.now, awaits, reserved, no_memory: false };
         if let Some(leaving) = version.leaving_mut(server, index) {
             *leaving = status;
         } else {
@@ -76,13 +74,13 @@ impl Desk<'_> {
             }
         }
         if before.is_none() {
-            self.index.hold(server, index, self.name);
+            self.index.assign(server, index, self.name);
         }
-        self.index.promise(server, index, was_promised, promised);
-        self.touched(server, before.is_some_and(ReplicaState::is_routed) != state.is_routed());
+        self.index.reserve(server, index, was_reserved, reserved);
+        self.mark_changed(server, before.is_some_and(ReplicaState::is_routed) != state.is_routed());
     }
 
-    /// Forgets a replica of a version.
+    /// Removes a replica of a version.
     pub(super) fn clear(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
         let mut before = None;
         if version.server.as_ref() == Some(server) {
@@ -95,30 +93,30 @@ impl Desk<'_> {
             before = version.leaving.remove(&ReplicaId { server: server.clone(), index });
         }
         let Some(before) = before else { return };
-        self.index.promise(server, index, before.promised, 0);
-        let empty = self.index.release(server, index, self.name);
+        self.index.reserve(server, index, before.reserved, 0);
+        let empty = self.index.unassign(server, index, self.name);
         if empty {
-            self.look_at_server(server);
+            self.schedule_scale_down(server);
         }
         version.since = self.now;
-        self.touched(server, before.state.is_routed());
+        self.mark_changed(server, before.state.is_routed());
     }
 
-    fn touched(&mut self, server: &Arc<str>, route: bool) {
+    fn mark_changed(&mut self, server: &Arc<str>, route: bool) {
         if route {
-            // What is routed is stored too, so that it is routed at once after a restart.
+            // Routed replicas are stored, so that routes are complete right after a restart.
             self.dirty = true;
-            self.fx.store_models.insert(self.name.clone());
+            self.effects.store_models.insert(self.name.clone());
         }
-        if !self.fx.models.contains(self.name) {
-            self.fx.models.insert(self.name.clone());
+        if !self.effects.models.contains(self.name) {
+            self.effects.models.insert(self.name.clone());
         }
-        if !self.fx.servers.contains(server) {
-            self.fx.servers.insert(server.clone());
+        if !self.effects.servers.contains(server) {
+            self.effects.servers.insert(server.clone());
         }
     }
 
-    /// Gives the order to load.
+    /// Loads the version on a replica.
     pub(super) fn order_load(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
         let connected = self.is_connected(server, index);
         let state = if connected { ReplicaState::Loading } else { ReplicaState::LoadRequested };
@@ -129,7 +127,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Gives the order to unload.
+    /// Unloads the version from a replica.
     pub(super) fn order_unload(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
         let connected = self.is_connected(server, index);
         let state = if connected { ReplicaState::Unloading } else { ReplicaState::UnloadRequested };
@@ -140,7 +138,7 @@ impl Desk<'_> {
     }
 
     fn order(&mut self, version: &Version, server: &Arc<str>, index: u32, load: Option<Arc<[u8]>>) {
-        self.fx.orders.push(Order {
+        self.effects.orders.push(Order {
             replica: ReplicaId { server: server.clone(), index },
             model: self.name.clone(),
             version: version.number,
@@ -153,20 +151,17 @@ impl Desk<'_> {
         self.servers
             .get(server)
             .and_then(|s| s.replicas.get(&index))
-            .is_some_and(|r| r.silent_since.is_none())
+            .is_some_and(|r| r.disconnected_since.is_none())
     }
 
-    /// Takes one replica away: out of the route first when it is in it.
-    pub(super) fn take_away(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
+    /// Removes one replica; a routed one leaves the route first.
+    pub(super) fn retire_replica(&mut self, version: &mut Version, server: &Arc<str>, index: u32) {
         match version.status(server, index).map(|s| s.state) {
-            Some(state) if state.is_routed() && mutant::is("unloads_what_is_routed") => {
-                self.order_unload(version, server, index);
-            }
             Some(state) if state.is_routed() => {
                 self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
             }
-            // It may have been lost here and be on its way back: then a gateway that was told late routes here still.
-            Some(ReplicaState::LoadRequested | ReplicaState::Loading) if version.was_routed => {
+            // It may have been lost and reloaded here: a lagging gateway may still route to it.
+            Some(ReplicaState::LoadRequested | ReplicaState::Loading) if version.ever_routed => {
                 self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
             }
             Some(ReplicaState::LoadRequested | ReplicaState::Loading) => {
@@ -177,8 +172,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Looks later whether a server has too many replicas.
-    pub(super) fn look_at_server(&mut self, name: &Arc<str>) {
+    /// Schedules a check whether the server has too many replicas.
+    pub(super) fn schedule_scale_down(&mut self, name: &Arc<str>) {
         if !self.policy.server_autoscaling {
             return;
         }
@@ -186,31 +181,30 @@ impl Desk<'_> {
             && server.due.is_none()
             && server.expected.is_some_and(|e| e.max > 0)
         {
-            let due = Some(self.passed.saturating_add(self.policy.cool_down));
+            let due = Some(self.monotonic_now.saturating_add(self.policy.cool_down));
             self.index.set_timer(&mut server.due, due, &Timer::Server(name.clone()));
         }
     }
 
-    /// Numbers the change if the route changed, and lets the replicas concerned wait for it.
+    /// Publishes the route if it changed, under a new sequence number that the affected replicas wait for.
     pub(super) fn publish_route(&mut self, model: &mut Model) {
         let pending = model.versions.iter().flat_map(Version::statuses).any(|r| r.awaits == NEXT_CHANGE);
-        // Whoever asks for a model that nothing serves is told why: when that changes, gateways have to know.
+        // Gateways return the reason to clients of a model without replicas.
         let routed = model.versions.iter().any(|v| v.any(ReplicaState::is_routed));
         let latest = model.latest().filter(|_| !model.deleted);
-        let tell = Told {
-            reason: latest.filter(|_| !routed).map(|latest| model.summary(latest).reason),
-            sleeps: latest.is_some_and(Version::sleeps),
+        let published = PublishedRoute {
+            reason: latest.filter(|_| !routed).map(|latest| model.version_status(latest).reason),
+            scaled_to_zero: latest.is_some_and(Version::scaled_to_zero),
             only_latest: latest.is_some_and(|latest| {
                 let is_older = |v: &Version| v.number != latest.number && v.any(ReplicaState::is_routed);
                 model.versions.iter().any(is_older) && Route::takes_all(latest)
             }),
         };
-        let news = tell != model.told;
-        if !pending && !news && !self.dirty {
+        if !pending && published == model.published && !self.dirty {
             return;
         }
         self.dirty = false;
-        model.told = tell;
+        model.published = published;
         *self.sequence += 1;
         model.route_sequence = *self.sequence;
         if pending {
@@ -219,10 +213,8 @@ impl Desk<'_> {
             for replica in replicas.filter(|r| r.awaits == NEXT_CHANGE) {
                 replica.awaits = *self.sequence;
             }
-            self.index.settling.insert(*self.sequence, self.name.clone());
+            self.index.awaiting_routes.insert(*self.sequence, self.name.clone());
         }
-        if !mutant::is("does_not_tell_gateways") || !self.sequence.is_multiple_of(7) {
-            self.fx.routes.insert(self.name.clone());
-        }
+        self.effects.routes.insert(self.name.clone());
     }
 }

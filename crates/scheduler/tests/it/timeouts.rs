@@ -1,8 +1,8 @@
 //! What needs time that a test lets pass: patience, liveness, sleep and scale.
 
 use crate::{
-    support::{joining, model, status_of, unload, within},
-    world::World,
+    harness::{joining, model, status_of, unload, within},
+    in_memory::InMemoryScheduler,
 };
 use gantry_proto::{
     agent::{ModelEventMessage, ModelOperationMessage, model_event_message::Event},
@@ -16,7 +16,7 @@ use gantry_proto::{
         ServerSubscriptionRequest, model_status::ModelState, server_status_response::Type,
     },
 };
-use gantry_scheduler::Progress;
+use gantry_scheduler::Liveness;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::time::Duration;
 use tonic::{Streaming, transport::Channel};
@@ -36,9 +36,9 @@ async fn pass(time: Duration) {
     }
 }
 
-fn counted(world: &World, line: &str) -> bool {
+fn counted(scheduler: &InMemoryScheduler, line: &str) -> bool {
     let mut registry = Registry::default();
-    world.scheduler.register_metrics(&mut registry);
+    scheduler.inner.register_metrics(&mut registry);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text.lines().any(|l| l == line)
@@ -46,9 +46,9 @@ fn counted(world: &World, line: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn it_runs_without_sockets_or_threads() {
-    let (world, engine) = World::still();
+    let (scheduler, engine) = InMemoryScheduler::still();
     let running = tokio::spawn(engine.run());
-    let mut client = world.client().await;
+    let mut client = scheduler.client().await;
     client.load_model(model("iris", "/a")).await.unwrap();
     pass(Duration::from_mins(1)).await;
     client.load_model(model("iris", "/b")).await.unwrap();
@@ -56,62 +56,62 @@ async fn it_runs_without_sockets_or_threads() {
     let status = within(statuses.message()).await.unwrap().unwrap();
     assert_eq!(status.versions[0].version, 2);
     assert!(status.timestamp >= 1_800_000_060_000, "{}", status.timestamp);
-    assert!(world.scheduler.progress().is_moving());
-    world.scheduler.stop();
+    assert!(scheduler.inner.liveness().is_live());
+    scheduler.inner.stop();
     within(running).await.unwrap();
-    assert_eq!(world.scheduler.progress(), Progress::Stopped);
+    assert_eq!(scheduler.inner.liveness(), Liveness::Stopped);
     assert!(client.load_model(model("late", "/a")).await.is_err());
-    world.disk.open().expect("the store is closed with the engine");
+    scheduler.disk.open().expect("the store is closed with the engine");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_quiet_world_writes_nothing() {
-    let world = World::new();
-    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    let scheduler = InMemoryScheduler::new();
+    scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
     pass(Duration::from_mins(1)).await;
-    let before = world.disk.writes();
+    let before = scheduler.disk.writes();
     pass(Duration::from_mins(10)).await;
-    assert_eq!(world.disk.writes(), before);
+    assert_eq!(scheduler.disk.writes(), before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_takes_nothing_is_not_alive() {
-    let (world, engine) = World::still();
-    let mut client = world.client().await;
+    let (scheduler, engine) = InMemoryScheduler::still();
+    let mut client = scheduler.client().await;
     let waiting = tokio::spawn(async move { client.load_model(model("iris", "/a")).await });
-    let mut health = HealthCheckServiceClient::new(world.channel().await);
+    let mut health = HealthCheckServiceClient::new(scheduler.channel().await);
     assert!(health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
     pass(Duration::from_secs(20)).await;
-    assert!(matches!(world.scheduler.progress(), Progress::Stuck { waiting: 1, .. }));
+    assert!(matches!(scheduler.inner.liveness(), Liveness::Stuck { waiting: 1, .. }));
     assert!(!health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
-    assert!(counted(&world, "gantry_scheduler_moving 0"));
+    assert!(counted(&scheduler, "gantry_scheduler_moving 0"));
     tokio::spawn(engine.run());
     within(waiting).await.unwrap().unwrap();
-    assert!(world.scheduler.progress().is_moving());
+    assert!(scheduler.inner.liveness().is_live());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_takes_nothing_for_30_s_is_dropped() {
-    let world = World::new();
-    let mut client = world.client().await;
+    let scheduler = InMemoryScheduler::new();
+    let mut client = scheduler.client().await;
     for i in 0..300 {
         client.load_model(model(&format!("m{i}"), &"x".repeat(16_000))).await.unwrap();
     }
-    let mut never = world.client().await;
+    let mut never = scheduler.client().await;
     let stream = never.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap();
     pass(Duration::from_secs(20)).await;
-    assert!(counted(&world, "gantry_scheduler_subscribers{kind=\"model\"} 1"));
+    assert!(counted(&scheduler, "gantry_scheduler_subscribers{kind=\"model\"} 1"));
     pass(Duration::from_secs(20)).await;
-    assert!(counted(&world, "gantry_scheduler_subscribers{kind=\"model\"} 0"));
+    assert!(counted(&scheduler, "gantry_scheduler_subscribers{kind=\"model\"} 0"));
     drop(stream);
 }
 
 /// A replica that does at once what it is told.
 async fn instant_agent(
-    world: &World,
+    scheduler: &InMemoryScheduler,
     loaded: &[(&str, u32)],
 ) -> tokio::sync::mpsc::UnboundedReceiver<ModelOperationMessage> {
-    let mut client = world.agent().await;
+    let mut client = scheduler.agent().await;
     let mut orders = client.subscribe(joining(0, loaded)).await.unwrap().into_inner();
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -134,23 +134,23 @@ async fn instant_agent(
     receiver
 }
 
-async fn state(world: &World, name: &str) -> ModelState {
-    let mut statuses = world.client().await.model_status(status_of(name)).await.unwrap().into_inner();
+async fn state(scheduler: &InMemoryScheduler, name: &str) -> ModelState {
+    let mut statuses = scheduler.client().await.model_status(status_of(name)).await.unwrap().into_inner();
     statuses.message().await.unwrap().unwrap().versions[0].state.as_ref().unwrap().state()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_does_not_follow_is_left_behind_and_told_so() {
-    let world = World::new();
-    let mut deaf = world.gateway().await;
+    let scheduler = InMemoryScheduler::new();
+    let mut deaf = scheduler.gateway().await;
     let request = WatchRoutesRequest { subscriber: "deaf".into() };
     let mut events = deaf.watch_routes(request).await.unwrap().into_inner();
-    let _orders = instant_agent(&world, &[]).await;
-    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    let _orders = instant_agent(&scheduler, &[]).await;
+    scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
     pass(Duration::from_secs(10)).await;
-    assert_eq!(state(&world, "iris").await, ModelState::ModelProgressing);
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelProgressing);
     pass(Duration::from_secs(30)).await;
-    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
     while within(events.message()).await.unwrap().is_some() {}
 }
 
@@ -177,21 +177,21 @@ async fn follow(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Recei
 async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_given_up() {
     for comes_back in [true, false] {
         let disk = {
-            let world = World::new();
-            let mut route = follow(world.gateway().await).await;
-            let _orders = instant_agent(&world, &[]).await;
-            world.client().await.load_model(model("iris", "/a")).await.unwrap();
+            let scheduler = InMemoryScheduler::new();
+            let mut route = follow(scheduler.gateway().await).await;
+            let _orders = instant_agent(&scheduler, &[]).await;
+            scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
             within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
-            world.disk.clone()
+            scheduler.disk.clone()
         };
         disk.kill();
-        let world = World::again(&disk);
-        world.client().await.unload_model(unload("iris")).await.unwrap();
-        let mut orders = instant_agent(&world, &[("iris", 1)]).await;
+        let scheduler = InMemoryScheduler::again(&disk);
+        scheduler.client().await.unload_model(unload("iris")).await.unwrap();
+        let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
         pass(Duration::from_secs(5)).await;
         assert!(orders.try_recv().is_err(), "a gateway may still route there");
         if comes_back {
-            let _route = follow(world.gateway().await).await;
+            let _route = follow(scheduler.gateway().await).await;
             pass(Duration::from_secs(5)).await;
         } else {
             pass(Duration::from_secs(40)).await;
@@ -202,12 +202,12 @@ async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_gi
 
 #[tokio::test(start_paused = true)]
 async fn a_scheduler_that_lost_its_state_lets_agents_keep_what_they_hold_until_it_is_asked_for_again() {
-    let world = World::new();
-    let mut orders = instant_agent(&world, &[("iris", 1), ("nobody", 1)]).await;
+    let scheduler = InMemoryScheduler::new();
+    let mut orders = instant_agent(&scheduler, &[("iris", 1), ("nobody", 1)]).await;
     pass(Duration::from_secs(5)).await;
-    world.client().await.load_model(model("iris", "/a")).await.unwrap();
+    scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
     pass(Duration::from_secs(5)).await;
-    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
     pass(Duration::from_secs(20)).await;
     let mut unloaded = Vec::new();
     while let Ok(order) = orders.try_recv() {
@@ -216,22 +216,22 @@ async fn a_scheduler_that_lost_its_state_lets_agents_keep_what_they_hold_until_i
         }
     }
     assert_eq!(unloaded, ["nobody"]);
-    assert_eq!(state(&world, "iris").await, ModelState::ModelAvailable);
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
-    let world = World::new();
-    let mut orders = instant_agent(&world, &[]).await;
-    let mut gateway = world.gateway().await;
+    let scheduler = InMemoryScheduler::new();
+    let mut orders = instant_agent(&scheduler, &[]).await;
+    let mut gateway = scheduler.gateway().await;
     let mut route = follow(gateway.clone()).await;
-    world.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
+    scheduler.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
     within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
     assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
     pass(Duration::from_secs(700)).await;
     within(route.wait_for(|r| r.sleeps)).await.unwrap();
     assert_eq!(within(orders.recv()).await.unwrap().operation, 2);
-    assert_eq!(state(&world, "iris").await, ModelState::ModelScaledDown);
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelScaledDown);
     let waiting = ModelDemand { model: "iris".into(), waiting: true, ..Default::default() };
     let report = DemandReport { subscriber: "g".into(), models: vec![waiting] };
     gateway.report_demand(report).await.unwrap();
@@ -241,8 +241,8 @@ async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_owns_a_server_is_asked_to_scale_it() {
-    let world = World::new();
-    let mut client = world.client().await;
+    let scheduler = InMemoryScheduler::new();
+    let mut client = scheduler.client().await;
     let request = ServerSubscriptionRequest::default();
     let mut servers = client.subscribe_server_status(request.clone()).await.unwrap().into_inner();
     let server = ServerNotify {
@@ -253,7 +253,7 @@ async fn whoever_owns_a_server_is_asked_to_scale_it() {
         ..Default::default()
     };
     client.server_notify(ServerNotifyRequest { servers: vec![server], is_first_sync: true }).await.unwrap();
-    let _orders = instant_agent(&world, &[]).await;
+    let _orders = instant_agent(&scheduler, &[]).await;
     client.load_model(scaled("iris", 2, 0, 0)).await.unwrap();
     let asked = |stream: Streaming<_>| async move {
         let mut stream = stream;

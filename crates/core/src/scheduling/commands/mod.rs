@@ -1,0 +1,4 @@
+//! Commands of clients: models, servers and their ownership.
+
+mod model;
+mod server;
