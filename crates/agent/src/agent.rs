@@ -1,11 +1,11 @@
-//! Subscribes, carries out orders, reports.
+//! Agent: subscription to the scheduler, load and unload orders, event reports.
 
 use crate::{
     artifact::{Artifacts, Secrets, Source},
-    connect::{Connect, Plain},
+    connect::{Connect, PlaintextConnector},
     inventory::{Inventory, Key, Ticket},
-    link::Link,
-    server::{LoadOrder, Loaded, ModelServer, Observer},
+    model_server::{LoadOrder, Loaded, ModelServer, Observer},
+    reporter::Reporter,
 };
 use gantry_artifacts::Fetcher;
 use gantry_proto::{
@@ -20,61 +20,48 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The wait before the first attempt to connect again; it doubles up to the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Which replica this agent looks after, and what it offers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The server's name.
     pub server: String,
-    /// The replica's index, from 0.
     pub replica: u32,
     /// The scheduler's agent service, as `http://host:port`.
     pub scheduler: String,
-    /// What the server can run.
     pub capabilities: Vec<String>,
     /// Memory for models.
     pub memory_bytes: u64,
-    /// How much more than its memory it promises, in percent.
+    /// Additional capacity advertised to the scheduler, in percent.
     pub over_commit: u32,
-    /// Where the server takes requests.
+    /// Advertised inference address.
     pub host: String,
-    /// Its port for REST.
     pub http_port: u16,
-    /// Its port for gRPC.
     pub grpc_port: u16,
 }
 
-/// What an agent works with.
 pub struct Parts {
-    /// The way to the scheduler.
     pub connect: Arc<dyn Connect>,
-    /// Where models' files come from.
     pub source: Arc<dyn Source>,
-    /// Who watches.
     pub observer: Arc<dyn Observer>,
-    /// How many artifacts are fetched and models loaded at the same time.
+    /// Concurrent fetches and loads.
     pub parallel: usize,
-    /// How long the files of one model may take to arrive.
+    /// Fetch timeout per model.
     pub fetch_time: Duration,
 }
 
 impl Parts {
-    /// These parts, with the usual limits.
     pub fn new(connect: Arc<dyn Connect>, source: Arc<dyn Source>, observer: Arc<dyn Observer>) -> Self {
         Self { connect, source, observer, parallel: 8, fetch_time: Duration::from_hours(2) }
     }
 }
 
-/// One replica's agent.
 pub struct Agent {
     config: Config,
     server: Arc<dyn ModelServer>,
     parts: Parts,
     inventory: Inventory,
-    link: Link,
+    reporter: Reporter,
     slots: Semaphore,
     tasks: TaskTracker,
 }
@@ -86,7 +73,7 @@ impl std::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// An agent for a server, which reaches the scheduler at `config.scheduler` without TLS.
+    /// Connects to `config.scheduler` without TLS.
     pub fn new(
         config: Config,
         server: Arc<dyn ModelServer>,
@@ -94,86 +81,85 @@ impl Agent {
         secrets: Secrets,
         observer: Arc<dyn Observer>,
     ) -> Arc<Self> {
-        let connect = Arc::new(Plain::new(config.scheduler.clone()));
-        Self::assemble(
+        let connect = Arc::new(PlaintextConnector::new(config.scheduler.clone()));
+        Self::from_parts(
             config,
             server,
             Parts::new(connect, Arc::new(Artifacts { fetcher, secrets }), observer),
         )
     }
 
-    /// An agent for a server, made of these parts.
-    pub fn assemble(config: Config, server: Arc<dyn ModelServer>, parts: Parts) -> Arc<Self> {
+    pub fn from_parts(config: Config, server: Arc<dyn ModelServer>, parts: Parts) -> Arc<Self> {
         let slots = Semaphore::new(parts.parallel.max(1));
         Arc::new(Self {
             config,
             server,
             parts,
             inventory: Inventory::default(),
-            link: Link::default(),
+            reporter: Reporter::default(),
             slots,
             tasks: TaskTracker::new(),
         })
     }
 
-    /// Works until `stop` is cancelled; reconnects for as long as it takes.
+    /// Runs until `stop` is cancelled, reconnecting with backoff.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut wait = FIRST_WAIT;
+        let mut wait = BACKOFF_MIN;
         while !stop.is_cancelled() {
             let before = Instant::now();
             let reason = tokio::select! {
                 reason = self.session() => reason,
                 () = stop.cancelled() => break,
             };
-            self.link.ended();
-            if before.elapsed() > LONGEST_WAIT {
-                wait = FIRST_WAIT;
+            self.reporter.ended();
+            if before.elapsed() > BACKOFF_MAX {
+                wait = BACKOFF_MIN;
             }
             tracing::warn!(server = %self.config.server, replica = self.config.replica, %reason, "not connected to the scheduler");
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => break,
             }
-            wait = (wait * 2).min(LONGEST_WAIT);
+            wait = (wait * 2).min(BACKOFF_MAX);
         }
-        self.link.ended();
+        self.reporter.ended();
         self.tasks.close();
     }
 
-    /// Whether the scheduler has taken this agent's subscription.
+    /// Whether the scheduler has accepted the subscription.
     pub fn is_subscribed(&self) -> bool {
-        self.link.is_subscribed()
+        self.reporter.is_subscribed()
     }
 
-    /// Whether a scheduler has ever taken this agent's subscription.
+    /// Whether a scheduler has ever accepted a subscription.
     pub fn has_joined(&self) -> bool {
-        self.link.has_joined()
+        self.reporter.has_joined()
     }
 
-    /// One subscription, from its beginning to its end; says why it ended. It lasts no longer than the server does:
-    /// a replica that cannot answer is better lost than believed.
+    /// One subscription; returns why it ended. It ends when the server is lost, so that an unhealthy replica
+    /// disconnects.
     async fn session(self: &Arc<Self>) -> String {
-        if let Some(held) = self.server.settle().await {
-            self.inventory.adopt(held);
+        if let Some(loaded) = self.server.wait_ready().await {
+            self.inventory.adopt(loaded);
         }
         tokio::select! {
-            reason = self.server.lost() => reason,
-            () = self.link.broken() => "a report was lost".into(),
-            ended = self.follow() => ended.err().unwrap_or_else(|| "the scheduler ended the stream".into()),
+            reason = self.server.wait_lost() => reason,
+            () = self.reporter.broken() => "a report was lost".into(),
+            ended = self.receive_orders() => ended.err().unwrap_or_else(|| "the scheduler closed the stream".into()),
         }
     }
 
-    async fn follow(self: &Arc<Self>) -> Result<(), String> {
-        let said = |status: tonic::Status| status.message().to_owned();
+    async fn receive_orders(self: &Arc<Self>) -> Result<(), String> {
+        let message = |status: tonic::Status| status.message().to_owned();
         let channel = self.parts.connect.connect().await?;
         let mut client = AgentServiceClient::new(channel);
-        self.link.connected(client.clone());
-        // No deadline: some schedulers say nothing before their first order. Pings find out whether it lives.
-        let answer = client.subscribe(self.subscription()).await.map_err(said)?;
-        self.link.subscribed(answer.metadata());
+        self.reporter.connected(client.clone());
+        // No deadline: some schedulers send no headers before the first order. Keepalive detects dead connections.
+        let answer = client.subscribe(self.subscription()).await.map_err(message)?;
+        self.reporter.subscribed(answer.metadata());
         let mut orders = answer.into_inner();
-        while let Some(order) = orders.message().await.map_err(said)? {
-            self.obey(order);
+        while let Some(order) = orders.message().await.map_err(message)? {
+            self.handle_order(order);
         }
         Ok(())
     }
@@ -197,14 +183,14 @@ impl Agent {
         }
     }
 
-    /// Memory that is not promised to a model yet.
+    /// Memory not assigned to a model, including over-commit.
     pub fn memory_free(&self) -> u64 {
         let promised = (self.config.memory_bytes / 100).saturating_mul(u64::from(self.config.over_commit));
         self.config.memory_bytes.saturating_add(promised).saturating_sub(self.inventory.memory())
     }
 
-    /// Starts the work on an order; orders for different models do not wait for each other.
-    fn obey(self: &Arc<Self>, order: ModelOperationMessage) {
+    /// Orders for different models run concurrently.
+    fn handle_order(self: &Arc<Self>, order: ModelOperationMessage) {
         let operation = order.operation();
         let Some(definition) = order.model_version else { return };
         let Some(model) = definition.model.as_ref() else { return };
@@ -221,14 +207,14 @@ impl Agent {
                 self.tasks.spawn(async move { this.unload(key).await });
             }
             Operation::UnknownEvent => {
-                tracing::warn!(model = %key.0, "an order of an unknown kind is passed over");
+                tracing::warn!(model = %key.0, "ignoring unknown operation");
             }
         }
     }
 
     async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, ticket: Option<Ticket>) {
         let Some(ticket) = ticket else {
-            // The order came again, after a break in the connection perhaps.
+            // Repeated order, for example after a reconnect.
             if self.inventory.is_loaded(&key) {
                 self.report(&key, Event::Loaded, String::new(), None).await;
             }
@@ -248,11 +234,11 @@ impl Agent {
                 tracing::info!(model = %name, version, engine = %loaded.engine, "model loaded");
                 self.report(&key, Event::Loaded, String::new(), loaded.runtime_info).await;
             }
-            // Whoever cancelled reports the unloading instead.
+            // The unload reports instead.
             Err(_) if ticket.cancel.is_cancelled() => {}
             Err(reason) => {
                 self.inventory.remove(&key);
-                tracing::warn!(model = %name, version, %reason, "model not loaded");
+                tracing::warn!(model = %name, version, %reason, "failed to load model");
                 self.report(&key, Event::LoadFailed, reason, None).await;
             }
         }
@@ -271,12 +257,12 @@ impl Agent {
         let progress = self.parts.observer.fetching(&key.0, key.1);
         let fetching =
             tokio::time::timeout(self.parts.fetch_time, self.parts.source.fetch(&spec, &*progress));
-        // Fetching can be broken off at any point; loading cannot, so it is not begun in vain.
+        // Fetching can be cancelled at any point, loading cannot.
         let files = tokio::select! {
             files = fetching => files.map_err(|_| {
-                format!("its files did not arrive within {} s", self.parts.fetch_time.as_secs())
+                format!("files not fetched within {} s", self.parts.fetch_time.as_secs())
             })??,
-            () = cancel.cancelled() => return Err("it is not wanted any more".into()),
+            () = cancel.cancelled() => return Err("the load was cancelled".into()),
         };
         let order = LoadOrder {
             name: internal_name(key),
@@ -321,24 +307,23 @@ impl Agent {
             available_memory_bytes: self.memory_free(),
             runtime_info,
         };
-        self.link.report(&report).await;
+        self.reporter.report(&report).await;
     }
 
-    /// Tells the scheduler which models have too much or too little to do.
-    pub(crate) async fn tell_load(&self, triggers: Vec<ModelScalingTriggerMessage>) {
-        self.link.tell_load(triggers).await;
+    pub(crate) async fn report_scaling(&self, triggers: Vec<ModelScalingTriggerMessage>) {
+        self.reporter.report_scaling(triggers).await;
     }
 
-    /// Asks the scheduler to move this replica's models elsewhere; returns when it has, or why it has not.
+    /// Asks the scheduler to move this replica's models elsewhere.
     pub async fn drain(&self, limit: Duration) -> Result<(), String> {
         let (server_name, replica_idx) = (self.config.server.clone(), self.config.replica);
-        self.link
+        self.reporter
             .drain(AgentDrainRequest { server_name, replica_idx }, limit, || self.inventory.is_empty())
             .await
     }
 }
 
-/// The name under which a server knows a model version.
+/// The server-side name of a model version.
 fn internal_name((model, version): &Key) -> String {
     format!("{model}_{version}")
 }

@@ -1,21 +1,19 @@
-//! From a model's definition to its files.
+//! Resolves a model definition to local files.
 
 use futures::future::BoxFuture;
 use gantry_artifacts::{Fetched, Fetcher, ProgressSink, Request, Secret, Uri};
 use gantry_proto::scheduler::{ModelSpec, storage_config::Config};
 use std::{any::Any, path::PathBuf, sync::Arc};
 
-/// The parameter by which whoever asks for a model tells one content of its source from the next.
-pub const CONTENT: &str = "gantry.content";
+/// Parameter that identifies the content of a mutable source, such as a local directory.
+pub const CONTENT_PARAMETER: &str = "gantry.content";
 
-/// A model's files on this machine.
 #[derive(Clone)]
 pub struct Files {
-    /// The directory with everything that belongs to the model.
     pub root: PathBuf,
-    /// The directory with the model itself: the version folder below `root` if there is one, else `root`.
+    /// The version folder below `root` if there is one, else `root`.
     pub model_dir: PathBuf,
-    /// The files stay for as long as this is held.
+    /// The cache keeps the files while this is loaded.
     pub lease: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -35,9 +33,8 @@ impl From<Fetched> for Files {
     }
 }
 
-/// Where models' files come from. An error is a sentence for the person who asked for the model.
+/// Errors become the model's status reason.
 pub trait Source: Send + Sync + 'static {
-    /// Brings a model's files to this machine.
     fn fetch<'a>(
         &'a self,
         spec: &'a ModelSpec,
@@ -45,12 +42,10 @@ pub trait Source: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Files, String>>;
 }
 
-/// What `storageUri` can name, and the credentials for it.
+/// Fetches `storageUri` with the configured credentials.
 #[derive(Debug)]
 pub struct Artifacts {
-    /// Fetches and caches.
     pub fetcher: Fetcher,
-    /// Credentials by name.
     pub secrets: Secrets,
 }
 
@@ -69,18 +64,18 @@ impl Source for Artifacts {
                     Some(Secret::parse(text).map_err(|e| format!("storageRcloneConfig: {e}"))?)
                 }
             };
-            // A version stays what it was, also when its source is edited and this process starts again.
-            let pin = spec.parameters.iter().find(|p| p.name == CONTENT).map(|p| p.value.clone());
+            // Pinned: a version keeps its content when its source is edited, also across restarts.
+            let pin = spec.parameters.iter().find(|p| p.name == CONTENT_PARAMETER).map(|p| p.value.clone());
             let request = Request { uri, artifact_version: spec.artifact_version, secret, pin };
             self.fetcher.fetch(&request, progress).await.map(Files::from).map_err(|e| e.to_string())
         })
     }
 }
 
-/// Where the credentials are that `secretName` stands for.
+/// Credentials referenced by `secretName`.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
-    /// A directory with a file for each secret, named as the secret is; `None` when there are none.
+    /// One file per secret, named after it.
     pub directory: Option<PathBuf>,
 }
 
@@ -88,11 +83,11 @@ impl Secrets {
     async fn read(&self, name: &str) -> Result<Secret, String> {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
         if !plain {
-            return Err(format!("secretName \"{}\" is not a secret's name", name.escape_debug()));
+            return Err(format!("secretName \"{}\" is not a valid secret name", name.escape_debug()));
         }
         let Some(directory) = &self.directory else {
             return Err(format!(
-                "secret {name} is wanted, but there is no directory of secrets: set --secrets-dir"
+                "secret {name} is required, but no secrets directory is configured: set --secrets-dir"
             ));
         };
         for file in [

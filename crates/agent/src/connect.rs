@@ -1,56 +1,55 @@
-//! How the agent reaches the scheduler.
+//! Connection to the scheduler.
 
 use futures::future::BoxFuture;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Pings that tell a dead scheduler from a quiet one.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens a connection to the scheduler's agent service. An error is a sentence for the log.
+/// Opens a connection to the scheduler's agent service.
 ///
-/// TLS, or a stream within one process, is another implementation of this; [`tuned`] gives it the same pings.
+/// Implemented by plaintext TCP here, and by TLS and in-memory streams elsewhere; [`scheduler_endpoint`] has the
+/// common timeouts.
 pub trait Connect: Send + Sync + 'static {
-    /// One connection; it is asked for again when that one has ended.
+    /// Called again after each disconnect.
     fn connect(&self) -> BoxFuture<'_, Result<Channel, String>>;
 }
 
-/// TCP without TLS.
 #[derive(Clone, Debug)]
-pub struct Plain {
+pub struct PlaintextConnector {
     uri: String,
 }
 
-impl Plain {
-    /// To `http://host:port`.
+impl PlaintextConnector {
+    /// `uri` is `http://host:port`.
     pub fn new(uri: impl Into<String>) -> Self {
         Self { uri: uri.into() }
     }
 }
 
-impl Connect for Plain {
+impl Connect for PlaintextConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Channel, String>> {
         Box::pin(async {
-            let endpoint = tuned(&self.uri)?;
-            endpoint.connect().await.map_err(|e| format!("{} cannot be reached: {}", self.uri, deepest(&e)))
+            let endpoint = scheduler_endpoint(&self.uri)?;
+            endpoint.connect().await.map_err(|e| format!("{} is unreachable: {}", self.uri, deepest(&e)))
         })
     }
 }
 
-/// An endpoint with the time limits and pings that the agent wants.
-pub fn tuned(uri: &str) -> Result<Endpoint, String> {
+/// An endpoint with connect timeout and keepalive.
+pub fn scheduler_endpoint(uri: &str) -> Result<Endpoint, String> {
     let endpoint = Endpoint::from_shared(uri.to_owned())
-        .map_err(|_| format!("\"{}\" is not an address: write http://host:port", uri.escape_debug()))?;
+        .map_err(|_| format!("\"{}\" is not an address: use http://host:port", uri.escape_debug()))?;
     Ok(endpoint
-        .connect_timeout(CONNECT_TIME)
-        .http2_keep_alive_interval(KEEPALIVE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true))
 }
 
-/// What the operating system said, below the layers that say only "transport error".
+/// The root cause, without wrappers such as "transport error".
 pub(crate) fn deepest(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

@@ -1,6 +1,6 @@
-//! What the server holds and what is being done about it.
+//! Loaded models and loads in progress.
 
-use crate::{artifact::Files, server::Held};
+use crate::{artifact::Files, model_server::LoadedModel};
 use gantry_proto::{agent as pb, scheduler};
 use std::{
     collections::BTreeMap,
@@ -9,30 +9,29 @@ use std::{
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// A model version.
+/// Model name and version.
 pub(crate) type Key = (String, u32);
 
 struct Entry {
     definition: scheduler::Model,
-    /// Memory that it takes, or is expected to take.
+    /// Actual or expected memory.
     memory: u64,
     loaded: bool,
-    /// Ends the loading when it is no longer wanted.
+    /// Cancels the load.
     cancel: CancellationToken,
-    /// Held while the server is loading it: unloading waits, or the server would be left with it.
+    /// Locked during a load: an unload waits for it.
     busy: Arc<AsyncMutex<()>>,
-    /// Keeps the files in the cache for as long as the model is loaded: engines may map them.
-    #[allow(dead_code, reason = "held, not read")]
+    /// Keeps the files in the cache while loaded: engines may map them.
+    #[allow(dead_code, reason = "loaded, not read")]
     files: Option<Files>,
 }
 
-/// The right to load one version, and the word that it is not wanted any more.
+/// Permission to load one version, with cancellation.
 pub(crate) struct Ticket {
     pub(crate) cancel: CancellationToken,
     _busy: OwnedMutexGuard<()>,
 }
 
-/// Every model version that is loaded or being loaded.
 #[derive(Default)]
 pub(crate) struct Inventory {
     entries: Mutex<BTreeMap<Key, Entry>>,
@@ -43,7 +42,7 @@ impl Inventory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a version is being loaded; `None` when it is loaded or under way already.
+    /// Registers a load; `None` if it is loaded or loading already.
     pub(crate) fn begin(&self, key: &Key, definition: scheduler::Model) -> Option<Ticket> {
         let mut entries = self.lock();
         if entries.contains_key(key) {
@@ -58,7 +57,7 @@ impl Inventory {
         Some(ticket)
     }
 
-    /// Notes that a version is loaded; `files` are those that must stay.
+    /// Marks a version as loaded; `files` must stay in the cache.
     pub(crate) fn loaded(&self, key: &Key, memory: u64, files: Option<Files>) {
         if let Some(entry) = self.lock().get_mut(key) {
             entry.loaded = true;
@@ -67,11 +66,11 @@ impl Inventory {
         }
     }
 
-    /// Makes what is loaded what the server says it holds. What is being loaded goes on.
-    pub(crate) fn adopt(&self, held: Vec<Held>) {
+    /// Replaces the loaded models with the server's; loads in progress continue.
+    pub(crate) fn adopt(&self, loaded: Vec<LoadedModel>) {
         let mut entries = self.lock();
         entries.retain(|_, entry| !entry.loaded);
-        for Held { definition, memory_bytes } in held {
+        for LoadedModel { definition, memory_bytes } in loaded {
             let Some(model) = definition.model else { continue };
             let Some(name) = model.meta.as_ref().map(|m| m.name.clone()) else { continue };
             entries.entry((name, definition.version)).or_insert(Entry {
@@ -85,7 +84,6 @@ impl Inventory {
         }
     }
 
-    /// Whether nothing is loaded or being loaded.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -94,7 +92,7 @@ impl Inventory {
         self.lock().get(key).is_some_and(|e| e.loaded)
     }
 
-    /// Ends the loading of a version that is not wanted any more, and waits until it has ended.
+    /// Cancels a load and waits for its end.
     pub(crate) async fn stop_loading(&self, key: &Key) {
         let busy = self.lock().get(key).map(|entry| {
             entry.cancel.cancel();
@@ -109,7 +107,7 @@ impl Inventory {
         self.lock().remove(key);
     }
 
-    /// What the scheduler is told on subscribing.
+    /// Loaded models, for a subscription.
     pub(crate) fn report(&self) -> Vec<pb::ModelVersion> {
         self.lock()
             .iter()
@@ -121,7 +119,7 @@ impl Inventory {
             .collect()
     }
 
-    /// Memory of all versions together.
+    /// Memory of all loaded versions.
     pub(crate) fn memory(&self) -> u64 {
         self.lock().values().filter(|e| e.loaded).map(|e| e.memory).sum()
     }

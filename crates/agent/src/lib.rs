@@ -1,44 +1,45 @@
-//! The agent: one beside each replica of an inference server.
+//! Agent: one per replica of an inference server.
 //!
 //! ```text
-//! scheduler ──orders──▶ agent ──▶ worker for each model version: fetch the artifact ─▶ load it into the server
-//!           ◀──events──                                          unload it, let go of the artifact
+//! scheduler ──orders──▶ agent ──▶ per model version: fetch the artifact ─▶ load it into the server
+//!           ◀──events──                              unload it, release the artifact
 //! ```
 //!
-//! Beside a server of its own (`process`), requests go through the agent too:
+//! As a sidecar of a separate server, it also proxies inference requests:
 //!
 //! ```text
-//! gateway ──▶ proxy ──▶ shelf (which models are in the server's memory) ──▶ MLServer, Triton, … (backend)
+//! gateway ──▶ proxy ──▶ model_cache (models in the server's memory) ──▶ MLServer, Triton, … (backend)
 //! ```
 //!
-//! The agent subscribes to the scheduler, tells it what the server holds, carries out orders and reports. When the
-//! connection breaks, what is loaded stays loaded, and the next subscription says so.
+//! Loaded models survive a disconnect; the next subscription reports them.
 
+#![allow(missing_docs, reason = "internal crate: names document themselves")]
+
+mod admin_server;
 mod agent;
 mod artifact;
 mod backend;
 mod connect;
-mod endpoints;
 mod inventory;
-mod link;
 mod metrics;
-mod process;
+mod model_cache;
+mod model_server;
 mod proxy;
-mod scaling;
-mod server;
-mod shelf;
+mod reporter;
+mod scaling_trigger;
+mod sidecar;
 
 #[cfg(test)]
-mod simulated;
+mod in_memory_tests;
 #[cfg(test)]
 mod tests;
 
 pub use agent::{Agent, Config, Parts};
-pub use artifact::{Artifacts, CONTENT, Files, Secrets, Source};
-pub use backend::{Kind, Surroundings};
-pub use connect::{Connect, Plain, tuned};
-pub use process::{Addresses, Ports, Running, Settings, start};
+pub use artifact::{Artifacts, CONTENT_PARAMETER, Files, Secrets, Source};
+pub use backend::{Kind, ServerEnvironment};
+pub use connect::{Connect, PlaintextConnector, scheduler_endpoint};
+pub use model_cache::Limits;
+pub use model_server::{LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver, Observer};
 pub use proxy::RequestLimits;
-pub use scaling::Scaling;
-pub use server::{Held, LoadOrder, Loaded, ModelServer, Observer, Silent};
-pub use shelf::Limits;
+pub use scaling_trigger::Scaling;
+pub use sidecar::{Addresses, Ports, Running, Settings, start};

@@ -1,4 +1,4 @@
-//! What the agent counts, under the names that dashboards know.
+//! Prometheus metrics, with the names of Seldon's agent.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -7,9 +7,7 @@ use prometheus_client::{
 };
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-/// Seconds, as a counter that takes fractions.
 type Seconds = Counter<f64, AtomicU64>;
-/// A number of bytes or things.
 type Number = Gauge<u64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -43,11 +41,10 @@ struct Aggregate {
     method_type: &'static str,
 }
 
-/// All that is counted for one replica.
 pub(crate) struct Metrics {
     server: String,
     replica: u32,
-    // Counters by what they do, gauges by type: a counter's name would get another ending than dashboards know.
+    // Counters exposed as gauges: `Counter` would append `_total` to names that dashboards expect as they are.
     pub(crate) evictions: Number,
     pub(crate) misses: Number,
     pub(crate) loads: Number,
@@ -70,7 +67,6 @@ fn latency() -> Histogram {
 }
 
 impl Metrics {
-    /// The figures of one replica, in this registry.
     pub(crate) fn new(server: &str, replica: u32, over_commit_percent: u32, registry: &mut Registry) -> Self {
         let labels = Replica { server: server.to_owned(), server_replica: replica };
         let mut gauge = |name: &str, help: &str| {
@@ -79,17 +75,16 @@ impl Metrics {
             family.get_or_create_owned(&labels)
         };
         let evictions = gauge("seldon_cache_evict_count", "Models evicted from the server's memory");
-        let misses = gauge("seldon_cache_miss_count", "Models that a request had to wait for");
+        let misses = gauge("seldon_cache_miss_count", "Requests that had to load their model");
         let loads = gauge("seldon_load_model_counter", "Models loaded");
         let unloads = gauge("seldon_unload_model_counter", "Models unloaded");
         let loaded_bytes =
             gauge("seldon_loaded_model_memory_bytes_gauge", "Memory of the models in the server's memory");
-        let evicted_bytes =
-            gauge("seldon_evicted_model_memory_bytes_gauge", "Memory of the models on disk only");
+        let evicted_bytes = gauge("seldon_evicted_model_memory_bytes_gauge", "Memory of evicted models");
         let capacity = gauge("seldon_server_replica_memory_capacity_bytes_gauge", "Memory for models");
         let over_commit = gauge(
             "seldon_server_replica_memory_capacity_overcommit_bytes_gauge",
-            "Memory for models that the scheduler is promised",
+            "Memory for models, including over-commit",
         );
         let family = Family::<Replica, Gauge>::default();
         registry.register("seldon_loaded_model_gauge", "Models in the server's memory", family.clone());
@@ -117,43 +112,46 @@ impl Metrics {
         r.register("seldon_model_infer", "Inference requests", metrics.infer_total.clone());
         r.register(
             "seldon_model_infer_seconds",
-            "Seconds spent on inference requests",
+            "Total duration of inference requests in seconds",
             metrics.infer_seconds.clone(),
         );
         r.register(
             "seldon_model_infer_api_seconds",
-            "Latency of inference requests",
+            "Inference latency in seconds",
             metrics.api_seconds.clone(),
         );
         r.register(
             "seldon_model_aggregate_infer",
-            "Inference requests of a replica",
+            "Inference requests per replica",
             metrics.aggregate_total.clone(),
         );
         r.register(
             "seldon_model_aggregate_infer_seconds",
-            "Seconds spent on inference requests of a replica",
+            "Total duration of inference requests per replica in seconds",
             metrics.aggregate_seconds.clone(),
         );
         metrics
     }
 
-    /// What the replica has room for.
     pub(crate) fn capacity(&self, bytes: u64) {
         self.capacity.set(bytes);
         let promised = (bytes / 100).saturating_mul(u64::from(self.over_commit_percent));
         self.over_commit.set(bytes.saturating_add(promised));
     }
 
-    /// What is in memory, and what is on disk only.
     pub(crate) fn memory(&self, models: usize, loaded: u64, evicted: u64) {
         self.loaded.set(i64::try_from(models).unwrap_or(i64::MAX));
         self.loaded_bytes.set(loaded);
         self.evicted_bytes.set(evicted);
     }
 
-    /// An inference request that has ended.
-    pub(crate) fn inferred(&self, internal: &str, method_type: &'static str, code: u16, took: Duration) {
+    pub(crate) fn record_inference(
+        &self,
+        internal: &str,
+        method_type: &'static str,
+        code: u16,
+        took: Duration,
+    ) {
         let seconds = took.as_secs_f64();
         let (server, server_replica) = (self.server.clone(), self.replica);
         let code = code.to_string();

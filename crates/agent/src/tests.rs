@@ -1,6 +1,6 @@
-//! The agent against a real scheduler, beside a server that the test plays.
+//! The agent with a real scheduler and a fake server.
 
-use crate::{Agent, Config, LoadOrder, Loaded, ModelServer, Secrets, Silent};
+use crate::{Agent, Config, LoadOrder, Loaded, ModelServer, NoopObserver, Secrets};
 use futures::future::BoxFuture;
 use gantry_artifacts::Fetcher;
 use gantry_proto::scheduler::{
@@ -16,11 +16,11 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
-/// Keeps the text of a file as its model, and refuses files that say so.
+/// Loads the text of `model.txt`; rejects "broken".
 #[derive(Default)]
-struct Shelf(Mutex<Vec<(String, String)>>);
+struct FileServer(Mutex<Vec<(String, String)>>);
 
-impl ModelServer for Shelf {
+impl ModelServer for FileServer {
     fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
         Box::pin(async move {
             let text =
@@ -41,15 +41,15 @@ impl ModelServer for Shelf {
     }
 }
 
-struct World {
+struct Harness {
     client: SchedulerClient<Channel>,
     statuses: Streaming<ModelStatusResponse>,
-    shelf: Arc<Shelf>,
+    server: Arc<FileServer>,
     dir: tempfile::TempDir,
     stop: CancellationToken,
 }
 
-impl World {
+impl Harness {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
@@ -58,7 +58,7 @@ impl World {
         let mut client = SchedulerClient::connect(format!("http://{}", running.clients)).await.unwrap();
         let statuses =
             client.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap().into_inner();
-        let shelf = Arc::new(Shelf::default());
+        let server = Arc::new(FileServer::default());
         let stop = CancellationToken::new();
         let agent = Agent::new(
             Config {
@@ -72,15 +72,15 @@ impl World {
                 http_port: 1,
                 grpc_port: 2,
             },
-            shelf.clone(),
+            server.clone(),
             Fetcher::new(gantry_artifacts::Config::new(dir.path().join("cache"))).unwrap(),
             Secrets { directory: Some(dir.path().join("secrets")) },
-            Arc::new(Silent),
+            Arc::new(NoopObserver),
         );
         tokio::spawn(agent.run(stop.clone()));
-        // The scheduler serves for as long as the test runs.
+        // The scheduler runs until the end of the test.
         std::mem::forget(running);
-        Self { client, statuses, shelf, dir, stop }
+        Self { client, statuses, server, dir, stop }
     }
 
     fn artifact(&self, name: &str, text: &str) -> String {
@@ -106,11 +106,11 @@ impl World {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), found).await.expect("it happens within 20 s")
+        tokio::time::timeout(Duration::from_secs(20), found).await.expect("status within 20 s")
     }
 }
 
-impl Drop for World {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -121,59 +121,59 @@ fn at(uri: &str) -> pb::ModelSpec {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_fetched_loaded_replaced_and_unloaded() {
-    let mut world = World::new().await;
-    let one = world.artifact("one", "first");
-    world.load("m", at(&one)).await;
-    world.until("m", ModelState::ModelAvailable).await;
-    assert_eq!(*world.shelf.0.lock().unwrap(), [("m_1".to_owned(), "first".to_owned())]);
-    // Editing the source does not change what is served.
+async fn model_is_loaded_updated_and_unloaded() {
+    let mut harness = Harness::new().await;
+    let one = harness.artifact("one", "first");
+    harness.load("m", at(&one)).await;
+    harness.until("m", ModelState::ModelAvailable).await;
+    assert_eq!(*harness.server.0.lock().unwrap(), [("m_1".to_owned(), "first".to_owned())]);
+    // Editing the source does not change the loaded version.
     std::fs::write(Path::new(&one).join("model.txt"), "edited").unwrap();
-    let two = world.artifact("two", "second");
-    world.load("m", at(&two)).await;
+    let two = harness.artifact("two", "second");
+    harness.load("m", at(&two)).await;
     loop {
-        world.until("m", ModelState::ModelAvailable).await;
-        if *world.shelf.0.lock().unwrap() == [("m_2".to_owned(), "second".to_owned())] {
+        harness.until("m", ModelState::ModelAvailable).await;
+        if *harness.server.0.lock().unwrap() == [("m_2".to_owned(), "second".to_owned())] {
             break;
         }
     }
     let model = Some(ModelReference { name: "m".into(), version: None });
-    world.client.unload_model(UnloadModelRequest { model, kubernetes_meta: None }).await.unwrap();
-    world.until("m", ModelState::ModelTerminated).await;
-    assert!(world.shelf.0.lock().unwrap().is_empty());
+    harness.client.unload_model(UnloadModelRequest { model, kubernetes_meta: None }).await.unwrap();
+    harness.until("m", ModelState::ModelTerminated).await;
+    assert!(harness.server.0.lock().unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn content_that_has_a_name_stays_what_it_was() {
-    let mut world = World::new().await;
-    let place = world.artifact("one", "first");
+async fn pinned_content_is_not_refetched() {
+    let mut harness = Harness::new().await;
+    let place = harness.artifact("one", "first");
     let named = |content: &str| pb::ModelSpec {
-        parameters: vec![pb::ParameterSpec { name: crate::CONTENT.into(), value: content.into() }],
+        parameters: vec![pb::ParameterSpec { name: crate::CONTENT_PARAMETER.into(), value: content.into() }],
         ..at(&place)
     };
-    world.load("a", named("1")).await;
-    world.until("a", ModelState::ModelAvailable).await;
+    harness.load("a", named("1")).await;
+    harness.until("a", ModelState::ModelAvailable).await;
     std::fs::write(Path::new(&place).join("model.txt"), "second").unwrap();
-    world.load("b", named("1")).await;
-    world.load("c", named("2")).await;
-    // Statuses come in any order: wait for both at once.
+    harness.load("b", named("1")).await;
+    harness.load("c", named("2")).await;
+    // Statuses arrive in any order.
     let mut waiting = vec!["b", "c"];
     while !waiting.is_empty() {
-        let status = world.statuses.message().await.unwrap().unwrap();
+        let status = harness.statuses.message().await.unwrap().unwrap();
         let state = status.versions[0].state.clone().unwrap();
         waiting.retain(|name| *name != status.model_name || state.state() != ModelState::ModelAvailable);
     }
-    let mut texts: Vec<_> = world.shelf.0.lock().unwrap().clone();
+    let mut texts: Vec<_> = harness.server.0.lock().unwrap().clone();
     texts.sort();
     let expected = [("a_1", "first"), ("b_1", "first"), ("c_1", "second")];
     assert_eq!(texts, expected.map(|(n, t)| (n.to_owned(), t.to_owned())));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_reaches_the_status() {
-    let mut world = World::new().await;
-    let broken = world.artifact("broken", "broken");
-    let missing = world.dir.path().join("nowhere").display().to_string();
+async fn load_errors_reach_the_model_status() {
+    let mut harness = Harness::new().await;
+    let broken = harness.artifact("broken", "broken");
+    let missing = harness.dir.path().join("nowhere").display().to_string();
     let secret = |name: &str| pb::ModelSpec {
         storage_config: Some(pb::StorageConfig {
             config: Some(pb::storage_config::Config::StorageSecretName(name.into())),
@@ -185,15 +185,15 @@ async fn what_goes_wrong_reaches_the_status() {
         (at(&missing), "nowhere"),
         (at("gopher://x/y"), "storageUri: "),
         (at("http://169.254.169.254/latest"), "169.254.169.254"),
-        (secret("nobody"), "secret nobody is not in"),
-        (secret("../etc/passwd"), "is not a secret's name"),
+        (secret("absent"), "secret absent is not in"),
+        (secret("../etc/passwd"), "is not a valid secret name"),
     ]
     .into_iter()
     .enumerate()
     {
         let name = format!("m{i}");
-        world.load(&name, spec).await;
-        let reason = world.until(&name, ModelState::ModelFailed).await;
+        harness.load(&name, spec).await;
+        let reason = harness.until(&name, ModelState::ModelFailed).await;
         assert!(reason.contains(says), "{reason}");
     }
 }

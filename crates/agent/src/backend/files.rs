@@ -1,11 +1,10 @@
-//! Files that are copied, found and removed.
+//! File operations.
 
 use std::{fs, io, path::Path};
 
-/// Folders within folders that are copied; what is deeper is not a model.
-const DEEPEST: u32 = 64;
+const MAX_DEPTH: u32 = 64;
 
-/// Whether a name may become the name of a folder.
+/// Whether a name is safe as a folder name.
 pub(crate) fn plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
@@ -13,9 +12,9 @@ pub(crate) fn plain_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// Copies what is below `from` to `to`, but for the entries of `from` itself that are not `wanted`.
+/// Copies the entries of `from` accepted by `wanted`, recursively.
 pub(crate) fn copy_tree(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
-    let failed = |e: io::Error| format!("its files cannot be copied to {}: {e}", to.display());
+    let failed = |e: io::Error| format!("failed to copy files to {}: {e}", to.display());
     fs::create_dir_all(to).map_err(failed)?;
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -28,8 +27,8 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -
 }
 
 fn copy(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
-    if depth > DEEPEST {
-        return Err(io::Error::other("folders are nested too deep"));
+    if depth > MAX_DEPTH {
+        return Err(io::Error::other("folders are nested too deeply"));
     }
     let kind = fs::symlink_metadata(from)?.file_type();
     if kind.is_dir() {
@@ -42,11 +41,11 @@ fn copy(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
         fs::copy(from, to)?;
         writable(to)?;
     }
-    // Anything else has no place in a model: the cache keeps files and folders only.
+    // Other file types are skipped.
     Ok(())
 }
 
-/// The cache's files are read-only; these are the server's own.
+/// Cache files are read-only; copies belong to the server.
 fn writable(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -62,7 +61,7 @@ fn writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a folder with all that is in it; one that is not there counts as removed.
+/// Idempotent.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -70,7 +69,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The folders of a directory whose names are numbers, the highest last.
+/// Version folders, highest last.
 pub(super) fn numbered(directory: &Path) -> Vec<(u32, String)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<(u32, String)> = entries
@@ -85,14 +84,13 @@ pub(super) fn numbered(directory: &Path) -> Vec<(u32, String)> {
     found
 }
 
-/// A small text file of a model; `None` when there is none.
 pub(super) fn read_small(path: &Path) -> Result<Option<String>, String> {
-    const LARGEST: u64 = 1 << 20;
+    const MAX_SIZE: u64 = 1 << 20;
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     match fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(found) if found.len() > LARGEST => {
-            return Err(format!("{name} has {} bytes: that is no settings file", found.len()));
+        Ok(found) if found.len() > MAX_SIZE => {
+            return Err(format!("{name} has {} bytes: too large for a settings file", found.len()));
         }
         _ => {}
     }

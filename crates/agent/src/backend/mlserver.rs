@@ -1,10 +1,10 @@
-//! MLServer wants a `model-settings.json` whose name is the model's, beside the files that it names.
+//! MLServer layout: the model's files with a `model-settings.json`.
 
 use super::{
-    Arranged, Surroundings, copy_tree,
+    Arranged, ServerEnvironment, copy_tree,
     files::{numbered, read_small},
 };
-use crate::server::LoadOrder;
+use crate::model_server::LoadOrder;
 use gantry_proto::scheduler::{
     MlServerModelSettings, ModelRuntimeInfo, ModelSpec, model_runtime_info::ModelRuntimeInfo as Info,
     model_spec::ModelSpec as Companion,
@@ -13,10 +13,10 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: &str = "model-settings.json";
-/// Parameters of ours, which mean nothing to a server.
+/// Gantry's own parameters, not passed to the server.
 const OWN_PREFIX: &str = "gantry.";
 
-/// A requirement, the class that runs such models, and what their files are called.
+/// Requirement, implementation class, default file names.
 type Runtime = (&'static str, &'static str, &'static [&'static str]);
 
 const RUNTIMES: &[Runtime] = &[
@@ -30,7 +30,7 @@ const RUNTIMES: &[Runtime] = &[
 
 pub(super) fn arrange(
     order: &LoadOrder,
-    surroundings: &Surroundings,
+    environment: &ServerEnvironment,
     place: &Path,
 ) -> Result<Arranged, String> {
     let spec = order.spec();
@@ -51,26 +51,27 @@ pub(super) fn arrange(
     let own = order.parameters.iter().filter(|(name, _)| !name.starts_with(OWN_PREFIX));
     let mut extra: Vec<(String, Value)> =
         own.map(|(name, value)| (name.clone(), value.clone().into())).collect();
-    let companion = companion(&spec, surroundings);
+    let companion = companion(&spec, environment);
     let calls_back = companion.is_some();
     extra.extend(companion.into_iter().flatten());
     if !extra.is_empty() {
         object(parameters, "extra")?.extend(extra);
     }
     if calls_back {
-        // Its calls to the model that it explains would block the worker that they come from.
+        // With workers, calls back to the explained model would deadlock.
         settings.insert("parallel_workers".into(), 0.into());
     }
     let workers = settings.get("parallel_workers").and_then(Value::as_u64).map(|n| n as u32);
     let platform = settings.get("implementation").and_then(Value::as_str).unwrap_or_default().to_owned();
     let text = serde_json::to_string_pretty(&settings).map_err(|e| e.to_string())?;
     std::fs::write(&file, text).map_err(|e| format!("{SETTINGS} cannot be written: {e}"))?;
-    let parallel_workers = workers.or(surroundings.parallel_workers).unwrap_or(1);
+    let parallel_workers = workers.or(environment.parallel_workers).unwrap_or(1);
     let info = Info::Mlserver(MlServerModelSettings { parallel_workers });
     Ok(Arranged { platform, runtime_info: Some(ModelRuntimeInfo { model_runtime_info: Some(info) }) })
 }
 
-/// The folder with the settings: the artifact's own, that of the asked version, the highest; else where the model is.
+/// The folder with the settings: artifact root, model directory, requested version, highest version; else the model
+/// directory.
 fn base(order: &LoadOrder, spec: &ModelSpec) -> PathBuf {
     let has = |directory: &Path| directory.join(SETTINGS).is_file();
     if has(&order.root) {
@@ -85,7 +86,7 @@ fn base(order: &LoadOrder, spec: &ModelSpec) -> PathBuf {
     chosen.map_or_else(|| order.directory.clone(), |(_, name)| order.root.join(name))
 }
 
-/// The settings of a model that came without.
+/// Default settings for known requirements.
 fn generated(spec: &ModelSpec, place: &Path) -> Result<Map<String, Value>, String> {
     let asks = |name: &str| spec.requirements.iter().any(|r| r.trim() == name);
     let (implementation, uri) = if let Some((_, class, files)) = RUNTIMES.iter().find(|(name, ..)| asks(name))
@@ -94,10 +95,10 @@ fn generated(spec: &ModelSpec, place: &Path) -> Result<Map<String, Value>, Strin
     } else if asks("python") {
         (python_class(place)?, "./".to_owned())
     } else if asks("huggingface") {
-        return Err(format!("a huggingface model needs a {SETTINGS} of its own: its task is written there"));
+        return Err(format!("a huggingface model needs a {SETTINGS} that sets its task"));
     } else {
         return Err(format!(
-            "the model has no {SETTINGS}, and none can be made up for requirements [{}]",
+            "the model has no {SETTINGS}, and there is no default for requirements [{}]",
             spec.requirements.join(", ")
         ));
     };
@@ -107,7 +108,7 @@ fn generated(spec: &ModelSpec, place: &Path) -> Result<Map<String, Value>, Strin
     Ok(settings)
 }
 
-/// The file with the usual name; the only one, if there is only one; else the folder, so that the server looks.
+/// The default file, the only file, or the folder.
 fn main_file(place: &Path, usual: &[&str]) -> String {
     if usual.is_empty() {
         let mut folders = names(place, |t| t.is_dir());
@@ -131,7 +132,7 @@ fn names(place: &Path, wanted: impl Fn(std::fs::FileType) -> bool) -> Vec<String
     names
 }
 
-/// The class in a Python file of the folder that says it is a model. The file is read, not run.
+/// Finds the `MLModel` subclass in the folder's Python files. The code is not executed.
 fn python_class(place: &Path) -> Result<String, String> {
     for name in names(place, |t| t.is_file()) {
         let Some(module) = name.strip_suffix(".py") else { continue };
@@ -150,25 +151,25 @@ fn python_class(place: &Path) -> Result<String, String> {
     ))
 }
 
-/// What an explainer or a language model is told about what it works with; `None` for other models.
-fn companion(spec: &ModelSpec, surroundings: &Surroundings) -> Option<Vec<(String, Value)>> {
+/// Extra parameters of explainers and LLMs; `None` for other models.
+fn companion(spec: &ModelSpec, environment: &ServerEnvironment) -> Option<Vec<(String, Value)>> {
     let (model, pipeline, kind) = match spec.model_spec.as_ref()? {
         Companion::Explainer(e) => (&e.model_ref, &e.pipeline_ref, Some(&e.r#type)),
         Companion::Llm(l) => (&l.model_ref, &l.pipeline_ref, None),
     };
-    let scheme = if surroundings.ssl_verify_path.is_some() { "https" } else { "http" };
+    let scheme = if environment.ssl_verify_path.is_some() { "https" } else { "http" };
     let at =
-        |kind: &str, name: &String| format!("{scheme}://{}/v2/{kind}/{name}/infer", surroundings.inference);
+        |kind: &str, name: &String| format!("{scheme}://{}/v2/{kind}/{name}/infer", environment.inference);
     let uri = model.as_ref().map(|m| at("models", m)).or(pipeline.as_ref().map(|p| at("pipelines", p)));
     let mut extra: Vec<(String, Value)> = Vec::new();
     extra.extend(uri.map(|uri| ("infer_uri".to_owned(), uri.into())));
     extra.extend(kind.map(|kind| ("explainer_type".to_owned(), kind.clone().into())));
-    let certificate = surroundings.ssl_verify_path.clone();
+    let certificate = environment.ssl_verify_path.clone();
     extra.extend(certificate.map(|path| ("ssl_verify_path".to_owned(), path.into())));
     Some(extra)
 }
 
-/// The object under a key; it is made when it is not there.
+/// The object at a key, created if missing.
 fn object<'a>(map: &'a mut Map<String, Value>, key: &str) -> Result<&'a mut Map<String, Value>, String> {
     let value = map.entry(key).or_insert_with(|| Value::Object(Map::new()));
     if value.is_null() {
@@ -218,14 +219,14 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         let place = dir.path().join("place");
-        let surroundings = Surroundings { inference: "mesh:80".into(), ..Default::default() };
-        let result = arrange(&order(&root, &root.join(directory), spec), &surroundings, &place);
+        let environment = ServerEnvironment { inference: "mesh:80".into(), ..Default::default() };
+        let result = arrange(&order(&root, &root.join(directory), spec), &environment, &place);
         let text = std::fs::read_to_string(place.join(SETTINGS)).unwrap_or("null".into());
         (serde_json::from_str(&text).unwrap_or_default(), result)
     }
 
     #[test]
-    fn settings_are_found_or_made() {
+    fn arrange_uses_or_generates_settings() {
         type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, ModelSpec, Value);
         let own = r#"{"name": "other", "implementation": "x.Y", "parallel_workers": 4, "parameters": {"uri": "./m"}}"#;
         let custom = "import mlserver\n\nclass Twice(mlserver.MLModel):\n    pass\n";
@@ -298,10 +299,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_arranged_is_said() {
+    fn arrange_errors_state_the_cause() {
         for (files, requirement, says) in [
-            (&[("model.bin", "")][..], "huggingface", "its task is written there"),
-            (&[("model.bin", "")], "tensorflow", "none can be made up for requirements [tensorflow]"),
+            (&[("model.bin", "")][..], "huggingface", "that sets its task"),
+            (&[("model.bin", "")], "tensorflow", "there is no default for requirements [tensorflow]"),
             (&[("m.py", "class X:\n")], "python", "a class that derives from MLModel"),
             (&[("model-settings.json", "[]")], "sklearn", "is not a JSON object"),
             (&[("model-settings.json", "{")], "sklearn", "is not valid JSON"),

@@ -1,38 +1,35 @@
-//! The inference servers that an agent can stand beside: how each wants a model's files, and how all are asked.
+//! Supported inference servers: file layout and repository API.
 //!
 //! ```text
-//! a fetched artifact ──arrange──▶ <models>/<model>_<version>/ ◀──reads── server ◀──load, unload, index── repository
+//! artifact ──arrange──▶ <models>/<model>_<version>/ ◀──reads── server ◀──load, unload, index── repository
 //! ```
 
 mod files;
 mod mlserver;
+mod oip;
 mod pbtxt;
-mod plain;
 mod repository;
 mod triton;
 
 pub(crate) use files::{copy_tree, plain_name, remove_tree};
 pub(crate) use repository::{Failure, Oip, Repository};
 
-use crate::server::LoadOrder;
+use crate::model_server::LoadOrder;
 use gantry_proto::scheduler::ModelRuntimeInfo;
 use std::{path::Path, str::FromStr};
 
-/// Which inference server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// MLServer.
     Mlserver,
-    /// Triton Inference Server.
     Triton,
-    /// `gantry runtime --explicit`.
+    /// `gantry runtime --explicit`
     Builtin,
-    /// Any other server with the repository calls of the Open Inference Protocol.
+    /// Any server with the OIP repository extension.
     Oip,
 }
 
 impl Kind {
-    /// What such a server can run, unless somebody says otherwise.
+    /// Default capabilities.
     pub const fn capabilities(self) -> &'static [&'static str] {
         match self {
             Self::Mlserver => &[
@@ -55,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// The word for it on a command line.
+    /// Command-line name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mlserver => "mlserver",
@@ -79,41 +76,39 @@ impl FromStr for Kind {
     }
 }
 
-/// What files are arranged for, beyond the model itself.
+/// Environment of the server that its model settings refer to.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
-    /// Where an explainer reaches the model that it explains, as `host:port` of the data plane.
+pub struct ServerEnvironment {
+    /// Inference address for explainers, as `host:port`.
     pub inference: String,
-    /// The certificate by which an explainer checks that it speaks to the data plane.
+    /// CA certificate for explainers.
     pub ssl_verify_path: Option<String>,
-    /// Worker processes of the server, each with a copy of every model.
+    /// Worker processes, each with a copy of every model.
     pub parallel_workers: Option<u32>,
 }
 
-/// What is known of a model once its files are arranged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Arranged {
-    /// The kind of model, or what runs it.
     pub(crate) platform: String,
-    /// For the scheduler: how many copies the server will keep.
+    /// Number of copies, for the scheduler.
     pub(crate) runtime_info: Option<ModelRuntimeInfo>,
 }
 
-/// Copies a model's files to `place` as this kind of server wants them. Blocks.
+/// Copies a model's files to `place` in the server's layout. Blocking.
 pub(crate) fn arrange(
     kind: Kind,
     order: &LoadOrder,
-    surroundings: &Surroundings,
+    environment: &ServerEnvironment,
     place: &Path,
 ) -> Result<Arranged, String> {
     match kind {
-        Kind::Mlserver => mlserver::arrange(order, surroundings, place),
+        Kind::Mlserver => mlserver::arrange(order, environment, place),
         Kind::Triton => triton::arrange(order, place),
-        Kind::Builtin | Kind::Oip => plain::arrange(order, place),
+        Kind::Builtin | Kind::Oip => oip::arrange(order, place),
     }
 }
 
-/// How many times a model's memory its server takes.
+/// Memory multiplier of a model.
 pub(crate) fn copies(info: Option<&ModelRuntimeInfo>) -> u64 {
     use gantry_proto::scheduler::model_runtime_info::ModelRuntimeInfo as Info;
     let copies = match info.and_then(|i| i.model_runtime_info.as_ref()) {

@@ -1,8 +1,7 @@
-//! Protobuf's text format, as far as a model's configuration needs it: where the name stands, how many instances.
+//! Minimal parser of Triton's `config.pbtxt`: name, backend, instance counts.
 
 use std::ops::Range;
 
-/// A token and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -10,18 +9,17 @@ enum Token<'a> {
     Mark(u8),
 }
 
-/// What was found in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Where the value of the top field `name` stands, quotes included.
+    /// Range of the top-level `name` value, including quotes.
     name: Option<Range<usize>>,
-    /// Instances on CPUs, of each group that has them.
+    /// Count per CPU instance group.
     pub(super) cpu_instances: Vec<u32>,
-    /// The top field `backend`, or `platform`.
+    /// Top-level `backend`, or `platform`.
     pub(super) backend: String,
 }
 
-/// Reads a configuration. What is not valid is left for the server to refuse, in its own words.
+/// Tolerant: invalid input is left for the server to reject.
 pub(super) fn read(text: &str) -> Found {
     let mut found = Found::default();
     let mut path: Vec<&str> = Vec::new();
@@ -43,7 +41,7 @@ pub(super) fn read(text: &str) -> Found {
                     found.cpu_instances.extend(group.cpu());
                     group = Group::default();
                 }
-                // Within a list the next message belongs to the same field.
+                // In a list, the next message belongs to the same field.
                 field = path.last().copied().unwrap_or("instance_group");
                 expects_value = false;
             }
@@ -82,7 +80,6 @@ impl Group {
     }
 }
 
-/// The same configuration with another name.
 pub(super) fn renamed(text: &str, found: &Found, name: &str) -> String {
     let value = format!("\"{name}\"");
     let parts = found.name.clone().and_then(|place| Some((text.get(..place.start)?, text.get(place.end..)?)));
@@ -142,7 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_and_instances() {
+    fn read_finds_name_and_instances() {
         for (text, expected, instances) in [
             ("name: \"a\"\nbackend: \"python\"", "name: \"m_1\"\nbackend: \"python\"", &[][..]),
             ("name: 'it\\'s' platform: \"x\"", "name: \"m_1\" platform: \"x\"", &[]),
@@ -174,16 +171,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "\\PC{0,200}") {
+        fn read_accepts_any_text(text in "\\PC{0,200}") {
             let renamed = renamed(&text, &read(&text), "m_1");
             prop_assert!(renamed.contains("\"m_1\""));
         }
 
         #[test]
-        fn a_name_is_replaced_once(
-            words in proptest::collection::vec("(name: \"a\"|x \\{ name: \"b\" \\}|y: 1|# name: \"c\"\n)", 0..8)
+        fn renamed_replaces_top_level_name_once(
+            message in proptest::collection::vec("(name: \"a\"|x \\{ name: \"b\" \\}|y: 1|# name: \"c\"\n)", 0..8)
         ) {
-            let text = words.join("\n");
+            let text = message.join("\n");
             let renamed = renamed(&text, &read(&text), "m_1");
             prop_assert_eq!(renamed.matches("\"m_1\"").count(), 1);
             prop_assert_eq!(renamed.matches("\"b\"").count(), text.matches("\"b\"").count());

@@ -1,4 +1,4 @@
-//! The repository calls of the Open Inference Protocol, over gRPC.
+//! OIP model repository client.
 
 use crate::connect::deepest;
 use futures::future::BoxFuture;
@@ -12,62 +12,55 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// How long a question may take that has its answer at hand.
-const SHORT: Duration = Duration::from_secs(5);
-/// Names of models are short, but there may be very many.
-const LARGEST_INDEX: usize = 256 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Up to hundreds of thousands of models.
+const MAX_INDEX_BYTES: usize = 256 << 20;
 
-/// Why a server did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It could not be asked, or did not answer: asking again may help.
+    /// Unreachable or timed out: can be retried.
     Gone(String),
-    /// It answered that it will not, in its own words.
-    Refused(String),
+    /// The server's error message.
+    Rejected(String),
 }
 
 impl Failure {
-    /// The sentence for the person who asked for the model.
-    pub(crate) fn words(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         match self {
-            Self::Gone(words) | Self::Refused(words) => words,
+            Self::Gone(message) | Self::Rejected(message) => message,
         }
     }
 }
 
-/// An inference server whose models come and go. Every call ends in time.
+/// The server's model repository. Every call has a deadline.
 pub(crate) trait Repository: Send + Sync + 'static {
-    /// Whether the server takes calls.
     fn ready(&self) -> BoxFuture<'_, bool>;
 
-    /// The models that it can answer for; `None` when it does not say.
+    /// Ready models; `None` if the server has no index.
     fn index(&self) -> BoxFuture<'_, Result<Option<BTreeSet<String>>, Failure>>;
 
-    /// Whether it can answer for one model.
     fn serves<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<bool, Failure>>;
 
-    /// Loads a model from its folder.
     fn load<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Unloads a model; one that is not there counts as unloaded.
+    /// Idempotent.
     fn unload<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>>;
 }
 
-/// A server at an address.
 #[derive(Clone, Debug)]
 pub(crate) struct Oip {
     client: GrpcInferenceServiceClient<Channel>,
 }
 
 impl Oip {
-    /// The server whose gRPC is at `host:port`. Nothing is asked of it yet.
+    /// Connects lazily to `host:port`.
     pub(crate) fn new(address: &str) -> Result<Self, String> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|_| format!("\"{}\" is not an address", address.escape_debug()))?
-            .connect_timeout(CONNECT_TIME);
+            .connect_timeout(CONNECT_TIMEOUT);
         let client = GrpcInferenceServiceClient::new(endpoint.connect_lazy());
-        Ok(Self { client: client.max_decoding_message_size(LARGEST_INDEX) })
+        Ok(Self { client: client.max_decoding_message_size(MAX_INDEX_BYTES) })
     }
 }
 
@@ -78,19 +71,18 @@ fn within<T>(message: T, limit: Duration) -> Request<T> {
 }
 
 fn failure(status: &Status, limit: Duration) -> Failure {
-    // "Unavailable" can be the server's own word about a model; a broken connection has a cause below it.
+    // `Unavailable` may concern a model; connection errors have a source.
     let broken = std::error::Error::source(status).map(deepest);
     match (status.code(), broken) {
         (Code::Cancelled | Code::DeadlineExceeded, _) => {
-            Failure::Gone(format!("the inference server did not answer within {} s", limit.as_secs()))
+            Failure::Gone(format!("the inference server did not respond within {} s", limit.as_secs()))
         }
-        (_, Some(cause)) => Failure::Gone(format!("the inference server cannot be reached: {cause}")),
-        (code, None) if status.message().is_empty() => Failure::Refused(format!("{code:?}")),
-        (_, None) => Failure::Refused(status.message().to_owned()),
+        (_, Some(cause)) => Failure::Gone(format!("the inference server is unreachable: {cause}")),
+        (code, None) if status.message().is_empty() => Failure::Rejected(format!("{code:?}")),
+        (_, None) => Failure::Rejected(status.message().to_owned()),
     }
 }
 
-/// Whether a server says that it does not know a model.
 fn is_unknown(status: &Status) -> bool {
     let text = status.message().to_ascii_lowercase();
     status.code() == Code::NotFound || text.contains("not found") || text.contains("unknown model")
@@ -99,15 +91,15 @@ fn is_unknown(status: &Status) -> bool {
 impl Repository for Oip {
     fn ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(async {
-            // Live, not ready: to some servers one model that is not there yet makes all of them not ready.
-            let asked = self.client.clone().server_live(within(ServerLiveRequest {}, SHORT)).await;
+            // Liveness: some servers are not ready while one model is not.
+            let asked = self.client.clone().server_live(within(ServerLiveRequest {}, CALL_TIMEOUT)).await;
             asked.is_ok_and(|answer| answer.get_ref().live)
         })
     }
 
     fn index(&self) -> BoxFuture<'_, Result<Option<BTreeSet<String>>, Failure>> {
         Box::pin(async {
-            let limit = SHORT * 6;
+            let limit = CALL_TIMEOUT * 6;
             let request = RepositoryIndexRequest { ready: true, ..Default::default() };
             match self.client.clone().repository_index(within(request, limit)).await {
                 Ok(answer) => {
@@ -123,10 +115,10 @@ impl Repository for Oip {
     fn serves<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<bool, Failure>> {
         Box::pin(async {
             let request = ModelReadyRequest { name: name.to_owned(), version: String::new() };
-            match self.client.clone().model_ready(within(request, SHORT)).await {
+            match self.client.clone().model_ready(within(request, CALL_TIMEOUT)).await {
                 Ok(answer) => Ok(answer.get_ref().ready),
                 Err(status) if is_unknown(&status) => Ok(false),
-                Err(status) => Err(failure(&status, SHORT)),
+                Err(status) => Err(failure(&status, CALL_TIMEOUT)),
             }
         })
     }

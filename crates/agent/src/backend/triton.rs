@@ -1,11 +1,11 @@
-//! Triton wants a folder of the model's name with `config.pbtxt`, and the model in a folder whose name is a number.
+//! Triton layout: `config.pbtxt`, and the model in a numbered folder.
 
 use super::{
     Arranged, copy_tree,
     files::{numbered, read_small},
     pbtxt,
 };
-use crate::server::LoadOrder;
+use crate::model_server::LoadOrder;
 use gantry_proto::scheduler::{
     ModelRuntimeInfo, TritonCpu, TritonModelConfig, model_runtime_info::ModelRuntimeInfo as Info,
 };
@@ -21,7 +21,7 @@ pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, Strin
         None => folders.last(),
     };
     if let Some((_, chosen)) = chosen {
-        // The other versions stay away: Triton would serve the highest, whatever was asked for.
+        // Only the selected version: Triton would serve the highest.
         copy_tree(&order.root, place, |name| name == chosen || !folders.iter().any(|(_, f)| f == name))?;
     } else {
         copy_tree(&order.root, &place.join("1"), |name| name != CONFIG)?;
@@ -41,7 +41,7 @@ pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, Strin
     Ok(Arranged { platform: found.backend, runtime_info: Some(info) })
 }
 
-/// The configuration of a model that came without: Triton completes the rest from the model itself.
+/// Triton completes the configuration from the model.
 fn minimal(place: &Path) -> String {
     let python = numbered(place).iter().any(|(_, folder)| place.join(folder).join("model.py").is_file());
     if python { "backend: \"python\"\n".to_owned() } else { String::new() }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_configurations() {
+    fn arrange_selects_version_and_renames_config() {
         type Files<'a> = &'a [(&'a str, &'a str)];
         let config = "name: \"x\" backend: \"python\" instance_group [{ count: 2 }]";
         let renamed = "name: \"m_1\" backend: \"python\" instance_group [{ count: 2 }]";

@@ -1,7 +1,7 @@
-//! Bodies: what has been read of a request, and an answer that is counted when it ends.
+//! Request and response bodies.
 
 use super::headers;
-use crate::{metrics::Metrics, shelf::Hold};
+use crate::{metrics::Metrics, model_cache::InFlightGuard};
 use bytes::{Bytes, BytesMut};
 use gantry_oip::{Code, Error, server::Reply};
 use http_body::{Body, Frame, SizeHint};
@@ -17,37 +17,35 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// A body of this size is read whole, so that it can be sent again.
+/// Bodies up to this size are buffered, so that they can be retried.
 pub(super) const SMALL: usize = 1 << 20;
 
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The body of a request that was sent too much, or too late.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CutOff {
-    #[error("the body is larger than the {0} bytes that are allowed")]
+pub(super) enum BodyError {
+    #[error("the body is larger than the {0} bytes allowed")]
     TooLarge(usize),
-    #[error("the answer did not end in time")]
-    TooLate,
+    #[error("response deadline exceeded")]
+    DeadlineExceeded,
 }
 
-/// What has been read of a request's body.
 pub(super) enum Payload {
     Whole(Bytes),
     Partial { first: Bytes, rest: Incoming },
 }
 
-/// Reads a body until it ends or is at least this large.
+/// Reads until the body ends or has `enough` bytes.
 pub(super) async fn read(mut body: Incoming, enough: usize, limit: usize) -> Result<Payload, Error> {
     use http_body_util::BodyExt as _;
     let mut read = BytesMut::new();
     loop {
         if read.len() > limit {
-            return Err(Error::new(Code::PayloadTooLarge, CutOff::TooLarge(limit).to_string()));
+            return Err(Error::new(Code::PayloadTooLarge, BodyError::TooLarge(limit).to_string()));
         }
         match body.frame().await {
             None => return Ok(Payload::Whole(read.freeze())),
-            Some(Err(_)) => return Err(Error::invalid("the body of the request broke off")),
+            Some(Err(_)) => return Err(Error::invalid("the request body ended early")),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     read.extend_from_slice(&data);
@@ -63,19 +61,18 @@ pub(super) async fn read(mut body: Incoming, enough: usize, limit: usize) -> Res
     }
 }
 
-/// The body of a request to the server.
-pub(super) enum Outgoing {
+pub(super) enum UpstreamBody {
     Whole(Bytes),
     Streamed { first: Bytes, rest: Incoming, left: usize, limit: usize },
 }
 
-impl Outgoing {
+impl UpstreamBody {
     pub(super) fn streamed(first: Bytes, rest: Incoming, limit: usize) -> Self {
         Self::Streamed { left: limit.saturating_sub(first.len()), first, rest, limit }
     }
 }
 
-impl Body for Outgoing {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -96,7 +93,7 @@ impl Body for Outgoing {
                 let frame = frame?;
                 let size = frame.data_ref().map_or(0, Bytes::len);
                 if size > *left {
-                    return Poll::Ready(Some(Err(CutOff::TooLarge(*limit).into())));
+                    return Poll::Ready(Some(Err(BodyError::TooLarge(*limit).into())));
                 }
                 *left -= size;
                 Poll::Ready(Some(Ok(frame)))
@@ -122,48 +119,50 @@ impl Body for Outgoing {
     }
 }
 
-/// What a request holds on to until its answer has ended.
+/// Held until the response body has ended.
 pub(super) struct Guard {
-    pub(super) _hold: Hold,
+    pub(super) _in_flight: InFlightGuard,
     pub(super) _slot: OwnedSemaphorePermit,
-    /// What to count at the end: nothing for calls that are no inference.
+    /// Recorded at the end; `None` for calls other than inference.
     pub(super) count: Option<Count>,
 }
 
-/// One inference request, to be counted.
 pub(super) struct Count {
     pub(super) metrics: Arc<Metrics>,
     pub(super) internal: Arc<str>,
     pub(super) method: &'static str,
     pub(super) started: Instant,
-    /// The HTTP status, or the gRPC status as far as it is known.
+    /// HTTP status, or gRPC status once known.
     pub(super) code: u16,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(count) = self.count.take() {
-            count.metrics.inferred(&count.internal, count.method, count.code, count.started.elapsed());
+            count.metrics.record_inference(
+                &count.internal,
+                count.method,
+                count.code,
+                count.started.elapsed(),
+            );
         }
     }
 }
 
-/// The body of an answer.
-pub(super) enum Answer {
+pub(super) enum ResponseBody {
     Own(Reply),
-    Server(Box<Relayed>),
+    Server(Box<StreamedResponse>),
 }
 
-/// The server's body, passed on as it comes.
-pub(super) struct Relayed {
-    /// A frame that was looked at before the answer began.
+pub(super) struct StreamedResponse {
+    /// Read ahead to find the gRPC status.
     pub(super) first: Option<Frame<Bytes>>,
     pub(super) body: Incoming,
     pub(super) guard: Guard,
     pub(super) deadline: Pin<Box<Sleep>>,
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -183,7 +182,7 @@ impl Body for Answer {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
                     ready!(relayed.deadline.as_mut().poll(context));
-                    return Poll::Ready(Some(Err(CutOff::TooLate.into())));
+                    return Poll::Ready(Some(Err(BodyError::DeadlineExceeded.into())));
                 }
             },
         };

@@ -1,8 +1,8 @@
-//! gRPC: the model's name is the first field of the message.
+//! gRPC: the model name is the first field of the message.
 
 use super::{
     Protocol, Proxy,
-    body::{Answer, Payload, SMALL, read},
+    body::{Payload, ResponseBody, SMALL, read},
     headers,
     send::Call,
 };
@@ -16,17 +16,17 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-/// The bytes before a message.
+/// Length of the gRPC message prefix.
 const PREFIX: usize = 5;
-/// A name that is longer is no model's.
-const LONGEST_NAME: usize = 127;
+/// One-byte protobuf length.
+const MAX_NAME_LEN: usize = 127;
 
 impl Proxy {
     pub(super) async fn grpc(
         self: &Arc<Self>,
         request: Request<Incoming>,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<Answer>, Error> {
+    ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
         let deadline = self.deadline(headers::grpc_timeout(request.headers()));
         let (mut parts, body) = request.into_parts();
@@ -35,8 +35,7 @@ impl Proxy {
             Some("ModelInfer") => true,
             Some("ModelReady" | "ModelMetadata" | "ModelStatistics") => false,
             _ => {
-                let message =
-                    format!("{path} is not for an agent: requests for models are, such as ModelInfer");
+                let message = format!("{path} is not served by the agent: use ModelInfer");
                 return Err(Error::new(Code::Unimplemented, message));
             }
         };
@@ -61,7 +60,7 @@ impl Proxy {
     }
 }
 
-/// The message with the name that the server knows, whole if it is small, and that name.
+/// Replaces the model name in the message; large messages stay partial. Returns the internal name, too.
 async fn name(
     body: Incoming,
     asked: Option<String>,
@@ -76,10 +75,10 @@ async fn name(
             {
                 return Ok((Payload::Partial { first, rest }, internal.clone()));
             }
-            // The name is not where every generated client puts it: the whole message is needed.
+            // The name is not the first field: the whole message is needed.
             match read(rest, usize::MAX, limit.saturating_sub(first.len())).await? {
                 Payload::Whole(rest) => [first, rest].concat().into(),
-                Payload::Partial { .. } => return Err(Error::invalid("the message broke off")),
+                Payload::Partial { .. } => return Err(Error::invalid("the message ended early")),
             }
         }
     };
@@ -93,13 +92,13 @@ async fn name(
     Ok((Payload::Whole(frame_message(&renamed)), internal))
 }
 
-/// The start of a large message with another name in front; `None` when the name is not there.
+/// Replaces the name at the start of a partial message; `None` if it is not the first field.
 fn renamed_start(first: &Bytes, name: &str) -> Option<Bytes> {
     let (&[flag, a, b, c, d], message) = first.split_first_chunk::<PREFIX>()?;
     let (&tag, rest) = message.split_first()?;
     let (&length, rest) = rest.split_first()?;
     let old = usize::from(length);
-    if flag != 0 || tag != 0x0a || old > LONGEST_NAME || name.len() > LONGEST_NAME || rest.len() < old {
+    if flag != 0 || tag != 0x0a || old > MAX_NAME_LEN || name.len() > MAX_NAME_LEN || rest.len() < old {
         return None;
     }
     let whole = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -120,7 +119,7 @@ mod tests {
     use prost::Message as _;
 
     #[test]
-    fn the_start_of_a_large_message_gets_another_name() {
+    fn renamed_start_replaces_leading_name() {
         let request = |name: &str| ModelInferRequest {
             model_name: name.into(),
             id: "7".into(),

@@ -1,4 +1,4 @@
-//! The headers that the proxy reads and writes.
+//! Headers read and written by the proxy.
 
 use gantry_oip::server::INTERNAL_MODEL;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
@@ -18,12 +18,11 @@ pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
     kind.is_some_and(|k| k.starts_with(b"application/grpc"))
 }
 
-/// The name under which the server knows the model, when the gateway has said it.
+/// The internal model name set by the gateway.
 pub(super) fn internal_model(headers: &HeaderMap) -> Option<String> {
     headers.get(INTERNAL_MODEL)?.to_str().ok().map(str::to_owned)
 }
 
-/// Makes a request's headers those of the request to the server.
 pub(super) fn to_server(headers: &mut HeaderMap) {
     let named = headers.remove(header::CONNECTION);
     for name in named.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
@@ -43,7 +42,7 @@ pub(super) fn to_server(headers: &mut HeaderMap) {
     }
 }
 
-/// A request's id that no other has.
+/// Unique per process and request.
 fn request_id() -> HeaderValue {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -52,7 +51,6 @@ fn request_id() -> HeaderValue {
     HeaderValue::from_str(&format!("{process:016x}{count:08x}")).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// Makes the server's headers those of the answer.
 pub(super) fn to_client(headers: &mut HeaderMap) {
     for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
         headers.remove(name);
@@ -60,7 +58,6 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
     headers.remove("keep-alive");
 }
 
-/// The time that a gRPC client gives its call.
 pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -78,7 +75,7 @@ pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The gRPC status in headers or trailers.
+/// From headers or trailers.
 pub(super) fn grpc_status(headers: &HeaderMap) -> Option<u16> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! The way of requests to the server: the name that the server knows, a model that is in memory, and a count.
+//! Reverse proxy in front of the server: rewrites model names, loads models on demand, records metrics.
 //!
 //! ```text
-//! gateway ──▶ proxy ── enter the shelf (wait while the model is brought into memory) ──▶ server
-//!                 └─── the server does not know it after all: bring it back, once ──┘
+//! gateway ──▶ proxy ── acquire the model (load it if evicted) ──▶ server
+//!                 └─── the server lost the model: reload, retry once ──┘
 //! ```
 
 mod body;
@@ -16,9 +16,9 @@ mod tests;
 
 use crate::{
     metrics::Metrics,
-    shelf::{Refused, Shelf},
+    model_cache::{ModelCache, Rejected},
 };
-use body::{Answer, Outgoing};
+use body::{ResponseBody, UpstreamBody};
 use gantry_oip::{Code, Error, server};
 use gantry_trace::{Span, Tracer};
 use http::{Request, Response, uri::Authority};
@@ -32,24 +32,21 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// How long a client may take to send its headers.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Less than the five seconds after which MLServer closes a connection that is idle.
-const IDLE_TIME: Duration = Duration::from_secs(4);
-/// How long requests under way have when the proxy stops.
-const GOODBYE: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Below MLServer's 5 s keep-alive timeout.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a request may ask for.
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
-    /// Largest body in bytes.
+    /// Bytes.
     pub max_body: usize,
-    /// How long a request may take that does not say so itself.
+    /// Default deadline.
     pub timeout: Duration,
-    /// The longest time that a request may ask for.
+    /// Upper bound for client deadlines.
     pub max_timeout: Duration,
-    /// Requests under way at once; more are refused.
+    /// Excess requests are rejected.
     pub max_in_flight: usize,
 }
 
@@ -64,20 +61,19 @@ impl Default for RequestLimits {
     }
 }
 
-/// Both proxies: each port takes REST and gRPC.
+/// Serves both proxy ports; each accepts REST and gRPC.
 pub(crate) struct Proxy {
-    shelf: Shelf,
+    cache: ModelCache,
     metrics: Arc<Metrics>,
     limits: RequestLimits,
     tracer: Tracer,
     slots: Arc<Semaphore>,
-    http: Client<HttpConnector, Outgoing>,
-    grpc: Client<HttpConnector, Outgoing>,
+    http: Client<HttpConnector, UpstreamBody>,
+    grpc: Client<HttpConnector, UpstreamBody>,
     http_at: Authority,
     grpc_at: Authority,
 }
 
-/// How a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Rest,
@@ -86,7 +82,7 @@ enum Protocol {
 
 impl Proxy {
     pub(crate) fn new(
-        shelf: Shelf,
+        cache: ModelCache,
         metrics: Arc<Metrics>,
         limits: RequestLimits,
         tracer: Tracer,
@@ -98,10 +94,13 @@ impl Proxy {
         };
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIME));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let builder = || {
             let mut builder = Client::builder(TokioExecutor::new());
-            builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIME);
+            builder
+                .pool_timer(TokioTimer::new())
+                .timer(TokioTimer::new())
+                .pool_idle_timeout(POOL_IDLE_TIMEOUT);
             builder
         };
         let grpc = builder()
@@ -110,7 +109,7 @@ impl Proxy {
             .http2_initial_connection_window_size(8 << 20)
             .build(connector.clone());
         Ok(Arc::new(Self {
-            shelf,
+            cache,
             metrics,
             slots: Arc::new(Semaphore::new(limits.max_in_flight.clamp(1, Semaphore::MAX_PERMITS))),
             limits,
@@ -122,15 +121,15 @@ impl Proxy {
         }))
     }
 
-    /// Serves until `stop` is cancelled, then lets requests finish.
+    /// Serves until `stop` is cancelled, then drains.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
         let connections = TaskTracker::new();
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         builder
             .http2()
             .timer(TokioTimer::new())
-            .keep_alive_interval(Some(HEADER_TIME))
+            .keep_alive_interval(Some(HEADER_TIMEOUT))
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(8 << 20);
         loop {
@@ -138,8 +137,8 @@ impl Proxy {
                 accepted = listener.accept() => match accepted {
                     Ok((socket, _)) => socket,
                     Err(error) => {
-                        // Out of file descriptors, most likely: give connections time to end.
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        // Most likely out of file descriptors: wait for connections to close.
+                        tracing::warn!(%error, "failed to accept connection");
                         tokio::time::sleep(Duration::from_millis(20)).await;
                         continue;
                     }
@@ -170,16 +169,16 @@ impl Proxy {
         }
         drop(listener);
         connections.close();
-        let _ = tokio::time::timeout(GOODBYE, connections.wait()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, connections.wait()).await;
     }
 
-    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Answer> {
+    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<ResponseBody> {
         let protocol = if headers::is_grpc(&request) { Protocol::Grpc } else { Protocol::Rest };
         let mut span = self.trace(&mut request);
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let error = Error {
                 retry_after: Some(1),
-                ..Error::new(Code::ResourceExhausted, "too many requests at once")
+                ..Error::new(Code::ResourceExhausted, "too many requests in flight")
             };
             return respond(&error, protocol);
         };
@@ -193,45 +192,43 @@ impl Proxy {
         })
     }
 
-    /// Goes on with a request's trace; the server goes on from here.
+    /// Continues the trace and propagates it to the server.
     fn trace(&self, request: &mut Request<Incoming>) -> Span {
-        // The last part says what is asked, whichever the protocol; the model is said apart.
+        // Low-cardinality name: the last path segment.
         let mut span = self.tracer.server(request.headers(), || {
             request.uri().path().rsplit('/').next().unwrap_or_default().to_owned()
         });
         if span.is_recording()
             && let Some(model) = headers::internal_model(request.headers())
         {
-            span.set("gantry.model", model);
+            span.set("gantry.model", model.to_owned());
         }
         span.inject(request.headers_mut());
         span
     }
 
-    /// When a request that came now must be answered.
     fn deadline(&self, asked: Option<Duration>) -> Instant {
         Instant::now() + asked.unwrap_or(self.limits.timeout).min(self.limits.max_timeout)
     }
 }
 
-/// An answer of our own.
-fn respond(error: &Error, protocol: Protocol) -> Response<Answer> {
+fn respond(error: &Error, protocol: Protocol) -> Response<ResponseBody> {
     match protocol {
         Protocol::Rest => server::rest_error(error),
         Protocol::Grpc => server::grpc_error(error),
     }
-    .map(Answer::Own)
+    .map(ResponseBody::Own)
 }
 
-fn refused(refused: Refused, name: &str) -> Error {
+fn rejected(refused: Rejected, name: &str) -> Error {
     match refused {
-        Refused::Unknown => Error::not_found(format!("model {name} is not on this server")),
-        Refused::Failed(reason) => {
-            Error::unavailable(format!("model {name} could not be brought into memory: {reason}"), 1)
+        Rejected::Unknown => Error::not_found(format!("model {name} is not on this replica")),
+        Rejected::Failed(reason) => {
+            Error::unavailable(format!("model {name} could not be loaded: {reason}"), 1)
         }
     }
 }
 
-fn too_late(name: &str) -> Error {
-    Error::new(Code::DeadlineExceeded, format!("model {name} did not answer in time"))
+fn deadline_exceeded(name: &str) -> Error {
+    Error::new(Code::DeadlineExceeded, format!("model {name} did not respond in time"))
 }

@@ -1,11 +1,10 @@
-//! REST: the model's name is in the path.
+//! REST: the model name is in the path.
 
 use super::{
     Protocol, Proxy,
-    body::{Answer, Payload, SMALL, read},
-    headers,
+    body::{Payload, ResponseBody, SMALL, read},
+    deadline_exceeded, headers,
     send::Call,
-    too_late,
 };
 use gantry_oip::Error;
 use http::{Request, Response};
@@ -13,18 +12,17 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-/// A path of the protocol that concerns one model.
 #[derive(Debug, PartialEq, Eq)]
 struct ModelPath<'a> {
     model: &'a str,
-    /// What follows, without the version: `infer`, `ready`, or nothing.
+    /// The rest without version: `infer`, `ready` or empty.
     tail: &'a str,
 }
 
 fn model_path(path: &str) -> Option<ModelPath<'_>> {
     let rest = path.strip_prefix("/v2/models/")?.trim_end_matches('/');
     let (model, tail) = rest.split_once('/').unwrap_or((rest, ""));
-    // There is one version of a model under its internal name: the path's version says nothing more.
+    // The internal name already contains the version.
     let tail = match tail.strip_prefix("versions/") {
         Some(after) => after.split_once('/').map_or("", |(_, tail)| tail),
         None => tail,
@@ -37,14 +35,14 @@ impl Proxy {
         self: &Arc<Self>,
         request: Request<Incoming>,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<Answer>, Error> {
+    ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
         let deadline = self.deadline(None);
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
         let Some(ModelPath { model, tail }) = model_path(path) else {
             return Err(Error::not_found(format!(
-                "{} {path} is not for an agent: requests for models are, as /v2/models/<model>/infer",
+                "{} {path} is not served by the agent: use /v2/models/<model>/infer",
                 parts.method
             )));
         };
@@ -57,7 +55,7 @@ impl Proxy {
         headers::to_server(&mut parts.headers);
         let reading = read(body, SMALL, self.limits.max_body);
         let payload: Payload =
-            tokio::time::timeout_at(deadline, reading).await.map_err(|_| too_late(&internal))??;
+            tokio::time::timeout_at(deadline, reading).await.map_err(|_| deadline_exceeded(&internal))??;
         let call = Call {
             protocol: Protocol::Rest,
             internal,
@@ -77,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_read() {
+    fn model_path_is_parsed() {
         for (path, expected) in [
             ("/v2/models/m_1/infer", Some(("m_1", "infer"))),
             ("/v2/models/m/versions/7/infer", Some(("m", "infer"))),

@@ -1,9 +1,9 @@
-//! Sending a request to the server, and once more if the server had forgotten the model.
+//! Upstream requests, with one retry after a reload.
 
 use super::{
     Protocol, Proxy,
-    body::{Answer, Count, CutOff, Guard, Outgoing, Payload, Relayed},
-    headers, refused, too_late,
+    body::{BodyError, Count, Guard, Payload, ResponseBody, StreamedResponse, UpstreamBody},
+    deadline_exceeded, headers, rejected,
 };
 use bytes::Bytes;
 use gantry_oip::{Code, Error};
@@ -16,11 +16,10 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-/// A request that knows its model.
 pub(super) struct Call {
     pub(super) protocol: Protocol,
     pub(super) internal: Arc<str>,
-    /// Whether it is counted as inference.
+    /// Recorded as inference.
     pub(super) infer: bool,
     pub(super) method: Method,
     pub(super) path: String,
@@ -29,37 +28,36 @@ pub(super) struct Call {
     pub(super) deadline: Instant,
 }
 
-/// What the server said first.
-struct Begun {
+/// A response up to its status.
+struct UpstreamResponse {
     parts: http::response::Parts,
     body: Incoming,
-    /// A frame that had to be read to know the status.
+    /// Read ahead to find the gRPC status.
     first: Option<Frame<Bytes>>,
-    /// The HTTP status, or the gRPC status where it is known.
+    /// HTTP status, or gRPC status if known.
     code: u16,
 }
 
 impl Proxy {
-    /// Answers a call by the server.
     pub(super) async fn forward(
         &self,
         call: Call,
         payload: Payload,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<Answer>, Error> {
+    ) -> Result<Response<ResponseBody>, Error> {
         let name = call.internal.clone();
         let started = call.started;
         let protocol = call.protocol;
         let counted = call.infer.then(|| (self.metrics.clone(), name.clone()));
         let deadline = call.deadline;
         let answering = tokio::time::timeout_at(deadline, self.attempt(call, payload, slot));
-        let result = answering.await.unwrap_or_else(|_| Err(too_late(&name)));
+        let result = answering.await.unwrap_or_else(|_| Err(deadline_exceeded(&name)));
         if let (Err(error), Some((metrics, name))) = (&result, counted) {
             let (method, code) = match protocol {
                 Protocol::Rest => ("rest", error.code.http().as_u16()),
                 Protocol::Grpc => ("grpc", u16::from(error.code.grpc())),
             };
-            metrics.inferred(&name, method, code, started.elapsed());
+            metrics.record_inference(&name, method, code, started.elapsed());
         }
         result
     }
@@ -69,25 +67,27 @@ impl Proxy {
         call: Call,
         payload: Payload,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<Answer>, Error> {
+    ) -> Result<Response<ResponseBody>, Error> {
         let enter =
-            || async { self.shelf.enter(&call.internal).await.map_err(|r| refused(r, &call.internal)) };
+            || async { self.cache.acquire(&call.internal).await.map_err(|r| rejected(r, &call.internal)) };
         let mut hold = enter().await?;
         let (first_body, again) = match payload {
-            Payload::Whole(bytes) => (Outgoing::Whole(bytes.clone()), Some(bytes)),
-            Payload::Partial { first, rest } => (Outgoing::streamed(first, rest, self.limits.max_body), None),
+            Payload::Whole(bytes) => (UpstreamBody::Whole(bytes.clone()), Some(bytes)),
+            Payload::Partial { first, rest } => {
+                (UpstreamBody::streamed(first, rest, self.limits.max_body), None)
+            }
         };
-        let mut begun = self.send(&call, first_body).await?;
-        // A server that was restarted does not know its models: it gets them back, and the request once more.
+        let mut response = self.send(&call, first_body).await?;
+        // A restarted server has lost its models: reload and retry.
         if let Some(bytes) = again
-            && may_be_missing(call.protocol, begun.code)
-            && self.shelf.missing(&call.internal).await
+            && may_be_missing(call.protocol, response.code)
+            && self.cache.missing(&call.internal).await
         {
             drop(hold);
             hold = enter().await?;
-            begun = self.send(&call, Outgoing::Whole(bytes)).await?;
+            response = self.send(&call, UpstreamBody::Whole(bytes)).await?;
         }
-        let Begun { mut parts, body, first, code } = begun;
+        let UpstreamResponse { mut parts, body, first, code } = response;
         headers::to_client(&mut parts.headers);
         let count = call.infer.then(|| Count {
             metrics: self.metrics.clone(),
@@ -96,21 +96,21 @@ impl Proxy {
             started: call.started,
             code,
         });
-        let relayed = Relayed {
+        let relayed = StreamedResponse {
             first,
             body,
-            guard: Guard { _hold: hold, _slot: slot, count },
+            guard: Guard { _in_flight: hold, _slot: slot, count },
             deadline: Box::pin(tokio::time::sleep_until(call.deadline)),
         };
-        Ok(Response::from_parts(parts, Answer::Server(Box::new(relayed))))
+        Ok(Response::from_parts(parts, ResponseBody::Server(Box::new(relayed))))
     }
 
-    async fn send(&self, call: &Call, body: Outgoing) -> Result<Begun, Error> {
+    async fn send(&self, call: &Call, body: UpstreamBody) -> Result<UpstreamResponse, Error> {
         let (client, authority, version) = match call.protocol {
             Protocol::Rest => (&self.http, &self.http_at, Version::HTTP_11),
             Protocol::Grpc => (&self.grpc, &self.grpc_at, Version::HTTP_2),
         };
-        let bad = |_| Error::invalid("the path is not valid");
+        let bad = |_| Error::invalid("invalid path");
         let uri = Uri::builder().scheme(Scheme::HTTP).authority(authority.clone());
         let mut request = Request::new(body);
         *request.uri_mut() = uri.path_and_query(call.path.as_str()).build().map_err(bad)?;
@@ -118,7 +118,7 @@ impl Proxy {
         *request.version_mut() = version;
         *request.headers_mut() = call.headers.clone();
         request.headers_mut().remove(header::CONTENT_LENGTH);
-        if let Outgoing::Whole(bytes) = request.body()
+        if let UpstreamBody::Whole(bytes) = request.body()
             && call.protocol == Protocol::Rest
             && (!bytes.is_empty() || call.method == Method::POST)
         {
@@ -129,40 +129,40 @@ impl Proxy {
         let (parts, mut body) = response.into_parts();
         if call.protocol == Protocol::Rest {
             let code = parts.status.as_u16();
-            return Ok(Begun { parts, body, first: None, code });
+            return Ok(UpstreamResponse { parts, body, first: None, code });
         }
-        // The status comes with the headers when there is no message, else behind it.
+        // Trailers-only responses carry the status in the headers.
         if let Some(code) = headers::grpc_status(&parts.headers) {
-            return Ok(Begun { parts, body, first: None, code });
+            return Ok(UpstreamResponse { parts, body, first: None, code });
         }
-        let first = body.frame().await.transpose().map_err(|_| self.broke_off(call))?;
+        let first = body.frame().await.transpose().map_err(|_| self.connection_lost(call))?;
         let code = first.as_ref().and_then(|f| f.trailers_ref()).and_then(headers::grpc_status);
-        Ok(Begun { parts, body, first, code: code.unwrap_or(0) })
+        Ok(UpstreamResponse { parts, body, first, code: code.unwrap_or(0) })
     }
 
     fn unreachable(&self, error: &hyper_util::client::legacy::Error, call: &Call) -> Error {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(next) = cause {
-            if let Some(CutOff::TooLarge(_)) = next.downcast_ref() {
+            if let Some(BodyError::TooLarge(_)) = next.downcast_ref() {
                 return Error::new(Code::PayloadTooLarge, next.to_string());
             }
             cause = next.source();
         }
-        self.shelf.doubt();
+        self.cache.request_health_check();
         if error.is_connect() {
-            return Error::unavailable("the inference server cannot be reached", 1);
+            return Error::unavailable("the inference server is unreachable", 1);
         }
-        self.broke_off(call)
+        self.connection_lost(call)
     }
 
-    fn broke_off(&self, call: &Call) -> Error {
-        self.shelf.doubt();
+    fn connection_lost(&self, call: &Call) -> Error {
+        self.cache.request_health_check();
         let model = &call.internal;
-        Error::unavailable(format!("the inference server went away while it answered for model {model}"), 1)
+        Error::unavailable(format!("the inference server closed the connection (model {model})"), 1)
     }
 }
 
-/// Whether an answer can mean that the server does not know the model: servers say that in different ways.
+/// Servers report a missing model with different codes.
 fn may_be_missing(protocol: Protocol, code: u16) -> bool {
     match protocol {
         Protocol::Rest => StatusCode::from_u16(code).is_ok_and(|status| {
@@ -171,7 +171,6 @@ fn may_be_missing(protocol: Protocol, code: u16) -> bool {
                 StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::SERVICE_UNAVAILABLE
             )
         }),
-        // Not found, unavailable.
         Protocol::Grpc => matches!(code, 5 | 14),
     }
 }

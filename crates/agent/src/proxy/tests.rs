@@ -1,10 +1,10 @@
-//! The proxy in front of a server that the test plays, over real sockets.
+//! The proxy with a fake server over TCP.
 
 use super::*;
 use crate::{
-    backend::{Failure, Kind, Repository, Surroundings},
-    server::{LoadOrder, ModelServer as _},
-    shelf::{Limits, Records, Setup},
+    backend::{Failure, Kind, Repository, ServerEnvironment},
+    model_cache::{DiskRecords, Limits, Setup},
+    model_server::{LoadOrder, ModelServer as _},
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -21,15 +21,14 @@ use prometheus_client::registry::Registry;
 use prost::Message as _;
 use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
-/// What the server holds, and what it was asked.
 #[derive(Default)]
-struct Played {
+struct FakeServer {
     models: Mutex<BTreeSet<String>>,
     paths: Mutex<Vec<(String, HeaderMap)>>,
     loads: Mutex<usize>,
 }
 
-impl Played {
+impl FakeServer {
     fn has(&self, name: &str) -> bool {
         self.models.lock().unwrap().contains(name)
     }
@@ -43,7 +42,7 @@ impl Played {
             let message = decode_frame(&body, None, 1 << 30).unwrap();
             let request = ModelInferRequest::decode(message).unwrap();
             if !self.has(&request.model_name) {
-                return server::grpc_error(&Error::not_found("never heard of it"));
+                return server::grpc_error(&Error::not_found("no such model"));
             }
             let raw = request.raw_input_contents.iter().map(Bytes::len).sum::<usize>();
             let id = raw.to_string();
@@ -55,7 +54,7 @@ impl Played {
         }
         let name = path.trim_start_matches("/v2/models/").split(['/', '?']).next().unwrap();
         if !self.has(name) {
-            return server::rest_error(&Error::not_found("never heard of it"));
+            return server::rest_error(&Error::not_found("no such model"));
         }
         if path.ends_with("slow") {
             std::future::pending::<()>().await;
@@ -64,7 +63,7 @@ impl Played {
     }
 }
 
-impl Repository for Played {
+impl Repository for FakeServer {
     fn ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(async { true })
     }
@@ -93,9 +92,9 @@ impl Repository for Played {
     }
 }
 
-struct World {
-    played: Arc<Played>,
-    shelf: Shelf,
+struct Harness {
+    fake: Arc<FakeServer>,
+    cache: ModelCache,
     registry: Registry,
     at: SocketAddr,
     stop: CancellationToken,
@@ -104,19 +103,19 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-impl Drop for World {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl World {
-    /// A proxy before a server that holds the model `m_7`.
+impl Harness {
+    /// A proxy in front of a server with the model `m_7`.
     async fn new(limits: RequestLimits) -> Self {
-        let played = Arc::new(Played::default());
+        let fake = Arc::new(FakeServer::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server_at = listener.local_addr().unwrap().to_string();
-        let server = played.clone();
+        let server = fake.clone();
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -135,11 +134,11 @@ impl World {
         std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new("s", 0, 0, &mut registry));
-        let shelf = Shelf::new(Setup {
+        let cache = ModelCache::new(Setup {
             kind: Kind::Oip,
-            surroundings: Surroundings::default(),
-            repository: played.clone(),
-            records: Records::open(&dir.path().join("models"), &dir.path().join("records")).unwrap(),
+            environment: ServerEnvironment::default(),
+            repository: fake.clone(),
+            records: DiskRecords::open(&dir.path().join("models"), &dir.path().join("records")).unwrap(),
             capacity: 10,
             limits: Limits::default(),
             metrics: metrics.clone(),
@@ -156,16 +155,16 @@ impl World {
             definition: ModelVersion { model: Some(model), version: 7 },
             autoscaling: false,
         };
-        shelf.load(order).await.unwrap();
+        cache.load(order).await.unwrap();
         let proxy =
-            Proxy::new(shelf.clone(), metrics, limits, Tracer::off(), &server_at, &server_at).unwrap();
+            Proxy::new(cache.clone(), metrics, limits, Tracer::off(), &server_at, &server_at).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         tokio::spawn(proxy.serve(listener, stop.clone()));
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
         let grpc = Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
-        Self { played, shelf, registry, at, stop, client, grpc, _dir: dir }
+        Self { fake, cache, registry, at, stop, client, grpc, _dir: dir }
     }
 
     async fn rest(&self, path: &str, internal: Option<&str>, body: Vec<u8>) -> (StatusCode, String) {
@@ -179,7 +178,7 @@ impl World {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// The answer of a call over gRPC, or its status.
+    /// The response, or its gRPC status.
     async fn infer(&self, name: &str, internal: &str, bytes: usize) -> Result<ModelInferResponse, u16> {
         let message = ModelInferRequest {
             model_name: name.into(),
@@ -210,28 +209,28 @@ impl World {
 }
 
 #[tokio::test]
-async fn requests_reach_the_model_under_the_name_that_the_server_knows() {
-    let world = World::new(RequestLimits::default()).await;
+async fn requests_are_rewritten_to_the_internal_name() {
+    let harness = Harness::new(RequestLimits::default()).await;
     for (path, internal, expected) in [
         ("/v2/models/m_7/infer", None, "/v2/models/m_7/infer"),
         ("/v2/models/m/infer", Some("m_7"), "/v2/models/m_7/infer"),
         ("/v2/models/m/versions/3/infer?a=1", Some("m_7"), "/v2/models/m_7/infer?a=1"),
         ("/v2/models/m/ready", Some("m_7"), "/v2/models/m_7/ready"),
     ] {
-        assert_eq!(world.rest(path, internal, vec![1, 2, 3]).await, (StatusCode::OK, "m_7 3".into()));
-        let (asked, headers) = world.played.paths.lock().unwrap().last().unwrap().clone();
+        assert_eq!(harness.rest(path, internal, vec![1, 2, 3]).await, (StatusCode::OK, "m_7 3".into()));
+        let (asked, headers) = harness.fake.paths.lock().unwrap().last().unwrap().clone();
         assert_eq!(asked, expected);
         assert!(headers.contains_key("x-request-id"));
     }
-    // Small, and so large that only its start is looked at.
+    // Buffered, and large enough to be streamed.
     for size in [10, 3 << 20] {
-        let answer = world.infer("m", "m_7", size).await.unwrap();
+        let answer = harness.infer("m", "m_7", size).await.unwrap();
         assert_eq!((answer.model_name.as_str(), answer.id), ("m_7", size.to_string()));
-        let rest = world.rest("/v2/models/m/infer", Some("m_7"), vec![0; size]).await;
+        let rest = harness.rest("/v2/models/m/infer", Some("m_7"), vec![0; size]).await;
         assert_eq!(rest, (StatusCode::OK, format!("m_7 {size}")));
     }
-    world.shelf.quiet().await;
-    let metrics = world.metrics();
+    harness.cache.idle().await;
+    let metrics = harness.metrics();
     for line in [
         "seldon_model_infer_total{server=\"s\",server_replica=\"0\",model=\"m\",model_internal=\"m_7\",method_type=\"rest\",code=\"200\"} 5",
         "seldon_model_infer_total{server=\"s\",server_replica=\"0\",model=\"m\",model_internal=\"m_7\",method_type=\"grpc\",code=\"0\"} 2",
@@ -244,33 +243,33 @@ async fn requests_reach_the_model_under_the_name_that_the_server_knows() {
 }
 
 #[tokio::test]
-async fn what_the_server_has_forgotten_is_brought_back_for_the_request_that_finds_out() {
-    let world = World::new(RequestLimits::default()).await;
-    world.played.models.lock().unwrap().clear();
-    let answer = world.rest("/v2/models/m/infer", Some("m_7"), vec![1]).await;
+async fn missing_model_is_reloaded_and_request_retried() {
+    let harness = Harness::new(RequestLimits::default()).await;
+    harness.fake.models.lock().unwrap().clear();
+    let answer = harness.rest("/v2/models/m/infer", Some("m_7"), vec![1]).await;
     assert_eq!(answer, (StatusCode::OK, "m_7 1".into()));
-    world.played.models.lock().unwrap().clear();
-    assert_eq!(world.infer("m", "m_7", 1).await.unwrap().model_name, "m_7");
-    assert_eq!(*world.played.loads.lock().unwrap(), 3);
-    // What this replica never had is not looked for.
-    let (status, text) = world.rest("/v2/models/n/infer", Some("n_1"), vec![1]).await;
+    harness.fake.models.lock().unwrap().clear();
+    assert_eq!(harness.infer("m", "m_7", 1).await.unwrap().model_name, "m_7");
+    assert_eq!(*harness.fake.loads.lock().unwrap(), 3);
+    // A model that was never installed is not loaded.
+    let (status, text) = harness.rest("/v2/models/n/infer", Some("n_1"), vec![1]).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    assert_eq!(text, r#"{"error":"model n_1 is not on this server"}"#);
-    assert_eq!(world.infer("n", "n_1", 1).await.unwrap_err(), 5);
-    assert_eq!(*world.played.loads.lock().unwrap(), 3);
+    assert_eq!(text, r#"{"error":"model n_1 is not on this replica"}"#);
+    assert_eq!(harness.infer("n", "n_1", 1).await.unwrap_err(), 5);
+    assert_eq!(*harness.fake.loads.lock().unwrap(), 3);
 }
 
 #[tokio::test]
-async fn limits_hold() {
+async fn request_limits_are_enforced() {
     let limits =
         RequestLimits { max_body: 2 << 20, timeout: Duration::from_millis(300), ..RequestLimits::default() };
-    let world = World::new(limits).await;
-    let (status, text) = world.rest("/v2/models/m/infer", Some("m_7"), vec![0; 3 << 20]).await;
+    let harness = Harness::new(limits).await;
+    let (status, text) = harness.rest("/v2/models/m/infer", Some("m_7"), vec![0; 3 << 20]).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{text}");
-    let (status, text) = world.rest("/v2/models/m/infer?slow", Some("m_7"), vec![0]).await;
+    let (status, text) = harness.rest("/v2/models/m/infer?slow", Some("m_7"), vec![0]).await;
     assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");
-    let (status, _) = world.rest("/v2/repository/models/m_7/unload", None, Vec::new()).await;
-    assert_eq!(status, StatusCode::NOT_FOUND, "the repository is the agent's alone");
-    assert!(world.played.has("m_7"));
-    assert_eq!(world.shelf.in_flight(), 0);
+    let (status, _) = harness.rest("/v2/repository/models/m_7/unload", None, Vec::new()).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "the repository API is not proxied");
+    assert!(harness.fake.has("m_7"));
+    assert_eq!(harness.cache.in_flight(), 0);
 }

@@ -1,68 +1,64 @@
-//! Which models are in the server's memory, and which must leave when there is no room. Pure: no server, no clock.
+//! LRU accounting of the server's memory. Pure: no server, no clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-/// Where a model is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// On disk only: the server knows nothing of it.
+pub(crate) enum Residency {
+    /// On disk only.
     Disk,
-    /// On its way into memory; its room is taken.
-    Coming,
-    /// In memory: it can answer.
+    /// Memory is reserved.
+    Loading,
     Memory,
-    /// On its way out; its room is not free yet.
-    Leaving,
+    /// Memory is still in use.
+    Unloading,
 }
 
-/// What stands between a model and the memory that it needs.
+/// What a model needs before it can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// Nothing.
+pub(crate) enum Admission {
     Free,
-    /// These, the least recently used first: they may leave.
+    /// Evict these, least recently used first.
     Evict(Vec<Arc<str>>),
-    /// Others, which are busy: when one of them is done, ask again.
+    /// Busy models must finish first.
     Wait,
-    /// The model is larger than the memory.
+    /// Larger than the memory.
     Never,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Model {
     size: u64,
-    place: Place,
-    /// The number of the last use; higher is later.
+    place: Residency,
+    /// Logical time of the last use.
     used: u64,
-    /// Requests that need it where it is.
+    /// Requests in flight.
     holds: u32,
 }
 
 impl Model {
-    fn takes_room(&self) -> bool {
-        self.place != Place::Disk
+    fn resident(&self) -> bool {
+        self.place != Residency::Disk
     }
 }
 
-/// The models of one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Lru {
     capacity: u64,
     uses: u64,
     models: BTreeMap<Arc<str>, Model>,
-    /// Those in memory that nobody holds, by their last use.
+    /// Resident models without requests, by last use.
     idle: BTreeSet<(u64, Arc<str>)>,
-    /// Bytes of those that take room, and of those among them that are about to free it.
+    /// Bytes of resident models, and of those among them being unloaded.
     taken: u64,
     leaving: u64,
-    /// Bytes of those on disk only.
+    /// Bytes of models on disk only.
     disk: u64,
 }
 
-impl Memory {
+impl Lru {
     pub(crate) fn new(capacity: u64) -> Self {
         Self {
             capacity,
@@ -75,7 +71,7 @@ impl Memory {
         }
     }
 
-    /// Changes a model, and with it the sums and the order of the idle ones.
+    /// Updates a model together with the totals and the LRU order.
     fn change(&mut self, name: &str, change: impl FnOnce(&mut Model)) {
         let Some((name, model)) = self.models.get_key_value(name).map(|(n, m)| (n.clone(), *m)) else {
             return;
@@ -89,14 +85,14 @@ impl Memory {
 
     fn count(&mut self, name: &Arc<str>, model: Model, present: bool) {
         let sums: [(&mut u64, bool); 3] = [
-            (&mut self.taken, model.takes_room()),
-            (&mut self.leaving, model.place == Place::Leaving),
-            (&mut self.disk, !model.takes_room()),
+            (&mut self.taken, model.resident()),
+            (&mut self.leaving, model.place == Residency::Unloading),
+            (&mut self.disk, !model.resident()),
         ];
         for (sum, _) in sums.into_iter().filter(|(_, counts)| *counts) {
             *sum = if present { sum.saturating_add(model.size) } else { sum.saturating_sub(model.size) };
         }
-        if model.place == Place::Memory && model.holds == 0 {
+        if model.place == Residency::Memory && model.holds == 0 {
             let key = (model.used, name.clone());
             if present {
                 self.idle.insert(key)
@@ -106,11 +102,10 @@ impl Memory {
         }
     }
 
-    /// Adds a model on disk, as used just now.
     pub(crate) fn insert(&mut self, name: Arc<str>, size: u64) {
         self.remove(&name);
         self.uses += 1;
-        let model = Model { size, place: Place::Disk, used: self.uses, holds: 0 };
+        let model = Model { size, place: Residency::Disk, used: self.uses, holds: 0 };
         self.count(&name, model, true);
         self.models.insert(name, model);
     }
@@ -121,7 +116,7 @@ impl Memory {
         }
     }
 
-    pub(crate) fn place(&self, name: &str) -> Option<Place> {
+    pub(crate) fn residency(&self, name: &str) -> Option<Residency> {
         self.models.get(name).map(|m| m.place)
     }
 
@@ -129,11 +124,11 @@ impl Memory {
         self.models.get(name).map_or(0, |m| m.size)
     }
 
-    pub(crate) fn set_place(&mut self, name: &str, place: Place) {
+    pub(crate) fn set_residency(&mut self, name: &str, place: Residency) {
         self.change(name, |m| m.place = place);
     }
 
-    /// A request needs the model: it is used now, and may not leave. False when there is no such model.
+    /// Counts a request in flight: marks the model as used and pins it. False for an unknown model.
     pub(crate) fn hold(&mut self, name: &str) -> bool {
         self.uses += 1;
         let used = self.uses;
@@ -152,27 +147,26 @@ impl Memory {
         self.models.get(name).map_or(0, |m| m.holds)
     }
 
-    /// What must happen before a model on disk can come into memory.
-    pub(crate) fn room_for(&self, name: &str) -> Room {
-        let Some(model) = self.models.get(name) else { return Room::Never };
+    pub(crate) fn admission(&self, name: &str) -> Admission {
+        let Some(model) = self.models.get(name) else { return Admission::Never };
         if model.size > self.capacity {
-            return Room::Never;
+            return Admission::Never;
         }
-        if model.takes_room() {
-            return Room::Free;
+        if model.resident() {
+            return Admission::Free;
         }
         let needed = self.taken.saturating_add(model.size).saturating_sub(self.capacity);
         if needed == 0 {
-            return Room::Free;
+            return Admission::Free;
         }
-        // Those that are leaving already make room without being asked again.
+        // Unloads in progress will free memory.
         let mut missing = needed.saturating_sub(self.leaving);
         if missing == 0 {
-            return Room::Wait;
+            return Admission::Wait;
         }
         let mut victims = Vec::new();
         for (_, name) in &self.idle {
-            // What takes no memory frees none.
+            // Evicting it would free nothing.
             let size = self.size(name);
             if size == 0 {
                 continue;
@@ -180,13 +174,13 @@ impl Memory {
             victims.push(name.clone());
             missing = missing.saturating_sub(size);
             if missing == 0 {
-                return Room::Evict(victims);
+                return Admission::Evict(victims);
             }
         }
-        Room::Wait
+        Admission::Wait
     }
 
-    /// The idle models that must leave because more is in memory than fits; none when all is well.
+    /// Idle models to evict because the capacity is exceeded.
     pub(crate) fn excess(&self) -> Vec<Arc<str>> {
         let mut over = self.taken.saturating_sub(self.leaving).saturating_sub(self.capacity);
         let mut victims = Vec::new();
@@ -203,7 +197,7 @@ impl Memory {
         victims
     }
 
-    /// The models, the most recently used first.
+    /// Most recently used first.
     pub(crate) fn by_use(&self) -> Vec<Arc<str>> {
         let mut names: Vec<_> = self.models.iter().map(|(n, m)| (std::cmp::Reverse(m.used), n)).collect();
         names.sort();
@@ -214,12 +208,10 @@ impl Memory {
         self.capacity
     }
 
-    /// Bytes of the models that take room in memory.
     pub(crate) fn bytes_taken(&self) -> u64 {
         self.taken
     }
 
-    /// Bytes of the models that are on disk only.
     pub(crate) fn bytes_on_disk(&self) -> u64 {
         self.disk
     }
@@ -230,40 +222,44 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn filled(capacity: u64, models: &[(&str, u64)]) -> Memory {
-        let mut memory = Memory::new(capacity);
+    fn filled(capacity: u64, models: &[(&str, u64)]) -> Lru {
+        let mut memory = Lru::new(capacity);
         for (name, size) in models {
             memory.insert((*name).into(), *size);
-            memory.set_place(name, Place::Memory);
+            memory.set_residency(name, Residency::Memory);
         }
         memory
     }
 
     #[test]
-    fn the_least_recently_used_leaves() {
+    fn admission_evicts_least_recently_used() {
         let mut memory = filled(10, &[("a", 4), ("b", 3), ("c", 3)]);
         memory.insert("d".into(), 4);
-        assert_eq!(memory.room_for("d"), Room::Evict(vec!["a".into()]));
+        assert_eq!(memory.admission("d"), Admission::Evict(vec!["a".into()]));
         memory.hold("a");
         memory.release("a");
-        assert_eq!(memory.room_for("d"), Room::Evict(vec!["b".into(), "c".into()]));
+        assert_eq!(memory.admission("d"), Admission::Evict(vec!["b".into(), "c".into()]));
         memory.hold("b");
-        assert_eq!(memory.room_for("d"), Room::Evict(vec!["c".into(), "a".into()]), "who is held stays");
+        assert_eq!(
+            memory.admission("d"),
+            Admission::Evict(vec!["c".into(), "a".into()]),
+            "pinned models are not evicted"
+        );
         memory.hold("c");
         memory.hold("a");
-        assert_eq!(memory.room_for("d"), Room::Wait);
+        assert_eq!(memory.admission("d"), Admission::Wait);
         memory.release("a");
-        memory.set_place("a", Place::Leaving);
-        assert_eq!(memory.room_for("d"), Room::Wait, "a is on its way out: that is enough");
-        memory.set_place("a", Place::Disk);
-        assert_eq!(memory.room_for("d"), Room::Free);
+        memory.set_residency("a", Residency::Unloading);
+        assert_eq!(memory.admission("d"), Admission::Wait, "unloading a frees enough");
+        memory.set_residency("a", Residency::Disk);
+        assert_eq!(memory.admission("d"), Admission::Free);
         memory.insert("huge".into(), 11);
-        assert_eq!(memory.room_for("huge"), Room::Never);
-        assert_eq!(memory.room_for("nobody"), Room::Never);
+        assert_eq!(memory.admission("huge"), Admission::Never);
+        assert_eq!(memory.admission("absent"), Admission::Never);
     }
 
     #[test]
-    fn what_is_too_much_after_a_restart_leaves() {
+    fn excess_lists_models_over_capacity() {
         let memory = filled(5, &[("a", 3), ("b", 3), ("c", 2)]);
         assert_eq!(memory.excess(), ["a".into()]);
         assert!(filled(8, &[("a", 3), ("b", 3), ("c", 2)]).excess().is_empty());
@@ -273,7 +269,7 @@ mod tests {
     enum Step {
         Insert(u8, u64),
         Remove(u8),
-        Hold(u8),
+        InFlightGuard(u8),
         Release(u8),
         Bring(u8),
         Arrived(u8),
@@ -286,7 +282,7 @@ mod tests {
             prop_oneof![
                 (name.clone(), 0..8u64).prop_map(|(n, s)| Step::Insert(n, s)),
                 name.clone().prop_map(Step::Remove),
-                name.clone().prop_map(Step::Hold),
+                name.clone().prop_map(Step::InFlightGuard),
                 name.clone().prop_map(Step::Release),
                 name.clone().prop_map(Step::Bring),
                 name.clone().prop_map(Step::Arrived),
@@ -297,31 +293,31 @@ mod tests {
     }
 
     proptest! {
-        /// As the shelf uses it: memory is never over-full, who is held never leaves, and the victims are the
-        /// shortest row of the least recently used that makes room.
+        /// Invariants: capacity is never exceeded, pinned models are never evicted, victims are the minimal LRU
+        /// prefix.
         #[test]
-        fn room_is_made_fairly(steps in steps()) {
-            let mut memory = Memory::new(10);
+        fn admission_keeps_lru_invariants(steps in steps()) {
+            let mut memory = Lru::new(10);
             for step in steps {
                 let name = |n: u8| format!("m{n}");
                 match step {
-                    Step::Insert(n, size) if memory.place(&name(n)).is_none() => {
+                    Step::Insert(n, size) if memory.residency(&name(n)).is_none() => {
                         memory.insert(name(n).into(), size);
                     }
-                    Step::Remove(n) if memory.place(&name(n)) == Some(Place::Disk) => memory.remove(&name(n)),
-                    Step::Hold(n) => {
+                    Step::Remove(n) if memory.residency(&name(n)) == Some(Residency::Disk) => memory.remove(&name(n)),
+                    Step::InFlightGuard(n) => {
                         memory.hold(&name(n));
                     }
                     Step::Release(n) => memory.release(&name(n)),
-                    Step::Arrived(n) if memory.place(&name(n)) == Some(Place::Coming) => {
-                        memory.set_place(&name(n), Place::Memory);
+                    Step::Arrived(n) if memory.residency(&name(n)) == Some(Residency::Loading) => {
+                        memory.set_residency(&name(n), Residency::Memory);
                     }
-                    Step::Left(n) if memory.place(&name(n)) == Some(Place::Leaving) => {
-                        memory.set_place(&name(n), Place::Disk);
+                    Step::Left(n) if memory.residency(&name(n)) == Some(Residency::Unloading) => {
+                        memory.set_residency(&name(n), Residency::Disk);
                     }
-                    Step::Bring(n) if memory.place(&name(n)) == Some(Place::Disk) => match memory.room_for(&name(n)) {
-                        Room::Free => memory.set_place(&name(n), Place::Coming),
-                        Room::Evict(victims) => {
+                    Step::Bring(n) if memory.residency(&name(n)) == Some(Residency::Disk) => match memory.admission(&name(n)) {
+                        Admission::Free => memory.set_residency(&name(n), Residency::Loading),
+                        Admission::Evict(victims) => {
                             let size = memory.size(&name(n));
                             let freed: u64 = victims.iter().map(|v| memory.size(v)).sum();
                             let last = victims.last().map_or(0, |v| memory.size(v));
@@ -330,25 +326,25 @@ mod tests {
                             prop_assert!(free + freed - last < size, "no more than needed");
                             let newest = victims.iter().filter_map(|v| memory.models.get(v)).map(|m| m.used).max();
                             for (other, model) in &memory.models {
-                                let idle = model.place == Place::Memory && model.holds == 0 && model.size > 0;
-                                prop_assert!(!victims.contains(other) || idle, "{other} may not leave");
+                                let idle = model.place == Residency::Memory && model.holds == 0 && model.size > 0;
+                                prop_assert!(!victims.contains(other) || idle, "{other} is not evictable");
                                 let older = Some(model.used) < newest;
-                                prop_assert!(!idle || !older || victims.contains(other), "{other} was used before");
+                                prop_assert!(!idle || !older || victims.contains(other), "{other} is older");
                             }
                             for victim in victims {
-                                memory.set_place(&victim, Place::Leaving);
+                                memory.set_residency(&victim, Residency::Unloading);
                             }
                         }
-                        Room::Wait | Room::Never => {}
+                        Admission::Wait | Admission::Never => {}
                     },
                     _ => {}
                 }
                 let sum = |wanted: fn(&Model) -> bool| -> u64 {
                     memory.models.values().filter(|m| wanted(m)).map(|m| m.size).sum()
                 };
-                prop_assert_eq!(memory.taken, sum(Model::takes_room));
-                prop_assert_eq!(memory.leaving, sum(|m| m.place == Place::Leaving));
-                prop_assert_eq!(memory.disk, sum(|m| m.place == Place::Disk));
+                prop_assert_eq!(memory.taken, sum(Model::resident));
+                prop_assert_eq!(memory.leaving, sum(|m| m.place == Residency::Unloading));
+                prop_assert_eq!(memory.disk, sum(|m| m.place == Residency::Disk));
                 prop_assert!(memory.taken <= memory.capacity);
             }
         }

@@ -1,38 +1,37 @@
-//! The models beside a server: all on disk, those in use in its memory.
+//! Model cache of a server: all models on disk, recently used ones in server memory.
 //!
 //! ```text
-//! agent ──load, unload──▶ shelf ──load, unload──▶ server
-//! proxy ──enter─────────▶   │   a request waits here while its model is brought into memory
-//! watch ──is it there?──▶   │   what the server forgot is brought back
+//! agent  ──load, unload──▶ cache ──load, unload──▶ server
+//! proxy  ──acquire───────▶   │   requests wait here while their model is loaded
+//! health ──check─────────▶   │   models lost by the server are reloaded
 //! ```
 //!
-//! The scheduler may place more on a server than its memory holds (over-commit). What was not used for longest leaves
-//! the memory when room is needed, stays on disk, and comes back with the next request for it. The scheduler never
-//! sees that.
+//! The scheduler may place more models than fit into memory (over-commit). The least recently used models are evicted
+//! to disk and reloaded by the next request; the scheduler does not see evictions.
 
-mod bring;
-mod memory;
-mod records;
-mod watch;
+mod disk;
+mod health;
+mod load;
+mod lru;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bring::{Hold, Refused};
-pub(crate) use memory::Place;
-pub(crate) use records::Records;
+pub(crate) use disk::DiskRecords;
+pub(crate) use load::{InFlightGuard, Rejected};
+pub(crate) use lru::Residency;
 
 use crate::{
-    backend::{self, Failure, Kind, Repository, Surroundings},
+    backend::{self, Failure, Kind, Repository, ServerEnvironment},
     metrics::Metrics,
-    server::{Held, LoadOrder, Loaded, ModelServer},
+    model_server::{LoadOrder, Loaded, LoadedModel, ModelServer},
 };
 use futures::future::BoxFuture;
 use gantry_proto::{
     agent::{ModelOperationMessage, model_operation_message::Operation},
     scheduler::ModelSpec,
 };
-use memory::Memory;
+use lru::Lru;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -43,20 +42,18 @@ use tokio::{
     time::Instant,
 };
 
-/// How patient the shelf is with its server.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How long loading one model may take, with all attempts.
+    /// Load timeout, including retries.
     pub load: Duration,
-    /// How long unloading one model may take, with all attempts.
+    /// Unload timeout, including retries.
     pub unload: Duration,
-    /// How often loading is tried again when the server cannot be reached.
+    /// Retries while the server is unreachable.
     pub load_retries: u32,
-    /// How often unloading is tried again.
     pub unload_retries: u32,
-    /// How long requests under way may keep a model from being unloaded.
+    /// How long in-flight requests delay an unload.
     pub grace: Duration,
-    /// How often the server is asked whether it is there and what it holds.
+    /// Health check interval.
     pub check: Duration,
 }
 
@@ -73,44 +70,41 @@ impl Default for Limits {
     }
 }
 
-/// What the shelf is made of.
 pub(crate) struct Setup {
     pub(crate) kind: Kind,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) environment: ServerEnvironment,
     pub(crate) repository: Arc<dyn Repository>,
-    pub(crate) records: Records,
+    pub(crate) records: DiskRecords,
     /// Memory of the server for models.
     pub(crate) capacity: u64,
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// How a model comes into memory, for all who wait for it.
-type Arrival = channel::Receiver<Option<Result<(), Failure>>>;
+/// Result of a load, shared by all waiters.
+type LoadResult = channel::Receiver<Option<Result<(), Failure>>>;
 
 struct Entry {
-    /// What it was placed for.
     order: ModelOperationMessage,
-    /// Whether it has ever been loaded: before that it is not the scheduler's business.
-    proven: bool,
-    /// Whether it is to be unloaded for good: no request may enter any more.
+    /// The first load succeeded; before that the model is not reported.
+    loaded_once: bool,
+    /// Being removed: requests are rejected.
     closing: bool,
-    coming: Option<Arrival>,
+    coming: Option<LoadResult>,
     used: SystemTime,
-    /// When it was last used, for whoever scales by it.
+    /// Last use, for scale-down.
     idle_since: Instant,
 }
 
 struct State {
-    memory: Memory,
+    memory: Lru,
     entries: BTreeMap<Arc<str>, Entry>,
 }
 
-/// Whether the server is there.
 #[derive(Clone, Debug, Default)]
 struct Health {
     alive: bool,
-    /// Higher after each time that what the server holds is not what was said before.
+    /// Incremented when the set of loaded models changes unexpectedly.
     epoch: u64,
     reason: String,
 }
@@ -118,26 +112,25 @@ struct Health {
 struct Inner {
     setup: Setup,
     state: Mutex<State>,
-    /// Something about a model's place changed, or a request ended.
+    /// A residency changed or a request ended.
     changed: Notify,
-    /// One at a time has others evicted: two would evict more than needed.
-    door: AsyncMutex<()>,
+    /// Serializes evictions: concurrent ones would evict too much.
+    eviction_lock: AsyncMutex<()>,
     health: channel::Sender<Health>,
-    /// The epoch that the scheduler was told about.
-    told: Mutex<u64>,
-    /// Somebody has reason to doubt that the server is there.
-    doubt: Notify,
+    /// The epoch reported to the scheduler.
+    reported_epoch: Mutex<u64>,
+    /// Requests an immediate health check.
+    health_check: Notify,
 }
 
-/// The models beside a server. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Shelf {
+pub(crate) struct ModelCache {
     inner: Arc<Inner>,
 }
 
-/// One model as others see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ModelInfo {
     pub(crate) name: Arc<str>,
     pub(crate) model: String,
     pub(crate) version: u32,
@@ -148,9 +141,9 @@ pub(crate) struct Shown {
     pub(crate) autoscaling: bool,
 }
 
-impl Shelf {
+impl ModelCache {
     pub(crate) fn new(setup: Setup) -> Self {
-        let mut state = State { memory: Memory::new(setup.capacity), entries: BTreeMap::new() };
+        let mut state = State { memory: Lru::new(setup.capacity), entries: BTreeMap::new() };
         for (name, order) in setup.records.known() {
             state.add(&name.into(), order, true);
         }
@@ -159,26 +152,25 @@ impl Shelf {
             setup,
             state: Mutex::new(state),
             changed: Notify::new(),
-            door: AsyncMutex::new(()),
+            eviction_lock: AsyncMutex::new(()),
             health: channel::Sender::new(Health::default()),
-            told: Mutex::new(0),
-            doubt: Notify::new(),
+            reported_epoch: Mutex::new(0),
+            health_check: Notify::new(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Every model that may be asked for.
-    pub(crate) fn shown(&self) -> Vec<Shown> {
+    pub(crate) fn models(&self) -> Vec<ModelInfo> {
         let state = self.inner.lock();
-        let open = state.entries.iter().filter(|(_, e)| e.proven && !e.closing);
+        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.closing);
         open.map(|(name, entry)| {
             let version = entry.order.model_version.as_ref();
             let model = version.and_then(|v| v.model.as_ref()).and_then(|m| m.meta.as_ref());
-            Shown {
+            ModelInfo {
                 name: name.clone(),
                 model: model.map(|m| m.name.clone()).unwrap_or_default(),
                 version: version.map_or(0, |v| v.version),
-                in_memory: state.memory.place(name) == Some(Place::Memory),
+                in_memory: state.memory.residency(name) == Some(Residency::Memory),
                 used: entry.used,
                 idle: entry.idle_since.elapsed(),
                 in_flight: state.memory.holds(name),
@@ -188,33 +180,30 @@ impl Shelf {
         .collect()
     }
 
-    /// Memory that no model takes.
     pub(crate) fn memory_free(&self) -> u64 {
         let state = self.inner.lock();
         state.memory.capacity().saturating_sub(state.memory.bytes_taken())
     }
 
-    /// Requests under way.
     pub(crate) fn in_flight(&self) -> u64 {
         self.inner.lock().in_flight()
     }
 
-    /// Waits until no request is under way.
-    pub(crate) async fn quiet(&self) {
+    /// Waits until no request is in flight.
+    pub(crate) async fn idle(&self) {
         self.inner.until(|state| state.in_flight() == 0).await;
     }
 
-    /// Whether the server is there.
     pub(crate) fn is_alive(&self) -> bool {
         self.inner.health.borrow().alive
     }
 
-    /// Somebody could not reach the server: it is looked after at once.
-    pub(crate) fn doubt(&self) {
-        self.inner.doubt.notify_one();
+    /// Called when the server was unreachable.
+    pub(crate) fn request_health_check(&self) {
+        self.inner.health_check.notify_one();
     }
 
-    async fn place_and_load(&self, order: LoadOrder) -> Result<Loaded, String> {
+    async fn install(&self, order: LoadOrder) -> Result<Loaded, String> {
         let inner = &self.inner;
         let name: Arc<str> = order.name.as_str().into();
         let record = ModelOperationMessage {
@@ -225,14 +214,14 @@ impl Shelf {
         let setup = inner.clone();
         let (placed_name, placed_record) = (order.name.clone(), record.clone());
         let placing = move || {
-            let Setup { kind, surroundings, records, .. } = &setup.setup;
+            let Setup { kind, environment, records, .. } = &setup.setup;
             records.place(&placed_name, &placed_record, |place| {
-                backend::arrange(*kind, &order, surroundings, place)
+                backend::arrange(*kind, &order, environment, place)
             })
         };
         let arranged = blocking(placing).await??;
         let mut record = record;
-        if let Some(spec) = records::spec_of(&mut record) {
+        if let Some(spec) = disk::spec_of(&mut record) {
             spec.model_runtime_info.clone_from(&arranged.runtime_info);
         }
         let memory_bytes = {
@@ -240,14 +229,14 @@ impl Shelf {
             state.add(&name, record, false);
             state.memory.size(&name)
         };
-        let arrival = inner.bring(&name);
-        let arrived = match arrival {
-            Some(arrival) => bring::arrived(arrival).await,
-            None => Err(Failure::Gone("it is not wanted any more".into())),
+        let result = inner.start_load(&name);
+        let arrived = match result {
+            Some(result) => load::wait_loaded(result).await,
+            None => Err(Failure::Gone("the load was cancelled".into())),
         };
         match arrived {
             Ok(()) => {
-                inner.with(|state| state.entry(&name, |e| e.proven = true));
+                inner.with(|state| state.entry(&name, |e| e.loaded_once = true));
                 inner.setup.metrics.loads.inc();
                 let engine = inner.setup.kind.name().to_owned();
                 Ok(Loaded {
@@ -258,15 +247,15 @@ impl Shelf {
                 })
             }
             Err(failure) => {
-                // Whether it is there or half there is not known: it is not to stay.
+                // Possibly half loaded: unload.
                 let _ = inner.setup.repository.unload(&name, inner.setup.limits.grace).await;
                 self.forget(&name).await;
-                Err(failure.words().to_owned())
+                Err(failure.message().to_owned())
             }
         }
     }
 
-    /// Removes a model that the server does not have any more, with its files.
+    /// Removes an unloaded model with its files.
     async fn forget(&self, name: &Arc<str>) {
         self.inner.with(|state| {
             state.memory.remove(name);
@@ -275,19 +264,20 @@ impl Shelf {
         let (inner, folder) = (self.inner.clone(), name.clone());
         let removed = blocking(move || inner.setup.records.remove(&folder)).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(model = %name, %error, "its files could not be removed");
+            tracing::warn!(model = %name, %error, "failed to remove files");
         }
     }
 
-    async fn unload_for_good(&self, name: String) -> Result<(), String> {
+    async fn remove_model(&self, name: String) -> Result<(), String> {
         let name: Arc<str> = name.into();
         let inner = &self.inner;
         if !inner.with(|state| state.entry(&name, |e| e.closing = true)) {
-            // Nothing is known of it; the server may still have it.
-            return inner.unload(&name).await.map_err(|f| f.words().to_owned());
+            // Unknown here, but the server may still have it.
+            return inner.unload(&name).await.map_err(|f| f.message().to_owned());
         }
-        let settled = inner
-            .until(|state| matches!(state.memory.place(&name), None | Some(Place::Disk | Place::Memory)));
+        let settled = inner.until(|state| {
+            matches!(state.memory.residency(&name), None | Some(Residency::Disk | Residency::Memory))
+        });
         let limits = &inner.setup.limits;
         if tokio::time::timeout(limits.load, settled).await.is_err() {
             inner.with(|state| state.entry(&name, |e| e.closing = false));
@@ -295,14 +285,14 @@ impl Shelf {
         }
         let idle = inner.until(|state| state.memory.holds(&name) == 0);
         let _ = tokio::time::timeout(limits.grace, idle).await;
-        if inner.lock().memory.place(&name) == Some(Place::Memory) {
-            inner.with(|state| state.memory.set_place(&name, Place::Leaving));
+        if inner.lock().memory.residency(&name) == Some(Residency::Memory) {
+            inner.with(|state| state.memory.set_residency(&name, Residency::Unloading));
             if let Err(failure) = inner.unload(&name).await {
                 inner.with(|state| {
-                    state.memory.set_place(&name, Place::Memory);
+                    state.memory.set_residency(&name, Residency::Memory);
                     state.entry(&name, |e| e.closing = false);
                 });
-                return Err(failure.words().to_owned());
+                return Err(failure.message().to_owned());
             }
         }
         self.forget(&name).await;
@@ -310,41 +300,41 @@ impl Shelf {
         Ok(())
     }
 
-    /// What the scheduler is told: everything that answers, now or after a moment.
-    fn held(&self) -> Vec<Held> {
+    /// Models reported to the scheduler, in memory or on disk.
+    fn loaded(&self) -> Vec<LoadedModel> {
         let state = self.inner.lock();
-        let open = state.entries.iter().filter(|(_, e)| e.proven && !e.closing);
+        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.closing);
         open.filter_map(|(name, entry)| {
             let definition = entry.order.model_version.clone()?;
-            Some(Held { definition, memory_bytes: state.memory.size(name) })
+            Some(LoadedModel { definition, memory_bytes: state.memory.size(name) })
         })
         .collect()
     }
 }
 
-impl ModelServer for Shelf {
+impl ModelServer for ModelCache {
     fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
-        Box::pin(self.place_and_load(order))
+        Box::pin(self.install(order))
     }
 
     fn unload(&self, name: String) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(self.unload_for_good(name))
+        Box::pin(self.remove_model(name))
     }
 
-    fn settle(&self) -> BoxFuture<'_, Option<Vec<Held>>> {
+    fn wait_ready(&self) -> BoxFuture<'_, Option<Vec<LoadedModel>>> {
         Box::pin(async {
             let mut health = self.inner.health.subscribe();
             let epoch = health.wait_for(|h| h.alive).await.ok()?.epoch;
-            *self.inner.told.lock().unwrap_or_else(PoisonError::into_inner) = epoch;
-            Some(self.held())
+            *self.inner.reported_epoch.lock().unwrap_or_else(PoisonError::into_inner) = epoch;
+            Some(self.loaded())
         })
     }
 
-    fn lost(&self) -> BoxFuture<'_, String> {
+    fn wait_lost(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
-            let told = *self.inner.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let reported = *self.inner.reported_epoch.lock().unwrap_or_else(PoisonError::into_inner);
             let mut health = self.inner.health.subscribe();
-            let lost = health.wait_for(|h| !h.alive || h.epoch != told).await;
+            let lost = health.wait_for(|h| !h.alive || h.epoch != reported).await;
             lost.map_or_else(|_| "the agent is stopping".to_owned(), |h| h.reason.clone())
         })
     }
@@ -355,7 +345,7 @@ impl ModelServer for Shelf {
 }
 
 impl State {
-    fn add(&mut self, name: &Arc<str>, order: ModelOperationMessage, proven: bool) {
+    fn add(&mut self, name: &Arc<str>, order: ModelOperationMessage, loaded_once: bool) {
         let size = order
             .model_version
             .as_ref()
@@ -364,7 +354,7 @@ impl State {
         self.memory.insert(name.clone(), size);
         let entry = Entry {
             order,
-            proven,
+            loaded_once,
             closing: false,
             coming: None,
             used: SystemTime::now(),
@@ -377,13 +367,13 @@ impl State {
         self.entries.keys().map(|name| u64::from(self.memory.holds(name))).sum()
     }
 
-    /// Changes an entry; false when there is none.
+    /// Returns false for an unknown model.
     fn entry(&mut self, name: &str, change: impl FnOnce(&mut Entry)) -> bool {
         self.entries.get_mut(name).map(change).is_some()
     }
 }
 
-/// Memory that a model takes in its server, as far as it is known.
+/// Expected memory, including the server's copies.
 fn memory_of(spec: &ModelSpec) -> u64 {
     spec.memory_bytes.unwrap_or(0).saturating_mul(backend::copies(spec.model_runtime_info.as_ref()))
 }
@@ -393,18 +383,18 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and tells whoever waits for it to change.
+    /// Applies a change and notifies waiters.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
-        let models = state.entries.keys().filter(|n| state.memory.place(n) == Some(Place::Memory)).count();
+        let models =
+            state.entries.keys().filter(|n| state.memory.residency(n) == Some(Residency::Memory)).count();
         self.setup.metrics.memory(models, state.memory.bytes_taken(), state.memory.bytes_on_disk());
         drop(state);
         self.changed.notify_waiters();
         result
     }
 
-    /// Waits until the state is as wanted.
     async fn until(&self, wanted: impl Fn(&State) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -418,9 +408,6 @@ impl Inner {
     }
 }
 
-/// Runs what blocks on a thread that may.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| "the agent failed in an unexpected way; its log says where".to_owned())
+    tokio::task::spawn_blocking(work).await.map_err(|_| "internal error; see the agent's log".to_owned())
 }

@@ -1,9 +1,9 @@
-//! What the agent has placed beside its server, written down so that the next start knows it.
+//! Model files on disk, with records that survive a restart.
 //!
 //! ```text
-//! <models>/<model>_<version>/          the files, as the server wants them; appears and disappears by one rename
-//! <models>/.placing-<model>_<version>  work in progress, or a folder on its way out
-//! <records>/<model>_<version>          the order that it was placed for
+//! <models>/<model>_<version>/          files in the server's layout; created and removed by rename
+//! <models>/.placing-<model>_<version>  incomplete, or being removed
+//! <records>/<model>_<version>          the load order
 //! ```
 
 use crate::backend::{Arranged, plain_name, remove_tree};
@@ -18,19 +18,18 @@ use std::{
 const PLACING: &str = ".placing-";
 const LEAVING: &str = ".leaving-";
 
-/// The two directories.
 #[derive(Clone, Debug)]
-pub(crate) struct Records {
+pub(crate) struct DiskRecords {
     models: PathBuf,
     records: PathBuf,
 }
 
-impl Records {
-    /// Opens the directories, making them when they are not there, and removes what a dead process left half-done.
+impl DiskRecords {
+    /// Creates the directories if needed and removes leftovers of an interrupted process.
     pub(crate) fn open(models: &Path, records: &Path) -> Result<Self, String> {
         let prepared = |path: &Path| {
             fs::create_dir_all(path).map_err(|e| format!("{} cannot be created: {e}", path.display()))?;
-            // What cannot be written is better known now than with the first model.
+            // Fail at startup if the directory is not writable.
             let probe = path.join(".probe");
             fs::write(&probe, []).map_err(|e| format!("{} cannot be written to: {e}", path.display()))?;
             let _ = fs::remove_file(probe);
@@ -46,7 +45,7 @@ impl Records {
         Ok(opened)
     }
 
-    /// The models that are placed and known, by name. A record without files, or files without a record, is removed.
+    /// Installed models by name. Records without files and files without a record are removed.
     pub(crate) fn known(&self) -> BTreeMap<String, ModelOperationMessage> {
         let mut known = BTreeMap::new();
         for entry in fs::read_dir(&self.records).into_iter().flatten().flatten() {
@@ -66,14 +65,14 @@ impl Records {
         for entry in fs::read_dir(&self.models).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if is_versioned(&name) && !known.contains_key(&name) {
-                tracing::warn!(model = %name, "files without a record are removed");
+                tracing::warn!(model = %name, "removing files without a record");
                 let _ = self.remove(&name);
             }
         }
         known
     }
 
-    /// Puts a model's files in their place, all at once, and writes down what for. Blocks.
+    /// Installs a model's files atomically and records the order. Blocking.
     pub(crate) fn place(
         &self,
         name: &str,
@@ -81,10 +80,10 @@ impl Records {
         arrange: impl FnOnce(&Path) -> Result<Arranged, String>,
     ) -> Result<Arranged, String> {
         if !plain_name(name) {
-            return Err(format!("\"{}\" is not a model's name", name.escape_debug()));
+            return Err(format!("\"{}\" is not a valid model name", name.escape_debug()));
         }
         let staging = self.models.join(format!("{PLACING}{name}"));
-        let failed = |e: io::Error| format!("its files cannot be placed in {}: {e}", self.models.display());
+        let failed = |e: io::Error| format!("failed to install files in {}: {e}", self.models.display());
         remove_tree(&staging).map_err(failed)?;
         let arranged = arrange(&staging).and_then(|arranged| {
             self.remove(name).map_err(failed)?;
@@ -106,13 +105,13 @@ impl Records {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
-            // An order may carry credentials.
+            // Orders may contain credentials.
             fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
         }
         fs::rename(draft, self.records.join(name))
     }
 
-    /// Removes a model's record and files; what is not there counts as removed. Blocks.
+    /// Idempotent. Blocking.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.records.join(name)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -128,13 +127,12 @@ impl Records {
     }
 }
 
-/// Whether a folder's name has the form of those that agents place.
+/// Whether a folder name is `<model>_<version>`.
 fn is_versioned(name: &str) -> bool {
     let version = name.rsplit_once('_').map_or("", |(_, version)| version);
     plain_name(name) && !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The part of an order that says what the model asks for.
 pub(crate) fn spec_of(order: &mut ModelOperationMessage) -> Option<&mut gantry_proto::scheduler::ModelSpec> {
     order.model_version.as_mut()?.model.as_mut()?.model_spec.as_mut()
 }
@@ -149,7 +147,7 @@ mod tests {
         ModelOperationMessage { model_version: Some(ModelVersion { model, version }), ..Default::default() }
     }
 
-    #[allow(clippy::unnecessary_wraps, reason = "it stands for what can fail")]
+    #[allow(clippy::unnecessary_wraps, reason = "signature of a fallible callback")]
     fn files(place: &Path, text: &str) -> Result<Arranged, String> {
         fs::create_dir_all(place).unwrap();
         fs::write(place.join("model"), text).unwrap();
@@ -157,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_placed_is_known_to_the_next_start_and_the_rest_is_cleared_away() {
+    fn open_restores_installed_models_and_removes_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let (models, notes) = (dir.path().join("models"), dir.path().join("records"));
-        let records = Records::open(&models, &notes).unwrap();
+        let records = DiskRecords::open(&models, &notes).unwrap();
         records.place("a_1", &order(1), |p| files(p, "one")).unwrap();
         records.place("a_1", &order(1), |p| files(p, "again")).unwrap();
         records.place("b_2", &order(2), |p| files(p, "two")).unwrap();
@@ -170,14 +168,18 @@ mod tests {
             Err("broken".into())
         });
         assert_eq!(failed.unwrap_err(), "broken");
-        assert_eq!(fs::read_to_string(models.join("a_1/model")).unwrap(), "again", "what was there stays");
-        // A crash in the middle, files of somebody else, a folder without a record, a record without files.
+        assert_eq!(
+            fs::read_to_string(models.join("a_1/model")).unwrap(),
+            "again",
+            "the installed files stay"
+        );
+        // An interrupted install, a foreign folder, files without a record, a record without files.
         fs::create_dir_all(models.join(".placing-x_1")).unwrap();
         fs::create_dir_all(models.join("mine")).unwrap();
         fs::create_dir_all(models.join("c_1")).unwrap();
         fs::remove_dir_all(models.join("b_2")).unwrap();
         fs::write(notes.join("d_1"), "\u{1}nonsense").unwrap();
-        let known = Records::open(&models, &notes).unwrap().known();
+        let known = DiskRecords::open(&models, &notes).unwrap().known();
         assert_eq!(known.keys().collect::<Vec<_>>(), ["a_1"]);
         assert_eq!(known["a_1"].model_version.as_ref().unwrap().version, 1);
         let mut left: Vec<_> =

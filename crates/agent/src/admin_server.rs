@@ -1,6 +1,6 @@
-//! The small ports: metrics, readiness, drain. And the service that shows what is in memory.
+//! Admin ports: metrics, readiness, drain, and the debug service.
 
-use crate::shelf::Shelf;
+use crate::model_cache::ModelCache;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use gantry_proto::agent_debug::{
@@ -18,20 +18,18 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-/// How long a client may take to send its request.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-/// Connections of one port at once; more wait until one ends.
-const CONNECTIONS: usize = 64;
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections per port; further ones wait.
+const MAX_CONNECTIONS: usize = 64;
 
-/// An answer: the status, the kind of text, the text.
+/// Status, content type, body.
 pub(crate) type Page = (StatusCode, &'static str, String);
 
-/// Answers for a path; `None` when there is nothing under it.
+/// Handles a path; `None` becomes 404.
 pub(crate) type Pages = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Page>> + Send + Sync>;
 
-/// Serves pages until `stop` is cancelled.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -48,11 +46,11 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, stop: Cancellatio
             let _slot = slot;
             let service = service_fn(move |request| answer(pages.clone(), request));
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             let connection = builder.serve_connection(TokioIo::new(socket), service);
             tokio::select! {
                 _ = connection => {}
-                // Who is in the middle of an answer at the very end has had his time.
+                // A second to finish the current response.
                 () = async { stop.cancelled().await; tokio::time::sleep(Duration::from_secs(1)).await } => {}
             }
         });
@@ -61,7 +59,15 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, stop: Cancellatio
 
 async fn answer(pages: Pages, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let page = pages(request.uri().path().to_owned()).await;
-    let missing = || (StatusCode::NOT_FOUND, "text/plain", "there is nothing here\n".to_owned());
+    let missing = || {
+        (
+            StatusCode::NOT_FOUND,
+            "text/plain",
+            "not found
+"
+            .to_owned(),
+        )
+    };
     let (status, kind, text) = page.unwrap_or_else(missing);
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
@@ -69,18 +75,18 @@ async fn answer(pages: Pages, request: Request<Incoming>) -> Result<Response<Ful
     Ok(response)
 }
 
-/// `agent_debug`: what is in memory, what is on disk, and when it was last used.
-pub(crate) async fn serve_debug(listener: TcpListener, shelf: Shelf, stop: CancellationToken) {
+/// `agent_debug`: residency and last access of each model.
+pub(crate) async fn serve_debug(listener: TcpListener, cache: ModelCache, stop: CancellationToken) {
     let served = Server::builder()
-        .add_service(AgentDebugServiceServer::new(Debug { shelf }))
+        .add_service(AgentDebugServiceServer::new(Debug { cache }))
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled_owned());
     if let Err(error) = served.await {
-        tracing::error!(%error, "the debug port failed");
+        tracing::error!(%error, "debug server failed");
     }
 }
 
 struct Debug {
-    shelf: Shelf,
+    cache: ModelCache,
 }
 
 #[tonic::async_trait]
@@ -90,13 +96,13 @@ impl AgentDebugService for Debug {
         _: tonic::Request<ReplicaStatusRequest>,
     ) -> Result<tonic::Response<ReplicaStatusResponse>, tonic::Status> {
         let state = |in_memory: bool| if in_memory { State::InMemory } else { State::Evicted };
-        let models = self.shelf.shown().into_iter().map(|model| ModelReplicaState {
+        let models = self.cache.models().into_iter().map(|model| ModelReplicaState {
             state: state(model.in_memory) as i32,
             last_accessed: Some(model.used.into()),
             name: model.name.to_string(),
         });
         Ok(tonic::Response::new(ReplicaStatusResponse {
-            available_memory_bytes: self.shelf.memory_free(),
+            available_memory_bytes: self.cache.memory_free(),
             models: models.collect(),
         }))
     }

@@ -1,8 +1,8 @@
-//! The agent in a world without sockets, files or passing time: streams in memory, a source and a server that are
-//! played. What runs here can run in a simulation.
+//! Agent tests with in-memory streams, a fake source and a fake server, under paused time.
 
 use crate::{
-    Agent, Config, Connect, Files, Held, LoadOrder, Loaded, ModelServer, Parts, Silent, Source, tuned,
+    Agent, Config, Connect, Files, LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver, Parts, Source,
+    scheduler_endpoint,
 };
 use futures::{future::BoxFuture, stream};
 use gantry_artifacts::ProgressSink;
@@ -34,19 +34,19 @@ use tonic::{
     transport::{Channel, Server},
 };
 
-/// A scheduler that writes down what it hears.
+/// Records what the agent reports.
 #[derive(Default)]
-struct Played {
+struct FakeScheduler {
     subscriptions: Mutex<Vec<AgentSubscribeRequest>>,
     orders: Mutex<Option<mpsc::Sender<Result<ModelOperationMessage, Status>>>>,
     events: Mutex<Vec<(String, Event, String)>>,
-    heard: Notify,
+    changed: Notify,
     connection: Mutex<Option<AbortHandle>>,
-    deaf: Mutex<bool>,
+    rejecting: Mutex<bool>,
 }
 
 #[tonic::async_trait]
-impl AgentService for Played {
+impl AgentService for FakeScheduler {
     type SubscribeStream = ReceiverStream<Result<ModelOperationMessage, Status>>;
 
     async fn subscribe(
@@ -60,7 +60,7 @@ impl AgentService for Played {
         let mut response = Response::new(ReceiverStream::new(receiver));
         let name = format!("1.{}", subscriptions.len()).parse().unwrap();
         response.metadata_mut().insert("gantry-subscription", name);
-        self.heard.notify_waiters();
+        self.changed.notify_waiters();
         Ok(response)
     }
 
@@ -68,15 +68,16 @@ impl AgentService for Played {
         &self,
         request: Request<ModelEventMessage>,
     ) -> Result<Response<ModelEventResponse>, Status> {
-        // Whoever speaks, speaks of the subscription of the moment.
-        let spoken = request.metadata().get("gantry-subscription").unwrap().to_str().unwrap().to_owned();
-        assert_eq!(spoken, format!("1.{}", self.count()));
+        // Reports carry the current subscription.
+        let subscription =
+            request.metadata().get("gantry-subscription").unwrap().to_str().unwrap().to_owned();
+        assert_eq!(subscription, format!("1.{}", self.count()));
         let event = request.into_inner();
-        if *self.deaf.lock().unwrap() {
-            return Err(Status::unavailable("not now"));
+        if *self.rejecting.lock().unwrap() {
+            return Err(Status::unavailable("rejected"));
         }
         self.events.lock().unwrap().push((event.model_name.clone(), event.event(), event.message));
-        self.heard.notify_waiters();
+        self.changed.notify_waiters();
         Ok(Response::new(ModelEventResponse {}))
     }
 
@@ -95,16 +96,16 @@ impl AgentService for Played {
     }
 }
 
-impl Played {
+impl FakeScheduler {
     async fn until(&self, wanted: impl Fn(&Self) -> bool) {
         loop {
-            let heard = self.heard.notified();
-            let mut heard = std::pin::pin!(heard);
-            heard.as_mut().enable();
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
             if wanted(self) {
                 return;
             }
-            heard.await;
+            changed.await;
         }
     }
 
@@ -125,8 +126,8 @@ impl Played {
         self.connection.lock().unwrap().take().unwrap().abort();
     }
 
-    /// The names that the last subscription said were loaded.
-    fn claimed(&self) -> Vec<String> {
+    /// Models listed in the latest subscription.
+    fn reported_models(&self) -> Vec<String> {
         let last = self.subscriptions.lock().unwrap().last().unwrap().loaded_models.clone();
         last.into_iter().map(|m| m.model.unwrap().meta.unwrap().name).collect()
     }
@@ -136,10 +137,10 @@ impl Played {
     }
 }
 
-/// Gives a stream that is there already.
-struct Ready(Option<TokioIo<DuplexStream>>);
+/// Connects once, to an existing stream.
+struct SingleStream(Option<TokioIo<DuplexStream>>);
 
-impl tower_service::Service<http::Uri> for Ready {
+impl tower_service::Service<http::Uri> for SingleStream {
     type Response = TokioIo<DuplexStream>;
     type Error = std::io::Error;
     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -154,13 +155,12 @@ impl tower_service::Service<http::Uri> for Ready {
     }
 }
 
-/// The way to it.
-struct Wire(Arc<Played>);
+struct InMemoryConnector(Arc<FakeScheduler>);
 
-impl Connect for Wire {
+impl Connect for InMemoryConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Channel, String>> {
         Box::pin(async {
-            // Two streams with a relay between them, which can be cut.
+            // Two streams with a relay in between that can be aborted.
             let (ours, mut near) = tokio::io::duplex(1 << 16);
             let (mut far, theirs) = tokio::io::duplex(1 << 16);
             let serving = Server::builder()
@@ -170,17 +170,17 @@ impl Connect for Wire {
             let task =
                 tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut near, &mut far).await) });
             *self.0.connection.lock().unwrap() = Some(task.abort_handle());
-            let endpoint = tuned("http://scheduler")?;
-            let connected = endpoint.connect_with_connector(Ready(Some(TokioIo::new(ours))));
+            let endpoint = scheduler_endpoint("http://scheduler")?;
+            let connected = endpoint.connect_with_connector(SingleStream(Some(TokioIo::new(ours))));
             connected.await.map_err(|e| e.to_string())
         })
     }
 }
 
-/// Has everything but what is called missing, after ten minutes.
-struct Shop;
+/// Takes ten minutes; fails for `missing`.
+struct FakeSource;
 
-impl Source for Shop {
+impl Source for FakeSource {
     fn fetch<'a>(
         &'a self,
         spec: &'a ModelSpec,
@@ -189,55 +189,56 @@ impl Source for Shop {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_mins(10)).await;
             if spec.uri == "missing" {
-                return Err("there is no such file".into());
+                return Err("file not found".into());
             }
             Ok(Files { root: "/".into(), model_dir: "/".into(), lease: None })
         })
     }
 }
 
-/// A server with a life of its own.
-struct Fragile {
+/// A server that can be marked lost.
+struct FlakyServer {
     alive: watch::Sender<bool>,
-    holds: Mutex<Vec<Held>>,
+    holds: Mutex<Vec<LoadedModel>>,
 }
 
-impl ModelServer for Fragile {
+impl ModelServer for FlakyServer {
     fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
         Box::pin(async {
-            self.holds.lock().unwrap().push(Held { definition: order.definition, memory_bytes: 0 });
+            self.holds.lock().unwrap().push(LoadedModel { definition: order.definition, memory_bytes: 0 });
             Ok(Loaded::default())
         })
     }
 
     fn unload(&self, name: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
-            let named =
-                |held: &Held| format!("{}_1", held.definition.model.clone().unwrap().meta.unwrap().name);
-            self.holds.lock().unwrap().retain(|held| named(held) != name);
+            let named = |loaded: &LoadedModel| {
+                format!("{}_1", loaded.definition.model.clone().unwrap().meta.unwrap().name)
+            };
+            self.holds.lock().unwrap().retain(|loaded| named(loaded) != name);
             Ok(())
         })
     }
 
-    fn settle(&self) -> BoxFuture<'_, Option<Vec<Held>>> {
+    fn wait_ready(&self) -> BoxFuture<'_, Option<Vec<LoadedModel>>> {
         Box::pin(async {
             self.alive.subscribe().wait_for(|alive| *alive).await.ok()?;
             Some(self.holds.lock().unwrap().clone())
         })
     }
 
-    fn lost(&self) -> BoxFuture<'_, String> {
+    fn wait_lost(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
             let _ = self.alive.subscribe().wait_for(|alive| !*alive).await;
-            "the server is gone".into()
+            "server lost".into()
         })
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_scheduler_hears_is_true_through_breaks_and_deaths() {
-    let played = Arc::new(Played::default());
-    let server = Arc::new(Fragile { alive: watch::Sender::new(true), holds: Mutex::default() });
+async fn reports_stay_accurate_across_disconnects_and_server_loss() {
+    let scheduler = Arc::new(FakeScheduler::default());
+    let server = Arc::new(FlakyServer { alive: watch::Sender::new(true), holds: Mutex::default() });
     let config = Config {
         server: "s".into(),
         replica: 0,
@@ -249,53 +250,57 @@ async fn what_the_scheduler_hears_is_true_through_breaks_and_deaths() {
         http_port: 1,
         grpc_port: 2,
     };
-    let parts = Parts::new(Arc::new(Wire(played.clone())), Arc::new(Shop), Arc::new(Silent));
-    let agent = Agent::assemble(config, server.clone(), parts);
+    let parts = Parts::new(
+        Arc::new(InMemoryConnector(scheduler.clone())),
+        Arc::new(FakeSource),
+        Arc::new(NoopObserver),
+    );
+    let agent = Agent::from_parts(config, server.clone(), parts);
     let stop = CancellationToken::new();
     let running = tokio::spawn(agent.clone().run(stop.clone()));
-    played.until(|p| p.count() == 1).await;
-    assert_eq!(played.subscriptions.lock().unwrap()[0].available_memory_bytes, 1100);
+    scheduler.until(|p| p.count() == 1).await;
+    assert_eq!(scheduler.subscriptions.lock().unwrap()[0].available_memory_bytes, 1100);
 
     for name in ["a", "b", "missing"] {
-        played.order(Operation::LoadModel, name).await;
+        scheduler.order(Operation::LoadModel, name).await;
     }
-    played.until(|p| p.events.lock().unwrap().len() == 3).await;
-    let mut events = played.events.lock().unwrap().clone();
+    scheduler.until(|p| p.events.lock().unwrap().len() == 3).await;
+    let mut events = scheduler.events.lock().unwrap().clone();
     events.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(events[..2], ["a", "b"].map(|n| (n.to_owned(), Event::Loaded, String::new())));
-    assert_eq!(events[2], ("missing".into(), Event::LoadFailed, "there is no such file".into()));
+    assert_eq!(events[2], ("missing".into(), Event::LoadFailed, "file not found".into()));
 
-    // The connection breaks in the middle of a load: the next subscription says what there is, the load goes on and
-    // is reported on the new connection.
-    played.order(Operation::LoadModel, "c").await;
+    // Disconnected during a load: the new subscription lists the loaded models, the load continues and is reported on
+    // the new connection.
+    scheduler.order(Operation::LoadModel, "c").await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    played.cut();
-    played.until(|p| p.count() == 2).await;
-    assert_eq!(played.claimed(), ["a", "b"]);
-    played.until(|p| p.events.lock().unwrap().len() == 4).await;
-    assert_eq!(played.events.lock().unwrap()[3].0, "c");
+    scheduler.cut();
+    scheduler.until(|p| p.count() == 2).await;
+    assert_eq!(scheduler.reported_models(), ["a", "b"]);
+    scheduler.until(|p| p.events.lock().unwrap().len() == 4).await;
+    assert_eq!(scheduler.events.lock().unwrap()[3].0, "c");
 
-    // A scheduler that cannot take a report is subscribed to again, and learns it that way.
-    *played.deaf.lock().unwrap() = true;
-    played.order(Operation::UnloadModel, "b").await;
-    played.until(|p| p.count() == 3).await;
-    assert_eq!(played.claimed(), ["a", "c"]);
-    *played.deaf.lock().unwrap() = false;
+    // A rejected report triggers a new subscription, which carries the state.
+    *scheduler.rejecting.lock().unwrap() = true;
+    scheduler.order(Operation::UnloadModel, "b").await;
+    scheduler.until(|p| p.count() == 3).await;
+    assert_eq!(scheduler.reported_models(), ["a", "c"]);
+    *scheduler.rejecting.lock().unwrap() = false;
 
-    // A server that is gone is not spoken for; when it is back, only what it holds is claimed.
+    // No subscription while the server is lost; afterwards only what it still has is reported.
     server.alive.send_replace(false);
     tokio::time::sleep(Duration::from_mins(5)).await;
-    assert_eq!(played.count(), 3);
+    assert_eq!(scheduler.count(), 3);
     assert!(!agent.is_subscribed());
     server.holds.lock().unwrap().truncate(1);
     server.alive.send_replace(true);
-    played.until(|p| p.count() == 4).await;
-    assert_eq!(played.claimed(), ["a"]);
+    scheduler.until(|p| p.count() == 4).await;
+    assert_eq!(scheduler.reported_models(), ["a"]);
 
-    // Orders that come again are answered again.
-    played.order(Operation::LoadModel, "a").await;
-    played.until(|p| p.events.lock().unwrap().len() == 5).await;
-    assert_eq!(played.events.lock().unwrap()[4], ("a".into(), Event::Loaded, String::new()));
+    // Repeated orders are acknowledged again.
+    scheduler.order(Operation::LoadModel, "a").await;
+    scheduler.until(|p| p.events.lock().unwrap().len() == 5).await;
+    assert_eq!(scheduler.events.lock().unwrap()[4], ("a".into(), Event::Loaded, String::new()));
     assert_eq!(agent.drain(Duration::from_secs(5)).await, Ok(()));
     stop.cancel();
     running.await.unwrap();

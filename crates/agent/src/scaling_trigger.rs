@@ -1,17 +1,16 @@
-//! When a model has too much or too little to do, the scheduler is told.
+//! Scale-up and scale-down triggers for the scheduler.
 
-use crate::shelf::Shown;
+use crate::model_cache::ModelInfo;
 use gantry_proto::agent::{ModelScalingTriggerMessage, model_scaling_trigger_message::Trigger};
 use std::time::Duration;
 
-/// When a model should have more replicas, or fewer.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaling {
-    /// Requests under way from which on there should be one more.
+    /// In-flight requests per model that trigger a scale-up.
     pub in_flight: u32,
-    /// Time without a request after which there should be one less.
+    /// Idle time that triggers a scale-down.
     pub idle: Duration,
-    /// How often that is looked at.
+    /// Evaluation interval.
     pub period: Duration,
 }
 
@@ -21,12 +20,12 @@ impl Default for Scaling {
     }
 }
 
-/// What to tell the scheduler. A model that must be told about again is, with each look.
+/// Triggers are repeated at each evaluation.
 pub(crate) fn triggers(
     scaling: &Scaling,
     server: &str,
     replica: u32,
-    models: &[Shown],
+    models: &[ModelInfo],
 ) -> Vec<ModelScalingTriggerMessage> {
     let watched = models.iter().filter(|m| m.autoscaling);
     watched
@@ -58,20 +57,20 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn much_is_up_nothing_is_down() {
+    fn triggers_follow_in_flight_and_idle_time() {
         let scaling = Scaling::default();
         for (autoscaling, in_flight, idle, expected) in [
             (true, 30, 0, Some(Trigger::ScaleUp)),
             (true, 29, 0, None),
             (true, 0, 599, None),
             (true, 0, 600, Some(Trigger::ScaleDown)),
-            // A request that takes an hour keeps its model.
+            // A long request keeps its model.
             (true, 1, 3600, None),
             (true, 40, 3600, Some(Trigger::ScaleUp)),
             (false, 100, 0, None),
             (false, 0, 9999, None),
         ] {
-            let model = Shown {
+            let model = ModelInfo {
                 name: "m_2".into(),
                 model: "m".into(),
                 version: 2,
@@ -81,9 +80,9 @@ mod tests {
                 in_flight,
                 autoscaling,
             };
-            let told = triggers(&scaling, "s", 1, &[model]);
-            assert_eq!(told.first().map(ModelScalingTriggerMessage::trigger), expected);
-            assert!(told.iter().all(|t| t.model_name == "m" && t.model_version == 2 && t.amount == 1));
+            let triggers = triggers(&scaling, "s", 1, &[model]);
+            assert_eq!(triggers.first().map(ModelScalingTriggerMessage::trigger), expected);
+            assert!(triggers.iter().all(|t| t.model_name == "m" && t.model_version == 2 && t.amount == 1));
         }
     }
 }

@@ -1,16 +1,16 @@
-//! An agent as a process of its own: everything bound, started in order, drained and stopped in order.
+//! The agent as a sidecar process: startup, drain and shutdown in order.
 
 use crate::{
+    admin_server::{self, Page, Pages},
     agent::{Agent, Config, Parts},
     artifact::Source,
-    backend::{Kind, Oip, Surroundings},
+    backend::{Kind, Oip, ServerEnvironment},
     connect::Connect,
-    endpoints::{self, Page, Pages},
     metrics::Metrics,
+    model_cache::{DiskRecords, Limits, ModelCache, Setup},
+    model_server::{ModelServer as _, NoopObserver},
     proxy::{Proxy, RequestLimits},
-    scaling::{self, Scaling},
-    server::{ModelServer as _, Silent},
-    shelf::{Limits, Records, Setup, Shelf},
+    scaling_trigger::{self, Scaling},
 };
 use http::StatusCode;
 use prometheus_client::registry::Registry;
@@ -26,18 +26,16 @@ use std::{
 use tokio::{net::TcpListener, sync::OnceCell, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long the parts have to end in good order.
-const GOODBYE: Duration = Duration::from_secs(35);
-/// A refusal of the scheduler does not end the agent's own work.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(35);
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The ports that an agent listens on; 0 for any free one.
+/// 0 binds any free port.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// Requests over REST; gRPC is taken too.
+    /// REST and gRPC, for HTTP clients.
     pub http: u16,
-    /// Requests over gRPC; REST is taken too.
+    /// REST and gRPC, for gRPC clients.
     pub grpc: u16,
     /// `agent_debug`.
     pub debug: u16,
@@ -49,62 +47,45 @@ pub struct Ports {
     pub readiness: u16,
 }
 
-/// What an agent needs to know.
 pub struct Settings {
-    /// The server's name.
     pub server: String,
-    /// The replica's index.
     pub replica: u32,
-    /// Which inference server it is.
     pub kind: Kind,
-    /// Where the inference server takes REST, as `host:port`.
+    /// REST address of the inference server, as `host:port`.
     pub server_http: String,
-    /// Where it takes gRPC, as `host:port`.
+    /// gRPC address of the inference server, as `host:port`.
     pub server_grpc: String,
-    /// The address to listen on.
     pub listen: IpAddr,
-    /// The ports to listen on.
     pub ports: Ports,
-    /// The name or address under which gateways reach this machine.
+    /// Host name or address that gateways use.
     pub advertised: String,
-    /// What the server can run.
     pub capabilities: Vec<String>,
     /// Memory for models.
     pub memory_bytes: u64,
-    /// How much more than its memory it promises, in percent.
+    /// Additional capacity advertised to the scheduler, in percent.
     pub over_commit: u32,
-    /// The directory from which the inference server loads models.
+    /// The inference server's model repository.
     pub models_dir: PathBuf,
-    /// Where the agent writes down what it has placed.
+    /// Load orders of installed models.
     pub records_dir: PathBuf,
-    /// What models' files are arranged for.
-    pub surroundings: Surroundings,
-    /// How patient to be with the server.
+    pub environment: ServerEnvironment,
     pub limits: Limits,
-    /// What requests may ask for.
     pub requests: RequestLimits,
-    /// Makes spans of requests; off unless somebody takes them.
+    /// Disabled unless an exporter is configured.
     pub tracer: gantry_trace::Tracer,
-    /// When to ask for more or fewer replicas.
     pub scaling: Scaling,
-    /// How long the server may take until it is there.
-    pub server_patience: Duration,
-    /// How long moving models away, and then the last requests, may take at the end.
+    pub server_startup_timeout: Duration,
+    /// Limit for moving models away, and again for in-flight requests.
     pub drain_time: Duration,
-    /// Models that are fetched and loaded at the same time.
+    /// Concurrent fetches and loads.
     pub parallel: usize,
-    /// The way to the scheduler.
     pub connect: Arc<dyn Connect>,
-    /// Where models' files come from.
     pub source: Arc<dyn Source>,
 }
 
-/// Where a running agent listens.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// Requests over REST.
     pub http: SocketAddr,
-    /// Requests over gRPC.
     pub grpc: SocketAddr,
     /// `agent_debug`.
     pub debug: SocketAddr,
@@ -116,9 +97,7 @@ pub struct Addresses {
     pub readiness: SocketAddr,
 }
 
-/// An agent that runs.
 pub struct Running {
-    /// Where it listens.
     pub addresses: Addresses,
     drain: Arc<Drain>,
     stop: CancellationToken,
@@ -131,29 +110,29 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Moves models away, then waits for the last request. Once, whoever asks, and however often.
+/// Moves models away, then waits for in-flight requests. Runs once.
 struct Drain {
     agent: Arc<Agent>,
-    shelf: Shelf,
+    cache: ModelCache,
     limit: Duration,
-    begun: AtomicBool,
+    response: AtomicBool,
     done: OnceCell<()>,
 }
 
 impl Drain {
     async fn run(&self) {
-        self.begun.store(true, Ordering::Relaxed);
+        self.response.store(true, Ordering::Relaxed);
         let draining = async {
-            tracing::info!("draining: the scheduler is asked to move the models elsewhere");
+            tracing::info!("draining: requesting relocation of all models");
             match tokio::time::timeout(self.limit, self.agent.drain(self.limit)).await {
-                Ok(Ok(())) => tracing::info!("the models are served elsewhere"),
-                Ok(Err(reason)) => tracing::warn!(%reason, "the models were not moved"),
-                Err(_) => tracing::warn!("the scheduler did not move the models in time"),
+                Ok(Ok(())) => tracing::info!("drain complete: models relocated"),
+                Ok(Err(reason)) => tracing::warn!(%reason, "drain failed"),
+                Err(_) => tracing::warn!("drain timed out"),
             }
-            if tokio::time::timeout(self.limit, self.shelf.quiet()).await.is_err() {
+            if tokio::time::timeout(self.limit, self.cache.idle()).await.is_err() {
                 tracing::warn!(
-                    requests = self.shelf.in_flight(),
-                    "requests are still under way: they are cut off"
+                    requests = self.cache.in_flight(),
+                    "drain timeout: aborting in-flight requests"
                 );
             }
         };
@@ -162,15 +141,15 @@ impl Drain {
 
     fn not_ready(&self) -> Vec<&'static str> {
         let mut reasons = Vec::new();
-        if !self.shelf.is_alive() {
+        if !self.cache.is_alive() {
             reasons.push("the inference server is not ready");
         }
-        // A scheduler that goes away later takes nothing from those who serve: what is not ready may be evicted together
-        // with all others that are not, and this one answers requests.
+        // Only the first connection counts: a replica keeps serving without the scheduler, and an unready pod could
+        // be evicted.
         if !self.agent.has_joined() {
             reasons.push("the scheduler is not connected");
         }
-        if self.begun.load(Ordering::Relaxed) {
+        if self.response.load(Ordering::Relaxed) {
             reasons.push("the agent is draining");
         }
         reasons
@@ -178,12 +157,11 @@ impl Drain {
 }
 
 impl Running {
-    /// Moves models away, waits for requests, stops.
     pub async fn stop(mut self) {
         self.drain.run().await;
         self.stop.cancel();
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(GOODBYE, all).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         self.tasks.shutdown().await;
     }
 }
@@ -197,8 +175,7 @@ async fn bind(what: &str, flag: &str, address: SocketAddr) -> Result<(TcpListene
     Ok((listener, at))
 }
 
-/// Starts an agent: binds every port, waits for the inference server, makes it hold what it should, subscribes.
-/// An error is a sentence for whoever started it.
+/// Binds all ports, waits for the inference server, restores its models and subscribes.
 pub async fn start(settings: Settings) -> Result<Running, String> {
     let at = |port| SocketAddr::new(settings.listen, port);
     let ports = settings.ports;
@@ -212,17 +189,17 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let mut registry = Registry::default();
     let (server, replica) = (settings.server.clone(), settings.replica);
     let metrics = Arc::new(Metrics::new(&server, replica, settings.over_commit, &mut registry));
-    let shelf = Shelf::new(Setup {
+    let cache = ModelCache::new(Setup {
         kind: settings.kind,
-        surroundings: settings.surroundings,
+        environment: settings.environment,
         repository: Arc::new(Oip::new(&settings.server_grpc)?),
-        records: Records::open(&settings.models_dir, &settings.records_dir)?,
+        records: DiskRecords::open(&settings.models_dir, &settings.records_dir)?,
         capacity: settings.memory_bytes,
         limits: settings.limits,
         metrics: metrics.clone(),
     });
     let proxy = Proxy::new(
-        shelf.clone(),
+        cache.clone(),
         metrics,
         settings.requests,
         settings.tracer,
@@ -231,13 +208,13 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     )?;
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let (watched, until) = (shelf.clone(), stop.clone());
+    let (watched, until) = (cache.clone(), stop.clone());
     tasks.spawn(async move { watched.watch(until).await });
-    if tokio::time::timeout(settings.server_patience, shelf.settle()).await.is_err() {
+    if tokio::time::timeout(settings.server_startup_timeout, cache.wait_ready()).await.is_err() {
         return Err(format!(
-            "the inference server at {} was not ready within {} s: start it, or say where it is with --server-grpc-port",
+            "the inference server at {} was not ready within {} s: start it, or set its address with --server-grpc-port",
             settings.server_grpc,
-            settings.server_patience.as_secs()
+            settings.server_startup_timeout.as_secs()
         ));
     }
 
@@ -252,24 +229,31 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
         http_port: http_at.port(),
         grpc_port: grpc_at.port(),
     };
-    let mut parts = Parts::new(settings.connect, settings.source, Arc::new(Silent));
+    let mut parts = Parts::new(settings.connect, settings.source, Arc::new(NoopObserver));
     parts.parallel = settings.parallel;
-    let agent = Agent::assemble(config, Arc::new(shelf.clone()), parts);
+    let agent = Agent::from_parts(config, Arc::new(cache.clone()), parts);
     let drain = Arc::new(Drain {
         agent: agent.clone(),
-        shelf: shelf.clone(),
+        cache: cache.clone(),
         limit: settings.drain_time,
-        begun: AtomicBool::new(false),
+        response: AtomicBool::new(false),
         done: OnceCell::new(),
     });
 
     tasks.spawn(proxy.clone().serve(http, stop.clone()));
     tasks.spawn(proxy.serve(grpc, stop.clone()));
-    tasks.spawn(endpoints::serve_debug(debug, shelf.clone(), stop.clone()));
-    tasks.spawn(endpoints::serve(metrics_port, metrics_page(registry), stop.clone()));
-    tasks.spawn(endpoints::serve(drainer, drain_page(drain.clone()), stop.clone()));
-    tasks.spawn(endpoints::serve(readiness, ready_page(drain.clone()), stop.clone()));
-    tasks.spawn(watch_load(agent.clone(), shelf, settings.scaling, server, replica, stop.clone()));
+    tasks.spawn(admin_server::serve_debug(debug, cache.clone(), stop.clone()));
+    tasks.spawn(admin_server::serve(metrics_port, metrics_page(registry), stop.clone()));
+    tasks.spawn(admin_server::serve(drainer, drain_page(drain.clone()), stop.clone()));
+    tasks.spawn(admin_server::serve(readiness, ready_page(drain.clone()), stop.clone()));
+    tasks.spawn(report_scaling_triggers(
+        agent.clone(),
+        cache,
+        settings.scaling,
+        server,
+        replica,
+        stop.clone(),
+    ));
     tasks.spawn(agent.run(stop.clone()));
     let addresses = Addresses {
         http: http_at,
@@ -282,10 +266,9 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     Ok(Running { addresses, drain, stop, tasks })
 }
 
-/// Tells the scheduler which models have too much or too little to do.
-async fn watch_load(
+async fn report_scaling_triggers(
     agent: Arc<Agent>,
-    shelf: Shelf,
+    cache: ModelCache,
     scaling: Scaling,
     server: String,
     replica: u32,
@@ -296,9 +279,9 @@ async fn watch_load(
             () = tokio::time::sleep(scaling.period) => {}
             () = stop.cancelled() => return,
         }
-        let told = scaling::triggers(&scaling, &server, replica, &shelf.shown());
-        if !told.is_empty() && agent.is_subscribed() {
-            agent.tell_load(told).await;
+        let triggers = scaling_trigger::triggers(&scaling, &server, replica, &cache.models());
+        if !triggers.is_empty() && agent.is_subscribed() {
+            agent.report_scaling(triggers).await;
         }
     }
 }

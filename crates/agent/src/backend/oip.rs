@@ -1,7 +1,7 @@
-//! A server that takes a folder as it is: the built-in runtime, and others that speak the protocol.
+//! Servers that load a folder unchanged: the built-in runtime and generic OIP servers.
 
 use super::{Arranged, copy_tree};
-use crate::server::LoadOrder;
+use crate::model_server::LoadOrder;
 use std::path::Path;
 
 pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, String> {
