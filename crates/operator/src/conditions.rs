@@ -1,30 +1,23 @@
-//! Conditions: what is true of an object, since when, and why.
+//! Conditions: `Ready`, the conditions of a kind, and those that kstatus reads.
 
 use gantry_api::Condition;
-use gantry_core::mutant;
 use k8s_openapi::jiff::Timestamp;
 
-/// The one that people wait for.
 pub const READY: &str = "Ready";
-/// There only while something is under way: kstatus reads it as "in progress".
+/// Present only while a change is in progress, as kstatus expects.
 pub const RECONCILING: &str = "Reconciling";
-/// There only when nothing will change until somebody changes something: kstatus reads it as "failed".
+/// Present only when the object has to be changed to become ready, as kstatus expects.
 pub const STALLED: &str = "Stalled";
 
-/// Whether something is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truth {
-    /// Yes.
+pub enum ConditionStatus {
     True,
-    /// No.
     False,
-    /// Nobody can tell.
     Unknown,
 }
 
-impl Truth {
-    /// As Kubernetes writes it.
-    pub const fn word(self) -> &'static str {
+impl ConditionStatus {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
             Self::False => "False",
@@ -33,82 +26,76 @@ impl Truth {
     }
 }
 
-impl From<bool> for Truth {
+impl From<bool> for ConditionStatus {
     fn from(yes: bool) -> Self {
         if yes { Self::True } else { Self::False }
     }
 }
 
-/// How a thing that is not as it should be will go on.
+/// Whether a condition resolves by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
-    /// Nothing is to be waited for.
+pub enum Progress {
     Settled,
-    /// It goes on by itself, or when something else in the cluster changes.
-    Passing,
-    /// Somebody has to change the object.
-    Final,
+    /// It resolves by itself, or by a change of another object.
+    InProgress,
+    /// It needs a change of the spec.
+    Stalled,
 }
 
-/// What is to be said, before it is known since when.
+/// A condition without its `lastTransitionTime`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Says {
-    /// Whether it is true.
-    pub truth: Truth,
-    /// A word that a program can match.
+pub struct ConditionUpdate {
+    pub status: ConditionStatus,
     pub reason: String,
-    /// A sentence that a person can act on.
     pub message: String,
-    /// How it goes on.
-    pub outlook: Outlook,
+    pub progress: Progress,
 }
 
-impl Says {
-    /// Says something.
+impl ConditionUpdate {
     pub fn new(
-        truth: impl Into<Truth>,
+        status: impl Into<ConditionStatus>,
         reason: impl Into<String>,
         message: impl Into<String>,
-        outlook: Outlook,
+        progress: Progress,
     ) -> Self {
-        Self { truth: truth.into(), reason: reason.into(), message: message.into(), outlook }
+        Self { status: status.into(), reason: reason.into(), message: message.into(), progress }
     }
 }
 
-/// The conditions of an object: `Ready` and the kind's own, then what kstatus wants to see, then those of others.
-/// A time changes only when the truth does.
+/// The conditions of a status: the kind's own, `Ready`, those of kstatus, then those of other controllers.
+/// `lastTransitionTime` changes only with the status.
 pub fn conditions(
     before: &[Condition],
-    own: &[(&str, &Says)],
-    ready: &Says,
+    own: &[(&str, &ConditionUpdate)],
+    ready: &ConditionUpdate,
     generation: i64,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut all: Vec<Condition> = Vec::new();
-    let mut say = |name: &str, truth: Truth, says: &Says| {
+    let mut push = |name: &str, status: ConditionStatus, condition: &ConditionUpdate| {
         let known = before.iter().find(|c| c.r#type == name);
         let since = known
-            .filter(|c| c.status == truth.word() && !mutant::is("changes_times_without_a_change"))
+            .filter(|c| c.status == status.as_str())
             .and_then(|c| c.last_transition_time.clone())
             .unwrap_or_else(|| stamp(now));
         all.push(Condition {
             r#type: name.to_owned(),
-            status: truth.word().to_owned(),
+            status: status.as_str().to_owned(),
             severity: None,
             last_transition_time: Some(since),
-            reason: Some(says.reason.clone()),
-            message: Some(says.message.clone()),
+            reason: Some(condition.reason.clone()),
+            message: Some(condition.message.clone()),
             observed_generation: Some(generation),
         });
     };
-    for (name, says) in own {
-        say(name, says.truth, says);
+    for (name, condition) in own {
+        push(name, condition.status, condition);
     }
-    say(READY, ready.truth, ready);
-    match ready.outlook {
-        Outlook::Settled => {}
-        Outlook::Passing => say(RECONCILING, Truth::True, ready),
-        Outlook::Final => say(STALLED, Truth::True, ready),
+    push(READY, ready.status, ready);
+    match ready.progress {
+        Progress::Settled => {}
+        Progress::InProgress => push(RECONCILING, ConditionStatus::True, ready),
+        Progress::Stalled => push(STALLED, ConditionStatus::True, ready),
     }
     let ours =
         |name: &str| [READY, RECONCILING, STALLED].contains(&name) || own.iter().any(|(o, _)| *o == name);
@@ -116,16 +103,15 @@ pub fn conditions(
     all
 }
 
-/// The truth of a condition, if it is there.
-pub fn truth_of(conditions: &[Condition], name: &str) -> Option<Truth> {
+pub fn condition_status(conditions: &[Condition], name: &str) -> Option<ConditionStatus> {
     conditions.iter().find(|c| c.r#type == name).map(|c| match c.status.as_str() {
-        "True" => Truth::True,
-        "False" => Truth::False,
-        _ => Truth::Unknown,
+        "True" => ConditionStatus::True,
+        "False" => ConditionStatus::False,
+        _ => ConditionStatus::Unknown,
     })
 }
 
-/// A time as Kubernetes writes it: whole seconds.
+/// RFC 3339 in whole seconds, as Kubernetes writes times.
 fn stamp(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,10 +1,7 @@
 //! Leads, or waits to lead: by a Lease, so that of several operators one writes and the others are ready to.
 
-use crate::{cluster::Leadership, metrics::Metrics};
-use gantry_core::{
-    lease::{Record, Step, step},
-    mutant,
-};
+use crate::{cluster::WriteFence, metrics::Metrics};
+use gantry_core::leader_election::{LeaseRecord, Step, step};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -28,10 +25,10 @@ const CALL_TIME: Duration = Duration::from_secs(2);
 pub struct Election {
     api: Api<Lease>,
     me: String,
-    leadership: Leadership,
+    fence: WriteFence,
     metrics: Arc<Metrics>,
-    clock: crate::house::Clock,
-    seen: Option<(Record, Instant)>,
+    clock: crate::context::Clock,
+    seen: Option<(LeaseRecord, Instant)>,
 }
 
 impl std::fmt::Debug for Election {
@@ -46,11 +43,11 @@ impl Election {
         client: Client,
         namespace: &str,
         me: String,
-        leadership: Leadership,
+        fence: WriteFence,
         metrics: Arc<Metrics>,
-        clock: crate::house::Clock,
+        clock: crate::context::Clock,
     ) -> Self {
-        Self { api: Api::namespaced(client, namespace), me, leadership, metrics, clock, seen: None }
+        Self { api: Api::namespaced(client, namespace), me, fence, metrics, clock, seen: None }
     }
 
     /// Waits until this operator leads.
@@ -87,7 +84,7 @@ impl Election {
                 }
                 Err(error) => why = error,
             }
-            if self.leadership.time_left().is_none() && !mutant::is("keeps_leading") {
+            if self.fence.remaining().is_none() {
                 self.lose();
                 return format!("the lease could not be renewed within {} s: {why}", RIGHT.as_secs());
             }
@@ -95,7 +92,7 @@ impl Election {
     }
 
     fn lose(&self) {
-        self.leadership.end();
+        self.fence.close();
         self.metrics.leads(false);
     }
 
@@ -120,9 +117,8 @@ impl Election {
         let record = lease.as_ref().map(record_of);
         let unchanged = self.unchanged(record.as_ref());
         let transitions = match step(&self.me, record.as_ref(), unchanged) {
-            Step::Wait(_) if mutant::is("takes_the_lease_of_the_living") => Some(1),
-            Step::Wait(_) => return Ok(Some(record.map(|r| r.holder).unwrap_or_default())),
-            Step::Take { transitions } => Some(transitions),
+            Step::Standby(_) => return Ok(Some(record.map(|r| r.holder).unwrap_or_default())),
+            Step::Acquire { transitions } => Some(transitions),
             Step::Renew => None,
         };
         let now = MicroTime((self.clock)());
@@ -142,12 +138,12 @@ impl Election {
         let written = self.write(Lease { metadata, spec: Some(spec) }).await?;
         let record = record_of(&written);
         self.seen = Some((record, sent));
-        self.leadership.extend(sent + RIGHT);
+        self.fence.extend(sent + RIGHT);
         Ok(None)
     }
 
     /// How long the record has stood as it is, as seen from here.
-    fn unchanged(&mut self, record: Option<&Record>) -> Duration {
+    fn unchanged(&mut self, record: Option<&LeaseRecord>) -> Duration {
         let Some(record) = record else { return Duration::ZERO };
         match &self.seen {
             Some((known, since)) if known == record => since.elapsed(),
@@ -174,18 +170,18 @@ impl Election {
 
 async fn timed<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
     match tokio::time::timeout(CALL_TIME, call).await {
-        Ok(outcome) => outcome.map_err(|e| crate::cluster::Trouble::from(e).to_string()),
+        Ok(outcome) => outcome.map_err(|e| crate::cluster::ApiError::from(e).to_string()),
         Err(_) => Err(format!("no answer within {} s", CALL_TIME.as_secs())),
     }
 }
 
-fn record_of(lease: &Lease) -> Record {
+fn record_of(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(TERM.as_secs());
-    Record {
+    LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
-        term: Duration::from_secs(seconds),
-        stamp: format!("{:?} {:?}", spec.renew_time.map(|t| t.0), lease.metadata.resource_version),
+        duration: Duration::from_secs(seconds),
+        renewal: format!("{:?} {:?}", spec.renew_time.map(|t| t.0), lease.metadata.resource_version),
         transitions: spec.lease_transitions.and_then(|t| u32::try_from(t).ok()).unwrap_or(0),
     }
 }

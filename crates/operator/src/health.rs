@@ -1,25 +1,25 @@
-//! Whether the operator sees what it has to see.
+//! State of the watches, for readiness and diagnosis.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What each watch last said of itself.
+/// The watches of one operator, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     watches: Arc<Mutex<BTreeMap<String, Watch>>>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Watch {
-    /// Whether it ever had a whole list.
+    /// Whether its first list is complete.
     listed: bool,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl Health {
-    /// A report for one more watch, named as people would name it: `models` or `models in ml`.
+    /// Registers a watch; names are `models` or `models in ml`.
     pub fn watch(&self, name: String) -> WatchReport {
         self.edit(&name, |_| {});
         WatchReport { health: self.clone(), name }
@@ -30,27 +30,21 @@ impl Health {
         change(watches.entry(name.to_owned()).or_default());
     }
 
-    /// What is waited for before anything can be decided; nothing when all lists are complete.
+    /// Watches without a complete list, with the reason; empty when the operator is ready.
     pub fn not_ready(&self) -> Vec<String> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches
             .iter()
             .filter(|(_, watch)| !watch.listed)
-            .map(|(name, watch)| match &watch.trouble {
-                Some(trouble) => format!("{name}: {trouble}"),
+            .map(|(name, watch)| match &watch.error {
+                Some(error) => format!("{name}: {error}"),
                 None => format!("{name}: being listed"),
             })
             .collect()
     }
-
-    /// Watches that do not work just now, and why.
-    pub fn troubles(&self) -> Vec<(String, String)> {
-        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.iter().filter_map(|(name, w)| Some((name.clone(), w.trouble.clone()?))).collect()
-    }
 }
 
-/// How one watch says how it is.
+/// Reports the state of one watch.
 #[derive(Clone, Debug)]
 pub struct WatchReport {
     health: Health,
@@ -58,43 +52,45 @@ pub struct WatchReport {
 }
 
 impl WatchReport {
-    /// It works.
-    pub fn works(&self) {
+    pub fn synced(&self) {
         self.health.edit(&self.name, |watch| {
             watch.listed = true;
-            if watch.trouble.take().is_some() {
-                tracing::info!(watch = %self.name, "works again");
+            if watch.error.take().is_some() {
+                tracing::info!(watch = %self.name, "watch recovered");
             }
         });
     }
 
-    /// It does not work, for now.
-    pub fn fails(&self, why: &str) {
-        let why = remedy(&self.name, why);
+    /// The API server does not serve the kind, which is optional.
+    pub fn not_served(&self) {
         self.health.edit(&self.name, |watch| {
-            // The same trouble is told once, not with each try.
-            if watch.trouble.as_deref() != Some(&why) {
-                tracing::warn!(watch = %self.name, "{why}");
+            watch.listed = true;
+            watch.error = None;
+        });
+    }
+
+    pub fn failed(&self, error: &str) {
+        let error = with_remedy(&self.name, error);
+        self.health.edit(&self.name, |watch| {
+            // Logged once per error, not per retry.
+            if watch.error.as_deref() != Some(&error) {
+                tracing::warn!(watch = %self.name, "watch failed: {error}");
             }
-            watch.trouble = Some(why);
+            watch.error = Some(error);
         });
     }
 }
 
-/// What a person can do about the usual reasons.
-fn remedy(watch: &str, why: &str) -> String {
-    if why.contains("404")
-        || why.contains("NotFound")
-        || why.contains("could not find the requested resource")
-    {
+/// Replaces the usual errors by what to do about them.
+fn with_remedy(watch: &str, error: &str) -> String {
+    let is_missing = ["404", "NotFound", "could not find the requested resource"];
+    if is_missing.iter().any(|text| error.contains(text)) {
         return format!(
-            "the API server does not know {watch}: install the CRDs with `gantry install --crds | kubectl apply -f -`"
+            "the API server does not serve {watch}: install the CRDs with `gantry install --crds | kubectl apply -f -`"
         );
     }
-    if why.contains("Forbidden") || why.contains("forbidden") {
-        return format!(
-            "the operator may not list or watch {watch}: its Role is not the one that is installed with it"
-        );
+    if error.contains("Forbidden") || error.contains("forbidden") {
+        return format!("not allowed to list or watch {watch}: update the operator's Role to this version");
     }
-    why.to_owned()
+    error.to_owned()
 }

@@ -1,46 +1,44 @@
-//! The manager: watches, links, controllers, and the order in which they begin and end.
+//! The operator: watches, scheduler connections, controllers, and the order in which they start and stop.
 
 use crate::{
-    cluster::{Cache, Change, ChildKind, Custom, CustomKind, Leadership, MANAGED_BY, Writer, follow},
-    controller::{self, Controller},
-    election::Election,
-    health::Health,
-    house::{Clock, House},
-    kinds::{
-        config::{SeldonConfigs, ServerConfigs},
-        later::{Experiments, Pipelines},
-        model::Models,
-        runtime::Runtimes,
-        server::{self, Servers},
+    caches::Caches,
+    cluster::{
+        Cache, Custom, CustomKind, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope, WriteFence, Writer,
+        run_watch,
     },
+    connections,
+    context::{Clock, Context},
+    controllers::Registry,
+    election::Election,
+    health::{Health, WatchReport},
     metrics::Metrics,
-    queue::Queue,
-    queues::Queues,
-    schedulers::{Link, Reach},
+    schedulers::SchedulerConnector,
     settings::Settings,
-    world::World,
+    triggers::WorkQueues,
 };
-use gantry_core::mutant;
-use kube::{Api, Client, core::ApiResource, runtime::watcher};
+use kube::{Api, Client, runtime::watcher};
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long what is under way may take when the operator stops.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// How often everything is looked at although nothing changed.
-const REVIEW: Duration = Duration::from_mins(10);
+/// Time for reconciliations in hand when the operator stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const RESYNC_PERIOD: Duration = Duration::from_mins(10);
+const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of the search for optional kinds that the API server does not serve yet.
+const DISCOVERY_INTERVAL: Duration = Duration::from_mins(1);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Workers of a controller that expects few objects.
+const FEW_WORKERS: usize = 4;
 
-/// An operator: build it, then [`run`](Self::run) it.
+/// Build an operator, then [`run`](Self::run) it.
 pub struct Operator {
-    house: Arc<House>,
-    queues: Queues,
+    context: Arc<Context>,
     health: Health,
-    reach: Arc<dyn Reach>,
     client: Client,
 }
 
@@ -50,292 +48,222 @@ impl std::fmt::Debug for Operator {
     }
 }
 
-/// Why an operator ended by itself.
+/// Why an operator ended without a request to stop.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Ended {
-    /// Another operator leads, or may.
     #[error("no longer leads: {0}")]
     Lost(String),
-    /// A part of it ended that never should.
     #[error("{0} ended")]
     Broken(&'static str),
 }
 
 impl Operator {
-    /// An operator for a cluster, which reaches schedulers in a certain way.
+    /// An operator of the built-in kinds.
     pub fn new(
         client: Client,
         settings: Settings,
-        reach: Arc<dyn Reach>,
-        leadership: Leadership,
+        connector: Arc<dyn SchedulerConnector>,
+        fence: WriteFence,
         clock: Clock,
     ) -> Self {
+        Self::with_registry(client, settings, connector, fence, clock, Registry::built_in())
+    }
+
+    /// An operator of the registered kinds.
+    pub fn with_registry(
+        client: Client,
+        settings: Settings,
+        connector: Arc<dyn SchedulerConnector>,
+        fence: WriteFence,
+        clock: Clock,
+        registry: Registry,
+    ) -> Self {
         let metrics = Arc::new(Metrics::default());
-        let queues = Queues::new(settings.seed);
-        let house = House {
-            world: World::new(settings),
-            writer: Writer::new(client.clone(), leadership.clone(), Arc::clone(&metrics)),
+        let context = Arc::new(Context {
+            queues: WorkQueues::new(&registry, settings.seed),
+            caches: Caches::with_registry(settings, registry),
+            writer: Writer::new(client.clone(), fence.clone(), Arc::clone(&metrics)),
             metrics,
             clock,
-            leadership,
-            links: Mutex::default(),
-        };
-        Self { house: Arc::new(house), queues, health: Health::default(), reach, client }
+            fence,
+            connector,
+            connections: Mutex::default(),
+        });
+        context.caches.registry.iter().for_each(|registration| (registration.subscribe)(&context));
+        Self { context, health: Health::default(), client }
     }
 
-    /// What all parts of it share.
-    pub(crate) fn house(&self) -> Arc<House> {
-        Arc::clone(&self.house)
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Arc::clone(&self.context)
     }
 
-    /// The way to the API server.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// What it counts.
     pub fn metrics(&self) -> Arc<Metrics> {
-        Arc::clone(&self.house.metrics)
+        Arc::clone(&self.context.metrics)
     }
 
-    /// Whether it sees what it has to see.
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Works until it is told to stop, or until it no longer leads.
+    /// Runs until `stop`, or until leadership is lost.
     pub async fn run(self, election: Option<Election>, stop: CancellationToken) -> Result<(), Ended> {
         let mut watches = JoinSet::new();
-        self.watch(&mut watches);
+        self.start_watches(&mut watches);
         let mut election = election;
         if let Some(election) = &mut election {
-            // Caches fill meanwhile: who waits to lead can begin at once.
+            // Caches fill meanwhile, so that a standby takes over at once.
             tokio::select! {
                 () = election.win() => {}
                 () = stop.cancelled() => return Ok(()),
             }
         }
         tokio::select! {
-            () = self.seen() => {}
+            () = self.caches_synced() => {}
             () = stop.cancelled() => return Ok(()),
         }
         let work = CancellationToken::new();
         let mut workers = JoinSet::new();
-        self.connect();
-        self.start_controllers(&mut workers, &work);
+        connections::open_all(&self.context);
+        self.start_workers(&mut workers, &work);
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             why = hold(&mut election) => Err(Ended::Lost(why)),
             _ = watches.join_next() => Err(Ended::Broken("a watch")),
             _ = workers.join_next() => Err(Ended::Broken("a controller")),
-            () = self.review() => Err(Ended::Broken("the review")),
+            () = self.resync() => Err(Ended::Broken("the resync")),
         };
         if outcome.is_err() {
-            // Whoever leads now must not be disturbed for a moment.
-            self.house.leadership.end();
+            // The new leader must not compete with writes of this one.
+            self.context.fence.close();
         }
         work.cancel();
-        let _ = tokio::time::timeout(FAREWELL, async { while workers.join_next().await.is_some() {} }).await;
-        self.close_links();
+        let finish = async { while workers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, finish).await;
+        connections::close_all(&self.context);
         if let (Ok(()), Some(election)) = (&outcome, &mut election) {
             election.resign().await;
         }
         outcome
     }
 
+    /// Waits until every list is complete: an object missing from an incomplete cache is unknown, not absent.
+    async fn caches_synced(&self) {
+        while !self.health.not_ready().is_empty() {
+            tokio::time::sleep(SYNC_POLL_INTERVAL).await;
+        }
+    }
+
+    async fn resync(&self) {
+        loop {
+            tokio::time::sleep(RESYNC_PERIOD).await;
+            self.context.queues.add_all(&self.context.caches);
+        }
+    }
+
+    fn start_workers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
+        let caches = &self.context.caches;
+        let all = caches.settings.workers.max(1);
+        for registration in caches.registry.iter() {
+            for _ in 0..if registration.many { all } else { all.min(FEW_WORKERS) } {
+                workers.spawn((registration.work)(Arc::clone(&self.context), stop.clone()));
+            }
+        }
+    }
+
+    fn start_watches(&self, tasks: &mut JoinSet<()>) {
+        let caches = &self.context.caches;
+        caches.registry.iter().for_each(|registration| (registration.watch)(self, tasks));
+        let ours = self.watch_config().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+        for kind in caches.registry.owned_kinds() {
+            self.watch_resource(tasks, kind, &caches.owned(kind), &ours);
+        }
+        for kind in caches.registry.read_kinds() {
+            self.watch_resource(tasks, kind, &caches.read(kind), &self.watch_config());
+        }
+    }
+
     fn scopes(&self) -> BTreeSet<String> {
-        let settings = &self.house.world.settings;
+        let settings = &self.context.caches.settings;
         settings.scope.watched(&settings.namespace)
     }
 
-    /// Waits until every list is complete: before that, what is not known is not known to be absent.
-    async fn seen(&self) {
-        while !self.health.not_ready().is_empty() && !mutant::is("begins_before_it_has_seen") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn review(&self) {
-        loop {
-            tokio::time::sleep(REVIEW).await;
-            self.queues.all(&self.house.world);
-        }
-    }
-
-    fn watch(&self, tasks: &mut JoinSet<()>) {
-        let world = &self.house.world;
-        let q = &self.queues;
-        let queue = |queue: &Arc<Queue>| {
-            let queue = Arc::clone(queue);
-            move |key| queue.add(key)
-        };
-        let models = queue(&q.models);
-        let links = self.linker();
-        self.custom(tasks, &world.models, move |change| {
-            links(&change.key.namespace);
-            models(change.key);
-        });
-        let (house, queues, links) = (Arc::clone(&self.house), q.clone(), self.linker());
-        self.custom(tasks, &world.servers, move |change| {
-            links(&change.key.namespace);
-            queues.server(&house.world, &change);
-        });
-        let (house, queues, links) = (Arc::clone(&self.house), q.clone(), self.linker());
-        self.custom(tasks, &world.runtimes, move |change| {
-            links(&change.key.namespace);
-            queues.runtime(&house.world, &change);
-        });
-        let (house, queues) = (Arc::clone(&self.house), q.clone());
-        self.custom(tasks, &world.server_configs, move |change| queues.server_config(&house.world, &change));
-        let (house, queues) = (Arc::clone(&self.house), q.clone());
-        self.custom(tasks, &world.configs, move |change| queues.config(&house.world, &change));
-        let pipelines = queue(&q.pipelines);
-        self.custom(tasks, &world.pipelines, move |change| pipelines(change.key));
-        let experiments = queue(&q.experiments);
-        self.custom(tasks, &world.experiments, move |change| experiments(change.key));
-        let ours = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
-        for kind in ChildKind::ALL {
-            let (house, queues) = (Arc::clone(&self.house), q.clone());
-            let config = self.config().labels(&ours);
-            self.dynamic(tasks, &kind.resource(), &world.children_cache(kind), &config, move |change| {
-                queues.child(&house.world, kind, &change);
-            });
-        }
-        let autoscalers = ApiResource {
-            group: "autoscaling".into(),
-            version: "v2".into(),
-            api_version: "autoscaling/v2".into(),
-            kind: "HorizontalPodAutoscaler".into(),
-            plural: "horizontalpodautoscalers".into(),
-        };
-        let (house, queues) = (Arc::clone(&self.house), q.clone());
-        self.dynamic(tasks, &autoscalers, &world.autoscalers, &self.config(), move |change| {
-            queues.autoscaler(&house.world, &change);
-        });
-    }
-
-    fn config(&self) -> watcher::Config {
-        let seconds = u32::try_from(self.house.world.settings.watch_time.as_secs()).unwrap_or(290);
+    fn watch_config(&self) -> watcher::Config {
+        let seconds = u32::try_from(self.context.caches.settings.watch_time.as_secs()).unwrap_or(290);
         watcher::Config::default().timeout(seconds.clamp(1, 294))
     }
 
-    fn custom<K: CustomKind>(
-        &self,
-        tasks: &mut JoinSet<()>,
-        cache: &Arc<Cache<Custom<K>>>,
-        changed: impl Fn(Change<Custom<K>>) + Send + Sync + Clone + 'static,
-    ) {
-        for scope in self.scopes() {
-            let api: Api<Custom<K>> = if scope.is_empty() {
-                Api::all(self.client.clone())
-            } else {
-                Api::namespaced(self.client.clone(), &scope)
-            };
-            let report = self.health.watch(named(K::PLURAL, &scope));
-            tasks.spawn(follow(api, self.config(), scope, Arc::clone(cache), report, changed.clone()));
+    pub(crate) fn watch_custom<K: CustomKind>(&self, tasks: &mut JoinSet<()>) {
+        let scopes = match K::SCOPE {
+            ResourceScope::Namespaced => self.scopes(),
+            ResourceScope::Cluster => BTreeSet::from([String::new()]),
+        };
+        for scope in scopes {
+            let api = Custom::<K>::api(self.client.clone(), &scope);
+            let report = self.health.watch(watch_name(K::PLURAL, &scope));
+            let cache = self.context.caches.of::<K>();
+            tasks.spawn(run_watch(api, self.watch_config(), scope, cache, report, || {}));
         }
     }
 
-    fn dynamic(
+    fn watch_resource(
         &self,
         tasks: &mut JoinSet<()>,
-        resource: &ApiResource,
-        cache: &Arc<Cache<crate::cluster::Child>>,
+        kind: ResourceKind,
+        cache: &Arc<Cache<OwnedObject>>,
         config: &watcher::Config,
-        changed: impl Fn(Change<crate::cluster::Child>) + Send + Sync + Clone + 'static,
     ) {
         for scope in self.scopes() {
-            let api = if scope.is_empty() {
-                Api::all_with(self.client.clone(), resource)
+            let resource = kind.api_resource();
+            let api: Api<OwnedObject> = if scope.is_empty() {
+                Api::all_with(self.client.clone(), &resource)
             } else {
-                Api::namespaced_with(self.client.clone(), &scope, resource)
+                Api::namespaced_with(self.client.clone(), &scope, &resource)
             };
-            let report = self.health.watch(named(&resource.plural, &scope));
-            tasks.spawn(follow(api, config.clone(), scope, Arc::clone(cache), report, changed.clone()));
-        }
-    }
-
-    fn start_controllers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
-        let count = self.house.world.settings.workers.max(1);
-        let few = count.min(4);
-        self.start::<SeldonConfigs>(workers, &self.queues.configs, few, stop);
-        self.start::<ServerConfigs>(workers, &self.queues.server_configs, few, stop);
-        self.start::<Runtimes>(workers, &self.queues.runtimes, few, stop);
-        self.start::<Servers>(workers, &self.queues.servers, count, stop);
-        self.start::<Models>(workers, &self.queues.models, count, stop);
-        self.start::<Pipelines>(workers, &self.queues.pipelines, few, stop);
-        self.start::<Experiments>(workers, &self.queues.experiments, few, stop);
-    }
-
-    fn start<C: Controller>(
-        &self,
-        workers: &mut JoinSet<()>,
-        queue: &Arc<Queue>,
-        count: usize,
-        stop: &CancellationToken,
-    ) {
-        for _ in 0..count {
-            let (house, queue) = (Arc::clone(&self.house), Arc::clone(queue));
-            workers.spawn(controller::work::<C>(house, queue, stop.clone()));
-        }
-    }
-
-    /// Links for every namespace that has a use for one, once this operator leads.
-    fn connect(&self) {
-        let world = &self.house.world;
-        let mut namespaces: BTreeSet<String> = BTreeSet::new();
-        namespaces.extend(world.runtimes.all().iter().map(|o| o.key().namespace));
-        namespaces.extend(world.servers.all().iter().map(|o| o.key().namespace));
-        namespaces.extend(world.models.all().iter().map(|o| o.key().namespace));
-        // What was deleted while nobody looked has left nothing here: its namespace has to be asked about.
-        namespaces.extend(self.scopes().into_iter().filter(|scope| !scope.is_empty()));
-        let linker = self.linker();
-        for namespace in &namespaces {
-            linker(namespace);
-        }
-    }
-
-    /// Opens or closes a namespace's link, as its objects ask for.
-    fn linker(&self) -> impl Fn(&str) + Send + Sync + Clone + 'static {
-        let (house, queues, reach) = (Arc::clone(&self.house), self.queues.clone(), Arc::clone(&self.reach));
-        move |namespace: &str| {
-            if !house.may_write() {
-                return;
+            let report = self.health.watch(watch_name(kind.plural, &scope));
+            let (cache, config) = (Arc::clone(cache), config.clone());
+            if !kind.optional {
+                tasks.spawn(run_watch(api, config, scope, cache, report, || {}));
+                continue;
             }
-            let world = &house.world;
-            let used = !world.runtimes.in_namespace(namespace).is_empty()
-                || (reach.serves_all()
-                    && (world.settings.scope.names(namespace)
-                        || !world.models.in_namespace(namespace).is_empty()
-                        || !world.servers.in_namespace(namespace).is_empty()));
-            let mut links = house.links.lock().unwrap_or_else(PoisonError::into_inner);
-            match (used, links.contains_key(namespace)) {
-                (true, false) => {
-                    let (to, queues, name) = (Arc::clone(&house), queues.clone(), namespace.to_owned());
-                    let news = move |news| queues.news(&to.world, &name, news);
-                    let (of, name) = (Arc::clone(&house), namespace.to_owned());
-                    let servers = move || of.may_write().then(|| server::deployed(&of.world, &name));
-                    let book = Arc::clone(&world.schedulers);
-                    let link = Link::open(namespace, Arc::clone(&reach), book, servers, news);
-                    links.insert(namespace.to_owned(), link);
-                }
-                (false, true) => {
-                    if let Some(link) = links.remove(namespace) {
-                        link.close();
-                    }
-                    drop(links);
-                    world.schedulers.forget(namespace);
-                    queues.namespace(world, namespace);
-                }
-                _ => {}
-            }
+            let (client, context) = (self.client.clone(), Arc::clone(&self.context));
+            tasks.spawn(async move {
+                discovered(&client, kind, &report).await;
+                // Controllers that wait for the kind get their turn, also when no object of it exists.
+                let synced = move || context.queues.add_users_of(&context.caches, kind);
+                run_watch(api, config, scope, cache, report, synced).await;
+            });
         }
     }
+}
 
-    fn close_links(&self) {
-        let links = std::mem::take(&mut *self.house.links.lock().unwrap_or_else(PoisonError::into_inner));
-        let links: BTreeMap<String, Link> = links;
-        links.values().for_each(Link::close);
+/// Waits until the API server serves a kind. Readiness does not wait for one that is not served.
+async fn discovered(client: &Client, kind: ResourceKind, report: &WatchReport) {
+    loop {
+        match tokio::time::timeout(DISCOVERY_TIMEOUT, is_served(client, kind)).await {
+            Ok(Ok(true)) => return,
+            Ok(Ok(false)) => report.not_served(),
+            Ok(Err(error)) => report.failed(&error.to_string()),
+            Err(_) => report.failed("discovery timed out"),
+        }
+        tokio::time::sleep(DISCOVERY_INTERVAL).await;
+    }
+}
+
+async fn is_served(client: &Client, kind: ResourceKind) -> Result<bool, kube::Error> {
+    let api_version = kind.api_version();
+    let resources = if kind.group.is_empty() {
+        client.list_core_api_resources(&api_version).await
+    } else {
+        client.list_api_group_resources(&api_version).await
+    };
+    match resources {
+        Ok(list) => Ok(list.resources.iter().any(|resource| resource.name == kind.plural)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -346,6 +274,6 @@ async fn hold(election: &mut Option<Election>) -> String {
     }
 }
 
-fn named(plural: &str, scope: &str) -> String {
+fn watch_name(plural: &str, scope: &str) -> String {
     if scope.is_empty() { plural.to_owned() } else { format!("{plural} in {scope}") }
 }

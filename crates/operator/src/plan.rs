@@ -1,61 +1,97 @@
-//! What a plan is made of: actions in their order, the status, what is worth telling, and when to look again.
+//! Plans: ordered actions, status, events, requeue delay.
 
-use crate::cluster::{Desired, Doomed, Happening};
+use crate::cluster::{DeleteTarget, Desired, EventDraft};
 use gantry_proto::scheduler as pb;
 use std::time::Duration;
 
-/// A fact from outside the API server: whether it is known at all matters.
+/// A fact from outside the API server. Unreadable is not the same as absent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Known<T> {
-    /// It could not be asked: why.
+    /// The reason why it could not be read.
     Unknown(String),
-    /// It is known not to be.
     Absent,
-    /// It is known.
     Present(T),
 }
 
-/// One thing to do.
+/// One step of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make an object as it is to be.
-    Ensure(Box<Desired>),
-    /// Take an object away.
-    Delete(Doomed),
-    /// Hold the object itself until its end is dealt with.
-    AddFinalizer(&'static str),
-    /// Let the object itself go.
-    RemoveFinalizer(&'static str),
-    /// Ask the scheduler to serve a model.
-    Load(Box<pb::Model>),
-    /// Ask the scheduler to stop serving one.
-    Unload(pb::UnloadModelRequest),
-    /// Tell the scheduler about a server.
-    Notify(pb::ServerNotify),
-    /// Set the object's own replicas, as its scheduler asked.
-    Scale(i32),
-    /// Leave them as they are: the scheduler's wish is dealt with. Whoever looks at the object is told why, where there
-    /// is something to tell.
-    Decline(Option<Happening>),
-    /// Give the replicas of a workload to somebody else, as they are.
-    HandOver(Box<Desired>),
+    Cluster(ClusterAction),
+    Scheduler(SchedulerAction),
 }
 
-/// What is to be done about one object. It is made without asking anybody, and always.
+/// A write to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClusterAction {
+    /// Server-side apply of an owned object.
+    Apply(Box<Desired>),
+    Delete(DeleteTarget),
+    AddFinalizer(&'static str),
+    RemoveFinalizer(&'static str),
+    /// Sets `spec.replicas` of the object itself.
+    Scale(i32),
+    /// Gives the field `spec.replicas` of a workload to another field manager, with its value.
+    HandOverReplicas(Box<Desired>),
+    /// An event that does not depend on a status write.
+    Emit(EventDraft),
+}
+
+/// A request to the scheduler of the object's namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SchedulerAction {
+    LoadModel(Box<pb::Model>),
+    UnloadModel(pb::UnloadModelRequest),
+    NotifyServer(pb::ServerNotify),
+    /// Clears the scheduler's pending scaling request; nothing is sent.
+    AcknowledgeScaling,
+}
+
+impl From<ClusterAction> for Action {
+    fn from(action: ClusterAction) -> Self {
+        Self::Cluster(action)
+    }
+}
+
+impl From<SchedulerAction> for Action {
+    fn from(action: SchedulerAction) -> Self {
+        Self::Scheduler(action)
+    }
+}
+
+/// The outcome of planning one object: pure, total, and the same for the same snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<S> {
-    /// In this order; the first failure ends it.
+    /// Applied in this order; the first failure stops the plan.
     pub actions: Vec<Action>,
-    /// The status after that; `None` when there is nothing to say, or not yet.
+    /// The new status; `None` leaves the status as it is.
     pub status: Option<S>,
-    /// For whoever looks at the object.
-    pub events: Vec<Happening>,
-    /// Look again after this long, if nothing happens before.
-    pub wake: Option<Duration>,
+    /// Writes the status before the actions instead of after them: a step that is recorded first is repeated after a
+    /// crash, and never skipped.
+    pub status_first: bool,
+    /// Emitted together with a status write.
+    pub events: Vec<EventDraft>,
+    pub requeue_after: Option<Duration>,
+}
+
+impl<S> Plan<S> {
+    pub fn push(&mut self, action: impl Into<Action>) {
+        self.actions.push(action.into());
+    }
+
+    /// Requeues after this delay, or sooner if the plan already requeues sooner.
+    pub fn requeue_within(&mut self, delay: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(delay, |known| known.min(delay)));
+    }
 }
 
 impl<S> Default for Plan<S> {
     fn default() -> Self {
-        Self { actions: Vec::new(), status: None, events: Vec::new(), wake: None }
+        Self {
+            actions: Vec::new(),
+            status: None,
+            status_first: false,
+            events: Vec::new(),
+            requeue_after: None,
+        }
     }
 }

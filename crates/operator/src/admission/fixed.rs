@@ -8,10 +8,10 @@
 use super::judge::LENIENT;
 use crate::{
     cluster::{
-        Child, ChildKind, Custom, CustomKind, Experiment, Key, Model, Pipeline, SeldonConfig, SeldonRuntime,
+        OwnedObject, ResourceKind, Custom, CustomKind, Experiment, Key, Model, Pipeline, SeldonConfig, SeldonRuntime,
         Server, ServerConfig, holds,
     },
-    world::World,
+    caches::Caches,
 };
 use gantry_api::{SeldonConfigSpec, SeldonRuntimeSpec, VolumeClaimTemplate};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ const TOLD: usize = 3;
 
 /// A change that would leave `StatefulSets` stuck.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stuck {
+pub(crate) struct Stuck {
     problem: String,
     first: Key,
 }
@@ -49,15 +49,15 @@ impl Stuck {
 }
 
 /// A kind some of whose changes cannot be made.
-pub(super) trait Fixed: CustomKind {
+pub(crate) trait Fixed: CustomKind {
     /// What a change would leave stuck, if anything.
-    fn stuck(new: &Custom<Self>, old: &Custom<Self>, world: &World) -> Option<Stuck>;
+    fn stuck(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<Stuck>;
 }
 
 macro_rules! free {
     ($($kind:ty),*) => {$(
         impl Fixed for $kind {
-            fn stuck(_: &Custom<Self>, _: &Custom<Self>, _: &World) -> Option<Stuck> {
+            fn stuck(_: &Custom<Self>, _: &Custom<Self>, _: &Caches) -> Option<Stuck> {
                 None
             }
         }
@@ -68,62 +68,62 @@ macro_rules! free {
 free!(Model, Pipeline, Experiment);
 
 impl Fixed for Server {
-    fn stuck(new: &Custom<Self>, old: &Custom<Self>, world: &World) -> Option<Stuck> {
+    fn stuck(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<Stuck> {
         let (Ok(now), Ok(before)) = (&new.spec, &old.spec) else { return None };
         if now.server_config == before.server_config {
             return None;
         }
-        let named = Key::new(world.settings.namespace.clone(), now.server_config.clone());
-        let config = world.server_configs.get(&named);
+        let named = Key::new(caches.settings.namespace.clone(), now.server_config.clone());
+        let config = caches.of::<ServerConfig>().get(&named);
         let Some(Ok(config)) = config.as_deref().map(|c| &c.spec) else { return None };
-        let stuck = of_server(old, &config.volume_claim_templates, world);
+        let stuck = of_server(old, &config.volume_claim_templates, caches);
         said("spec.serverConfig", &format!("ServerConfig \"{}\"", named.name), stuck.as_slice())
     }
 }
 
 impl Fixed for ServerConfig {
-    fn stuck(new: &Custom<Self>, old: &Custom<Self>, world: &World) -> Option<Stuck> {
+    fn stuck(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<Stuck> {
         let (Ok(now), Ok(before), key) = (&new.spec, &old.spec, new.key()) else { return None };
         let is_same = now.volume_claim_templates == before.volume_claim_templates;
-        if is_same || key.namespace != world.settings.namespace {
+        if is_same || key.namespace != caches.settings.namespace {
             return None;
         }
         let is_user = |s: &Custom<Server>| s.spec.as_ref().is_ok_and(|s| s.server_config == key.name);
-        let servers = world.servers.all().into_iter().filter(|server| is_user(server));
+        let servers = caches.of::<Server>().all().into_iter().filter(|server| is_user(server));
         let stuck: Vec<Key> =
-            servers.filter_map(|s| of_server(&s, &now.volume_claim_templates, world)).collect();
+            servers.filter_map(|s| of_server(&s, &now.volume_claim_templates, caches)).collect();
         said("spec.volumeClaimTemplates", "this change", &stuck)
     }
 }
 
 impl Fixed for SeldonRuntime {
-    fn stuck(new: &Custom<Self>, old: &Custom<Self>, world: &World) -> Option<Stuck> {
+    fn stuck(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<Stuck> {
         let (Ok(now), Ok(before)) = (&new.spec, &old.spec) else { return None };
         if now.seldon_config == before.seldon_config {
             return None;
         }
-        let named = Key::new(world.settings.namespace.clone(), now.seldon_config.clone());
-        let config = world.configs.get(&named);
+        let named = Key::new(caches.settings.namespace.clone(), now.seldon_config.clone());
+        let config = caches.of::<SeldonConfig>().get(&named);
         let Some(Ok(config)) = config.as_deref().map(|c| &c.spec) else { return None };
-        let stuck = of_runtime(old, now, config, world);
+        let stuck = of_runtime(old, now, config, caches);
         said("spec.seldonConfig", &format!("SeldonConfig \"{}\"", named.name), &stuck)
     }
 }
 
 impl Fixed for SeldonConfig {
-    fn stuck(new: &Custom<Self>, old: &Custom<Self>, world: &World) -> Option<Stuck> {
+    fn stuck(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<Stuck> {
         let (Ok(now), Ok(before), key) = (&new.spec, &old.spec, new.key()) else { return None };
         let claims = |spec: &SeldonConfigSpec| -> Vec<(String, Vec<VolumeClaimTemplate>)> {
             let components = spec.components.iter();
             components.map(|c| (c.name.clone(), c.volume_claim_templates.clone())).collect()
         };
-        if claims(now) == claims(before) || key.namespace != world.settings.namespace {
+        if claims(now) == claims(before) || key.namespace != caches.settings.namespace {
             return None;
         }
         let mut stuck = Vec::new();
-        for runtime in world.runtimes.all() {
+        for runtime in caches.of::<SeldonRuntime>().all() {
             if let Some(spec) = runtime.spec.as_ref().ok().filter(|s| s.seldon_config == key.name) {
-                stuck.extend(of_runtime(&runtime, spec, now, world));
+                stuck.extend(of_runtime(&runtime, spec, now, caches));
             }
         }
         said("spec.components", "this change", &stuck)
@@ -131,8 +131,8 @@ impl Fixed for SeldonConfig {
 }
 
 /// A Server's `StatefulSet`, if it has other volumes than these.
-fn of_server(server: &Custom<Server>, claims: &[VolumeClaimTemplate], world: &World) -> Option<Key> {
-    let live = owned(world, &server.key(), server.uid())?;
+fn of_server(server: &Custom<Server>, claims: &[VolumeClaimTemplate], caches: &Caches) -> Option<Key> {
+    let live = owned(caches, &server.key(), server.uid())?;
     differ(claims, &live).then(|| server.key())
 }
 
@@ -141,7 +141,7 @@ fn of_runtime(
     runtime: &Custom<SeldonRuntime>,
     spec: &SeldonRuntimeSpec,
     config: &SeldonConfigSpec,
-    world: &World,
+    caches: &Caches,
 ) -> Vec<Key> {
     let is_off = |name: &str| spec.overrides.iter().any(|o| o.disable && o.name == name);
     // A component without volumes becomes a Deployment: its StatefulSet is taken away, not changed.
@@ -151,21 +151,21 @@ fn of_runtime(
     components
         .filter_map(|component| {
             let key = Key::new(namespace.clone(), component.name.clone());
-            let live = owned(world, &key, runtime.uid())?;
+            let live = owned(caches, &key, runtime.uid())?;
             differ(&component.volume_claim_templates, &live).then_some(key)
         })
         .collect()
 }
 
 /// The `StatefulSet` of that name, if it belongs to this object.
-fn owned(world: &World, key: &Key, uid: &str) -> Option<Arc<Child>> {
-    let live = world.children(ChildKind::StatefulSet).get(key)?;
+fn owned(caches: &Caches, key: &Key, uid: &str) -> Option<Arc<OwnedObject>> {
+    let live = caches.owned(ResourceKind::STATEFUL_SET).get(key)?;
     let is_its_own = !uid.is_empty() && live.controller().is_some_and(|(_, owner)| owner == uid);
     (is_its_own && live.metadata.deletion_timestamp.is_none()).then_some(live)
 }
 
 /// Whether a `StatefulSet` has other volumes than these. What the API server fills in does not count.
-fn differ(claims: &[VolumeClaimTemplate], live: &Child) -> bool {
+fn differ(claims: &[VolumeClaimTemplate], live: &OwnedObject) -> bool {
     let none = Vec::new();
     let there = live.data.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array).unwrap_or(&none);
     let is_there = |claim: &VolumeClaimTemplate| {

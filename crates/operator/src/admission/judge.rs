@@ -7,52 +7,41 @@ use super::{
     review::{Request, Verdict},
 };
 use crate::{
-    cluster::{
-        Custom, CustomKind, Experiment, GROUP, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
-        ServerConfig,
-    },
-    kinds::Checked,
-    world::World,
+    caches::Caches,
+    cluster::{Custom, CustomKind},
 };
-use gantry_api::Refusal;
+use gantry_api::FieldError;
 
 /// An object that says so is told what it would be refused for, and is let through.
 pub(super) const LENIENT: (&str, &str) = ("gantry.dev/admission", "warn");
 
-/// Decides. What is not ours is allowed, and so is what cannot be decided here.
-pub fn judge(request: &Request, world: &World) -> Verdict {
-    if request.resource.group != GROUP || !request.sub_resource.is_empty() {
-        return Verdict::default();
-    }
-    match request.resource.plural.as_str() {
-        "models" => about::<Model>(request, world),
-        "servers" => about::<Server>(request, world),
-        "serverconfigs" => about::<ServerConfig>(request, world),
-        "seldonruntimes" => about::<SeldonRuntime>(request, world),
-        "seldonconfigs" => about::<SeldonConfig>(request, world),
-        "pipelines" => about::<Pipeline>(request, world),
-        "experiments" => about::<Experiment>(request, world),
+/// Reviews a request by the registered kind. Other kinds, and subresources, are allowed.
+pub fn judge(request: &Request, caches: &Caches) -> Verdict {
+    let resource = &request.resource;
+    match caches.registry.find(&resource.group, &resource.plural) {
+        Some(registration) if request.sub_resource.is_empty() => (registration.admit)(request, caches),
         _ => Verdict::default(),
     }
 }
 
-fn about<K: Checked + Referring + Fixed>(request: &Request, world: &World) -> Verdict {
+/// Reviews a request for a kind with references and immutable fields.
+pub(crate) fn judge_kind<K: Referring + Fixed>(request: &Request, caches: &Caches) -> Verdict {
     let read = |value: &serde_json::Value| -> Option<Custom<K>> {
         if value.is_null() { None } else { serde_json::from_value(value.clone()).ok() }
     };
     let (new, old) = (read(&request.object), read(&request.old_object));
     match (request.operation.as_str(), new, old) {
-        ("CREATE", Some(new), _) => written(request, &new, None, world),
+        ("CREATE", Some(new), _) => written(request, &new, None, caches),
         ("UPDATE", Some(new), Some(old)) => {
             // Whatever is wrong with an object that goes, or whose spec stays, was so before: finalizers, labels and
             // owners can always be changed.
             if new.is_deleted() || request.object.get("spec") == request.old_object.get("spec") {
                 return Verdict::default();
             }
-            written(request, &new, Some(&old), world)
+            written(request, &new, Some(&old), caches)
         }
         ("DELETE", _, Some(old)) => {
-            let warnings = K::missed(&named(request, old), world);
+            let warnings = K::missed(&named(request, old), caches);
             Verdict { refusal: None, warnings }
         }
         _ => Verdict::default(),
@@ -71,36 +60,36 @@ fn named<K: CustomKind>(request: &Request, mut object: Custom<K>) -> Custom<K> {
     object
 }
 
-fn written<K: Checked + Referring + Fixed>(
+fn written<K: Referring + Fixed>(
     request: &Request,
     new: &Custom<K>,
     old: Option<&Custom<K>>,
-    world: &World,
+    caches: &Caches,
 ) -> Verdict {
     let new = named(request, new.clone());
     let before = old.map(broken).unwrap_or_default();
     // What was wrong before is not held against a change of something else, as Kubernetes does with its own rules.
-    let fresh: Vec<Refusal> = broken(&new).into_iter().filter(|problem| !before.contains(problem)).collect();
+    let fresh: Vec<FieldError> = broken(&new).into_iter().filter(|problem| !before.contains(problem)).collect();
     let mut refusals: Vec<String> = fresh.iter().map(|(path, why)| format!("{path} {why}")).collect();
     let mut warnings = Vec::new();
-    if let Some(stuck) = old.and_then(|old| K::stuck(&new, old, world)) {
+    if let Some(stuck) = old.and_then(|old| K::stuck(&new, old, caches)) {
         if is_lenient(&new) { warnings.push(stuck.warning()) } else { refusals.push(stuck.refusal()) }
     }
     if !refusals.is_empty() {
         return Verdict { refusal: Some(refusals.join("; ")), warnings };
     }
-    warnings.extend(K::dangling(&new, world));
+    warnings.extend(K::dangling(&new, caches));
     Verdict { refusal: None, warnings }
 }
 
 /// Every rule that an object breaks: those that the kinds' schemas have as CEL, for clusters whose schemas are older.
-fn broken<K: Checked>(object: &Custom<K>) -> Vec<Refusal> {
+fn broken<K: CustomKind>(object: &Custom<K>) -> Vec<FieldError> {
     match &object.spec {
         Err(why) => vec![("spec".into(), format!("cannot be read: {why}"))],
         Ok(spec) => match object.metadata.name.as_deref() {
             // The API server makes up a name later, from one that is as good.
             None | Some("") => Vec::new(),
-            Some(name) => K::broken(name, spec),
+            Some(name) => K::violations(name, spec),
         },
     }
 }

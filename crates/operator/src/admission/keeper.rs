@@ -5,11 +5,11 @@ use super::{
     keeping::{self, Seen, Step, Stored},
 };
 use crate::{
-    cluster::{Leadership, Trouble},
-    house::{Clock, House},
+    cluster::{WriteFence, ApiError},
+    context::{Clock, Context},
     metrics::Metrics,
 };
-use gantry_tls::Shown;
+use gantry_tls::InMemoryCertificate;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -54,15 +54,15 @@ pub(super) struct Keeper {
     secrets: Api<Secret>,
     configurations: Api<ValidatingWebhookConfiguration>,
     webhook: Webhook,
-    shown: Shown,
-    leadership: Leadership,
+    shown: InMemoryCertificate,
+    fence: WriteFence,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
 /// What is remembered from one look to the next.
 #[derive(Default)]
-struct Memory {
+struct RecentFailures {
     /// The `caBundle` that was seen last, and since when it has been that.
     bundle: Option<(String, Timestamp)>,
     /// The certificate that is shown.
@@ -72,34 +72,34 @@ struct Memory {
 }
 
 impl Keeper {
-    pub(super) fn new(client: Client, house: &Arc<House>, webhook: Webhook, shown: Shown) -> Self {
+    pub(super) fn new(client: Client, context: &Arc<Context>, webhook: Webhook, shown: InMemoryCertificate) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), &webhook.names.namespace),
             configurations: Api::all(client),
             shown,
-            leadership: house.leadership.clone(),
-            metrics: Arc::clone(&house.metrics),
-            clock: Arc::clone(&house.clock),
+            fence: context.fence.clone(),
+            metrics: Arc::clone(&context.metrics),
+            clock: Arc::clone(&context.clock),
             webhook,
         }
     }
 
     /// Looks, for ever. Nothing that goes wrong here ends it: the API server does without.
     pub(super) async fn run(self) {
-        let mut memory = Memory::default();
+        let mut recent_failures = RecentFailures::default();
         let period = (self.webhook.lifetime / 120).clamp(SHORTEST_PERIOD, LONGEST_PERIOD);
         loop {
-            let outcome = self.look(&mut memory).await;
+            let outcome = self.look(&mut recent_failures).await;
             let rests = !matches!(outcome, Ok(true));
             let trouble = outcome.err().unwrap_or_default();
-            if trouble != memory.told {
+            if trouble != recent_failures.told {
                 // The same trouble is told once, not with each look.
                 if trouble.is_empty() {
                     tracing::info!("the webhook works again");
                 } else {
                     tracing::warn!("webhook: {trouble}");
                 }
-                memory.told = trouble;
+                recent_failures.told = trouble;
             }
             if rests {
                 tokio::time::sleep(period).await;
@@ -108,13 +108,13 @@ impl Keeper {
     }
 
     /// Shows what the Secret says, and as leader does what is to be done next. `true` when something was done.
-    async fn look(&self, memory: &mut Memory) -> Result<bool, String> {
+    async fn look(&self, recent_failures: &mut RecentFailures) -> Result<bool, String> {
         let secret = self.secret().await?;
         let stored = secret.as_ref().map(read).transpose();
         if let Ok(Some(Some(stored))) = &stored {
-            self.show(stored, memory)?;
+            self.show(stored, recent_failures)?;
         }
-        if self.leadership.time_left().is_none() {
+        if self.fence.remaining().is_none() {
             return stored.map(|_| false);
         }
         let stored = stored.unwrap_or_else(|why| {
@@ -132,11 +132,11 @@ impl Keeper {
         }
         let now = (self.clock)();
         let bundle = bundle(&configuration);
-        let since = match &memory.bundle {
+        let since = match &recent_failures.bundle {
             Some((known, since)) if *known == bundle => *since,
             _ => now,
         };
-        memory.bundle = Some((bundle.clone(), since));
+        recent_failures.bundle = Some((bundle.clone(), since));
         let seen = Seen { stored: stored.as_ref(), bundle: &bundle, since: Some(since), names: &names, now };
         let issue = || certificate::issue(&names, now, self.webhook.lifetime);
         let next = match (keeping::step(&seen), stored) {
@@ -153,18 +153,18 @@ impl Keeper {
         };
         let next = next.tidied(now);
         self.write(secret, &next).await?;
-        self.show(&next, memory)?;
+        self.show(&next, recent_failures)?;
         Ok(true)
     }
 
-    fn show(&self, stored: &Stored, memory: &mut Memory) -> Result<(), String> {
+    fn show(&self, stored: &Stored, recent_failures: &mut RecentFailures) -> Result<(), String> {
         let serving = &stored.serving;
-        if serving.certificate == memory.certificate {
+        if serving.certificate == recent_failures.certificate {
             return Ok(());
         }
         let place = format!("Secret {}", self.webhook.names.secret);
-        self.shown.show(&place, &serving.certificate, &serving.key).map_err(|e| e.to_string())?;
-        memory.certificate.clone_from(&serving.certificate);
+        self.shown.set(&place, &serving.certificate, &serving.key).map_err(|e| e.to_string())?;
+        recent_failures.certificate.clone_from(&serving.certificate);
         self.metrics.certificate_until(serving.until);
         tracing::info!(until = %serving.until, "the webhook shows a new certificate");
         Ok(())
@@ -191,7 +191,7 @@ impl Keeper {
     /// Writes what all replicas are to show. The version makes it a test as well: of two who write, one is refused.
     async fn write(&self, secret: Option<Secret>, stored: &Stored) -> Result<(), String> {
         let name = &self.webhook.names.secret;
-        let wrong = |t: Trouble| format!("Secret {name} cannot be written: {t}");
+        let wrong = |t: ApiError| format!("Secret {name} cannot be written: {t}");
         let text = serde_json::to_vec(stored).map_err(|e| e.to_string())?;
         let params = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
         if let Some(mut secret) = secret {
@@ -235,7 +235,7 @@ impl Keeper {
         let sent = timed(self.configurations.patch(name, &params, &Patch::Apply(&patch))).await;
         match sent {
             Ok(_) => Ok(()),
-            Err(Trouble::Conflict) => Err(format!(
+            Err(ApiError::Conflict) => Err(format!(
                 "somebody else says what the caBundle of ValidatingWebhookConfiguration {name} is: kubectl get \
                  validatingwebhookconfiguration {name} -o yaml --show-managed-fields says who; leave it out there"
             )),
@@ -244,10 +244,10 @@ impl Keeper {
     }
 }
 
-async fn timed<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Trouble> {
+async fn timed<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     match tokio::time::timeout(CALL_TIME, call).await {
-        Ok(outcome) => outcome.map_err(Trouble::from),
-        Err(_) => Err(Trouble::Passing(format!("no answer within {} s", CALL_TIME.as_secs()))),
+        Ok(outcome) => outcome.map_err(ApiError::from),
+        Err(_) => Err(ApiError::Transient(format!("no answer within {} s", CALL_TIME.as_secs()))),
     }
 }
 

@@ -24,12 +24,13 @@ mod tests;
 
 pub use certificate::issue;
 pub use judge::judge;
+pub(crate) use judge::judge_kind;
 pub use keeper::Names;
 pub use keeping::{Pair, Seen, Step, Stored, step};
 pub use review::{Request, Verdict};
 
-use crate::{Operator, house::House};
-use gantry_tls::{Server, Shown};
+use crate::{Operator, context::Context};
+use gantry_tls::{InMemoryCertificate, Server};
 use keeper::Keeper;
 use std::{sync::Arc, time::Duration};
 use tokio::net::TcpListener;
@@ -56,14 +57,14 @@ impl Operator {
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + 'static + use<>, String> {
-        let shown = Shown::default();
-        let tls = Server::showing(shown.clone(), &["h2", "http/1.1"]).map_err(|e| e.to_string())?;
-        let house: Arc<House> = self.house();
-        let keeper = Keeper::new(self.client(), &house, webhook, shown);
+        let shown = InMemoryCertificate::default();
+        let tls = Server::with_certificate(shown.clone(), &["h2", "http/1.1"]).map_err(|e| e.to_string())?;
+        let context: Arc<Context> = self.context();
+        let keeper = Keeper::new(self.client(), &context, webhook, shown);
         Ok(async move {
             tokio::select! {
                 () = keeper.run() => {}
-                () = serve::serve(listener, tls, house, stop.clone()) => {}
+                () = serve::serve(listener, tls, context, stop.clone()) => {}
             }
         })
     }

@@ -11,7 +11,7 @@ use crate::{
         ServerConfig,
     },
     plan::Known,
-    world::World,
+    caches::Caches,
 };
 use gantry_api::ResourceType;
 
@@ -19,21 +19,21 @@ use gantry_api::ResourceType;
 const TOLD: usize = 3;
 
 /// A kind whose objects name others, or are named.
-pub(super) trait Referring: CustomKind {
+pub(crate) trait Referring: CustomKind {
     /// What an object names that is not there.
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String>;
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String>;
     /// Who would miss an object that goes.
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String>;
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String>;
 }
 
 impl Referring for Model {
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let mut warnings = Vec::new();
         if let Some(server) = &spec.server
-            && is_absent(&world.servers, world, namespace, server)
+            && is_absent(&caches.of::<Server>(), caches, namespace, server)
             // Agents may join a scheduler without a Server that the operator made.
-            && !matches!(world.schedulers.known_server(&Key::new(namespace.clone(), server.clone())), Known::Present(_))
+            && !matches!(caches.schedulers.server(&Key::new(namespace.clone(), server.clone())), Known::Present(_))
         {
             warnings.push(format!(
                 "spec.server: there is no Server \"{server}\" in namespace {namespace}: the model waits until there is one"
@@ -47,19 +47,19 @@ impl Referring for Model {
         });
         for (field, is_model, name) in explainer.chain(llm) {
             if let Some(name) = name {
-                warnings.extend(unknown(&format!("spec.{field}"), is_model, world, namespace, name));
+                warnings.extend(unknown(&format!("spec.{field}"), is_model, caches, namespace, name));
             }
         }
         warnings
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let mut warnings = Vec::new();
-        let pipelines = users(&world.pipelines, &key.namespace, |p| {
+        let pipelines = users(&caches.of::<Pipeline>(), &key.namespace, |p| {
             p.spec.as_ref().is_ok_and(|spec| spec.steps.iter().any(|step| step.name == key.name))
         });
-        let experiments = users(&world.experiments, &key.namespace, |e| {
+        let experiments = users(&caches.of::<Experiment>(), &key.namespace, |e| {
             e.spec.as_ref().is_ok_and(|s| s.resource_type == ResourceType::Model && compares(s, &key.name))
         });
         for (kind, names) in [("Pipelines", pipelines), ("Experiments", experiments)] {
@@ -72,10 +72,10 @@ impl Referring for Model {
 }
 
 impl Referring for Server {
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let Ok(spec) = &object.spec else { return Vec::new() };
-        let (name, place) = (&spec.server_config, &world.settings.namespace);
-        if !is_absent(&world.server_configs, world, place, name) {
+        let (name, place) = (&spec.server_config, &caches.settings.namespace);
+        if !is_absent(&caches.of::<ServerConfig>(), caches, place, name) {
             return Vec::new();
         }
         vec![format!(
@@ -84,9 +84,9 @@ impl Referring for Server {
         )]
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
-        let models = users(&world.models, &key.namespace, |m| {
+        let models = users(&caches.of::<Model>(), &key.namespace, |m| {
             m.spec.as_ref().is_ok_and(|spec| spec.server.as_deref() == Some(key.name.as_str()))
         });
         if models.is_empty() {
@@ -101,30 +101,30 @@ impl Referring for Server {
 }
 
 impl Referring for ServerConfig {
-    fn dangling(_: &Custom<Self>, _: &World) -> Vec<String> {
+    fn dangling(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let is_user = |s: &Custom<Server>| s.spec.as_ref().is_ok_and(|s| s.server_config == key.name);
-        left_without("ServerConfig", &key, world, "Servers", &everywhere(&world.servers, is_user))
+        left_without("ServerConfig", &key, caches, "Servers", &everywhere(&caches.of::<Server>(), is_user))
     }
 }
 
 impl Referring for SeldonRuntime {
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), key) = (&object.spec, object.key()) else { return Vec::new() };
         let mut warnings = Vec::new();
-        let (name, place) = (&spec.seldon_config, &world.settings.namespace);
-        if is_absent(&world.configs, world, place, name) {
+        let (name, place) = (&spec.seldon_config, &caches.settings.namespace);
+        if is_absent(&caches.of::<SeldonConfig>(), caches, place, name) {
             warnings.push(format!(
                 "spec.seldonConfig: there is no SeldonConfig \"{name}\" in namespace {place}, where they are looked up: \
                  no components are made until there is one"
             ));
         }
         if let Some(Ok(config)) =
-            world.configs.get(&Key::new(place.clone(), name.clone())).as_deref().map(|c| &c.spec)
+            caches.of::<SeldonConfig>().get(&Key::new(place.clone(), name.clone())).as_deref().map(|c| &c.spec)
         {
             let is_there = |name: &str| config.components.iter().any(|c| c.name == name);
             let without = spec.overrides.iter().enumerate().filter(|(_, o)| !is_there(&o.name));
@@ -135,7 +135,7 @@ impl Referring for SeldonRuntime {
                 )
             }));
         }
-        let others = users(&world.runtimes, &key.namespace, |r| r.key().name != key.name);
+        let others = users(&caches.of::<SeldonRuntime>(), &key.namespace, |r| r.key().name != key.name);
         if let Some(other) = others.first() {
             warnings.push(format!(
                 "namespace {} has SeldonRuntime \"{other}\" too: only the older of the two is made",
@@ -145,10 +145,10 @@ impl Referring for SeldonRuntime {
         warnings
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
-        let servers = users(&world.servers, &key.namespace, |_| true);
-        let others = users(&world.runtimes, &key.namespace, |r| r.key().name != key.name);
+        let servers = users(&caches.of::<Server>(), &key.namespace, |_| true);
+        let others = users(&caches.of::<SeldonRuntime>(), &key.namespace, |r| r.key().name != key.name);
         if servers.is_empty() || !others.is_empty() {
             return Vec::new();
         }
@@ -161,31 +161,31 @@ impl Referring for SeldonRuntime {
 }
 
 impl Referring for SeldonConfig {
-    fn dangling(_: &Custom<Self>, _: &World) -> Vec<String> {
+    fn dangling(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let is_user = |r: &Custom<SeldonRuntime>| r.spec.as_ref().is_ok_and(|s| s.seldon_config == key.name);
-        left_without("SeldonConfig", &key, world, "SeldonRuntimes", &everywhere(&world.runtimes, is_user))
+        left_without("SeldonConfig", &key, caches, "SeldonRuntimes", &everywhere(&caches.of::<SeldonRuntime>(), is_user))
     }
 }
 
 impl Referring for Pipeline {
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let steps = spec.steps.iter().enumerate();
         steps
             .filter_map(|(i, step)| {
-                unknown(&format!("spec.steps[{i}].name"), true, world, namespace, &step.name)
+                unknown(&format!("spec.steps[{i}].name"), true, caches, namespace, &step.name)
             })
             .collect()
     }
 
-    fn missed(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
-        let experiments = users(&world.experiments, &key.namespace, |e| {
+        let experiments = users(&caches.of::<Experiment>(), &key.namespace, |e| {
             e.spec.as_ref().is_ok_and(|s| s.resource_type == ResourceType::Pipeline && compares(s, &key.name))
         });
         if experiments.is_empty() {
@@ -196,7 +196,7 @@ impl Referring for Pipeline {
 }
 
 impl Referring for Experiment {
-    fn dangling(object: &Custom<Self>, world: &World) -> Vec<String> {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let is_model = spec.resource_type == ResourceType::Model;
         let candidates = spec.candidates.iter().enumerate();
@@ -204,11 +204,11 @@ impl Referring for Experiment {
         let mirror = spec.mirror.iter().map(|m| ("spec.mirror.name".to_owned(), &m.name));
         named
             .chain(mirror)
-            .filter_map(|(field, name)| unknown(&field, is_model, world, namespace, name))
+            .filter_map(|(field, name)| unknown(&field, is_model, caches, namespace, name))
             .collect()
     }
 
-    fn missed(_: &Custom<Self>, _: &World) -> Vec<String> {
+    fn missed(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 }
@@ -218,18 +218,18 @@ fn compares(spec: &gantry_api::ExperimentSpec, name: &str) -> bool {
 }
 
 /// A word on a model or pipeline that is not there.
-fn unknown(field: &str, is_model: bool, world: &World, namespace: &str, name: &str) -> Option<String> {
+fn unknown(field: &str, is_model: bool, caches: &Caches, namespace: &str, name: &str) -> Option<String> {
     let (kind, absent) = if is_model {
-        ("Model", is_absent(&world.models, world, namespace, name))
+        ("Model", is_absent(&caches.of::<Model>(), caches, namespace, name))
     } else {
-        ("Pipeline", is_absent(&world.pipelines, world, namespace, name))
+        ("Pipeline", is_absent(&caches.of::<Pipeline>(), caches, namespace, name))
     };
     absent.then(|| format!("{field}: there is no {kind} \"{name}\" in namespace {namespace}"))
 }
 
 /// Whether an object is known not to be there, or to be going. What is not looked at here is not known to be absent.
-fn is_absent<K: CustomKind>(cache: &Cache<Custom<K>>, world: &World, namespace: &str, name: &str) -> bool {
-    let scopes = world.settings.scope.watched(&world.settings.namespace);
+fn is_absent<K: CustomKind>(cache: &Cache<Custom<K>>, caches: &Caches, namespace: &str, name: &str) -> bool {
+    let scopes = caches.settings.scope.watched(&caches.settings.namespace);
     let scope = scopes.iter().find(|scope| scope.is_empty() || scope.as_str() == namespace);
     let is_seen = scope.is_some_and(|scope| cache.is_listed([scope.as_str()]));
     // The schema has a word for an empty name.
@@ -255,8 +255,8 @@ fn everywhere<K: CustomKind>(cache: &Cache<Custom<K>>, is_user: impl Fn(&Custom<
 }
 
 /// A word on a configuration that goes. Only those of the operator's own namespace are used.
-fn left_without(kind: &str, key: &Key, world: &World, users_kind: &str, users: &[String]) -> Vec<String> {
-    if users.is_empty() || key.namespace != world.settings.namespace {
+fn left_without(kind: &str, key: &Key, caches: &Caches, users_kind: &str, users: &[String]) -> Vec<String> {
+    if users.is_empty() || key.namespace != caches.settings.namespace {
         return Vec::new();
     }
     vec![format!(

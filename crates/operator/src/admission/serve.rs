@@ -4,7 +4,7 @@ use super::{
     judge::judge,
     review::{Request as Question, Verdict},
 };
-use crate::house::House;
+use crate::context::Context;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use gantry_tls::{Connection, Server, incoming};
@@ -37,13 +37,13 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What answering needs.
 struct Desk {
-    house: Arc<House>,
+    context: Arc<Context>,
     readers: Semaphore,
 }
 
 /// Answers until it is told to stop.
-pub(super) async fn serve(listener: TcpListener, tls: Server, house: Arc<House>, stop: CancellationToken) {
-    let desk = Arc::new(Desk { house, readers: Semaphore::new(READERS) });
+pub(super) async fn serve(listener: TcpListener, tls: Server, context: Arc<Context>, stop: CancellationToken) {
+    let desk = Arc::new(Desk { context, readers: Semaphore::new(READERS) });
     let mut arriving = pin!(incoming(listener, Some(tls)));
     let mut connections = JoinSet::new();
     loop {
@@ -102,13 +102,13 @@ async fn answer(request: Request<Incoming>, desk: &Desk) -> Response<Full<Bytes>
     };
     match outcome {
         Ok((question, verdict)) => {
-            desk.house.metrics.judged(plural(&question), verdict.word());
+            desk.context.metrics.judged(plural(&question), verdict.word());
             let mut response = Response::new(Full::from(verdict.body(&question.uid).to_string()));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
         Err((code, why)) => {
-            desk.house.metrics.judged("unknown", "unreadable");
+            desk.context.metrics.judged("unknown", "unreadable");
             said(code, why)
         }
     }
@@ -128,7 +128,7 @@ async fn read(request: Request<Incoming>, desk: &Desk) -> Result<(Question, Verd
         }
     })?;
     let question = Question::read(&body.to_bytes()).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-    let verdict = judge(&question, &desk.house.world);
+    let verdict = judge(&question, &desk.context.caches);
     if let Some(why) = &verdict.refusal {
         let (kind, namespace, name) = (&question.resource.plural, &question.namespace, &question.name);
         tracing::info!(%kind, %namespace, %name, "refused: {why}");
@@ -138,8 +138,8 @@ async fn read(request: Request<Incoming>, desk: &Desk) -> Result<(Question, Verd
 
 /// The kind for metrics: one of ours, or none in particular. Whoever asks does not choose what is counted.
 fn plural(question: &Question) -> &'static str {
-    let mut kinds = gantry_api::resources().into_iter().map(|resource| resource.plural);
-    kinds.find(|plural| *plural == question.resource.plural).unwrap_or("unknown")
+    let mut controllers = gantry_api::resources().into_iter().map(|resource| resource.plural);
+    controllers.find(|plural| *plural == question.resource.plural).unwrap_or("unknown")
 }
 
 fn said(code: StatusCode, why: String) -> Response<Full<Bytes>> {

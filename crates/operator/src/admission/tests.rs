@@ -9,9 +9,9 @@ mod wire;
 
 use super::*;
 use crate::{
-    cluster::{Child, ChildKind},
+    cluster::{CustomKind as _, OwnedObject, ResourceKind},
     settings::Settings,
-    world::World,
+    caches::Caches,
 };
 use serde_json::{Value, json};
 
@@ -23,22 +23,21 @@ fn settings() -> Settings {
 }
 
 /// A world in which these objects are all that there is.
-fn world(objects: &[Value]) -> World {
-    let world = World::new(settings());
+fn caches(objects: &[Value]) -> Caches {
+    let caches = Caches::new(settings());
     macro_rules! fill {
-        ($($kind:literal => $cache:ident),*) => {$(
-            let list = objects.iter().filter(|o| o["kind"] == $kind).cloned();
-            world.$cache.replace("", list.map(|o| serde_json::from_value(o).unwrap()).collect());
+        ($($kind:ident),*) => {$(
+            let list = objects.iter().filter(|o| o["kind"] == crate::cluster::$kind::KIND).cloned();
+            caches.of::<crate::cluster::$kind>().replace("", list.map(|o| serde_json::from_value(o).unwrap()).collect());
         )*};
     }
     fill!(
-        "Model" => models, "Server" => servers, "ServerConfig" => server_configs, "SeldonRuntime" => runtimes,
-        "SeldonConfig" => configs, "Pipeline" => pipelines, "Experiment" => experiments
+        Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment
     );
     let sets = objects.iter().filter(|o| o["kind"] == "StatefulSet").cloned();
-    let sets: Vec<Child> = sets.map(|o| serde_json::from_value(o).unwrap()).collect();
-    world.children(ChildKind::StatefulSet).replace("", sets);
-    world
+    let sets: Vec<OwnedObject> = sets.map(|o| serde_json::from_value(o).unwrap()).collect();
+    caches.owned(ResourceKind::STATEFUL_SET).replace("", sets);
+    caches
 }
 
 fn object(kind: &str, place: &str, spec: Value) -> Value {

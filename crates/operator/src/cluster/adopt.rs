@@ -6,8 +6,9 @@
 //! first: what is not asked for any more goes, which it would not while somebody else owns it too.
 
 use super::{
-    child::{APPLIED, Child, ChildKind, Desired, MANAGED_BY},
-    subset::{key_of, lacking},
+    owned_object::{APPLIED, Desired, MANAGED_BY, OwnedObject},
+    resource_kind::ResourceKind,
+    drift::{key_of, lacking},
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -35,30 +36,30 @@ const LISTS: [&str; 9] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
     /// Its pods stay as they are.
-    AsItIs,
+    Unchanged,
     /// Its pods are replaced, because they differ here.
     Changed(Vec<String>),
 }
 
 impl Desired {
     /// What becomes of an object that is there; `None` when it is not another operator's work.
-    pub fn adoption(&self, live: &Child) -> Option<Adoption> {
+    pub fn adoption(&self, live: &OwnedObject) -> Option<Adoption> {
         let bare = self.bare.as_ref().filter(|_| is_foreign(live))?;
         let there = without_twins(live.data.pointer("/spec/template").unwrap_or(&Value::Null));
         let mut places = lacking(bare, &there);
         more(bare, &there, "", &mut places);
-        Some(if places.is_empty() { Adoption::AsItIs } else { Adoption::Changed(places) })
+        Some(if places.is_empty() { Adoption::Unchanged } else { Adoption::Changed(places) })
     }
 
     /// What is to be applied to an object that is there.
     #[must_use]
-    pub fn adopting(&self, live: Option<&Child>) -> Self {
+    pub fn adopting(&self, live: Option<&OwnedObject>) -> Self {
         let adopted =
-            |live: &&Child| self.bare.is_some() && (mark(live, ADOPTED).is_some() || is_foreign(live));
+            |live: &&OwnedObject| self.bare.is_some() && (mark(live, ADOPTED).is_some() || is_foreign(live));
         let Some(live) = live.filter(adopted) else { return self.clone() };
         let adoption = self.adoption(live);
         let mut desired = self.clone();
-        let as_it_is = adoption == Some(Adoption::AsItIs);
+        let as_it_is = adoption == Some(Adoption::Unchanged);
         if let Some(metadata) = desired.body.get_mut("metadata").and_then(Value::as_object_mut) {
             let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
             if let Some(annotations) = annotations.as_object_mut() {
@@ -71,7 +72,7 @@ impl Desired {
             spec.retain(|name, _| FREE.contains(&name.as_str()));
         } else if let Some(policy) = live.data.pointer("/spec/podManagementPolicy") {
             // It cannot be changed, and is not worth a new StatefulSet.
-            if self.kind == ChildKind::StatefulSet {
+            if self.kind == ResourceKind::STATEFUL_SET {
                 spec.insert("podManagementPolicy".into(), policy.clone());
             }
         }
@@ -80,18 +81,18 @@ impl Desired {
 }
 
 /// Whether another operator made a workload's pods.
-pub(super) fn is_foreign(live: &Child) -> bool {
+pub(super) fn is_foreign(live: &OwnedObject) -> bool {
     let label = live.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY.0));
     let is_unknown = mark(live, APPLIED).is_none() && label.is_none_or(|value| value != MANAGED_BY.1);
     mark(live, ADOPTED) == Some("true") || is_unknown
 }
 
-fn mark<'a>(live: &'a Child, name: &str) -> Option<&'a str> {
+fn mark<'a>(live: &'a OwnedObject, name: &str) -> Option<&'a str> {
     live.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
 /// Whether a manager applied an object's pods: one that lost its marks is still whose it is.
-pub(super) fn has_applied(live: &Child, manager: &str) -> bool {
+pub(super) fn has_applied(live: &OwnedObject, manager: &str) -> bool {
     let entries = live.metadata.managed_fields.iter().flatten();
     let mut ours = entries
         .filter(|e| e.manager.as_deref() == Some(manager) && e.operation.as_deref() == Some("Apply"))
@@ -101,7 +102,7 @@ pub(super) fn has_applied(live: &Child, manager: &str) -> bool {
 
 /// Who owns the fields of an object when its pods are about to become ours: what was Seldon's is this manager's.
 /// `None` when nothing changes.
-pub(super) fn taken_over(live: &Child, manager: &str) -> Option<Value> {
+pub(super) fn taken_over(live: &OwnedObject, manager: &str) -> Option<Value> {
     let entries = serde_json::to_value(live.metadata.managed_fields.as_ref()?).ok()?;
     let is_of = |entry: &Value, manager: &str, operation: &str| {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -211,10 +212,10 @@ mod tests {
                 "replicas": 2, "selector": {}, "serviceName": "s", "podManagementPolicy": "Parallel", "template": full,
             },
         });
-        Desired::new(ChildKind::StatefulSet, Key::new("ns", "a"), body).with_bare(template(containers))
+        Desired::new(ResourceKind::STATEFUL_SET, Key::new("ns", "a"), body).with_bare(template(containers))
     }
 
-    fn live(containers: &Value, annotations: &Value) -> Child {
+    fn live(containers: &Value, annotations: &Value) -> OwnedObject {
         let mut template = template(containers);
         // What the API server fills in.
         template["spec"]["terminationGracePeriodSeconds"] = json!(30);
@@ -235,7 +236,7 @@ mod tests {
         let wanted = wanted(&containers);
         for there in [&containers, &twice] {
             let live = live(there, &json!({ "seldon.io/last-applied": "" }));
-            assert_eq!(wanted.adoption(&live), Some(Adoption::AsItIs));
+            assert_eq!(wanted.adoption(&live), Some(Adoption::Unchanged));
             let applied = wanted.adopting(Some(&live));
             assert_eq!(applied.body["spec"], json!({ "replicas": 2 }));
             assert_eq!(applied.body["metadata"]["annotations"], json!({ ADOPTED: "true" }));
@@ -291,7 +292,7 @@ mod tests {
         assert!(has_applied(&bare, "m") && !has_applied(&bare, "n"));
         assert_eq!(wanted(&containers).adopting(Some(&ours)), wanted(&containers));
         assert_eq!(wanted(&containers).adopting(None), wanted(&containers));
-        let service = Desired::new(ChildKind::Service, Key::new("ns", "a"), json!({}));
+        let service = Desired::new(ResourceKind::SERVICE, Key::new("ns", "a"), json!({}));
         assert_eq!(service.adoption(&live(&containers, &json!({}))), None);
     }
 
@@ -307,7 +308,7 @@ mod tests {
             }
             entry
         };
-        let mut child = Child::default();
+        let mut child = OwnedObject::default();
         let fields = |entries: Value| serde_json::from_value(entries).unwrap();
         let spec = json!({ "f:spec": { "f:template": { ".": {} } } });
         let others = [

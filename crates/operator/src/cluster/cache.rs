@@ -1,21 +1,43 @@
-//! What the API server said last about one kind of objects.
+//! Informer cache of one kind, with subscribers.
 
-use super::object::Key;
-use gantry_core::mutant;
+use super::custom_resource::Key;
 use kube::Resource;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-/// How many identities of objects that are gone are remembered: an answer to a write that was under way when its
-/// object went must not bring the object back.
-const GRAVES: usize = 4096;
+/// Tombstones kept, so that a late write response cannot resurrect a deleted object.
+const MAX_TOMBSTONES: usize = 4096;
 
-/// Objects by key. Only what is newer replaces what is there, whoever brings it: the watch, or the answer to a write.
+/// One cached object changed.
 #[derive(Debug)]
+pub struct Change<O> {
+    pub key: Key,
+    /// `None` when the object is new.
+    pub before: Option<Arc<O>>,
+    /// `None` when the object is gone.
+    pub after: Option<Arc<O>>,
+    pub origin: Origin,
+}
+
+/// Source of a cache change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A list or a watch event.
+    Watch,
+    /// The response to a write of this process.
+    Write,
+}
+
+type Subscriber<O> = Arc<dyn Fn(&Change<O>) + Send + Sync>;
+
+/// Objects by key. Only a newer resource version replaces an object, whether it comes from the watch or from the
+/// response to a write. Subscribers receive every change.
 pub struct Cache<O> {
     inner: RwLock<Inner<O>>,
+    subscribers: RwLock<Vec<Subscriber<O>>>,
 }
 
 #[derive(Debug)]
@@ -23,8 +45,9 @@ struct Inner<O> {
     objects: BTreeMap<Key, Arc<O>>,
     /// Scopes (a namespace, or "" for all) whose first list is complete.
     listed: BTreeSet<String>,
-    gone: VecDeque<String>,
-    gone_set: HashSet<String>,
+    /// UIDs of deleted objects, oldest first.
+    tombstones: VecDeque<String>,
+    tombstone_set: HashSet<String>,
 }
 
 impl<O> Default for Cache<O> {
@@ -32,10 +55,16 @@ impl<O> Default for Cache<O> {
         let inner = Inner {
             objects: BTreeMap::new(),
             listed: BTreeSet::new(),
-            gone: VecDeque::new(),
-            gone_set: HashSet::new(),
+            tombstones: VecDeque::new(),
+            tombstone_set: HashSet::new(),
         };
-        Self { inner: RwLock::new(inner) }
+        Self { inner: RwLock::new(inner), subscribers: RwLock::default() }
+    }
+}
+
+impl<O: fmt::Debug> fmt::Debug for Cache<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
@@ -48,7 +77,16 @@ impl<O: Resource> Cache<O> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One object.
+    /// Calls back on every later change, after it is visible in the cache.
+    pub fn subscribe(&self, subscriber: impl Fn(&Change<O>) + Send + Sync + 'static) {
+        self.subscribers.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(subscriber));
+    }
+
+    fn notify(&self, change: &Change<O>) {
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        subscribers.iter().for_each(|subscriber| subscriber(change));
+    }
+
     pub fn get(&self, key: &Key) -> Option<Arc<O>> {
         self.read().objects.get(key).cloned()
     }
@@ -65,19 +103,21 @@ impl<O: Resource> Cache<O> {
             .collect()
     }
 
-    /// Every object, by key.
     pub fn all(&self) -> Vec<Arc<O>> {
         self.read().objects.values().cloned().collect()
     }
 
-    /// How many objects there are.
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.read().objects.is_empty()
+    }
+
+    pub fn has_any_in(&self, namespace: &str) -> bool {
+        let from = Key::new(namespace, "");
+        self.read().objects.range(from..).next().is_some_and(|(key, _)| key.namespace == namespace)
     }
 
     /// Whether the list of each of these scopes is complete.
@@ -86,43 +126,48 @@ impl<O: Resource> Cache<O> {
         scopes.into_iter().all(|scope| inner.listed.contains(scope))
     }
 
-    /// Takes an object in, unless it is known as new or newer, or gone. `Some` holds what was there before.
-    pub fn put(&self, object: O) -> Option<Option<Arc<O>>> {
+    /// Stores an object unless a version as new is cached, or its UID has a tombstone. `true` when the cache changed.
+    pub fn put(&self, object: O, origin: Origin) -> bool {
         let mut inner = self.write();
         let uid = object.meta().uid.clone().unwrap_or_default();
-        if inner.gone_set.contains(&uid) {
-            return None;
+        if inner.tombstone_set.contains(&uid) {
+            return false;
         }
         let key = Key::of(object.meta());
         let before = inner.objects.get(&key).cloned();
         if let Some(known) = &before
             && known.meta().uid == object.meta().uid
             && version(known.as_ref()) >= version(&object)
-            && !mutant::is("takes_older_objects")
         {
-            return None;
+            return false;
         }
-        inner.objects.insert(key, Arc::new(object));
-        Some(before)
+        let after = Arc::new(object);
+        inner.objects.insert(key.clone(), Arc::clone(&after));
+        drop(inner);
+        self.notify(&Change { key, before, after: Some(after), origin });
+        true
     }
 
-    /// Takes an object away: its identity never comes back. `Some` when it was there.
-    pub fn remove(&self, object: &O) -> Option<Arc<O>> {
+    /// Removes an object and leaves a tombstone for its UID. `true` when it was cached: a new object of the same name is
+    /// another one, and stays. Subscribers are called in both cases.
+    pub fn remove(&self, object: &O) -> bool {
         let mut inner = self.write();
         if let Some(uid) = object.meta().uid.clone() {
-            inner.bury(uid);
+            inner.tombstone(uid);
         }
         let key = Key::of(object.meta());
-        // A new object of the same name is not the one that went.
-        if inner.objects.get(&key).is_some_and(|known| known.meta().uid == object.meta().uid) {
-            return inner.objects.remove(&key);
-        }
-        None
+        let is_same = |known: &Arc<O>| known.meta().uid == object.meta().uid;
+        let before =
+            if inner.objects.get(&key).is_some_and(is_same) { inner.objects.remove(&key) } else { None };
+        let after = inner.objects.get(&key).cloned();
+        drop(inner);
+        let was_cached = before.is_some();
+        self.notify(&Change { key, before, after, origin: Origin::Watch });
+        was_cached
     }
 
-    /// A scope's list is complete: what it does not hold is gone. Returns what changed, with how it was before: whoever
-    /// owns what is gone can be told from nothing else.
-    pub fn replace(&self, scope: &str, list: Vec<O>) -> Vec<(Key, Option<Arc<O>>)> {
+    /// Replaces a scope by a complete list: objects missing from it are gone.
+    pub fn replace(&self, scope: &str, list: Vec<O>) {
         let mut inner = self.write();
         let now: BTreeSet<String> = list.iter().filter_map(|o| o.meta().uid.clone()).collect();
         let mut changed: Vec<(Key, Option<Arc<O>>)> = Vec::new();
@@ -131,13 +176,12 @@ impl<O: Resource> Cache<O> {
             .iter()
             .filter(|(key, _)| scope.is_empty() || key.namespace == scope)
             .filter(|(_, o)| o.meta().uid.as_ref().is_none_or(|uid| !now.contains(uid)))
-            .filter(|_| !mutant::is("keeps_what_a_list_lacks"))
             .map(|(key, o)| (key.clone(), o.meta().uid.clone()))
             .collect();
         for (key, uid) in lost {
             let before = inner.objects.remove(&key);
             if let Some(uid) = uid {
-                inner.bury(uid);
+                inner.tombstone(uid);
             }
             changed.push((key, before));
         }
@@ -151,24 +195,28 @@ impl<O: Resource> Cache<O> {
             }
         }
         inner.listed.insert(scope.to_owned());
-        changed
+        drop(inner);
+        for (key, before) in changed {
+            let after = self.get(&key);
+            self.notify(&Change { key, before, after, origin: Origin::Watch });
+        }
     }
 }
 
 impl<O> Inner<O> {
-    fn bury(&mut self, uid: String) {
-        if self.gone_set.insert(uid.clone()) {
-            self.gone.push_back(uid);
+    fn tombstone(&mut self, uid: String) {
+        if self.tombstone_set.insert(uid.clone()) {
+            self.tombstones.push_back(uid);
         }
-        if self.gone.len() > GRAVES
-            && let Some(oldest) = self.gone.pop_front()
+        if self.tombstones.len() > MAX_TOMBSTONES
+            && let Some(oldest) = self.tombstones.pop_front()
         {
-            self.gone_set.remove(&oldest);
+            self.tombstone_set.remove(&oldest);
         }
     }
 }
 
-/// Versions grow, and since Kubernetes 1.35 are documented to be numbers. One that is not counts as the newest.
+/// Resource versions grow, and are documented as numbers since Kubernetes 1.35. Any other counts as the newest.
 fn version<O: Resource>(object: &O) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }
@@ -177,6 +225,7 @@ fn version<O: Resource>(object: &O) -> u64 {
 mod tests {
     use super::*;
     use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+    use std::sync::Mutex;
 
     fn object(name: &str, uid: &str, version: u64) -> ConfigMap {
         ConfigMap {
@@ -196,42 +245,63 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_does_not_replace_what_is_newer() {
+    fn put_ignores_older_resource_version() {
         let cache = Cache::default();
-        assert!(cache.put(object("a", "1", 5)).is_some());
-        assert!(cache.put(object("a", "1", 4)).is_none());
-        assert!(cache.put(object("a", "1", 5)).is_none());
+        assert!(cache.put(object("a", "1", 5), Origin::Watch));
+        assert!(!cache.put(object("a", "1", 4), Origin::Watch));
+        assert!(!cache.put(object("a", "1", 5), Origin::Watch));
         assert_eq!(seen(&cache, "a").as_deref(), Some("5"));
-        assert!(cache.put(object("a", "1", 6)).is_some());
+        assert!(cache.put(object("a", "1", 6), Origin::Watch));
     }
 
     #[test]
-    fn a_late_answer_does_not_bring_back_what_is_gone() {
+    fn late_write_response_does_not_resurrect_deleted_object() {
         let cache = Cache::default();
-        cache.put(object("a", "1", 5));
-        assert!(cache.remove(&object("a", "1", 7)).is_some());
-        assert!(cache.put(object("a", "1", 6)).is_none());
+        cache.put(object("a", "1", 5), Origin::Watch);
+        assert!(cache.remove(&object("a", "1", 7)));
+        assert!(!cache.put(object("a", "1", 6), Origin::Write));
         assert!(cache.is_empty());
     }
 
     #[test]
-    fn a_late_deletion_does_not_take_the_new_object_of_that_name() {
+    fn late_delete_event_keeps_recreated_object() {
         let cache = Cache::default();
-        cache.put(object("a", "2", 9));
-        assert!(cache.remove(&object("a", "1", 7)).is_none());
+        cache.put(object("a", "2", 9), Origin::Watch);
+        assert!(!cache.remove(&object("a", "1", 7)));
         assert_eq!(seen(&cache, "a").as_deref(), Some("9"));
     }
 
     #[test]
-    fn a_list_takes_away_what_it_does_not_hold_and_keeps_what_is_newer() {
+    fn list_removes_missing_objects_and_keeps_newer_ones() {
         let cache = Cache::default();
-        cache.put(object("a", "1", 5));
-        cache.put(object("b", "2", 9));
-        let changed = cache.replace("ns", vec![object("b", "2", 8), object("c", "3", 8)]);
-        let changed: Vec<(Key, bool)> =
-            changed.into_iter().map(|(key, before)| (key, before.is_some())).collect();
-        assert_eq!(changed, [(Key::new("ns", "a"), true), (Key::new("ns", "c"), false)]);
+        cache.put(object("a", "1", 5), Origin::Watch);
+        cache.put(object("b", "2", 9), Origin::Watch);
+        let changes = recorded(&cache);
+        cache.replace("ns", vec![object("b", "2", 8), object("c", "3", 8)]);
+        assert_eq!(*changes.lock().unwrap(), ["a: true → false by Watch", "c: false → true by Watch"]);
         assert_eq!(seen(&cache, "b").as_deref(), Some("9"));
         assert!(cache.is_listed(["ns"]) && !cache.is_listed(["other"]));
+    }
+
+    #[test]
+    fn subscribers_receive_changes_of_watch_and_write() {
+        let cache = Cache::default();
+        let changes = recorded(&cache);
+        cache.put(object("a", "1", 5), Origin::Write);
+        cache.put(object("a", "1", 5), Origin::Watch);
+        cache.put(object("a", "1", 6), Origin::Watch);
+        cache.remove(&object("a", "1", 6));
+        let expected = ["a: false → true by Write", "a: true → true by Watch", "a: true → false by Watch"];
+        assert_eq!(*changes.lock().unwrap(), expected);
+    }
+
+    fn recorded(cache: &Cache<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&changes);
+        cache.subscribe(move |c| {
+            let (before, after) = (c.before.is_some(), c.after.is_some());
+            record.lock().unwrap().push(format!("{}: {before} → {after} by {:?}", c.key.name, c.origin));
+        });
+        changes
     }
 }

@@ -1,27 +1,29 @@
-//! The API server as the operator sees it: what is there, kept by watches, and how it is changed.
+//! The API server: caches kept by watches, and the writer.
 
 mod adopt;
+mod apply;
 mod cache;
-mod child;
-mod leadership;
-mod object;
-mod place;
-mod subset;
-mod trouble;
+mod custom_resource;
+mod drift;
+mod error;
+mod owned_object;
+mod ownership;
+mod resource_kind;
 mod watch;
-mod write;
+mod write_fence;
 
 pub use adopt::Adoption;
-pub use cache::Cache;
-pub(crate) use child::digest;
-pub use child::{APPLIED, Child, ChildKind, Desired, MANAGED_BY};
-pub use leadership::Leadership;
-pub use object::{
-    Custom, CustomKind, Experiment, GROUP, Key, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
-    ServerConfig, VERSION,
+pub use apply::{DeleteTarget, EventDraft, Writer};
+pub use cache::{Cache, Change, Origin};
+pub use custom_resource::{
+    Custom, CustomKind, Experiment, Key, KindId, Model, Pipeline, ResourceScope, SeldonConfig, SeldonRuntime,
+    Server, ServerConfig,
 };
-pub use place::{Whose, whose};
-pub use subset::{holds, lacking};
-pub use trouble::Trouble;
-pub use watch::{Change, follow};
-pub use write::{Doomed, Happening, Writer};
+pub use drift::{holds, lacking};
+pub use error::ApiError;
+pub(crate) use owned_object::digest;
+pub use owned_object::{APPLIED, Desired, MANAGED_BY, OwnedObject};
+pub use ownership::{Ownership, ownership_of};
+pub use resource_kind::ResourceKind;
+pub(crate) use watch::run_watch;
+pub use write_fence::WriteFence;

@@ -1,17 +1,19 @@
-//! The schedulers: one for each namespace with a runtime, each over a connection of its own.
+//! Scheduler connections: one per namespace with a runtime.
 //!
 //! ```text
-//! connect ─▶ say which Servers there are ─▶ subscribe ─▶ ask for everything ─▶ complete ─▶ changes, until it breaks
-//!    ▲                                                                                       │
-//!    └──────────────── nothing is known any more; wait, then again ◀─────────────────────────┘
+//! connect ─▶ announce servers ─▶ subscribe ─▶ list ─▶ synced ─▶ apply changes until disconnected
+//!    ▲                                                                      │
+//!    └───────────────── discard state, back off, reconnect ◀────────────────┘
 //! ```
 
-mod book;
-mod call;
-mod link;
-mod reach;
+mod connection;
+mod connector;
+mod rpc;
+mod scheduler_cache;
 
-pub use book::{Asked, Book, Errand, ModelView, NO_SCHEDULER, ServerView, Verb};
-pub use call::Answer;
-pub use link::{Link, News};
-pub use reach::{Network, Reach};
+pub use connection::{ChangeEvent, SchedulerConnection};
+pub use connector::{SchedulerConnector, ServiceConnector};
+pub use rpc::RpcOutcome;
+pub use scheduler_cache::{
+    LastRequest, ModelView, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest, ServerView,
+};

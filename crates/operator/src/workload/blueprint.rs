@@ -1,7 +1,7 @@
 //! `StatefulSets`, Deployments and what keeps them from being taken down at once.
 
 use super::{family::Owner, scaled::marked};
-use crate::cluster::{ChildKind, Desired, Key};
+use crate::cluster::{ResourceKind, Desired, Key};
 use gantry_api::VolumeClaimTemplate;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct Workload<'a> {
     /// The kind of the object: a `StatefulSet` or a Deployment.
-    pub kind: ChildKind,
+    pub kind: ResourceKind,
     /// Where it is.
     pub key: Key,
     /// Whom it belongs to.
@@ -50,7 +50,7 @@ impl Workload<'_> {
         if let Some(replicas) = self.replicas {
             spec.insert("replicas".into(), json!(replicas));
         }
-        if self.kind == ChildKind::StatefulSet {
+        if self.kind == ResourceKind::STATEFUL_SET {
             spec.entry("podManagementPolicy").or_insert_with(|| json!("Parallel"));
             if !self.claims.is_empty() {
                 let claims = self.claims.iter();
@@ -89,7 +89,7 @@ pub fn budget(key: Key, owner: &Owner<'_>, selector: &BTreeMap<String, String>, 
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     });
-    Desired::new(ChildKind::PodDisruptionBudget, key, body)
+    Desired::new(ResourceKind::POD_DISRUPTION_BUDGET, key, body)
 }
 
 /// The pod with an image for every container that names none: Gantry's own.

@@ -4,8 +4,7 @@
 //! so: which state of the configuration, and what was asked besides. An object that was made from an older state, for
 //! the same question, is kept; a new question is answered from the latest state.
 
-use crate::cluster::{Child, Desired, digest};
-use gantry_core::mutant;
+use crate::cluster::{OwnedObject, Desired, digest};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -35,15 +34,14 @@ impl Marks {
     }
 
     /// Whether an object is to stay as it is, although its configuration is another now.
-    pub fn keep(&self, live: &Child) -> bool {
+    pub fn keep(&self, live: &OwnedObject) -> bool {
         let mark = |name| live.metadata.annotations.as_ref().and_then(|a| a.get(name));
         mark(ASKED) == Some(&self.asked)
             && mark(CONFIG).is_some_and(|config| *config != self.config)
-            && !mutant::is("follows_what_is_not_to_be_followed")
     }
 
     /// A workload that stays as it is, with as many pods as are wanted now. `None` when it has them.
-    pub fn resized(live: &Child, wanted: &Desired) -> Option<Desired> {
+    pub fn resized(live: &OwnedObject, wanted: &Desired) -> Option<Desired> {
         let replicas = wanted.body.pointer("/spec/replicas")?;
         if live.data.pointer("/spec/replicas") == Some(replicas) {
             return None;
@@ -82,17 +80,17 @@ fn said(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{ChildKind, Key};
+    use crate::cluster::{ResourceKind, Key};
 
     fn made(marks: &Marks, replicas: u32, image: &str) -> Desired {
         let body = json!({
             "metadata": { "annotations": marks.annotations() },
             "spec": { "replicas": replicas, "template": { "spec": { "containers": [{ "name": "a", "image": image }] } } },
         });
-        Desired::new(ChildKind::StatefulSet, Key::new("ns", "a"), body)
+        Desired::new(ResourceKind::STATEFUL_SET, Key::new("ns", "a"), body)
     }
 
-    fn live(desired: &Desired) -> Child {
+    fn live(desired: &Desired) -> OwnedObject {
         serde_json::from_value(desired.manifest()).unwrap()
     }
 
@@ -105,7 +103,7 @@ mod tests {
         assert!(Marks::new("another", 1, &"question").keep(&there));
         assert!(!Marks::new("u", 2, &"another question").keep(&there));
         assert!(
-            !Marks::new("u", 2, &"question").keep(&Child::default()),
+            !Marks::new("u", 2, &"question").keep(&OwnedObject::default()),
             "nobody knows what it was made from"
         );
     }

@@ -1,7 +1,6 @@
 //! `ConfigMaps` that a pod reads, so that it is replaced when one of them changes.
 
-use crate::cluster::{Child, Desired};
-use gantry_core::mutant;
+use crate::cluster::{OwnedObject, Desired};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +34,7 @@ pub fn config_maps(pod: &Value, digests: &BTreeMap<String, String>) -> BTreeMap<
         .into_iter()
         .filter_map(|name| digests.get(name).map(|digest| format!("{name}={digest}")))
         .collect();
-    let is_blind = mutant::is("does_not_see_settings_change");
-    if read.is_empty() || is_blind {
+    if read.is_empty() {
         BTreeMap::new()
     } else {
         BTreeMap::from([(READS.to_owned(), read.join(","))])
@@ -44,7 +42,7 @@ pub fn config_maps(pod: &Value, digests: &BTreeMap<String, String>) -> BTreeMap<
 }
 
 /// What a `ConfigMap` holds, whoever it belongs to.
-pub fn digest_of_live(map: &Child) -> String {
+pub fn digest_of_live(map: &OwnedObject) -> String {
     crate::cluster::digest(map.data.get("data").unwrap_or(&Value::Null))
 }
 
@@ -83,8 +81,8 @@ mod tests {
     #[test]
     fn what_is_wanted_and_what_is_there_have_the_same_digest() {
         let key = crate::cluster::Key::new("ns", "m");
-        let wanted = Desired::new(crate::cluster::ChildKind::ConfigMap, key, json!({"data": {"a": "1"}}));
-        let live: Child = serde_json::from_value(wanted.manifest()).unwrap();
+        let wanted = Desired::new(crate::cluster::ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
+        let live: OwnedObject = serde_json::from_value(wanted.manifest()).unwrap();
         assert_eq!(digest_of_wanted(&wanted), digest_of_live(&live));
     }
 }

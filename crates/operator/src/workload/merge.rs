@@ -1,6 +1,5 @@
 //! One pod specification over another: what is said last wins, field by field, and nothing is there twice.
 
-use gantry_core::mutant;
 use serde_json::{Map, Value};
 
 /// How the items of a list are told apart.
@@ -51,9 +50,7 @@ pub fn merge(base: &Value, over: &Value) -> Value {
     // What is twice in one of them comes together, too.
     let mut merged = Value::Object(Map::new());
     lay("", &mut merged, base);
-    if !mutant::is("does_not_merge_pods") {
-        lay("", &mut merged, over);
-    }
+    lay("", &mut merged, over);
     merged
 }
 

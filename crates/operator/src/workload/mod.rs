@@ -6,7 +6,7 @@ mod family;
 mod follow;
 mod mentions;
 mod merge;
-mod progress;
+mod rollout;
 mod refused;
 mod scaled;
 
@@ -15,6 +15,6 @@ pub use family::{Family, Owner};
 pub use follow::Marks;
 pub use mentions::{config_maps, digest_of_live, digest_of_wanted, mentioned};
 pub use merge::merge;
-pub use progress::Progress;
+pub use rollout::Rollout;
 pub use refused::{Obstacle, Refused, Sorted, sort};
 pub use scaled::{autoscalers, hand_over};

@@ -2,11 +2,10 @@
 
 use super::{family::Family, scaled::hand_over};
 use crate::{
-    cluster::{ChildKind, Desired, Key},
-    conditions::{Outlook, Says},
-    plan::Action,
+    cluster::{ResourceKind, Desired, Key},
+    conditions::{Progress, ConditionUpdate},
+    plan::{Action, ClusterAction},
 };
-use gantry_core::mutant;
 use std::time::Duration;
 
 /// When what was refused is tried again although nothing changed: rules of the cluster change, too.
@@ -20,16 +19,16 @@ pub enum Obstacle {
     /// The API server would not take it, in its words.
     ApiServer(String),
     /// Its place is still that of an object which belongs to the one that had the owner's name before: which.
-    Predecessor(String),
+    PreviousOwner(String),
     /// Its name is taken by what is not ours: why.
-    Stranger(String),
+    Foreign(String),
 }
 
 /// An object that could not be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// Its kind.
-    pub kind: ChildKind,
+    pub kind: ResourceKind,
     /// Where it was to be.
     pub key: Key,
     /// The digest of what was sent.
@@ -49,20 +48,20 @@ impl Refused {
             && self.key == wanted.key
             && self.ago < self.again()
             && self.there == there.unwrap_or_default()
-            && (self.digest == wanted.digest() || mutant::is("never_tries_what_was_refused"))
+            && self.digest == wanted.digest()
     }
 
     const fn again(&self) -> Duration {
         match self.why {
             Obstacle::ApiServer(_) => AGAIN,
-            Obstacle::Predecessor(_) | Obstacle::Stranger(_) => LOOK,
+            Obstacle::PreviousOwner(_) | Obstacle::Foreign(_) => LOOK,
         }
     }
 
     /// For a status: what is in the way, and what helps.
-    pub fn says(&self) -> Says {
+    pub fn condition(&self) -> ConditionUpdate {
         let (kind, name, namespace) = (self.kind, &self.key.name, &self.key.namespace);
-        let lower = kind.name().to_lowercase();
+        let lower = kind.kind.to_lowercase();
         match &self.why {
             Obstacle::ApiServer(why) => {
                 let remedy = self.remedy(why);
@@ -70,26 +69,26 @@ impl Refused {
                     "the API server refuses the {kind} {name}: {}; {remedy}",
                     why.trim_end_matches('.')
                 );
-                Says::new(false, "ApplyRefused", message, Outlook::Final)
+                ConditionUpdate::new(false, "ApplyRefused", message, Progress::Stalled)
             }
-            Obstacle::Predecessor(whose) => {
+            Obstacle::PreviousOwner(whose) => {
                 let message =
                     format!("waits until the {kind} {name} of the {whose} that was there before is gone");
-                Says::new(false, "Progressing", message, Outlook::Passing)
+                ConditionUpdate::new(false, "Progressing", message, Progress::InProgress)
             }
-            Obstacle::Stranger(whose) => {
+            Obstacle::Foreign(whose) => {
                 let message = format!(
                     "there is a {kind} {name} in namespace {namespace} already, and {whose}: it was left as it is; give \
                      one of the two another name, or remove it (kubectl delete {lower} {name} -n {namespace})"
                 );
-                Says::new(false, "NameTaken", message, Outlook::Final)
+                ConditionUpdate::new(false, "NameTaken", message, Progress::Stalled)
             }
         }
     }
 
     fn remedy(&self, why: &str) -> String {
         let (kind, name, namespace) = (self.kind, &self.key.name, &self.key.namespace);
-        let lower = kind.name().to_lowercase();
+        let lower = kind.kind.to_lowercase();
         if why.contains("updates to statefulset spec") || why.contains("field is immutable") {
             format!(
                 "the change needs a new {kind}: kubectl delete {lower} {name} -n {namespace} --cascade=orphan keeps the \
@@ -128,7 +127,7 @@ pub fn sort(wanted: &[Desired], family: &Family, refusals: &[Refused]) -> Sorted
         } else {
             let live = family.get(desired.kind, &desired.key.name);
             sorted.actions.extend(hand_over(live, &desired));
-            sorted.actions.push(Action::Ensure(Box::new(desired)));
+            sorted.actions.push(ClusterAction::Apply(Box::new(desired)).into());
         }
     }
     sorted

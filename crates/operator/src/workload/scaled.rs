@@ -1,10 +1,9 @@
 //! Workloads whose replicas belong to an autoscaler.
 
 use crate::{
-    cluster::{Cache, Child, ChildKind, Desired},
-    plan::Action,
+    cluster::{Cache, OwnedObject, ResourceKind, Desired},
+    plan::{Action, ClusterAction},
 };
-use gantry_core::mutant;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -12,8 +11,8 @@ use std::collections::BTreeMap;
 const AUTOSCALED: &str = "gantry.dev/autoscaled";
 
 /// The autoscalers of a namespace, by the kind and the name of what they scale.
-pub fn autoscalers(cache: &Cache<Child>, namespace: &str) -> BTreeMap<(String, String), String> {
-    let target = |scaler: &Child| {
+pub fn autoscalers(cache: &Cache<OwnedObject>, namespace: &str) -> BTreeMap<(String, String), String> {
+    let target = |scaler: &OwnedObject| {
         let text = |field: &str| {
             scaler
                 .data
@@ -33,12 +32,12 @@ pub(crate) fn marked(annotations: &mut BTreeMap<String, String>) {
 
 /// What comes before replicas are left out for the first time: a field that nobody owns falls back to one, so that it
 /// is given to somebody else first, as it is.
-pub fn hand_over(live: Option<&Child>, wanted: &Desired) -> Option<Action> {
-    let live = live.filter(|_| !mutant::is("drops_replicas_at_the_hand_over"))?;
+pub fn hand_over(live: Option<&OwnedObject>, wanted: &Desired) -> Option<Action> {
+    let live = live?;
     let is_left_out = wanted.body.pointer("/spec/replicas").is_none();
     let was_ours = live.metadata.annotations.as_ref().is_none_or(|a| !a.contains_key(AUTOSCALED));
-    let is_workload = matches!(wanted.kind, ChildKind::StatefulSet | ChildKind::Deployment);
+    let is_workload = matches!(wanted.kind, ResourceKind::STATEFUL_SET | ResourceKind::DEPLOYMENT);
     let replicas = live.data.pointer("/spec/replicas").filter(|_| is_workload && is_left_out && was_ours)?;
     let body = json!({ "spec": { "replicas": replicas } });
-    Some(Action::HandOver(Box::new(Desired::new(wanted.kind, wanted.key.clone(), body))))
+    Some(ClusterAction::HandOverReplicas(Box::new(Desired::new(wanted.kind, wanted.key.clone(), body))).into())
 }

@@ -63,7 +63,7 @@ fn a_name_that_leads_nowhere_is_a_warning() {
         object("SeldonConfig", "ops/default", json!({ "components": [{ "name": "seldon-scheduler" }] })),
         object("SeldonRuntime", "ml/seldon", json!({ "seldonConfig": "default" })),
     ];
-    let world = world(&there);
+    let caches = caches(&there);
     let runtime = |spec| object("SeldonRuntime", "ml/seldon", spec);
     let pipeline = |steps| object("Pipeline", "ml/p", json!({ "steps": steps }));
     for (object, warnings) in [
@@ -136,13 +136,13 @@ fn a_name_that_leads_nowhere_is_a_warning() {
             &["spec.candidates[0].name: there is no Pipeline \"m\" in namespace ml"],
         ),
     ] {
-        assert_eq!(judge(&ask("CREATE", object.clone(), Value::Null), &world), warned(warnings), "{object}");
+        assert_eq!(judge(&ask("CREATE", object.clone(), Value::Null), &caches), warned(warnings), "{object}");
         let before = changed(
             &object,
             "/spec",
             json!({ "storageUri": "before", "serverConfig": "before", "steps": [] }),
         );
-        let again = judge(&ask("UPDATE", object.clone(), before), &world);
+        let again = judge(&ask("UPDATE", object.clone(), before), &caches);
         assert_eq!(again.warnings, warned(warnings).warnings, "{object}");
         let long = warnings.iter().find(|w| w.len() > 250);
         assert_eq!(long, None, "kubectl would cut it");
@@ -153,23 +153,23 @@ fn a_name_that_leads_nowhere_is_a_warning() {
 fn what_is_not_known_here_is_not_said_to_be_absent() {
     let question = ask("CREATE", server("b", "large"), Value::Null);
     // The list is not complete yet.
-    assert_eq!(judge(&question, &World::new(settings())), Verdict::default());
+    assert_eq!(judge(&question, &Caches::new(settings())), Verdict::default());
     // The namespace is not looked after.
     let scope = crate::Scope::Namespaces([OWN.to_owned()].into());
-    let elsewhere = World::new(Settings { scope, ..settings() });
+    let elsewhere = Caches::new(Settings { scope, ..settings() });
     elsewhere.servers.replace(OWN, Vec::new());
     let pinned = ask("CREATE", model("m", json!({ "server": "a" })), Value::Null);
     assert_eq!(judge(&pinned, &elsewhere), Verdict::default());
     // A server that joined its scheduler by itself needs no object.
-    let world = world(&[]);
-    assert_eq!(judge(&pinned, &world).warnings.len(), 1);
-    world.schedulers.open("ml");
-    world.schedulers.begin("ml");
+    let caches = caches(&[]);
+    assert_eq!(judge(&pinned, &caches).warnings.len(), 1);
+    caches.schedulers.add_namespace("ml");
+    caches.schedulers.begin_sync("ml");
     let joined =
         gantry_proto::scheduler::ServerStatusResponse { server_name: "a".into(), ..Default::default() };
-    world.schedulers.server("ml", &joined);
-    world.schedulers.complete("ml");
-    assert_eq!(judge(&pinned, &world), Verdict::default());
+    caches.schedulers.apply_server_status("ml", &joined);
+    caches.schedulers.synced("ml");
+    assert_eq!(judge(&pinned, &caches), Verdict::default());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn whoever_deletes_is_told_who_would_miss_it_and_is_never_refused() {
             json!({ "resourceType": "pipeline", "candidates": [{ "name": "p", "weight": 1 }] }),
         ),
     ];
-    let world = world(&there);
+    let caches = caches(&there);
     for (place, warnings) in [
         (
             "ServerConfig ops/small",
@@ -240,14 +240,14 @@ fn whoever_deletes_is_told_who_would_miss_it_and_is_never_refused() {
                 && format!("{}/{}", o["metadata"]["namespace"], o["metadata"]["name"]).replace('"', "") == at
         };
         let old = there.iter().find(is).unwrap().clone();
-        assert_eq!(judge(&ask("DELETE", Value::Null, old), &world), warned(warnings), "{place}");
+        assert_eq!(judge(&ask("DELETE", Value::Null, old), &caches), warned(warnings), "{place}");
     }
 }
 
 #[test]
 fn volumes_of_a_stateful_set_cannot_be_changed() {
     let there = |live: &str| {
-        world(&[
+        caches(&[
             server("a", "small"),
             server("fresh", "small"),
             config("small", claims("1Gi")),
@@ -292,13 +292,13 @@ fn volumes_of_a_stateful_set_cannot_be_changed() {
     // What the API server filled in is not a difference; what somebody took out is one.
     let mut with_class = claims("1Gi");
     with_class[0]["spec"]["storageClassName"] = json!("fast");
-    let world = world(&[
+    let caches = caches(&[
         server("a", "small"),
         config("small", claims("1Gi")),
         config("large", claims("1Gi")),
         set("ml/a", "Server-a", with_class),
     ]);
-    assert!(judge(&moved("a", "large"), &world).refusal.is_some());
+    assert!(judge(&moved("a", "large"), &caches).refusal.is_some());
 }
 
 #[test]
@@ -308,14 +308,14 @@ fn volumes_of_components_cannot_be_changed_either() {
     let runtime = |config: &str, overrides: Value| {
         object("SeldonRuntime", "ml/seldon", json!({ "seldonConfig": config, "overrides": overrides }))
     };
-    let world = world(&[
+    let caches = caches(&[
         config("default", component("1Gi")),
         config("large", component("2Gi")),
         config("none", json!({ "components": [{ "name": "seldon-scheduler" }] })),
         runtime("default", json!([])),
         set("ml/seldon-scheduler", "SeldonRuntime-seldon", claims("1Gi")),
     ]);
-    let moved = |to: Value| judge(&ask("UPDATE", to, runtime("default", json!([]))), &world).refusal;
+    let moved = |to: Value| judge(&ask("UPDATE", to, runtime("default", json!([]))), &caches).refusal;
     assert!(
         moved(runtime("large", json!([])))
             .unwrap()
@@ -324,7 +324,7 @@ fn volumes_of_components_cannot_be_changed_either() {
     assert_eq!(moved(runtime("none", json!([]))), None, "it becomes a Deployment");
     assert_eq!(moved(runtime("large", json!([{ "name": "seldon-scheduler", "disable": true }]))), None);
     let change = |spec: Value| {
-        judge(&ask("UPDATE", config("default", spec), config("default", component("1Gi"))), &world)
+        judge(&ask("UPDATE", config("default", spec), config("default", component("1Gi"))), &caches)
     };
     assert!(change(component("2Gi")).refusal.unwrap().starts_with("spec.components: this change has other"));
     assert_eq!(change(json!({ "components": [{ "name": "seldon-scheduler" }] })).refusal, None);
@@ -332,39 +332,39 @@ fn volumes_of_components_cannot_be_changed_either() {
 
 #[test]
 fn the_rules_of_the_kinds_hold_where_the_schema_does_not_have_them() {
-    let world = world(&[]);
+    let caches = caches(&[]);
     let bad = json!({ "replicas": 1, "minReplicas": 3 });
-    let verdict = judge(&ask("CREATE", model("m", bad.clone()), Value::Null), &world);
+    let verdict = judge(&ask("CREATE", model("m", bad.clone()), Value::Null), &caches);
     assert_eq!(verdict.refusal.as_deref(), Some("spec.replicas is 1, fewer than minReplicas 3"));
-    let verdict = judge(&ask("CREATE", model("a.b", json!({})), Value::Null), &world);
+    let verdict = judge(&ask("CREATE", model("a.b", json!({})), Value::Null), &caches);
     assert!(verdict.refusal.unwrap().starts_with("metadata.name "));
     let unreadable = object("Model", "ml/m", json!({ "storageUri": 7 }));
-    let verdict = judge(&ask("CREATE", unreadable.clone(), Value::Null), &world);
+    let verdict = judge(&ask("CREATE", unreadable.clone(), Value::Null), &caches);
     assert!(verdict.refusal.unwrap().starts_with("spec cannot be read: "));
     // What was wrong before does not keep anybody from changing something else, or from taking a finalizer away.
     let other = changed(&model("m", bad.clone()), "/spec/storageUri", json!("gs://other"));
-    assert_eq!(judge(&ask("UPDATE", other, model("m", bad.clone())), &world), Verdict::default());
-    assert_eq!(judge(&ask("UPDATE", unreadable.clone(), unreadable), &world), Verdict::default());
+    assert_eq!(judge(&ask("UPDATE", other, model("m", bad.clone())), &caches), Verdict::default());
+    assert_eq!(judge(&ask("UPDATE", unreadable.clone(), unreadable), &caches), Verdict::default());
     let worse = model("m", json!({ "replicas": 1, "minReplicas": 4 }));
-    assert!(judge(&ask("UPDATE", worse.clone(), model("m", bad)), &world).refusal.is_some());
+    assert!(judge(&ask("UPDATE", worse.clone(), model("m", bad)), &caches).refusal.is_some());
     let mut going = worse;
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    assert_eq!(judge(&ask("UPDATE", going, model("m", json!({}))), &world), Verdict::default());
+    assert_eq!(judge(&ask("UPDATE", going, model("m", json!({}))), &caches), Verdict::default());
 }
 
 #[test]
 fn what_is_not_ours_is_allowed() {
-    let world = world(&[]);
+    let caches = caches(&[]);
     let mut question = ask("CREATE", model("m", json!({ "server": "nowhere" })), Value::Null);
-    assert_eq!(judge(&question, &world).word(), "warned");
+    assert_eq!(judge(&question, &caches).word(), "warned");
     question.sub_resource = "status".into();
-    assert_eq!(judge(&question, &world), Verdict::default());
+    assert_eq!(judge(&question, &caches), Verdict::default());
     question.sub_resource.clear();
     question.resource.group = "apps".into();
-    assert_eq!(judge(&question, &world), Verdict::default());
+    assert_eq!(judge(&question, &caches), Verdict::default());
     question.resource.group = "mlops.seldon.io".into();
     question.resource.plural = "widgets".into();
-    assert_eq!(judge(&question, &world), Verdict::default());
+    assert_eq!(judge(&question, &caches), Verdict::default());
 }
 
 #[test]
@@ -454,7 +454,7 @@ proptest! {
         operation in prop::sample::select(vec!["CREATE", "UPDATE", "DELETE", "CONNECT", ""]),
         whole in any::<bool>(), object in any_json(), old in any_json(), spec in near_spec(), old_spec in near_spec(),
     ) {
-        let world = world(&[
+        let caches = caches(&[
             server("a", "small"), config("large", claims("1Gi")), config("small", claims("1Gi")),
             object_of("SeldonConfig", "ops/large"), object_of("SeldonRuntime", "ml/seldon"),
             set("ml/a", "u", claims("1Gi")), set("ml/seldon-scheduler", "u", claims("1Gi")),
@@ -464,8 +464,8 @@ proptest! {
         let mut question = Request { uid: "q".into(), operation: operation.into(), object, old_object: old, ..Request::default() };
         question.resource.group = "mlops.seldon.io".into();
         question.resource.plural = kind.into();
-        let verdict = judge(&question, &world);
-        prop_assert_eq!(&verdict, &judge(&question, &world), "the same question, the same answer");
+        let verdict = judge(&question, &caches);
+        prop_assert_eq!(&verdict, &judge(&question, &caches), "the same question, the same answer");
         prop_assert!(operation != "DELETE" || verdict.refusal.is_none(), "what goes is let go");
         if question.object.get("spec") == question.old_object.get("spec") && operation == "UPDATE" {
             prop_assert_eq!(&verdict, &Verdict::default(), "nothing was asked for");

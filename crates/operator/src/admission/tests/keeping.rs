@@ -108,19 +108,19 @@ proptest! {
         let mut made = 0;
         let mut stored: Option<Stored> = None;
         let mut bundles: Vec<(Timestamp, String)> = vec![(now, String::new())];
-        let mut memory: Option<(String, Timestamp)> = None;
+        let mut recent_failures: Option<(String, Timestamp)> = None;
         let mut shown: [Option<Pair>; 3] = [None, None, None];
         let mut leader = 0;
         let mut known_since: Option<Timestamp> = None;
         for event in events {
             match event {
                 Event::Pass(part) => now += k8s_openapi::jiff::SignedDuration::try_from(lifetime * part / 1000).unwrap(),
-                Event::Elect(who) => { leader = who; memory = None; }
+                Event::Elect(who) => { leader = who; recent_failures = None; }
                 Event::Look(who) => {
                     if who == leader {
                         let bundle = bundles.last().unwrap().1.clone();
-                        let since = match &memory { Some((known, since)) if *known == bundle => *since, _ => now };
-                        memory = Some((bundle.clone(), since));
+                        let since = match &recent_failures { Some((known, since)) if *known == bundle => *since, _ => now };
+                        recent_failures = Some((bundle.clone(), since));
                         let seen = Seen { stored: stored.as_ref(), bundle: &bundle, since: Some(since), names: &["w".into()], now };
                         let decided = step(&seen);
                         let mut issue = || { made += 1; pair(made, now, lifetime) };

@@ -1,8 +1,8 @@
 //! Two replicas of the operator keep the certificate on an API server, under a clock that runs ahead.
 
 use super::*;
-use crate::{Operator, cluster::Leadership, schedulers::Network};
-use gantry_sim::kube::{Registry, Server as Kube};
+use crate::{Operator, cluster::WriteFence, schedulers::ServiceConnector};
+use gantry_kube_sim::{Registry, Server as Kube};
 use k8s_openapi::{
     api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Secret},
     jiff::Timestamp,
@@ -70,13 +70,13 @@ pub(super) fn webhook(lifetime: Duration) -> Webhook {
     Webhook { names, lifetime }
 }
 
-pub(super) fn operator(kube: &Kube, actor: &str, leadership: Leadership) -> Operator {
+pub(super) fn operator(kube: &Kube, actor: &str, fence: WriteFence) -> Operator {
     let clock = {
         let kube = kube.clone();
         Arc::new(move || kube.now())
     };
-    let network = Arc::new(Network::new(None, None));
-    Operator::new(kube.client(actor, OWN), settings(), network, leadership, clock)
+    let network = Arc::new(ServiceConnector::new(None, None));
+    Operator::new(kube.client(actor, OWN), settings(), network, fence, clock)
 }
 
 async fn bundle(kube: &Kube) -> String {
@@ -101,7 +101,7 @@ impl TimeProvider for At {
 }
 
 /// Whether an API server would accept what is shown, at this time.
-async fn accepted(shown: &Shown, bundle: &str, now: Timestamp) -> Result<(), String> {
+async fn accepted(shown: &InMemoryCertificate, bundle: &str, now: Timestamp) -> Result<(), String> {
     let provider = Arc::new(default_provider());
     let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -130,15 +130,15 @@ async fn replicas_agree_and_a_rotation_disturbs_nobody() {
     let kube = api_server("2026-01-01T00:00:00Z".parse().unwrap());
     prepare(&kube, json!({ "service": { "name": "hook", "namespace": OWN, "path": "/validate" } })).await;
     let mut shown = Vec::new();
-    let (first_leads, second_leads) = (Leadership::alone(), Leadership::none());
+    let (first_leads, second_leads) = (WriteFence::always_open(), WriteFence::closed());
     let mut keepers = tokio::task::JoinSet::new();
-    for (actor, leadership) in [("first", first_leads.clone()), ("second", second_leads.clone())] {
-        let operator = operator(&kube, actor, leadership);
-        let one = Shown::default();
+    for (actor, fence) in [("first", first_leads.clone()), ("second", second_leads.clone())] {
+        let operator = operator(&kube, actor, fence);
+        let one = InMemoryCertificate::default();
         shown.push(one.clone());
-        keepers.spawn(Keeper::new(operator.client(), &operator.house(), webhook(LIFETIME), one).run());
+        keepers.spawn(Keeper::new(operator.client(), &operator.context(), webhook(LIFETIME), one).run());
     }
-    while !shown.iter().all(Shown::is_there) {
+    while !shown.iter().all(InMemoryCertificate::is_set) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -170,10 +170,10 @@ async fn replicas_agree_and_a_rotation_disturbs_nobody() {
 async fn what_somebody_took_away_comes_back_and_nothing_else_is_touched() {
     let kube = api_server("2026-01-01T00:00:00Z".parse().unwrap());
     prepare(&kube, json!({ "service": { "name": "hook", "namespace": OWN } })).await;
-    let operator = operator(&kube, "operator", Leadership::alone());
-    let shown = Shown::default();
+    let operator = operator(&kube, "operator", WriteFence::always_open());
+    let shown = InMemoryCertificate::default();
     let keeper = tokio::spawn(
-        Keeper::new(operator.client(), &operator.house(), webhook(LIFETIME), shown.clone()).run(),
+        Keeper::new(operator.client(), &operator.context(), webhook(LIFETIME), shown.clone()).run(),
     );
     let user = kube.client("user", OWN);
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(user.clone());
@@ -222,9 +222,9 @@ async fn a_certificate_is_for_the_names_that_are_called() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let names = ["hook.ops.svc".to_owned(), "127.0.0.1".to_owned()];
     let pair = issue(&names, now, LIFETIME).unwrap();
-    let shown = Shown::default();
+    let shown = InMemoryCertificate::default();
     assert!(accepted(&shown, &pair.authority, now).await.is_err(), "there is nothing to show yet");
-    shown.show("here", &pair.certificate, &pair.key).unwrap();
+    shown.set("here", &pair.certificate, &pair.key).unwrap();
     assert_eq!(accepted(&shown, &pair.authority, now).await, Ok(()));
     let late = now - k8s_openapi::jiff::SignedDuration::from_mins(50);
     assert_eq!(accepted(&shown, &pair.authority, late).await, Ok(()), "clocks differ");
@@ -236,7 +236,7 @@ async fn a_certificate_is_for_the_names_that_are_called() {
         accepted(&shown, &other.authority, now).await.is_err(),
         "another authority's word does not count"
     );
-    assert!(shown.show("here", &pair.certificate, &other.key).is_err(), "not its key");
+    assert!(shown.set("here", &pair.certificate, &other.key).is_err(), "not its key");
     assert_eq!(accepted(&shown, &pair.authority, now).await, Ok(()), "what is shown stays");
     assert!(!format!("{pair:?}").contains("PRIVATE"), "{pair:?}");
 }

@@ -4,7 +4,7 @@ use super::{
     rotation::{api_server, operator, prepare, webhook},
     *,
 };
-use crate::cluster::Leadership;
+use crate::cluster::WriteFence;
 use bytes::Bytes;
 use http::{Method, Request as HttpRequest, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 /// A webhook that listens, and how its callers know it.
 struct Open {
     at: SocketAddr,
-    kube: gantry_sim::kube::Server,
+    kube: gantry_kube_sim::Server,
     stop: CancellationToken,
     ended: tokio::task::JoinHandle<()>,
 }
@@ -29,9 +29,9 @@ impl Open {
     async fn new() -> Self {
         let kube = api_server(k8s_openapi::jiff::Timestamp::now());
         prepare(&kube, json!({ "url": "https://127.0.0.1:1/validate" })).await;
-        let operator = operator(&kube, "operator", Leadership::alone());
-        let world = &operator.house();
-        world.world.servers.replace("", Vec::new());
+        let operator = operator(&kube, "operator", WriteFence::always_open());
+        let caches = &operator.context();
+        caches.caches.of::<Server>().replace("", Vec::new());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

@@ -1,0 +1,230 @@
+//! Applies a plan, one action at a time. Every prefix of a plan is a state that the next plan can start from.
+
+use crate::{
+    cluster::{ApiError, Custom, CustomKind, EventDraft, Key, Ownership},
+    context::Context,
+    controller::Controller,
+    plan::{Action, ClusterAction, Plan, SchedulerAction},
+    schedulers::{RpcOutcome, SchedulerRequest, Operation},
+    workload::Obstacle,
+};
+use std::sync::Arc;
+
+pub(crate) enum Applied {
+    /// The cluster was in the desired state.
+    Nothing,
+    /// Something changed: plan again.
+    Something,
+}
+
+/// Why the remaining steps of a plan are left out.
+enum Stop {
+    /// The object is released, or its next plan has to consider a rejection.
+    Early(Applied),
+    Error(ApiError),
+}
+
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+type Object<C> = Option<Arc<Custom<<C as Controller>::Kind>>>;
+
+/// Actions in their order and the status after them, or before them if the plan demands it.
+pub(crate) async fn apply<C: Controller>(
+    context: &Context,
+    key: &Key,
+    plan: Plan<<C::Kind as CustomKind>::Status>,
+) -> Result<Applied, ApiError> {
+    match run::<C>(context, key, plan).await {
+        Ok(true) => Ok(Applied::Something),
+        Ok(false) => Ok(Applied::Nothing),
+        Err(Stop::Early(applied)) => Ok(applied),
+        Err(Stop::Error(error)) => Err(error),
+    }
+}
+
+/// `true` when something changed.
+async fn run<C: Controller>(
+    context: &Context,
+    key: &Key,
+    plan: Plan<<C::Kind as CustomKind>::Status>,
+) -> Result<bool, Stop> {
+    let cache = context.caches.of::<C::Kind>();
+    let mut object: Object<C> = cache.get(key);
+    if object.is_none() {
+        context.caches.recent_failures.forget::<C::Kind>(key);
+    }
+    let mut changed = false;
+    if plan.status_first {
+        changed |= write_status::<C>(context, key, &object, &plan).await?;
+        object = cache.get(key);
+    }
+    let mut is_owner_confirmed = false;
+    for action in &plan.actions {
+        changed |= match action {
+            Action::Cluster(action) => {
+                apply_to_cluster::<C>(context, key, &object, action, &plan.events, &mut is_owner_confirmed).await?
+            }
+            Action::Scheduler(action) => send_to_scheduler::<C>(context, key, &object, action).await?,
+        };
+    }
+    if !plan.status_first {
+        changed |= write_status::<C>(context, key, &object, &plan).await?;
+    }
+    Ok(changed)
+}
+
+async fn apply_to_cluster<C: Controller>(
+    context: &Context,
+    key: &Key,
+    object: &Object<C>,
+    action: &ClusterAction,
+    events: &[EventDraft],
+    is_owner_confirmed: &mut bool,
+) -> Result<bool, Stop> {
+    let manager = format!("gantry/{}", C::NAME);
+    let cache = context.caches.of::<C::Kind>();
+    match (action, object.as_deref()) {
+        (ClusterAction::Apply(desired), _) => {
+            let owned = context.caches.owned(desired.kind);
+            // The garbage collector deletes what is created for a deleted owner, and it would be created again.
+            if let (Some(object), None, false) = (object, owned.get(&desired.key), *is_owner_confirmed) {
+                context.writer.confirm(object).await?;
+                *is_owner_confirmed = true;
+            }
+            match context.writer.apply(&manager, desired, &owned).await {
+                Ok(is_changed) => {
+                    context.caches.recent_failures.clear::<C::Kind>(key, desired);
+                    return Ok(is_changed);
+                }
+                // A retry would not help: the rejection is recorded, and the next plan considers it.
+                Err(error) => {
+                    let Some(why) = obstacle(&error) else { return Err(error.into()) };
+                    let live_uid = owned.get(&desired.key).and_then(|o| o.metadata.uid.clone());
+                    let live_uid = live_uid.unwrap_or_default();
+                    context.caches.recent_failures.record::<C::Kind>(key, desired, &live_uid, why);
+                    return Err(Stop::Early(Applied::Something));
+                }
+            }
+        }
+        (ClusterAction::HandOverReplicas(part), _) => {
+            let owned = context.caches.owned(part.kind);
+            return match context.writer.hand_over(part, &owned).await {
+                // A conflict means that another manager has the field already.
+                Ok(()) | Err(ApiError::Conflict) => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+        }
+        (ClusterAction::Delete(target), _) => context.writer.delete(target).await?,
+        (ClusterAction::AddFinalizer(name), Some(object)) => {
+            context.writer.add_finalizer(&manager, object, name, &cache).await?;
+        }
+        (ClusterAction::RemoveFinalizer(name), Some(object)) => {
+            context.writer.remove_finalizer(object, name).await?;
+            emit(context, object, events).await;
+            return Err(Stop::Early(Applied::Nothing));
+        }
+        (ClusterAction::Scale(replicas), Some(object)) => context.writer.scale(object, *replicas).await?,
+        (ClusterAction::Emit(event), Some(object)) => {
+            emit(context, object, std::slice::from_ref(event)).await;
+            return Ok(false);
+        }
+        // The object is gone.
+        (_, None) => return Ok(false),
+    }
+    Ok(true)
+}
+
+async fn send_to_scheduler<C: Controller>(
+    context: &Context,
+    key: &Key,
+    object: &Object<C>,
+    action: &SchedulerAction,
+) -> Result<bool, Stop> {
+    if let SchedulerAction::AcknowledgeScaling = action {
+        context.caches.schedulers.clear_scaling_request(key);
+        return Ok(true);
+    }
+    if !context.may_write() {
+        return Err(ApiError::NotLeading.into());
+    }
+    let (operation, answer) = match action.clone() {
+        SchedulerAction::LoadModel(model) => {
+            (Operation::Load, context.connection(&key.namespace, |connection| async move { connection.load(*model).await }).await)
+        }
+        SchedulerAction::UnloadModel(request) => {
+            (Operation::Unload, context.connection(&key.namespace, |connection| async move { connection.unload(request).await }).await)
+        }
+        SchedulerAction::NotifyServer(server) => {
+            (Operation::Notify, context.connection(&key.namespace, |connection| async move { connection.notify(server).await }).await)
+        }
+        SchedulerAction::AcknowledgeScaling => return Ok(true),
+    };
+    record_answer(context, key, operation, object.as_deref(), answer)?;
+    Ok(true)
+}
+
+/// Writes the status if it differs, and the events with it. `true` when it was written: the response, which is cached
+/// now, may contain changes of others that the watch will not report again.
+async fn write_status<C: Controller>(
+    context: &Context,
+    key: &Key,
+    object: &Object<C>,
+    plan: &Plan<<C::Kind as CustomKind>::Status>,
+) -> Result<bool, Stop> {
+    let (Some(status), Some(object)) = (&plan.status, object) else { return Ok(false) };
+    if object.status.as_ref() == Some(status) {
+        return Ok(false);
+    }
+    context.writer.status(object, status, &context.caches.of::<C::Kind>()).await?;
+    if C::PACED {
+        context.caches.recent_failures.status_written::<C::Kind>(key);
+    }
+    emit(context, object, &plan.events).await;
+    Ok(true)
+}
+
+/// A rejection that a retry will not change; `None` for passing errors.
+fn obstacle(error: &ApiError) -> Option<Obstacle> {
+    match error {
+        ApiError::Rejected(why) | ApiError::Forbidden(why) => Some(Obstacle::ApiServer(why.clone())),
+        ApiError::NotOwned(Ownership::PreviousOwner(owner)) => Some(Obstacle::PreviousOwner(owner.clone())),
+        ApiError::NotOwned(Ownership::Foreign(owner)) => Some(Obstacle::Foreign(owner.clone())),
+        _ => None,
+    }
+}
+
+async fn emit<K: CustomKind>(context: &Context, object: &Custom<K>, events: &[EventDraft]) {
+    for event in events {
+        context.writer.emit(object, event, (context.clock)()).await;
+    }
+}
+
+/// Keeps the scheduler's answer, or its absence, for the next plan.
+fn record_answer<K: CustomKind>(
+    context: &Context,
+    key: &Key,
+    operation: Operation,
+    object: Option<&Custom<K>>,
+    answer: RpcOutcome,
+) -> Result<(), ApiError> {
+    let schedulers = &context.caches.schedulers;
+    let Some(object) = object else {
+        schedulers.forget_request(K::KIND, key);
+        return match answer {
+            RpcOutcome::Accepted => Ok(()),
+            RpcOutcome::Rejected(why) => Err(ApiError::Rejected(why)),
+            RpcOutcome::Unavailable(why) => Err(ApiError::Transient(why)),
+        };
+    };
+    let request = SchedulerRequest { operation, uid: object.uid().to_owned(), generation: object.generation() };
+    match answer {
+        RpcOutcome::Accepted => schedulers.record_response(K::KIND, key, request, None),
+        RpcOutcome::Rejected(why) => schedulers.record_response(K::KIND, key, request, Some(why)),
+        RpcOutcome::Unavailable(why) => schedulers.record_failure(K::KIND, key, request, why),
+    }
+    Ok(())
+}

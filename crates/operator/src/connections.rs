@@ -1,0 +1,76 @@
+//! Scheduler connections: one per namespace that needs a scheduler.
+
+use crate::{
+    context::Context,
+    controller::SchedulerRole,
+    controllers::server,
+    schedulers::SchedulerConnection,
+};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError},
+};
+
+/// Opens or closes the connection of a namespace, as its objects require.
+pub(crate) fn update(context: &Arc<Context>, namespace: &str) {
+    if !context.may_write() {
+        return;
+    }
+    let is_needed = is_needed(context, namespace);
+    let mut connections = context.connections.lock().unwrap_or_else(PoisonError::into_inner);
+    match (is_needed, connections.contains_key(namespace)) {
+        (true, false) => {
+            let connection = open(context, namespace);
+            connections.insert(namespace.to_owned(), connection);
+        }
+        (false, true) => {
+            if let Some(connection) = connections.remove(namespace) {
+                connection.close();
+            }
+            drop(connections);
+            context.caches.schedulers.remove_namespace(namespace);
+            context.queues.add_namespace(&context.caches, namespace);
+        }
+        _ => {}
+    }
+}
+
+/// A scheduler is needed where an object deploys one. A scheduler that serves every namespace is needed wherever one of
+/// its clients may be.
+fn is_needed(context: &Context, namespace: &str) -> bool {
+    let caches = &context.caches;
+    let has = |role: SchedulerRole| {
+        let mut registrations = caches.registry.iter().filter(|r| r.scheduler == role);
+        registrations.any(|r| caches.has_any_in(r.id, namespace))
+    };
+    has(SchedulerRole::Provider)
+        || (context.connector.serves_all()
+            && (caches.settings.scope.names(namespace) || has(SchedulerRole::Client)))
+}
+
+fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {
+    let (to, name) = (Arc::clone(context), namespace.to_owned());
+    let news = move |news| to.queues.scheduler_changed(&to.caches, &name, news);
+    let (of, name) = (Arc::clone(context), namespace.to_owned());
+    let servers = move || of.may_write().then(|| server::deployed(&of.caches, &name));
+    let schedulers = Arc::clone(&context.caches.schedulers);
+    SchedulerConnection::open(namespace, Arc::clone(&context.connector), schedulers, servers, news)
+}
+
+/// Opens every connection that is needed, once this operator leads.
+pub(crate) fn open_all(context: &Arc<Context>) {
+    let caches = &context.caches;
+    let mut namespaces = BTreeSet::new();
+    for registration in caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None) {
+        namespaces.extend(caches.keys(registration.id).into_iter().map(|key| key.namespace));
+    }
+    // Objects deleted while no operator ran are in no cache; only the scheduler knows them.
+    let scopes = caches.settings.scope.watched(&caches.settings.namespace);
+    namespaces.extend(scopes.into_iter().filter(|scope| !scope.is_empty()));
+    namespaces.iter().for_each(|namespace| update(context, namespace));
+}
+
+pub(crate) fn close_all(context: &Context) {
+    let connections = std::mem::take(&mut *context.connections.lock().unwrap_or_else(PoisonError::into_inner));
+    connections.values().for_each(SchedulerConnection::close);
+}

@@ -1,0 +1,15 @@
+//! Controllers: one folder per kind (snapshot, plan, status), and the registry of them.
+
+pub mod experiment;
+pub mod model;
+pub mod pipeline;
+mod registry;
+pub mod seldon_config;
+pub mod seldon_runtime;
+pub mod server;
+pub mod server_config;
+mod unsupported;
+mod validate_only;
+mod validation;
+
+pub use registry::{RbacRule, Registration, Registry};

@@ -1,0 +1,99 @@
+//! What is reported of a model.
+
+use crate::{
+    cluster::{Custom, Model},
+    conditions::{Progress, ConditionUpdate, ConditionStatus, conditions},
+    schedulers::ModelView,
+};
+use gantry_api::ModelStatus;
+use gantry_proto::scheduler::{self as pb, model_status::ModelState};
+use k8s_openapi::jiff::Timestamp;
+
+/// The condition of Seldon's operator, of which `Ready` is made.
+const MODEL_READY: &str = "ModelReady";
+
+/// What a scheduler's view comes to.
+pub(super) fn of(view: &ModelView) -> ConditionUpdate {
+    let state = view.state();
+    let report = view.latest.as_ref().and_then(|l| l.state.as_ref());
+    let reason = report.map(|r| r.reason.clone()).unwrap_or_default();
+    let code = report.map(|r| r.reason_code.clone()).unwrap_or_default();
+    let version = view.latest.as_ref().map_or(0, |l| l.version);
+    let server = view.latest.as_ref().map(|l| l.server_name.as_str()).filter(|s| !s.is_empty());
+    let on = server.map(|s| format!(" on {s}")).unwrap_or_default();
+    let or = |text: &str| if reason.is_empty() { text.to_owned() } else { reason.clone() };
+    match state {
+        ModelState::ModelAvailable => {
+            ConditionUpdate::new(true, "ModelAvailable", format!("serves version {version}{on}"), Progress::Settled)
+        }
+        ModelState::ModelScaledDown => ConditionUpdate::new(
+            true,
+            "ModelScaledDown",
+            "sleeps: no replica is wanted until a request comes",
+            Progress::Settled,
+        ),
+        ModelState::ModelFailed => {
+            ConditionUpdate::new(false, word(&code, "ModelFailed"), or("could not be loaded"), Progress::Stalled)
+        }
+        ModelState::ScheduleFailed => ConditionUpdate::new(
+            false,
+            word(&code, "ScheduleFailed"),
+            or("no server can take it"),
+            Progress::InProgress,
+        ),
+        ModelState::ModelTerminating | ModelState::ModelTerminate => {
+            ConditionUpdate::new(false, "ModelTerminating", or("is being unloaded"), Progress::InProgress)
+        }
+        ModelState::ModelTerminated | ModelState::ModelTerminateFailed => {
+            ConditionUpdate::new(false, "ModelTerminated", or("is unloaded"), Progress::InProgress)
+        }
+        ModelState::ModelProgressing | ModelState::ModelCreate => ConditionUpdate::new(
+            false,
+            word(&code, "ModelProgressing"),
+            or(&format!("version {version} is being loaded{on}")),
+            Progress::InProgress,
+        ),
+        ModelState::Unknown => {
+            ConditionUpdate::new(ConditionStatus::Unknown, "ModelStateUnknown", or("the scheduler does not say"), Progress::InProgress)
+        }
+    }
+}
+
+fn word(code: &str, usual: &str) -> String {
+    if code.is_empty() { usual.to_owned() } else { code.to_owned() }
+}
+
+/// The whole status: what is said, and the figures of the scheduler's view.
+pub(super) fn build_status(
+    object: &Custom<Model>,
+    condition: &ConditionUpdate,
+    view: Option<&ModelView>,
+    now: Timestamp,
+) -> ModelStatus {
+    let before = object.status.clone().unwrap_or_default();
+    let report = view.and_then(|v| v.latest.as_ref()).and_then(|l| l.state.as_ref());
+    let server =
+        view.and_then(|v| v.latest.as_ref()).map(|l| l.server_name.as_str()).filter(|s| !s.is_empty());
+    let asked = object.spec.as_ref().ok().and_then(|s| s.scaling().ok()).map_or(0, |s| s.replicas);
+    let available = report.map_or(0, |r| r.available_replicas);
+    let all = report.map_or(asked, |r| r.available_replicas + r.unavailable_replicas).max(available);
+    ModelStatus {
+        observed_generation: Some(object.generation()),
+        conditions: conditions(&before.conditions, &[(MODEL_READY, condition)], condition, object.generation(), now),
+        annotations: before.annotations,
+        replicas: i32::try_from(all).unwrap_or(i32::MAX),
+        available_replicas: i32::try_from(available).unwrap_or(i32::MAX),
+        selector: server.map(|s| format!("server={s}")).or(before.selector),
+        modelgw_ready: report.map(gateway).filter(|g| !g.is_empty()),
+    }
+}
+
+/// The state of model gateways, where there are any, in the form of the reference.
+fn gateway(report: &pb::ModelStatus) -> String {
+    if report.model_gw_state() == ModelState::Unknown {
+        return String::new();
+    }
+    let reason = &report.model_gw_reason;
+    let state = report.model_gw_state().as_str_name();
+    if reason.is_empty() { state.to_owned() } else { format!("{state} ({reason}) ") }
+}

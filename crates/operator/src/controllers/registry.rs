@@ -1,0 +1,196 @@
+//! Registrations: one per kind. Everything that the operator does for every kind is derived from them.
+
+use super::{
+    experiment::ExperimentController, model::ModelController, pipeline::PipelineController,
+    seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
+    server_config::ServerConfigController,
+};
+use crate::{
+    admission::{Request, Verdict},
+    caches::{CacheSlot, Caches},
+    cluster::{KindId, ResourceKind},
+    context::Context,
+    controller::{Controller, SchedulerRole},
+    operator::Operator,
+    reconcile, triggers,
+};
+use futures::future::BoxFuture;
+use std::{any::TypeId, fmt, sync::Arc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// The kinds that an operator reconciles.
+#[derive(Debug, Default)]
+pub struct Registry(Vec<Registration>);
+
+impl Registry {
+    pub fn built_in() -> Self {
+        Self::default()
+            .with::<SeldonConfigController>()
+            .with::<ServerConfigController>()
+            .with::<SeldonRuntimeController>()
+            .with::<ServerController>()
+            .with::<ModelController>()
+            .with::<PipelineController>()
+            .with::<ExperimentController>()
+    }
+
+    #[must_use]
+    pub fn with<C: Controller>(mut self) -> Self {
+        self.0.push(Registration::of::<C>());
+        self
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Registration> {
+        self.0.iter()
+    }
+
+    /// By what a URL contains.
+    pub fn find(&self, group: &str, plural: &str) -> Option<&Registration> {
+        self.iter().find(|r| r.id.group == group && r.id.plural == plural)
+    }
+
+    /// Kinds of the objects that controllers create.
+    pub fn owned_kinds(&self) -> Vec<ResourceKind> {
+        distinct(self.iter().flat_map(|r| r.owns))
+    }
+
+    /// Kinds of the objects that controllers read only.
+    pub fn read_kinds(&self) -> Vec<ResourceKind> {
+        distinct(self.iter().flat_map(|r| r.reads))
+    }
+
+    /// RBAC rules of the operator's role, one per group, resource and verbs, without duplicates.
+    pub fn rbac_rules(&self) -> Vec<RbacRule> {
+        let mut rules = Vec::new();
+        for registration in self.iter() {
+            let (group, plural) = (registration.id.group, registration.id.plural);
+            let mut rule = |suffix: &str, verbs: &'static [&'static str]| {
+                rules.push(RbacRule { group, resource: format!("{plural}{suffix}"), verbs });
+            };
+            rule("", if registration.patches { &["list", "watch", "patch"] } else { &["list", "watch"] });
+            rule("/status", &["patch"]);
+            // Owner references with `blockOwnerDeletion`, under OwnerReferencesPermissionEnforcement.
+            if !registration.owns.is_empty() {
+                rule("/finalizers", &["update"]);
+            }
+        }
+        let resource = |kind: ResourceKind, verbs| RbacRule { group: kind.group, resource: kind.plural.into(), verbs };
+        let owned: &[&str] = &["list", "watch", "create", "patch", "delete"];
+        rules.extend(self.owned_kinds().into_iter().map(|kind| resource(kind, owned)));
+        rules.extend(self.read_kinds().into_iter().map(|kind| resource(kind, &["list", "watch"])));
+        rules
+    }
+}
+
+impl<'a> IntoIterator for &'a Registry {
+    type Item = &'a Registration;
+    type IntoIter = std::slice::Iter<'a, Registration>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+fn distinct<'a>(kinds: impl Iterator<Item = &'a ResourceKind>) -> Vec<ResourceKind> {
+    let mut distinct = Vec::new();
+    for kind in kinds {
+        if !distinct.contains(kind) {
+            distinct.push(*kind);
+        }
+    }
+    distinct
+}
+
+/// Verbs that the operator needs on one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RbacRule {
+    pub group: &'static str,
+    pub resource: String,
+    pub verbs: &'static [&'static str],
+}
+
+/// One kind and its controller, without their types.
+pub struct Registration {
+    pub id: KindId,
+    pub name: &'static str,
+    pub owns: &'static [ResourceKind],
+    pub reads: &'static [ResourceKind],
+    pub scheduler: SchedulerRole,
+    pub patches: bool,
+    pub many: bool,
+    /// The webhook's verdict on a change of an object.
+    pub admit: fn(&Request, &Caches) -> Verdict,
+    pub(crate) type_id: TypeId,
+    pub(crate) new_cache: fn() -> CacheSlot,
+    pub(crate) subscribe: fn(&Arc<Context>),
+    pub(crate) watch: fn(&Operator, &mut JoinSet<()>),
+    pub(crate) work: fn(Arc<Context>, CancellationToken) -> BoxFuture<'static, ()>,
+}
+
+impl Registration {
+    fn of<C: Controller>() -> Self {
+        Self {
+            id: KindId::of::<C::Kind>(),
+            name: C::NAME,
+            owns: C::OWNS,
+            reads: C::READS,
+            scheduler: C::SCHEDULER,
+            patches: C::PATCHES,
+            many: C::MANY,
+            admit: C::admit,
+            type_id: TypeId::of::<C::Kind>(),
+            new_cache: CacheSlot::new::<C::Kind>,
+            subscribe: triggers::subscribe::<C>,
+            watch: Operator::watch_custom::<C::Kind>,
+            work: |context, stop| Box::pin(reconcile::work::<C>(context, stop)),
+        }
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn registered_kinds_are_the_kinds_with_a_crd() {
+        let registered: BTreeSet<_> = Registry::built_in().iter().map(|r| (r.id.kind, r.id.plural)).collect();
+        let defined = gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
+        assert_eq!(registered, defined);
+    }
+
+    #[test]
+    fn chart_grants_the_registered_rbac_rules() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/manifests/gantry.yaml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let is_role =
+            |d: &&str| d.contains("\nkind: ClusterRole\n") && d.contains("\n  name: gantry-operator\n");
+        let role: Value = serde_saphyr::from_str(text.split("\n---").find(is_role).unwrap()).unwrap();
+        let words = |rule: &Value, field: &str| -> Vec<String> {
+            rule[field].as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect()
+        };
+        let mut granted = BTreeSet::new();
+        // Rules for named objects, and events, belong to no kind.
+        let rules = role["rules"].as_array().unwrap().iter();
+        for rule in rules.filter(|r| r.get("resourceNames").is_none() && r["resources"][0] != "events") {
+            for (group, resource) in words(rule, "apiGroups").iter().flat_map(|g| {
+                words(rule, "resources").into_iter().map(move |resource| (g.clone(), resource))
+            }) {
+                granted.extend(words(rule, "verbs").into_iter().map(|v| (group.clone(), resource.clone(), v)));
+            }
+        }
+        let mut needed = BTreeSet::new();
+        for rule in Registry::built_in().rbac_rules() {
+            needed.extend(rule.verbs.iter().map(|v| (rule.group.to_owned(), rule.resource.clone(), (*v).to_owned())));
+        }
+        assert_eq!(granted, needed);
+    }
+}

@@ -1,0 +1,35 @@
+//! SeldonConfigs: the components that SeldonRuntimes deploy. They are validated where they are written.
+
+use super::{
+    validate_only::{self, Snapshot},
+};
+use crate::{
+    admission::{Request, Verdict, judge_kind},
+    caches::Caches,
+    cluster::{Key, SeldonConfig},
+    controller::Controller,
+    plan::Plan,
+};
+use gantry_api::PlainStatus;
+use k8s_openapi::jiff::Timestamp;
+
+#[derive(Clone, Copy, Debug)]
+pub struct SeldonConfigController;
+
+impl Controller for SeldonConfigController {
+    type Kind = SeldonConfig;
+    type Snapshot = Snapshot<SeldonConfig>;
+    const NAME: &'static str = "seldonconfig";
+
+    fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
+        Snapshot::take(caches, key)
+    }
+
+    fn plan(snapshot: &Self::Snapshot, now: Timestamp) -> Plan<PlainStatus> {
+        validate_only::plan(snapshot, now)
+    }
+
+    fn admit(request: &Request, caches: &Caches) -> Verdict {
+        judge_kind::<SeldonConfig>(request, caches)
+    }
+}

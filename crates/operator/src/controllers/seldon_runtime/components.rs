@@ -1,0 +1,91 @@
+//! The workloads of a runtime's components.
+
+use super::{
+    objects::{Build, NAME},
+    services::{SCHEDULER, label},
+};
+use crate::{
+    cluster::{ResourceKind, Desired},
+    workload::{Workload, budget, config_maps, merge, with_images},
+};
+use gantry_api::ComponentSpec;
+use serde_json::{Map, json};
+use std::collections::BTreeMap;
+
+/// A component's workload: its kind, and how many pods it is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) kind: ResourceKind,
+    pub(super) replicas: u32,
+}
+
+/// The components that a runtime has.
+pub(super) fn parts(build: &Build<'_>) -> Vec<Part> {
+    build.config.components.iter().filter(|c| build.has(&c.name)).map(|c| part(build, c)).collect()
+}
+
+fn part(build: &Build<'_>, component: &ComponentSpec) -> Part {
+    let over = build.over(&component.name);
+    let asked = over.and_then(|o| o.replicas).map_or(1, |replicas| u32::try_from(replicas).unwrap_or(0));
+    // Two schedulers would decide about the same agents without knowing of each other.
+    let replicas = if component.name == SCHEDULER { asked.min(1) } else { asked };
+    let kind = if component.volume_claim_templates.is_empty() {
+        ResourceKind::DEPLOYMENT
+    } else {
+        ResourceKind::STATEFUL_SET
+    };
+    Part { name: component.name.clone(), kind, replicas }
+}
+
+/// The workloads and their budgets; `digests` are those of the runtime's `ConfigMaps`. `Err` says what is missing.
+pub(super) fn workloads(
+    build: &Build<'_>,
+    digests: &BTreeMap<String, String>,
+) -> Result<Vec<Desired>, String> {
+    let mut objects = Vec::new();
+    for component in build.config.components.iter().filter(|c| build.has(&c.name)) {
+        let part = part(build, component);
+        let Some(pod) = &component.pod_spec else {
+            return Err(format!("component {} has no podSpec: say what its pods are made of", part.name));
+        };
+        let over = build.over(&part.name).and_then(|o| o.pod_spec.clone()).unwrap_or_default();
+        let pod = with_images(merge(pod, &over), build.image);
+        let selector = BTreeMap::from([(NAME.to_owned(), part.name.clone())]);
+        let mut labels = component.labels.clone();
+        labels.extend(label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let mut annotations = component.annotations.clone();
+        annotations.extend(build.annotations.clone());
+        let mut pod_annotations = component.annotations.clone();
+        pod_annotations.extend(config_maps(&pod, digests));
+        let is_autoscaled = build.autoscaled.contains(&(part.kind.kind.to_owned(), part.name.clone()));
+        let mut more = Map::new();
+        if part.kind == ResourceKind::STATEFUL_SET {
+            more.insert("serviceName".into(), json!(part.name));
+        }
+        let workload = Workload {
+            kind: part.kind,
+            key: build.at(&part.name),
+            owner: build.owner(),
+            selector: selector.clone(),
+            labels,
+            annotations,
+            pod_annotations,
+            replicas: (!is_autoscaled).then_some(part.replicas),
+            bare: pod.clone(),
+            pod,
+            claims: &component.volume_claim_templates,
+            more,
+        };
+        objects.push(workload.desired());
+        if part.replicas > 1 || is_autoscaled {
+            objects.push(budget(
+                build.at(&part.name),
+                &build.owner(),
+                &selector,
+                &json!({ NAME: part.name }),
+            ));
+        }
+    }
+    Ok(objects)
+}

@@ -1,0 +1,89 @@
+//! The objects that a runtime becomes.
+
+use super::{components, rbac, services, settings};
+use crate::{
+    cluster::{Desired, Key, KindId, ResourceKind, SeldonRuntime},
+    workload::{Owner, digest_of_wanted},
+};
+use gantry_api::{OverrideSpec, SeldonConfigSpec, SeldonConfiguration, SeldonRuntimeSpec};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The label that every object of a component has.
+pub(super) const NAME: &str = "app.kubernetes.io/name";
+
+/// Everything that the objects are made from.
+#[derive(Clone, Debug)]
+pub struct Build<'a> {
+    /// Which runtime.
+    pub key: &'a Key,
+    /// Its identity.
+    pub uid: &'a str,
+    /// What is asked.
+    pub spec: &'a SeldonRuntimeSpec,
+    /// What it is made of.
+    pub config: &'a SeldonConfigSpec,
+    /// The image of containers that name none.
+    pub image: &'a str,
+    /// Kind and name of the workloads whose replicas are an autoscaler's.
+    pub autoscaled: &'a BTreeSet<(String, String)>,
+    /// Annotations of all that is made from the configuration.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Build<'_> {
+    pub(super) fn owner(&self) -> Owner<'_> {
+        Owner { kind: KindId::of::<SeldonRuntime>(), name: &self.key.name, uid: self.uid }
+    }
+
+    pub(super) fn at(&self, name: &str) -> Key {
+        Key::new(self.key.namespace.clone(), name)
+    }
+
+    /// What differs for a component.
+    pub(super) fn over(&self, component: &str) -> Option<&OverrideSpec> {
+        self.spec.overrides.iter().find(|o| o.name == component)
+    }
+
+    /// Whether the runtime has a component.
+    pub(super) fn has(&self, component: &str) -> bool {
+        self.config.components.iter().any(|c| c.name == component)
+            && !self.over(component).is_some_and(|o| o.disable)
+    }
+
+    /// An object with labels and an owner.
+    pub(super) fn object(&self, kind: ResourceKind, name: &str, fields: Value) -> Desired {
+        let mut body = json!({
+            "metadata": { "labels": { NAME: name }, "ownerReferences": self.owner().references() },
+        });
+        if !self.annotations.is_empty()
+            && let Some(metadata) = body.pointer_mut("/metadata").and_then(Value::as_object_mut)
+        {
+            metadata.insert("annotations".into(), json!(self.annotations));
+        }
+        if let (Value::Object(body), Value::Object(fields)) = (&mut body, fields) {
+            body.extend(fields);
+        }
+        Desired::new(kind, self.at(name), body)
+    }
+
+    pub(super) fn settings(&self) -> SeldonConfiguration {
+        settings::merged(&self.config.config, &self.spec.config)
+    }
+}
+
+/// The objects, in the order in which they are made; `Err` says what does not fit together.
+pub fn objects(build: &Build<'_>) -> Result<Vec<Desired>, String> {
+    let settings = build.settings();
+    let maps: Vec<Desired> = settings::config_maps(&settings)
+        .into_iter()
+        .map(|(name, data)| build.object(ResourceKind::CONFIG_MAP, name, json!({ "data": data })))
+        .collect();
+    let digests = maps.iter().map(|map| (map.key.name.clone(), digest_of_wanted(map))).collect();
+    let mut objects = maps;
+    objects.extend(rbac::accounts(build));
+    objects.extend(rbac::rights(build, &settings));
+    objects.extend(services::services(build, &settings));
+    objects.extend(components::workloads(build, &digests)?);
+    Ok(objects)
+}

@@ -1,0 +1,39 @@
+//! What the components of a runtime may ask of the API server: nothing, as far as they are Gantry's.
+//!
+//! Agents read storage secrets from files that Kubernetes mounts. Only where the configuration names Secrets for an
+//! agent that fetches them by itself (`agentConfig.rclone.config_secrets`) may the Servers' account read those, by name.
+
+use super::objects::Build;
+use crate::cluster::{ResourceKind, Desired};
+use gantry_api::SeldonConfiguration;
+use serde_json::json;
+
+const SERVERS: &str = "seldon-server";
+const ROLE: &str = "gantry-agent";
+
+/// Service accounts of the scheduler and of Servers, and of Seldon's usage collector where there is one.
+pub(super) fn accounts(build: &Build<'_>) -> Vec<Desired> {
+    let mut names = vec!["seldon-scheduler", SERVERS];
+    if build.has("hodometer") {
+        names.push("hodometer");
+    }
+    names.into_iter().map(|name| build.object(ResourceKind::SERVICE_ACCOUNT, name, json!({}))).collect()
+}
+
+/// The right to read the Secrets that the configuration names.
+pub(super) fn rights(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
+    let rclone = settings.agent_config.as_ref().and_then(|agent| agent.rclone.as_ref());
+    let secrets = rclone.map(|rclone| rclone.config_secrets.clone()).unwrap_or_default();
+    if secrets.is_empty() {
+        return Vec::new();
+    }
+    let rules = json!({ "rules": [
+        { "apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["seldon-agent"], "verbs": ["get"] },
+    ]});
+    let binding = json!({
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROLE },
+        "subjects": [{ "kind": "ServiceAccount", "name": SERVERS, "namespace": build.key.namespace }],
+    });
+    vec![build.object(ResourceKind::ROLE, ROLE, rules), build.object(ResourceKind::ROLE_BINDING, ROLE, binding)]
+}

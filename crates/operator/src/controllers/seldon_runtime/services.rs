@@ -1,0 +1,80 @@
+//! The Services of a runtime: one to the scheduler, one to whatever takes requests.
+
+use super::objects::{Build, NAME};
+use crate::cluster::{ResourceKind, Desired};
+use gantry_api::SeldonConfiguration;
+use serde_json::{Value, json};
+
+/// The scheduler's component, and its Service.
+pub(super) const SCHEDULER: &str = "seldon-scheduler";
+/// Components that take requests, Gantry's own first; one or both may be there.
+const GATEWAYS: [&str; 2] = ["seldon-gateway", ENVOY];
+/// Seldon's own.
+const ENVOY: &str = "seldon-envoy";
+/// The label of pods that take requests.
+const SERVES: (&str, &str) = ("gantry.dev/serves", "mesh");
+
+/// Ports of the scheduler; each speaks gRPC.
+const SCHEDULER_PORTS: [(&str, u16); 6] = [
+    ("xds", 9002),
+    ("scheduler", 9004),
+    ("scheduler-mtls", 9044),
+    ("agent", 9005),
+    ("agent-mtls", 9055),
+    ("dataflow", 9008),
+];
+
+/// What a component's pods are labelled with besides its name.
+pub(super) fn label(build: &Build<'_>, component: &str) -> Option<(&'static str, &'static str)> {
+    (GATEWAYS.contains(&component) && mesh(build) == SERVES).then_some(SERVES)
+}
+
+/// What the pods that take requests are selected by. Those of Seldon's Envoy, where it is the only one, have no label of
+/// ours, and are not replaced to get it.
+fn mesh(build: &Build<'_>) -> (&'static str, &'static str) {
+    match GATEWAYS.map(|gateway| build.has(gateway)) {
+        [false, true] => (NAME, ENVOY),
+        _ => SERVES,
+    }
+}
+
+/// The Services for the components that the runtime has.
+pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
+    let mut services = Vec::new();
+    if build.has(SCHEDULER) {
+        let prefix =
+            settings.service_config.as_ref().and_then(|s| s.grpc_service_prefix.clone()).unwrap_or_default();
+        let ports: Vec<Value> = SCHEDULER_PORTS
+            .iter()
+            .map(|(name, port)| json!({ "name": format!("{prefix}{name}"), "port": port, "protocol": "TCP" }))
+            .collect();
+        let spec = json!({ "spec": {
+            "type": service_type(build, settings, &[SCHEDULER]),
+            "selector": { NAME: SCHEDULER },
+            "ports": ports,
+            // Agents and gateways come back by themselves: they need not wait until a probe says so, too.
+            "publishNotReadyAddresses": true,
+        }});
+        services.push(build.object(ResourceKind::SERVICE, SCHEDULER, spec));
+    }
+    if GATEWAYS.iter().any(|gateway| build.has(gateway)) {
+        let spec = json!({ "spec": {
+            "type": service_type(build, settings, &GATEWAYS),
+            "selector": { mesh(build).0: mesh(build).1 },
+            "ports": [
+                { "name": "http", "port": 80, "targetPort": 9000, "protocol": "TCP" },
+                { "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" },
+            ],
+        }});
+        services.push(build.object(ResourceKind::SERVICE, "seldon-mesh", spec));
+    }
+    services
+}
+
+/// What an override says, else the settings, else what Seldon's operator takes. What is empty says nothing.
+fn service_type(build: &Build<'_>, settings: &SeldonConfiguration, components: &[&str]) -> String {
+    let overrides = components.iter().filter_map(|component| build.over(component)?.service_type.clone());
+    let general = settings.service_config.as_ref().and_then(|s| s.service_type.clone());
+    let mut said = overrides.chain(general).filter(|kind| !kind.trim().is_empty());
+    said.next().unwrap_or_else(|| "LoadBalancer".into())
+}

@@ -1,0 +1,69 @@
+//! Input of a SeldonRuntime's plan.
+
+use super::SeldonRuntimeController;
+use crate::{
+    caches::Caches,
+    cluster::{Custom, Key, ResourceKind, SeldonConfig, SeldonRuntime, Server},
+    controller::Controller as _,
+    workload::{Family, Refused, autoscalers},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub key: Key,
+    /// `None` when the object is gone.
+    pub object: Option<Arc<Custom<SeldonRuntime>>>,
+    /// The `SeldonConfig` that it references.
+    pub config: Option<Arc<Custom<SeldonConfig>>>,
+    pub config_namespace: String,
+    /// The image of containers without one.
+    pub image: String,
+    pub owned: Family,
+    /// The HPAs of the namespace, by kind and name of their target.
+    pub autoscalers: BTreeMap<(String, String), String>,
+    /// Servers of the namespace that are not being deleted.
+    pub servers: Vec<String>,
+    /// The oldest runtime of the namespace, if it is another one.
+    pub first: Option<String>,
+    /// Rejected applies.
+    pub failures: Vec<Refused>,
+}
+
+impl Snapshot {
+    pub(super) fn take(caches: &Caches, key: &Key) -> Self {
+        let settings = &caches.settings;
+        let runtimes = caches.of::<SeldonRuntime>();
+        let object = runtimes.get(key);
+        let referenced = object.as_ref().and_then(|o| o.spec.as_ref().ok()).map(|spec| &spec.seldon_config);
+        let config = referenced.and_then(|name| {
+            caches.of::<SeldonConfig>().get(&Key::new(settings.namespace.clone(), name.clone()))
+        });
+        let servers = caches.of::<Server>().in_namespace(&key.namespace);
+        let uid = object.as_ref().map_or("", |o| o.uid());
+        Self {
+            key: key.clone(),
+            owned: Family::of(caches, SeldonRuntimeController::OWNS, &key.namespace, uid),
+            config,
+            config_namespace: settings.namespace.clone(),
+            image: settings.image.clone(),
+            autoscalers: autoscalers(
+                &caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER),
+                &key.namespace,
+            ),
+            servers: servers.iter().filter(|s| !s.is_deleted()).map(|s| s.key().name).collect(),
+            first: first(&runtimes.in_namespace(&key.namespace)).filter(|name| *name != key.name),
+            failures: caches.recent_failures.of::<SeldonRuntime>(key),
+            object,
+        }
+    }
+}
+
+/// The oldest runtime that is not being deleted; of two of the same age, the first by name.
+fn first(runtimes: &[Arc<Custom<SeldonRuntime>>]) -> Option<String> {
+    let staying = runtimes.iter().filter(|runtime| !runtime.is_deleted());
+    let age = |runtime: &&Arc<Custom<SeldonRuntime>>| {
+        (runtime.metadata.creation_timestamp.as_ref().map(|time| time.0), runtime.key().name)
+    };
+    staying.min_by_key(age).map(|runtime| runtime.key().name)
+}

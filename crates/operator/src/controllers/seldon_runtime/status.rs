@@ -1,0 +1,89 @@
+//! What is reported of a runtime.
+
+use super::components::Part;
+use crate::{
+    cluster::{Custom, EventDraft, SeldonRuntime},
+    conditions::{Progress, READY, ConditionUpdate, ConditionStatus, conditions, condition_status},
+    workload::Refused,
+};
+use gantry_api::PlainStatus;
+use k8s_openapi::jiff::Timestamp;
+
+/// The condition of a component: the reference's name for those that it knows, and one of the same form for others.
+pub(super) fn condition_type(component: &str) -> String {
+    let word = match component {
+        "seldon-dataflow-engine" => "DataflowEngine",
+        "seldon-modelgateway" => "ModelGateway",
+        "seldon-pipelinegateway" => "PipelineGateway",
+        other => {
+            let words = other.strip_prefix("seldon-").unwrap_or(other).split(['-', '.']);
+            let capital = |word: &str| {
+                let mut letters = word.chars();
+                letters
+                    .next()
+                    .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+                    .unwrap_or_default()
+            };
+            return words.map(capital).collect::<String>() + READY;
+        }
+    };
+    format!("{word}{READY}")
+}
+
+/// What `Ready` says, from what the components say.
+pub(super) fn ready(components: &[(Part, ConditionUpdate)], refused: Option<&Refused>) -> ConditionUpdate {
+    if let Some(refused) = refused {
+        return refused.condition();
+    }
+    let waiting: Vec<String> = components
+        .iter()
+        .filter(|(_, condition)| condition.status != ConditionStatus::True)
+        .map(|(part, condition)| format!("{}: {}", part.name, condition.message))
+        .collect();
+    if !waiting.is_empty() {
+        return ConditionUpdate::new(false, "ComponentsNotReady", waiting.join("; "), Progress::InProgress);
+    }
+    let names: Vec<&str> = components.iter().map(|(part, _)| part.name.as_str()).collect();
+    let message = match names.as_slice() {
+        [] => "no component is wanted".to_owned(),
+        [one] => format!("{one} is ready"),
+        many => format!("{} are ready", many.join(", ")),
+    };
+    ConditionUpdate::new(true, "RuntimeReady", message, Progress::Settled)
+}
+
+/// The whole status. Conditions of components that the runtime no longer has go.
+pub(super) fn build_status(
+    object: &Custom<SeldonRuntime>,
+    components: &[(Part, ConditionUpdate)],
+    ready: &ConditionUpdate,
+    now: Timestamp,
+) -> PlainStatus {
+    let mut before = object.status.clone().unwrap_or_default();
+    let named: Vec<(String, &ConditionUpdate)> =
+        components.iter().map(|(part, condition)| (condition_type(&part.name), condition)).collect();
+    let own: Vec<(&str, &ConditionUpdate)> = named.iter().map(|(name, condition)| (name.as_str(), *condition)).collect();
+    before.conditions.retain(|c| {
+        let is_of_component = c.r#type != READY && c.r#type.ends_with(READY);
+        !is_of_component || own.iter().any(|(name, _)| *name == c.r#type)
+    });
+    PlainStatus {
+        observed_generation: Some(object.generation()),
+        conditions: conditions(&before.conditions, &own, ready, object.generation(), now),
+        annotations: before.annotations,
+    }
+}
+
+/// An event where the truth changes, and where something new fails.
+pub(super) fn transition_event(object: &Custom<SeldonRuntime>, condition: &ConditionUpdate) -> Option<EventDraft> {
+    let known = object.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.r#type == READY));
+    let before = object.status.as_ref().and_then(|s| condition_status(&s.conditions, READY));
+    let is_new = known.and_then(|c| c.reason.as_deref()) != Some(condition.reason.as_str());
+    let (warning, reason) = match (before, condition.status, condition.progress) {
+        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => (false, "RuntimeReady"),
+        (Some(ConditionStatus::True), ConditionStatus::False, _) => (true, "SeldonRuntimeNotReady"),
+        (_, ConditionStatus::False, Progress::Stalled) if is_new => (true, "SeldonRuntimeNotReady"),
+        _ => return None,
+    };
+    Some(EventDraft { warning, reason, message: condition.message.clone() })
+}

@@ -1,0 +1,134 @@
+//! What becomes of runtimes.
+
+#![allow(clippy::needless_pass_by_value, reason = "json!() makes the argument, and nobody else needs it")]
+
+mod manifests;
+mod properties;
+mod situations;
+
+use super::{Build, FINALIZER, Snapshot, objects, plan::plan, status::condition};
+use crate::{
+    cluster::{APPLIED, OwnedObject, ResourceKind, Custom, Desired, Key, SeldonConfig, SeldonRuntime},
+    conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
+    plan::{Action, Plan},
+    workload::{Family, Obstacle, Refused, merge},
+};
+use gantry_api::PlainStatus;
+use k8s_openapi::jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// The configuration as it is installed.
+fn installed() -> Custom<SeldonConfig> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/config/seldonconfig-default.yaml");
+    let mut config: Custom<SeldonConfig> =
+        serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    config.metadata.uid = Some("c1".into());
+    config.metadata.generation = Some(1);
+    config
+}
+
+fn config(spec: Value) -> Custom<SeldonConfig> {
+    let metadata = json!({ "name": "default", "namespace": "ops", "uid": "c1", "generation": 1 });
+    serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+}
+
+/// A scheduler, a gateway that reads a `ConfigMap`, and a component of nobody in particular.
+fn small() -> Value {
+    json!({ "components": [
+        { "name": "seldon-scheduler", "podSpec": { "containers": [{ "name": "s" }] },
+          "volumeClaimTemplates": [{ "name": "state", "spec": { "accessModes": ["ReadWriteOnce"] } }] },
+        { "name": "seldon-gateway", "podSpec": {
+            "containers": [{ "name": "g", "image": "gateway:1", "envFrom": [{ "configMapRef": { "name": "seldon-tracing" } }] }],
+        }},
+        { "name": "my-helper", "podSpec": { "containers": [{ "name": "h" }] } },
+    ]})
+}
+
+fn runtime(spec: Value) -> Custom<SeldonRuntime> {
+    let object = json!({
+        "metadata": {
+            "name": "seldon", "namespace": "ml", "uid": "u1", "generation": 3, "resourceVersion": "7",
+            "finalizers": [FINALIZER],
+        },
+        "spec": merge(&json!({ "seldonConfig": "default" }), &spec),
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn snapshot(spec: Value) -> Snapshot {
+    Snapshot {
+        key: Key::new("ml", "seldon"),
+        object: Some(Arc::new(runtime(spec))),
+        config: Some(Arc::new(config(small()))),
+        config_namespace: "ops".into(),
+        image: "gantry:1".into(),
+        family: Family::default(),
+        autoscalers: BTreeMap::new(),
+        servers: Vec::new(),
+        first: None,
+        refusals: Vec::new(),
+    }
+}
+
+fn with_object(snapshot: &Snapshot, change: impl FnOnce(&mut Custom<SeldonRuntime>)) -> Snapshot {
+    let mut object = Arc::unwrap_or_clone(snapshot.object.clone().unwrap());
+    change(&mut object);
+    Snapshot { object: Some(Arc::new(object)), ..snapshot.clone() }
+}
+
+fn live(desired: &Desired) -> (ResourceKind, Arc<OwnedObject>) {
+    let mut child: OwnedObject = serde_json::from_value(desired.manifest()).unwrap();
+    child.metadata.uid = Some(format!("{}-{}", desired.kind, desired.key.name));
+    child.metadata.resource_version = Some("1".into());
+    child.metadata.generation = Some(1);
+    let pods = desired.body.pointer("/spec/replicas").cloned().unwrap_or(json!(1));
+    child.data["status"] =
+        json!({ "observedGeneration": 1, "replicas": pods, "readyReplicas": pods, "updatedReplicas": pods });
+    (desired.kind, Arc::new(child))
+}
+
+fn ensured(plan: &Plan<PlainStatus>) -> Vec<&Desired> {
+    plan.actions
+        .iter()
+        .filter_map(|a| if let Action::Ensure(d) = a { Some(d.as_ref()) } else { None })
+        .collect()
+}
+
+fn find(plan: &Plan<PlainStatus>, kind: ResourceKind, name: &str) -> Option<Desired> {
+    ensured(plan).into_iter().find(|d| d.kind == kind && d.key.name == name).cloned()
+}
+
+/// The snapshot after everything that was wanted was made, and its pods run.
+fn made(snapshot: Snapshot) -> Snapshot {
+    let plan = plan(&snapshot, NOW);
+    let family = Family::new(ensured(&plan).into_iter().map(live).collect::<Vec<_>>(), "u1");
+    with_object(&Snapshot { family, ..snapshot }, |object| object.status = plan.status)
+}
+
+fn deletes(plan: &Plan<PlainStatus>) -> Vec<String> {
+    let word = |a: &Action| {
+        if let Action::Delete(d) = a { Some(format!("{} {}", d.kind, d.key.name)) } else { None }
+    };
+    plan.actions.iter().filter_map(word).collect()
+}
+
+fn said(plan: &Plan<PlainStatus>) -> (ConditionStatus, String, &'static str, String) {
+    let status = plan.status.as_ref().unwrap();
+    let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
+    let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
+        (Some(_), None) => "passing",
+        (None, Some(_)) => "final",
+        (None, None) => "settled",
+        both => panic!("it cannot go on and be stuck: {both:?}"),
+    };
+    let status = condition_status(&status.conditions, READY).unwrap();
+    (status, ready.reason.clone().unwrap(), progress, ready.message.clone().unwrap())
+}

@@ -1,0 +1,229 @@
+//! What is done and said, situation by situation.
+
+use super::*;
+
+#[test]
+fn every_situation_has_its_answer() {
+    let cases: Vec<(&str, Snapshot, ConditionStatus, &str, &str)> = vec![
+        ("new", snapshot(json!({})), ConditionStatus::False, "ComponentsNotReady", "passing"),
+        ("ready", made(snapshot(json!({}))), ConditionStatus::True, "RuntimeReady", "settled"),
+        (
+            "no configuration",
+            Snapshot { config: None, ..snapshot(json!({})) },
+            ConditionStatus::False,
+            "SeldonConfigMissing",
+            "passing",
+        ),
+        (
+            "a configuration against the rules",
+            Snapshot {
+                config: Some(Arc::new(config(json!({"components": [{"name": "a"}, {"name": "a"}]})))),
+                ..snapshot(json!({}))
+            },
+            ConditionStatus::False,
+            "SeldonConfigInvalid",
+            "passing",
+        ),
+        (
+            "a component without pods",
+            Snapshot {
+                config: Some(Arc::new(config(json!({"components": [{"name": "a"}]})))),
+                ..snapshot(json!({}))
+            },
+            ConditionStatus::False,
+            "SeldonConfigInvalid",
+            "passing",
+        ),
+        (
+            "not the first",
+            Snapshot { first: Some("other".into()), ..snapshot(json!({})) },
+            ConditionStatus::False,
+            "AnotherRuntime",
+            "passing",
+        ),
+        (
+            "against the rules",
+            snapshot(json!({"overrides": [{"name": "a"}, {"name": "a"}]})),
+            ConditionStatus::False,
+            "InvalidSpec",
+            "final",
+        ),
+        ("nonsense", snapshot(json!({"overrides": 7})), ConditionStatus::False, "InvalidSpec", "final"),
+    ];
+    for (name, snapshot, status, reason, progress) in cases {
+        let plan = plan(&snapshot, NOW);
+        let (t, r, o, message) = said(&plan);
+        assert_eq!((t, r.as_str(), o), (status, reason, progress), "{name}: {message}");
+        if !["ComponentsNotReady", "RuntimeReady"].contains(&reason) {
+            assert_eq!(plan.actions, [], "{name}: nothing is touched");
+        }
+        assert_eq!(deletes(&plan), [] as [&str; 0], "{name}");
+    }
+}
+
+#[test]
+fn conditions_have_the_names_that_people_wait_for() {
+    for (component, name) in [
+        ("seldon-scheduler", "SchedulerReady"),
+        ("seldon-envoy", "EnvoyReady"),
+        ("seldon-gateway", "GatewayReady"),
+        ("seldon-dataflow-engine", "DataflowEngineReady"),
+        ("seldon-modelgateway", "ModelGatewayReady"),
+        ("seldon-pipelinegateway", "PipelineGatewayReady"),
+        ("hodometer", "HodometerReady"),
+        ("my-helper", "MyHelperReady"),
+    ] {
+        assert_eq!(condition_type(component), name);
+    }
+}
+
+#[test]
+fn a_component_that_is_disabled_goes_with_all_that_was_made_for_it() {
+    let all = made(snapshot(json!({ "overrides": [{ "name": "seldon-gateway", "replicas": 2 }] })));
+    let disabled = with_object(&all, |object| {
+        object.spec = runtime(json!({ "overrides": [{ "name": "seldon-gateway", "disable": true }] })).spec;
+    });
+    let plan_of = plan(&disabled, NOW);
+    let gone = ["Service seldon-mesh", "Deployment seldon-gateway", "PodDisruptionBudget seldon-gateway"];
+    assert_eq!(deletes(&plan_of), gone);
+    let names: Vec<String> = plan_of.status.unwrap().conditions.into_iter().map(|c| c.r#type).collect();
+    assert_eq!(names, ["SchedulerReady", "MyHelperReady", "Ready"]);
+    // The same when the configuration no longer has it.
+    let mut smaller = small();
+    smaller["components"].as_array_mut().unwrap().remove(1);
+    let without = Snapshot { config: Some(Arc::new(config(smaller))), ..all };
+    assert_eq!(deletes(&plan(&without, NOW)), gone);
+}
+
+#[test]
+fn a_changed_setting_replaces_the_pods_that_read_it_and_no_others() {
+    let endpoint =
+        |address: &str| json!({ "config": { "tracingConfig": { "otelExporterEndpoint": address } } });
+    let template = |address: &str, component: &str| {
+        let plan = plan(&snapshot(endpoint(address)), NOW);
+        let kind =
+            if component == "seldon-scheduler" { ResourceKind::STATEFUL_SET } else { ResourceKind::DEPLOYMENT };
+        find(&plan, kind, component).unwrap().body.pointer("/spec/template").cloned().unwrap()
+    };
+    assert_ne!(template("a:1", "seldon-gateway"), template("b:1", "seldon-gateway"));
+    assert_eq!(template("a:1", "seldon-scheduler"), template("b:1", "seldon-scheduler"));
+    assert_eq!(template("a:1", "my-helper"), template("b:1", "my-helper"));
+}
+
+#[test]
+fn the_scheduler_runs_once() {
+    let plan = plan(&snapshot(json!({ "overrides": [{ "name": "seldon-scheduler", "replicas": 5 }] })), NOW);
+    let set = find(&plan, ResourceKind::STATEFUL_SET, "seldon-scheduler").unwrap();
+    assert_eq!(set.body["spec"]["replicas"], json!(1));
+}
+
+#[test]
+fn no_secret_is_readable_unless_the_configuration_names_it() {
+    let of = |spec: Value| {
+        let plan = plan(&snapshot(spec), NOW);
+        find(&plan, ResourceKind::ROLE, "gantry-agent")
+            .map(|role| role.body["rules"][0]["resourceNames"].clone())
+    };
+    assert_eq!(of(json!({})), None);
+    let named = json!({ "config": { "agentConfig": { "rclone": { "config_secrets": ["minio"] } } } });
+    assert_eq!(of(named), Some(json!(["minio"])));
+}
+
+#[test]
+fn a_deleted_runtime_waits_for_servers_and_never_for_ever() {
+    let deleted = with_object(&made(snapshot(json!({}))), |object| {
+        object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
+    });
+    let release = [Action::RemoveFinalizer(FINALIZER)];
+    assert_eq!(plan(&deleted, NOW).actions, release);
+    let held = Snapshot { servers: vec!["mlserver".into()], ..deleted.clone() };
+    let waits = plan(&held, NOW);
+    assert_eq!(waits.actions, [], "what serves stays as it is");
+    let (_, reason, progress, message) = said(&waits);
+    assert_eq!((reason.as_str(), progress), ("ServersLeft", "passing"));
+    assert!(message.contains("mlserver") && message.contains("kubectl delete servers"), "{message}");
+    let replaced = Snapshot { first: Some("other".into()), ..held.clone() };
+    assert_eq!(plan(&replaced, NOW).actions, release);
+    let unreadable = with_object(&deleted, |object| object.spec = Err("nonsense".into()));
+    assert_eq!(plan(&unreadable, NOW).actions, release, "what is invalid can be deleted, too");
+    let unheld = with_object(&held, |object| object.metadata.finalizers = None);
+    assert_eq!(plan(&unheld, NOW), Plan::default());
+}
+
+#[test]
+fn a_new_runtime_is_held_before_anything_is_made() {
+    let new = with_object(&snapshot(json!({})), |object| object.metadata.finalizers = None);
+    assert_eq!(plan(&new, NOW).actions.first(), Some(&Action::AddFinalizer(FINALIZER)));
+}
+
+#[test]
+fn what_was_refused_does_not_keep_the_rest_from_being_made() {
+    let new = snapshot(json!({}));
+    let gateway = find(&plan(&new, NOW), ResourceKind::DEPLOYMENT, "seldon-gateway").unwrap();
+    let refused = Refused {
+        kind: gateway.kind,
+        key: gateway.key.clone(),
+        digest: gateway.digest(),
+        there: String::new(),
+        why: Obstacle::ApiServer(
+            "Deployment.apps \"seldon-gateway\" is invalid: spec.template.spec.containers[0].image: Required"
+                .into(),
+        ),
+        ago: Duration::from_secs(1),
+    };
+    let plan_of = plan(&Snapshot { refusals: vec![refused], ..new }, NOW);
+    assert_eq!(find(&plan_of, ResourceKind::DEPLOYMENT, "seldon-gateway"), None);
+    assert!(find(&plan_of, ResourceKind::STATEFUL_SET, "seldon-scheduler").is_some());
+    let (_, reason, progress, message) = said(&plan_of);
+    assert_eq!((reason.as_str(), progress), ("ApplyRefused", "final"));
+    assert!(message.contains("containers[0].image"), "{message}");
+    let conditions = plan_of.status.unwrap().conditions;
+    let gateway = conditions.iter().find(|c| c.r#type == "GatewayReady").unwrap();
+    assert_eq!(gateway.reason.as_deref(), Some("ApplyRefused"));
+}
+
+#[test]
+fn replicas_belong_to_the_autoscaler_where_there_is_one() {
+    let mut scaled = made(snapshot(json!({})));
+    scaled.autoscalers = BTreeMap::from([(("Deployment".into(), "seldon-gateway".into()), "hpa".into())]);
+    let plan_of = plan(&scaled, NOW);
+    let gateway = find(&plan_of, ResourceKind::DEPLOYMENT, "seldon-gateway").unwrap();
+    assert_eq!(gateway.body.pointer("/spec/replicas"), None);
+    assert!(
+        plan_of
+            .actions
+            .iter()
+            .any(|a| matches!(a, Action::HandOver(d) if d.body["spec"]["replicas"] == json!(1)))
+    );
+    let helper = find(&plan_of, ResourceKind::DEPLOYMENT, "my-helper").unwrap();
+    assert_eq!(helper.body.pointer("/spec/replicas"), Some(&json!(1)));
+}
+
+#[test]
+fn a_runtime_that_does_not_follow_its_configuration_stays_as_it_is() {
+    let asks = |replicas: i32, extra: Value| {
+        let over = json!([{ "name": "seldon-gateway", "replicas": replicas }, extra]);
+        runtime(json!({ "disableAutoUpdate": true, "overrides": over })).spec
+    };
+    let none = || json!({ "name": "nobody" });
+    let first = made(with_object(&snapshot(json!({})), |o| o.spec = asks(1, none())));
+    let mut newer = small();
+    newer["components"][1]["podSpec"]["containers"][0]["image"] = json!("gateway:2");
+    newer["components"].as_array_mut().unwrap().remove(2);
+    newer["config"] = json!({ "tracingConfig": { "otelExporterEndpoint": "new:1" } });
+    let mut newer = config(newer);
+    newer.metadata.generation = Some(2);
+    let changed = Snapshot { config: Some(Arc::new(newer)), ..first };
+    let image = |snapshot: &Snapshot| {
+        let gateway = find(&plan(snapshot, NOW), ResourceKind::DEPLOYMENT, "seldon-gateway");
+        gateway.and_then(|d| d.body.pointer("/spec/template/spec/containers/0/image").cloned())
+    };
+    let plan_of = plan(&changed, NOW);
+    assert_eq!((image(&changed), deletes(&plan_of)), (None, vec![]));
+    assert_eq!(find(&plan_of, ResourceKind::CONFIG_MAP, "seldon-tracing"), None);
+    let bigger = with_object(&changed, |o| o.spec = asks(3, none()));
+    assert_eq!(image(&bigger), Some(json!("gateway:1")));
+    let other = with_object(&changed, |o| o.spec = asks(1, json!({ "name": "my-helper", "disable": true })));
+    assert_eq!(image(&other), Some(json!("gateway:2")), "a new question has a new answer");
+    assert_eq!(deletes(&plan(&other, NOW)), ["Deployment my-helper"]);
+}

@@ -1,0 +1,247 @@
+//! What happens to workloads when something changes.
+
+use super::*;
+
+#[test]
+fn fewer_replicas_take_their_services_with_them() {
+    let three = made(snapshot(Some(server(json!({ "replicas": 3 }))), Known::Absent), 3);
+    let one = Snapshot { object: Some(Arc::new(server(json!({ "replicas": 1 })))), ..three };
+    let plan = plan(&one, NOW);
+    assert_eq!(
+        does(&plan),
+        [
+            "ensure Service a",
+            "ensure Service a-0",
+            "ensure StatefulSet a",
+            "delete Service a-1",
+            "delete Service a-2",
+            "delete PodDisruptionBudget a",
+            "notify 1",
+        ]
+    );
+    let target =
+        plan.actions.iter().find_map(|a| if let Action::Delete(d) = a { Some(d) } else { None }).unwrap();
+    assert_eq!((target.uid.as_str(), target.resource_version.as_str()), ("Service-a-1", "1"));
+}
+
+#[test]
+fn one_kind_of_workload_replaces_the_other_when_it_could_be_made() {
+    let sets = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
+    let switched = Snapshot { use_deployments: true, ..sets };
+    let done = does(&plan(&switched, NOW));
+    assert_eq!(
+        done,
+        ["ensure Service a", "ensure Deployment a", "delete Service a-0", "delete StatefulSet a"]
+    );
+    let wanted = plan(&switched, NOW);
+    let deployment = ensured(&wanted).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
+    let refused = Snapshot { refusals: vec![refusal(deployment, "")], ..switched.clone() };
+    assert_eq!(does(&plan(&refused, NOW)), ["ensure Service a", "delete Service a-0"]);
+}
+
+fn refusal(wanted: &Desired, there: &str) -> Refused {
+    Refused {
+        kind: wanted.kind,
+        key: wanted.key.clone(),
+        digest: wanted.digest(),
+        there: there.into(),
+        why: Obstacle::ApiServer(
+            "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than \
+             'replicas' are forbidden"
+                .into(),
+        ),
+        ago: Duration::from_secs(1),
+    }
+}
+
+#[test]
+fn what_was_refused_is_said_and_not_sent_again_until_something_changes() {
+    let running = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
+    let first = plan(&running, NOW);
+    let set = ensured(&first).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap().clone();
+    let refused = Snapshot { refusals: vec![refusal(&set, "StatefulSet-a")], ..running.clone() };
+    let plan_of = plan(&refused, NOW);
+    assert!(!does(&plan_of).contains(&"ensure StatefulSet a".to_owned()));
+    let (status, reason, progress, message) = said(&plan_of);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "ApplyRefused", "final"));
+    assert!(message.contains("--cascade=orphan") && message.contains("fields other than"), "{message}");
+    assert!(plan_of.wake.is_some(), "it is tried again some day");
+    // Another object in its place, another wish, or enough time: it is tried again.
+    let tried = |snapshot: &Snapshot| does(&plan(snapshot, NOW)).contains(&"ensure StatefulSet a".to_owned());
+    assert!(tried(&Snapshot { family: Family::default(), ..refused.clone() }));
+    assert!(tried(&Snapshot { image: "gantry:2".into(), ..refused.clone() }));
+    let old = Refused { ago: Duration::from_mins(10), ..refusal(&set, "StatefulSet-a") };
+    assert!(tried(&Snapshot { refusals: vec![old], ..running }));
+}
+
+#[test]
+fn a_name_that_is_taken_is_said_and_the_rest_is_made() {
+    let new = snapshot(Some(server(json!({}))), Known::Present(view(1, 1)));
+    let wanted = plan(&new, NOW);
+    let service = ensured(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
+    let taken =
+        |why: Obstacle| Snapshot { refusals: vec![Refused { why, ..refusal(service, "") }], ..new.clone() };
+    let stranger = plan(&taken(Obstacle::Foreign("somebody else made it".into())), NOW);
+    assert_eq!(does(&stranger), ["ensure Service a", "ensure StatefulSet a"]);
+    let (status, reason, progress, message) = said(&stranger);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "final"));
+    assert!(
+        message.contains("Service a-0 in namespace ml") && message.contains("somebody else"),
+        "{message}"
+    );
+    assert!(stranger.wake.is_some_and(|wake| wake < Duration::from_mins(1)), "nobody says when it is gone");
+    let before = plan(&taken(Obstacle::PreviousOwner("Server a".into())), NOW);
+    let (status, reason, progress, _) = said(&before);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "passing"));
+}
+
+#[test]
+fn replicas_belong_to_the_autoscaler_where_there_is_one() {
+    let mut scaled = made(snapshot(Some(server(json!({ "replicas": 2 }))), Known::Present(view(2, 2))), 2);
+    scaled.autoscaler = Some("hpa".into());
+    let handed = plan(&scaled, NOW);
+    assert_eq!(changes(&handed), ["hand over 2"], "they are given away as they are before they are left out");
+    let set = ensured(&handed).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
+    assert_eq!(set.body.pointer("/spec/replicas"), None);
+    // From then on they are the autoscaler's: Services and the scheduler follow.
+    let mut five = scaled.clone();
+    let mut bigger = set.clone();
+    bigger.body["spec"]["replicas"] = json!(5);
+    five.family = Family::new(vec![live(&bigger, &running(5))], "u1");
+    let plan_of = plan(&five, NOW);
+    assert_eq!(changes(&plan_of), ["notify 5"]);
+    assert!(does(&plan_of).contains(&"ensure Service a-4".to_owned()));
+}
+
+#[test]
+fn a_wish_of_the_scheduler_is_granted_within_bounds() {
+    let wishes = |spec: Value, wanted: i32, autoscaler: Option<&str>| {
+        let view = ServerView { wanted: Some(wanted), ..view(2, 2) };
+        let snapshot = snapshot(Some(server(spec)), Known::Present(view));
+        does(&plan(&Snapshot { autoscaler: autoscaler.map(str::to_owned), ..snapshot }, NOW))
+    };
+    let bounds = || json!({ "replicas": 2, "minReplicas": 1, "maxReplicas": 4 });
+    assert_eq!(wishes(bounds(), 4, None), ["scale 4"]);
+    assert_eq!(wishes(bounds(), 1, None), ["scale 1"]);
+    assert_eq!(wishes(bounds(), 2, None), ["decline "]);
+    assert_eq!(wishes(bounds(), 5, None), ["decline ScalingRefused"]);
+    assert_eq!(wishes(bounds(), 0, None), ["decline ScalingRefused"]);
+    assert_eq!(wishes(bounds(), -1, None), ["decline "]);
+    assert_eq!(wishes(json!({}), 5000, None), ["decline ScalingRefused"]);
+    assert_eq!(wishes(bounds(), 3, Some("hpa")), ["decline ScalingRefused"]);
+}
+
+#[test]
+fn the_scheduler_is_told_that_a_server_is_gone() {
+    let gone = |object, scheduler| does(&plan(&snapshot(object, scheduler), NOW));
+    assert_eq!(gone(None, Known::Present(view(3, 3))), ["notify 0"]);
+    assert_eq!(gone(None, Known::Present(view(0, 3))), [] as [&str; 0]);
+    assert_eq!(gone(None, Known::Absent), [] as [&str; 0]);
+    assert_eq!(gone(None, Known::Unknown("nobody listens".into())), [] as [&str; 0]);
+    let elsewhere =
+        ServerView { namespace: Some("other".into()), manager: "operator:other".into(), ..view(3, 3) };
+    assert_eq!(gone(None, Known::Present(elsewhere)), [] as [&str; 0], "it is another namespace's");
+    let by_hand = ServerView { namespace: None, manager: "cli".into(), ..view(3, 3) };
+    assert_eq!(gone(None, Known::Present(by_hand)), [] as [&str; 0]);
+    let mut deleted = server(json!({}));
+    deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
+    assert_eq!(
+        gone(Some(deleted), Known::Present(view(1, 1))),
+        ["notify 0"],
+        "what belongs to it is not made again"
+    );
+}
+
+#[test]
+fn a_server_that_does_not_follow_its_configuration_stays_as_it_is() {
+    let asks = |replicas: i32, image: &str| {
+        let over = json!({ "containers": [{ "name": "more", "image": image }] });
+        server(json!({ "replicas": replicas, "disableAutoUpdate": true, "podSpec": over }))
+    };
+    let first = made(snapshot(Some(asks(1, "more:1")), Known::Present(view(1, 1))), 1);
+    let mut newer =
+        config(json!({ "containers": [{ "name": "agent" }, { "name": "server", "image": "server:2" }] }));
+    newer.metadata.generation = Some(2);
+    let set = |snapshot: &Snapshot| {
+        let plan = plan(snapshot, NOW);
+        ensured(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).cloned()
+    };
+    let image = |desired: &Desired| desired.body.pointer("/spec/template/spec/containers/1/image").cloned();
+    let changed = Snapshot { config: Some(Arc::new(newer)), ..first.clone() };
+    assert_eq!(set(&changed), None, "the configuration's change alone does nothing");
+    assert_eq!(changes(&plan(&changed, NOW)), [] as [&str; 0], "and it is not deleted");
+    let bigger = Snapshot { object: Some(Arc::new(asks(3, "more:1"))), ..changed.clone() };
+    let resized = set(&bigger).unwrap();
+    assert_eq!(image(&resized), Some(json!("server:1")));
+    assert_eq!(resized.body["spec"]["replicas"], json!(3));
+    let other = Snapshot { object: Some(Arc::new(asks(1, "more:2"))), ..changed };
+    assert_eq!(image(&set(&other).unwrap()), Some(json!("server:2")), "a new question has a new answer");
+}
+
+#[test]
+fn a_figure_alone_is_written_once_a_second() {
+    let up = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
+    let mut object = Arc::unwrap_or_clone(up.object.clone().unwrap());
+    object.status = plan(&up, NOW).status;
+    let more = ServerView { loaded_models: 9, ..view(1, 1) };
+    let at = |told: Option<Duration>, view: &ServerView| {
+        let snapshot = Snapshot {
+            object: Some(Arc::new(object.clone())),
+            scheduler: Known::Present(view.clone()),
+            told,
+            ..up.clone()
+        };
+        let plan = plan(&snapshot, NOW);
+        (plan.status.map(|s| s.loaded_models), plan.requeue_after)
+    };
+    let left = Some(Duration::from_millis(600));
+    assert_eq!(at(Some(Duration::from_millis(400)), &more), (None, left));
+    assert_eq!(at(Some(Duration::from_secs(2)), &more), (Some(9), None));
+    assert_eq!(at(None, &more), (Some(9), None));
+    let less = ServerView { available: 0, ..more };
+    assert_eq!(
+        at(Some(Duration::from_millis(400)), &less),
+        (Some(9), None),
+        "what changes the truth is written at once"
+    );
+}
+
+#[test]
+fn an_operator_that_starts_has_nothing_to_write() {
+    let up = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
+    let mut object = Arc::unwrap_or_clone(up.object.clone().unwrap());
+    object.status = plan(&up, NOW).status;
+    let silent = |seconds| Snapshot {
+        object: Some(Arc::new(object.clone())),
+        scheduler: Known::Unknown("the scheduler is not connected yet".into()),
+        unreachable_for: Some(Duration::from_secs(seconds)),
+        ..up.clone()
+    };
+    let starting = plan(&silent(1), NOW + Duration::from_mins(1));
+    assert_eq!(starting.status, object.status);
+    assert_eq!(starting.wake, Some(Duration::from_secs(29)));
+    let lasting = plan(&silent(31), NOW);
+    assert_eq!(said(&lasting).1, "SchedulerUnreachable");
+    assert_eq!(lasting.status.unwrap().loaded_models, 2, "what is not known is left as it was");
+}
+
+#[test]
+fn a_changed_config_map_replaces_the_pods_that_read_it() {
+    let reads = json!({ "containers": [{ "name": "agent", "envFrom": [{ "configMapRef": { "name": "seldon-tracing" } }] }] });
+    let of = |digest: &str, other: &str| {
+        let maps = BTreeMap::from([
+            ("seldon-tracing".into(), digest.to_owned()),
+            ("seldon-kafka".into(), other.to_owned()),
+        ]);
+        let snapshot = Snapshot {
+            config: Some(Arc::new(config(reads.clone()))),
+            config_maps: maps,
+            ..snapshot(Some(server(json!({}))), Known::Absent)
+        };
+        let plan = plan(&snapshot, NOW);
+        let set = ensured(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
+        set.body.pointer("/spec/template/metadata/annotations").cloned()
+    };
+    assert_ne!(of("1", "1"), of("2", "1"));
+    assert_eq!(of("1", "1"), of("1", "2"));
+}

@@ -1,0 +1,35 @@
+//! Spec validation, and the status of kinds that report conditions only.
+
+use crate::{
+    cluster::{Custom, CustomKind},
+    conditions::{ConditionUpdate, Progress, conditions},
+};
+use gantry_api::PlainStatus;
+use k8s_openapi::jiff::Timestamp;
+
+/// The spec if it is valid; otherwise the `Ready` condition with every violation.
+pub(super) fn validate<K: CustomKind>(object: &Custom<K>) -> Result<&K::Spec, ConditionUpdate> {
+    let invalid = |message: String| ConditionUpdate::new(false, "InvalidSpec", message, Progress::Stalled);
+    let spec = object.spec.as_ref().map_err(|e| invalid(format!("spec cannot be read: {e}")))?;
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let violations = K::violations(name, spec);
+    if violations.is_empty() {
+        return Ok(spec);
+    }
+    let sentences: Vec<String> = violations.iter().map(|(path, message)| format!("{path} {message}")).collect();
+    Err(invalid(sentences.join("; ")))
+}
+
+pub(super) fn build_status<K: CustomKind<Status = PlainStatus>>(
+    object: &Custom<K>,
+    own: &[(&str, &ConditionUpdate)],
+    ready: &ConditionUpdate,
+    now: Timestamp,
+) -> PlainStatus {
+    let before = object.status.clone().unwrap_or_default();
+    PlainStatus {
+        observed_generation: Some(object.generation()),
+        conditions: conditions(&before.conditions, own, ready, object.generation(), now),
+        annotations: before.annotations,
+    }
+}

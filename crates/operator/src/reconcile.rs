@@ -1,0 +1,98 @@
+//! Generic reconcile loop: snapshot, plan, apply, requeue.
+
+use crate::{
+    apply_plan::{Applied, apply},
+    cluster::{ApiError, CustomKind, Key},
+    context::Context,
+    controller::Controller,
+};
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// Passes over one object before the next key of the queue gets its turn.
+const MAX_PASSES: usize = 4;
+/// Conflicts that are retried at once.
+const MAX_CONFLICTS: usize = 3;
+/// Delay after the last pass, when the plan still changed something.
+const YIELD: Duration = Duration::from_millis(100);
+/// Consecutive failures after which a failure is logged as a warning.
+const WARN_AFTER: u32 = 5;
+
+/// Reconciles one object until its plan changes nothing.
+async fn reconcile<C: Controller>(context: &Context, key: &Key) -> Outcome {
+    let mut conflicts = 0;
+    for _ in 0..MAX_PASSES {
+        let snapshot = C::snapshot(&context.caches, key);
+        let plan = C::plan(&snapshot, (context.clock)());
+        let requeue_after = plan.requeue_after;
+        match apply::<C>(context, key, plan).await {
+            Ok(Applied::Nothing) => return Outcome::Done(requeue_after),
+            Ok(Applied::Something) => {}
+            Err(ApiError::Conflict) if conflicts < MAX_CONFLICTS => conflicts += 1,
+            Err(ApiError::NotLeading) => return Outcome::NotLeading,
+            // The object is gone; the delete event follows.
+            Err(ApiError::NotFound) => return Outcome::Done(None),
+            Err(ApiError::Throttled(delay)) => {
+                return Outcome::Failed("the API server is busy".into(), Some(delay));
+            }
+            Err(error) => return Outcome::Failed(error.to_string(), None),
+        }
+    }
+    Outcome::Done(Some(YIELD))
+}
+
+enum Outcome {
+    /// Done, until a trigger or this delay.
+    Done(Option<Duration>),
+    /// The reason, and a minimum delay before the retry.
+    Failed(String, Option<Duration>),
+    NotLeading,
+}
+
+impl Outcome {
+    const fn label(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "done",
+            Self::Failed(..) => "failed",
+            Self::NotLeading => "not_leading",
+        }
+    }
+}
+
+/// One worker of a controller. On stop it finishes the object in hand.
+pub(crate) async fn work<C: Controller>(context: Arc<Context>, stop: CancellationToken) {
+    let queue = context.queues.of::<C::Kind>();
+    loop {
+        let key = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            key = queue.next() => key,
+        };
+        let start = tokio::time::Instant::now();
+        let outcome = reconcile::<C>(&context, &key).await;
+        context.metrics.reconciled(C::NAME, outcome.label(), start.elapsed());
+        match outcome {
+            Outcome::Done(requeue_after) => {
+                queue.reset_backoff(&key);
+                if let Some(delay) = requeue_after {
+                    queue.add_after(key.clone(), delay);
+                }
+            }
+            Outcome::Failed(reason, min_delay) => {
+                let (failures, backoff) = queue.add_with_backoff(key.clone());
+                if failures == WARN_AFTER {
+                    tracing::warn!(kind = C::Kind::KIND, object = %key, failures, "reconcile keeps failing: {reason}");
+                } else {
+                    let delay = min_delay.unwrap_or(backoff);
+                    tracing::debug!(kind = C::Kind::KIND, object = %key, failures, ?delay, "reconcile failed: {reason}");
+                }
+                if let Some(delay) = min_delay {
+                    queue.add_after(key.clone(), delay);
+                }
+            }
+            Outcome::NotLeading => {}
+        }
+        queue.done(&key);
+        context.metrics.waiting(C::NAME, queue.depth());
+    }
+}

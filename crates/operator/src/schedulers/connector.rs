@@ -1,0 +1,60 @@
+//! Connections to the schedulers of namespaces.
+
+use futures::future::BoxFuture;
+use gantry_tls::{Client, Connector, endpoint, diagnose};
+use std::{fmt::Debug, time::Duration};
+use tonic::transport::Channel;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// HTTP/2 pings detect a dead scheduler on an idle connection.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Opens connections to schedulers. Errors are shown in status conditions.
+pub trait SchedulerConnector: Debug + Send + Sync + 'static {
+    fn connect<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Channel, String>>;
+
+    /// Whether one scheduler serves all namespaces, also those without a runtime.
+    fn serves_all(&self) -> bool {
+        false
+    }
+}
+
+/// Connects to the scheduler Service of a namespace.
+#[derive(Clone, Debug)]
+pub struct ServiceConnector {
+    address: String,
+    tls: Option<Client>,
+}
+
+impl ServiceConnector {
+    pub const SERVICE: &'static str = "seldon-scheduler.{namespace}:9004";
+    pub const SERVICE_TLS: &'static str = "seldon-scheduler.{namespace}:9044";
+
+    /// `{namespace}` in the address is replaced by the namespace.
+    pub fn new(address: Option<String>, tls: Option<Client>) -> Self {
+        let default = if tls.is_some() { Self::SERVICE_TLS } else { Self::SERVICE };
+        Self { address: address.unwrap_or_else(|| default.to_owned()), tls }
+    }
+}
+
+impl SchedulerConnector for ServiceConnector {
+    fn serves_all(&self) -> bool {
+        !self.address.contains("{namespace}")
+    }
+
+    fn connect<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Channel, String>> {
+        Box::pin(async move {
+            let address = self.address.replace("{namespace}", namespace);
+            let endpoint = endpoint(&address, self.tls.as_ref())
+                .map_err(|e| format!("invalid scheduler address {address}: {e}"))?
+                .connect_timeout(CONNECT_TIMEOUT)
+                .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .keep_alive_while_idle(true);
+            let connector = Connector::new(self.tls.clone()).within(CONNECT_TIMEOUT);
+            let channel = endpoint.connect_with_connector(connector).await;
+            channel.map_err(|e| format!("cannot connect to the scheduler at {address}: {}", diagnose(&e)))
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! Work queues, and the changes that enqueue keys: watch events, owned objects, relations to other kinds, schedulers.
+
+use crate::{
+    caches::Caches,
+    cluster::{Cache, Change, Custom, CustomKind, Key, KindId, Model, Origin, OwnedObject, ResourceKind, Server},
+    connections,
+    context::Context,
+    controller::{Controller, SchedulerRole},
+    controllers::Registry,
+    schedulers::ChangeEvent,
+    workqueue::WorkQueue,
+};
+use kube::Resource;
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// One work queue per registered kind.
+#[derive(Debug)]
+pub(crate) struct WorkQueues(BTreeMap<KindId, Arc<WorkQueue>>);
+
+impl WorkQueues {
+    pub(crate) fn new(registry: &Registry, seed: u64) -> Self {
+        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let numbered = registry.iter().zip(1_u64..);
+        Self(numbered.map(|(r, n)| (r.id, Arc::new(WorkQueue::new(seed.wrapping_add(n))))).collect())
+    }
+
+    pub(crate) fn of<K: CustomKind>(&self) -> Arc<WorkQueue> {
+        self.get(KindId::of::<K>())
+    }
+
+    /// The queue of a kind; of an unregistered kind one that has no workers.
+    fn get(&self, id: KindId) -> Arc<WorkQueue> {
+        self.0.get(&id).cloned().unwrap_or_else(|| Arc::new(WorkQueue::new(1)))
+    }
+
+    /// Enqueues every object.
+    pub(crate) fn add_all(&self, caches: &Caches) {
+        for registration in caches.registry.iter() {
+            let queue = self.get(registration.id);
+            caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
+        }
+    }
+
+    /// Enqueues every object of the kinds that own or read a resource kind.
+    pub(crate) fn add_users_of(&self, caches: &Caches, kind: ResourceKind) {
+        for registration in caches.registry.iter().filter(|r| r.owns.contains(&kind) || r.reads.contains(&kind)) {
+            let queue = self.get(registration.id);
+            caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
+        }
+    }
+
+    /// Enqueues every object of a namespace that depends on its scheduler, and every object that only the scheduler has.
+    pub(crate) fn add_namespace(&self, caches: &Caches, namespace: &str) {
+        for registration in caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None) {
+            let queue = self.get(registration.id);
+            caches.keys_in(registration.id, namespace).into_iter().for_each(|key| queue.add(key));
+        }
+        for name in caches.schedulers.servers_of(namespace) {
+            self.of::<Server>().add(Key::new(namespace, name));
+        }
+        for name in caches.schedulers.models_of(namespace) {
+            self.of::<Model>().add(Key::new(namespace, name));
+        }
+    }
+
+    pub(crate) fn scheduler_changed(&self, caches: &Caches, namespace: &str, news: ChangeEvent) {
+        match news {
+            ChangeEvent::Model(name) => self.of::<Model>().add(Key::new(namespace, name)),
+            ChangeEvent::Server(name) => self.of::<Server>().add(Key::new(namespace, name)),
+            ChangeEvent::Namespace => self.add_namespace(caches, namespace),
+        }
+    }
+}
+
+/// A dependency on another kind: maps a change there to keys of the dependent kind. It fires on every change of the
+/// cache, no matter whether a watch or a write of this process caused it.
+pub struct Relation(Box<dyn Fn(&Arc<Context>, Arc<WorkQueue>) + Send + Sync>);
+
+impl fmt::Debug for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relation").finish_non_exhaustive()
+    }
+}
+
+impl Relation {
+    /// On a custom kind, which has to be registered.
+    pub fn to<S: CustomKind>(keys: fn(&Caches, &Change<Custom<S>>) -> Vec<Key>) -> Self {
+        Self(Box::new(move |context, queue| enqueue(context, &context.caches.of::<S>(), queue, keys)))
+    }
+
+    /// On objects that the operator created.
+    pub fn to_owned(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
+        Self(Box::new(move |context, queue| enqueue(context, &context.caches.owned(kind), queue, keys)))
+    }
+
+    /// On objects of a kind in [`Controller::READS`].
+    pub fn to_read(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
+        Self(Box::new(move |context, queue| enqueue(context, &context.caches.read(kind), queue, keys)))
+    }
+}
+
+fn enqueue<O: Resource + Send + Sync + 'static>(
+    context: &Arc<Context>,
+    cache: &Cache<O>,
+    queue: Arc<WorkQueue>,
+    keys: fn(&Caches, &Change<O>) -> Vec<Key>,
+) {
+    // The context owns the cache, and the cache owns the subscriber.
+    let context = Arc::downgrade(context);
+    cache.subscribe(move |change| {
+        if let Some(context) = context.upgrade() {
+            keys(&context.caches, change).into_iter().for_each(|key| queue.add(key));
+        }
+    });
+}
+
+/// Connects the caches to the work queue of a controller.
+pub(crate) fn subscribe<C: Controller>(context: &Arc<Context>) {
+    let queue = context.queues.of::<C::Kind>();
+    let cache = context.caches.of::<C::Kind>();
+    let own = Arc::clone(&queue);
+    cache.subscribe(move |change| {
+        // Reconciliation plans again after its own writes.
+        if change.origin == Origin::Watch {
+            own.add(change.key.clone());
+        }
+    });
+    if C::SCHEDULER != SchedulerRole::None {
+        let context = Arc::downgrade(context);
+        cache.subscribe(move |change| {
+            if let Some(context) = context.upgrade() {
+                connections::update(&context, &change.key.namespace);
+            }
+        });
+    }
+    for kind in C::OWNS {
+        enqueue(context, &context.caches.owned(*kind), Arc::clone(&queue), owners::<C::Kind>);
+    }
+    for relation in C::relations() {
+        relation.0(context, Arc::clone(&queue));
+    }
+}
+
+/// Keys of the objects of a kind that control an object, now or before the change.
+fn owners<K: CustomKind>(_: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for object in change.before.iter().chain(&change.after) {
+        let references = object.metadata.owner_references.iter().flatten();
+        let is_owner = |api_version: &str| api_version.split_once('/').is_some_and(|(group, _)| group == K::GROUP);
+        let controllers = references
+            .filter(|r| r.controller == Some(true) && r.kind == K::KIND && is_owner(&r.api_version));
+        keys.extend(controllers.map(|reference| match K::SCOPE {
+            crate::cluster::ResourceScope::Namespaced => {
+                Key::new(change.key.namespace.clone(), reference.name.clone())
+            }
+            crate::cluster::ResourceScope::Cluster => Key::new("", reference.name.clone()),
+        }));
+    }
+    keys
+}

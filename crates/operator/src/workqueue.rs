@@ -1,0 +1,253 @@
+//! What is to be looked at, and when: each object once, however often it is asked for, and never twice at a time.
+
+use crate::cluster::Key;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// The first wait after a failure; it doubles from there.
+const BACKOFF_MIN: Duration = Duration::from_millis(250);
+/// The longest wait.
+const BACKOFF_MAX: Duration = Duration::from_mins(5);
+
+/// Keys that wait for a worker. It holds at most one entry for each object that exists.
+#[derive(Debug)]
+pub(crate) struct WorkQueue {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    ready: VecDeque<Key>,
+    queued: HashSet<Key>,
+    delayed: BTreeSet<(Instant, Key)>,
+    due: HashMap<Key, Instant>,
+    processing: HashSet<Key>,
+    /// Asked for while it is being looked at: it comes again when that is done.
+    dirty: HashSet<Key>,
+    failures: BTreeMap<Key, u32>,
+    rng_state: u64,
+}
+
+impl WorkQueue {
+    /// An empty queue; the seed spreads retries of many objects over time.
+    pub(crate) fn new(seed: u64) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            delayed: BTreeSet::new(),
+            due: HashMap::new(),
+            processing: HashSet::new(),
+            dirty: HashSet::new(),
+            failures: BTreeMap::new(),
+            rng_state: seed | 1,
+        };
+        Self { state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As soon as a worker is free.
+    pub(crate) fn add(&self, key: Key) {
+        let mut state = self.lock();
+        if state.processing.contains(&key) {
+            state.dirty.insert(key);
+        } else if state.queued.insert(key.clone()) {
+            state.ready.push_back(key);
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Not before a time has passed; sooner, if somebody asks sooner.
+    pub(crate) fn add_after(&self, key: Key, wait: Duration) {
+        let mut state = self.lock();
+        let at = Instant::now() + wait;
+        if let Some(known) = state.due.get(&key).copied() {
+            if known <= at {
+                return;
+            }
+            state.delayed.remove(&(known, key.clone()));
+        }
+        state.due.insert(key.clone(), at);
+        state.delayed.insert((at, key));
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// The next key; whoever takes it says [`done`](Self::done) when it is done.
+    pub(crate) async fn next(&self) -> Key {
+        loop {
+            let soonest = {
+                let mut state = self.lock();
+                state.promote_due();
+                if let Some(key) = state.ready.pop_front() {
+                    state.queued.remove(&key);
+                    state.processing.insert(key.clone());
+                    let more = !state.ready.is_empty();
+                    drop(state);
+                    if more {
+                        self.wake.notify_one();
+                    }
+                    return key;
+                }
+                state.delayed.first().map(|(at, _)| *at)
+            };
+            match soonest {
+                Some(at) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
+                None => self.wake.notified().await,
+            }
+        }
+    }
+
+    /// The key was looked at. It comes again if it was asked for meanwhile.
+    pub(crate) fn done(&self, key: &Key) {
+        let mut state = self.lock();
+        state.processing.remove(key);
+        if state.dirty.remove(key) && state.queued.insert(key.clone()) {
+            state.ready.push_back(key.clone());
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// It worked: the next failure is the first.
+    pub(crate) fn reset_backoff(&self, key: &Key) {
+        self.lock().failures.remove(key);
+    }
+
+    /// It did not work: again after a wait that doubles with each failure, and differs from object to object. Returns how
+    /// often it failed in a row, and the wait.
+    pub(crate) fn add_with_backoff(&self, key: Key) -> (u32, Duration) {
+        let (failures, wait) = {
+            let mut state = self.lock();
+            let count = state.failures.entry(key.clone()).or_insert(0);
+            *count = count.saturating_add(1);
+            let failures = *count;
+            (failures, backoff(failures, state.next_jitter()))
+        };
+        self.add_after(key, wait);
+        (failures, wait)
+    }
+
+    /// How many keys wait for a worker now, and how many for their time.
+    pub(crate) fn depth(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.ready.len(), state.delayed.len())
+    }
+}
+
+impl State {
+    /// Moves what has waited long enough.
+    fn promote_due(&mut self) {
+        let now = Instant::now();
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.delayed.pop_first() else { return };
+            self.due.remove(&key);
+            if self.processing.contains(&key) {
+                self.dirty.insert(key);
+            } else if self.queued.insert(key.clone()) {
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// Xorshift: enough to keep objects from failing in step.
+    const fn next_jitter(&mut self) -> u64 {
+        self.rng_state ^= self.rng_state << 13;
+        self.rng_state ^= self.rng_state >> 7;
+        self.rng_state ^= self.rng_state << 17;
+        self.rng_state
+    }
+}
+
+/// Between half of the wait and the whole of it.
+fn backoff(failures: u32, rng_state: u64) -> Duration {
+    let doubled = BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+    let half = doubled / 2;
+    let share = (rng_state >> 32) as u32;
+    half + half.mul_f64(f64::from(share) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(name: &str) -> Key {
+        Key::new("ns", name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_twice_comes_once() {
+        let queue = WorkQueue::new(1);
+        queue.add(key("a"));
+        queue.add(key("a"));
+        queue.add(key("b"));
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(queue.next().await, key("b"));
+        assert_eq!(queue.depth(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_while_it_is_looked_at_comes_again_afterwards() {
+        let queue = WorkQueue::new(1);
+        queue.add(key("a"));
+        let taken = queue.next().await;
+        queue.add(key("a"));
+        assert_eq!(queue.depth(), (0, 0), "it must not be given to a second worker");
+        queue.done(&taken);
+        assert_eq!(queue.next().await, key("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_is_waited_for_and_a_sooner_one_wins() {
+        let queue = WorkQueue::new(1);
+        let begin = Instant::now();
+        queue.add_after(key("a"), Duration::from_secs(10));
+        queue.add_after(key("a"), Duration::from_secs(3));
+        queue.add_after(key("a"), Duration::from_secs(7));
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(begin.elapsed().as_secs(), 3);
+        assert_eq!(queue.depth(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_fails_does_not_hold_up_the_others() {
+        let queue = WorkQueue::new(1);
+        queue.add(key("bad"));
+        for round in 1..=8 {
+            let bad = queue.next().await;
+            let (failures, wait) = queue.add_with_backoff(bad.clone());
+            queue.done(&bad);
+            assert_eq!(failures, round);
+            assert!(wait <= BACKOFF_MAX);
+            queue.add(key("good"));
+            let begin = Instant::now();
+            let good = queue.next().await;
+            assert_eq!((good.name.as_str(), begin.elapsed()), ("good", Duration::ZERO));
+            queue.done(&good);
+        }
+        queue.reset_backoff(&key("bad"));
+        let bad = queue.next().await;
+        assert_eq!(queue.add_with_backoff(bad).0, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn waits_grow_and_stay_within_bounds(failures in 1_u32..1000, rng_state: u64) {
+            let wait = backoff(failures, rng_state);
+            prop_assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX);
+            prop_assert!(backoff(failures, u64::MAX) >= backoff(failures, 0));
+        }
+    }
+}
