@@ -61,7 +61,7 @@ class World:
 
     def start_agent(self):
         self.agent = self.house.agent(
-            *("--memory", 1_000_000, "--overcommit", 200, "--check-period", 1),
+            *("--memory", 1_000_000, "--overcommit", 200, "--health-check-interval", 1),
             name="mlserver",
             kind="mlserver",
             http_port=self.ports[0],

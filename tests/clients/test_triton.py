@@ -63,7 +63,7 @@ class World:
         self.server = triton(self.house, self.models, self.ports)
         try:
             self.agent = self.house.agent(
-                *("--memory", 1_000_000, "--overcommit", 100, "--check-period", 1),
+                *("--memory", 1_000_000, "--overcommit", 100, "--health-check-interval", 1),
                 name="triton",
                 kind="triton",
                 http_port=self.ports[0],

@@ -1,0 +1,234 @@
+//! `gantry operator`: the Kubernetes controllers.
+
+use crate::{args::Global, client, duration, error::CommandError, kubeconfig};
+use gantry_operator::{
+    Election, Operator, Scope, Settings,
+    admission::{Names, SHORTEST, Webhook},
+    cluster::WriteFence,
+    schedulers::ServiceConnector,
+};
+use gantry_standalone::{
+    bootstrap::{
+        admin_server::{self, AdminServer},
+        listen,
+        log::{self, LogArgs, LogBuffer},
+        signal, tokio_runtime,
+    },
+    console::print,
+};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Reconcile Models, Servers and SeldonRuntimes of a Kubernetes cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Namespace of the operator, its SeldonConfigs and ServerConfigs. Without --clusterwide it is the only watched one
+    /// [default: namespace of the pod, then of the kubeconfig]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+
+    /// Watch all namespaces.
+    #[arg(long)]
+    pub(crate) clusterwide: bool,
+
+    /// Watch only these namespaces and the operator's own; with --clusterwide.
+    #[arg(long, value_delimiter = ',', value_name = "NAMESPACE,…", requires = "clusterwide")]
+    pub(crate) watch_namespaces: Vec<String>,
+
+    /// Leader election among several operators, with a Lease in the operator's namespace.
+    #[arg(long)]
+    pub(crate) leader_elect: bool,
+
+    /// Create Deployments for Servers instead of StatefulSets.
+    #[arg(long)]
+    pub(crate) use_deployments_for_servers: bool,
+
+    /// Address of the schedulers; without the placeholder {namespace}, all namespaces share one scheduler
+    /// [default: seldon-scheduler.{namespace}:9004, or :9044 with TLS]
+    #[arg(long, env = "GANTRY_SCHEDULER_ADDRESS", value_name = "HOST:PORT")]
+    pub(crate) scheduler_address: Option<String>,
+
+    /// Image of Gantry's components, unless a SeldonConfig sets one.
+    #[arg(long, env = "GANTRY_IMAGE", value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+
+    /// Kubeconfig file (also read from KUBECONFIG) [default: service account of the pod]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Port for metrics, health (/livez, /readyz) and logs; 0 picks a free one.
+    #[arg(long, default_value_t = 4000, value_name = "PORT")]
+    pub(crate) admin_port: u16,
+
+    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics and logs.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) admin_host: IpAddr,
+
+    #[command(flatten)]
+    pub(crate) webhook: WebhookArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Admission webhook")]
+pub(crate) struct WebhookArgs {
+    /// Serve a validating admission webhook: it rejects invalid objects and warns of dangling references.
+    #[arg(long)]
+    webhook: bool,
+
+    /// Port of the webhook; 0 picks a free one.
+    #[arg(long, default_value_t = 9443, value_name = "PORT", requires = "webhook")]
+    webhook_port: u16,
+
+    /// Address of the webhook.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", requires = "webhook")]
+    webhook_host: IpAddr,
+
+    /// ValidatingWebhookConfiguration whose caBundle the operator maintains.
+    #[arg(long, default_value = "gantry-webhook", value_name = "NAME", requires = "webhook")]
+    webhook_configuration: String,
+
+    /// Secret with the webhook's certificate, created and renewed by the operator.
+    #[arg(long, default_value = "gantry-webhook", value_name = "NAME", requires = "webhook")]
+    webhook_secret: String,
+
+    /// Lifetime of the webhook's certificate; it is renewed after two thirds.
+    #[arg(
+        long,
+        default_value = "90d",
+        value_name = "TIME",
+        value_parser = duration::parse,
+        requires = "webhook"
+    )]
+    webhook_certificate_lifetime: Duration,
+}
+
+/// Runs until Ctrl-C, SIGTERM or loss of leadership.
+pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
+    let logs = log::start(&args.log, None)?;
+    tokio_runtime::block_on(serve(global, args, logs))
+}
+
+async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
+    let stop = signal::shutdown_token();
+    let (kube, own) = cluster(args).await?;
+    let namespace = args.namespace.clone().filter(|n| !n.is_empty()).unwrap_or(own);
+    let settings = Settings {
+        scope: scope(args, &namespace),
+        namespace: namespace.clone(),
+        use_deployments: args.use_deployments_for_servers,
+        seed: u64::from(std::process::id()),
+        image: args.image.clone().unwrap_or_else(|| Settings::default().image),
+        ..Settings::default()
+    };
+    let tls = client::control_plane_tls(global)?;
+    let network = ServiceConnector::new(args.scheduler_address.clone(), tls);
+    let fence = if args.leader_elect { WriteFence::closed() } else { WriteFence::always_open() };
+    let clock: gantry_operator::Clock = Arc::new(Timestamp::now);
+    let scope = settings.scope.clone();
+    let operator =
+        Operator::new(kube.clone(), settings, Arc::new(network), fence.clone(), Arc::clone(&clock));
+    let election = args
+        .leader_elect
+        .then(|| Election::new(kube, &namespace, identity(), fence, operator.metrics(), clock));
+
+    let (admin_listener, admin_address) =
+        listen::bind("the admin server", args.admin_host, args.admin_port, "--admin-port").await?;
+    let mut registry = Registry::default();
+    operator.metrics().register(&mut registry);
+    let health = operator.health();
+    let admin =
+        AdminServer { not_ready: Box::new(move || health.not_ready()), ..AdminServer::new(registry, logs) };
+    let stop_admin = CancellationToken::new();
+    let webhook_address = webhook(&args.webhook, &operator, &namespace, stop_admin.clone()).await?;
+    tokio::spawn(admin_server::serve(admin, admin_listener, stop_admin.clone()));
+    print(&format!("gantry operator {} · {}", env!("CARGO_PKG_VERSION"), describe(&scope, &namespace)));
+    print("");
+    print(&format!("  admin       http://{:<24} metrics, health", admin_address.to_string()));
+    if let Some(at) = webhook_address {
+        print(&format!("  webhook     https://{:<23} for the API server", at.to_string()));
+    }
+    print("");
+    let ended = operator.run(election, stop).await;
+    stop_admin.cancel();
+    ended.map_err(|e| CommandError::failed(format!("the operator {e}")))
+}
+
+/// Starts the webhook, if enabled; returns its address.
+async fn webhook(
+    args: &WebhookArgs,
+    operator: &Operator,
+    namespace: &str,
+    stop: CancellationToken,
+) -> Result<Option<SocketAddr>, CommandError> {
+    if !args.webhook {
+        return Ok(None);
+    }
+    let lifetime = args.webhook_certificate_lifetime;
+    if lifetime < SHORTEST {
+        let shortest = duration::format(SHORTEST);
+        return Err(CommandError::usage(format!(
+            "--webhook-certificate-lifetime is shorter than {shortest}: the certificate could expire before its successor is distributed"
+        )));
+    }
+    let (port, at) =
+        listen::bind("the webhook", args.webhook_host, args.webhook_port, "--webhook-port").await?;
+    let names = Names {
+        namespace: namespace.to_owned(),
+        secret: args.webhook_secret.clone(),
+        configuration: args.webhook_configuration.clone(),
+    };
+    let serving = operator.webhook(Webhook { names, lifetime }, port, stop).map_err(CommandError::failed)?;
+    tokio::spawn(serving);
+    Ok(Some(at))
+}
+
+/// The API server client and the default namespace.
+async fn cluster(args: &Args) -> Result<(kube::Client, String), CommandError> {
+    let wrong = |e: &dyn std::fmt::Display| {
+        CommandError::unavailable(format!(
+            "no Kubernetes cluster is configured: {e}. Set --kubeconfig or KUBECONFIG, or run in a pod"
+        ))
+    };
+    let config = kubeconfig::read(args.kubeconfig.as_deref()).await.map_err(|e| wrong(&e))?;
+    let namespace = config.default_namespace.clone();
+    let client = gantry_operator::connect(config, &identity()).map_err(|e| wrong(&e))?;
+    Ok((client, namespace))
+}
+
+fn scope(args: &Args, own: &str) -> Scope {
+    if args.clusterwide && args.watch_namespaces.is_empty() {
+        return Scope::Cluster;
+    }
+    let named = args.watch_namespaces.iter().map(|n| n.trim().to_owned()).filter(|n| !n.is_empty());
+    Scope::Namespaces(named.chain([own.to_owned()]).collect::<BTreeSet<_>>())
+}
+
+fn describe(scope: &Scope, own: &str) -> String {
+    match scope {
+        Scope::Cluster => format!("all namespaces, configurations from {own}"),
+        Scope::Namespaces(names) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            format!("namespaces {}, configurations from {own}", names.join(", "))
+        }
+    }
+}
+
+/// Unique per process: name of the pod or host, process ID and start time.
+fn identity() -> String {
+    let pod = std::env::var("POD_NAME").ok().filter(|p| !p.is_empty());
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = pod.unwrap_or_else(|| host().trim().to_owned());
+    let since = Timestamp::now().as_millisecond();
+    format!("{name}_{}_{since}", std::process::id())
+}

@@ -1,0 +1,172 @@
+//! The admin server: health, metrics, logs, statistics.
+
+use super::log::LogBuffer;
+use crate::servers::Report;
+use axum::{
+    Router,
+    body::Body,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use futures::StreamExt as _;
+use gantry_scheduler::Liveness;
+use prometheus_client::registry::Registry;
+use std::{collections::HashMap, sync::Arc};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
+use tokio_util::sync::CancellationToken;
+
+pub struct AdminServer {
+    pub registry: Registry,
+    pub logs: LogBuffer,
+    /// Why the process needs a restart, if it does.
+    pub stuck: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// Reasons for not being ready; empty if ready.
+    pub not_ready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Requests and latencies by model.
+    pub top: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// Processes of supervised servers.
+    pub servers: Report,
+}
+
+impl AdminServer {
+    /// A server that is live and ready from the start.
+    pub fn new(registry: Registry, logs: LogBuffer) -> Self {
+        Self {
+            registry,
+            logs,
+            stuck: Box::new(|| None),
+            not_ready: Box::new(Vec::new),
+            top: Box::new(|| serde_json::json!({})),
+            servers: Report::default(),
+        }
+    }
+}
+
+/// Why the scheduler needs a restart, if it does.
+pub fn stuck_reason(liveness: Liveness) -> Option<String> {
+    match liveness {
+        Liveness::Live => None,
+        Liveness::Stuck { waiting, since } => Some(format!(
+            "the scheduler has made no progress for {} s with {waiting} messages queued: check the disk for stalled writes",
+            since.as_secs()
+        )),
+        Liveness::Stopped => Some("the scheduler has stopped".into()),
+    }
+}
+
+/// Serves until `stop` is cancelled.
+pub async fn serve(admin: AdminServer, listener: TcpListener, stop: CancellationToken) {
+    let ended = stop.clone();
+    let state = Arc::new(Shared { admin, ended });
+    let router = Router::new()
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        // Paths of Seldon's scheduler.
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .route("/startup", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/logs", get(logs))
+        .route("/top", get(top))
+        .route("/servers", get(servers))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "not found: try /livez, /readyz, /metrics, /logs, /top or /servers\n")
+        })
+        .with_state(state);
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "admin server failed");
+    }
+}
+
+struct Shared {
+    admin: AdminServer,
+    ended: CancellationToken,
+}
+
+async fn live(State(shared): State<Arc<Shared>>) -> Response {
+    match (shared.admin.stuck)() {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let missing = (shared.admin.not_ready)();
+    if missing.is_empty() {
+        return "ok\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response()
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &shared.admin.registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn top(State(shared): State<Arc<Shared>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], (shared.admin.top)().to_string()).into_response()
+}
+
+async fn servers(State(shared): State<Arc<Shared>>) -> Response {
+    let text = serde_json::json!({ "replicas": shared.admin.servers.get() }).to_string();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<String, String>>) -> Response {
+    let count = match query.get("lines").map(|l| l.parse::<usize>()) {
+        None => 100,
+        Some(Ok(count)) => count,
+        Some(Err(_)) => return (StatusCode::BAD_REQUEST, "lines must be an integer\n").into_response(),
+    };
+    let follow = query.get("follow").is_some_and(|f| f == "1" || f == "true");
+    let matches = move |line: &str| {
+        ["model", "server"].iter().filter_map(|kind| Some((kind, query.get(*kind)?))).all(|(kind, name)| {
+            let text = format!(" {kind}={name} ");
+            let json = format!("\"{kind}\":\"{name}\"");
+            line.contains(&text) || line.contains(&json)
+        })
+    };
+    let (buffered, new) = shared.admin.logs.subscribe();
+    let mut buffered: Vec<_> = buffered.into_iter().filter(|l| matches(l)).collect();
+    buffered.drain(..buffered.len().saturating_sub(count));
+    let buffered: String = buffered.iter().flat_map(|l| [&**l, "\n"]).collect();
+    if !follow {
+        return buffered.into_response();
+    }
+    let new = BroadcastStream::new(new).filter_map(move |line| {
+        let text = match line {
+            Ok(line) => matches(&line).then(|| format!("{line}\n")),
+            Err(BroadcastStreamRecvError::Lagged(missed)) => Some(format!("({missed} lines dropped)\n")),
+        };
+        futures::future::ready(text)
+    });
+    let all = futures::stream::once(futures::future::ready(buffered)).chain(new);
+    let until = shared.ended.clone().cancelled_owned();
+    let body = all.take_until(until).map(Ok::<_, std::convert::Infallible>);
+    Body::from_stream(body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn stuck_scheduler_is_reported() {
+        assert_eq!(stuck_reason(Liveness::Live), None);
+        let stuck = Liveness::Stuck { waiting: 7, since: Duration::from_secs(20) };
+        let reason = stuck_reason(stuck).unwrap();
+        assert!(reason.starts_with("the scheduler has made no progress for 20 s with 7 messages queued"));
+        assert!(stuck_reason(Liveness::Stopped).is_some());
+    }
+}

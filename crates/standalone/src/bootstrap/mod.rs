@@ -1,0 +1,13 @@
+//! Process set-up that the long-running roles share: flags, logging, signals, tokio runtime, listeners, channels,
+//! traces, admin server.
+
+pub mod admin_server;
+pub mod args;
+pub mod listen;
+pub mod log;
+pub mod paths;
+pub mod scheduler_channel;
+pub mod scheduler_server;
+pub mod signal;
+pub mod tokio_runtime;
+pub mod trace;
