@@ -1,12 +1,12 @@
-//! Records what a real API server answers: `cargo run -p gantry-kube-sim --example kube-record -- KUBECONFIG`.
+//! Records responses of a real API server: `cargo run -p gantry-kube-sim --example kube-record -- KUBECONFIG`.
 //!
-//! Reads the cases in `tests/k8s/conformance`, asks the server, and writes the answers back into the same files; and
-//! writes `shapes.json`, what the server's own schemas say about lists and maps. Wants a cluster without controllers
-//! (etcd and kube-apiserver only): the cases are about the API server alone.
+//! Sends the cases in `tests/k8s/conformance`, writes the responses back into the same files, and writes the merge rules of
+//! the server's schemas into `shapes.json`. Needs a cluster without controllers
+//! (etcd and kube-apiserver only).
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 use gantry_kube_sim::{
-    Raw,
+    HttpRequest,
     conformance::{Case, Run, post},
 };
 use http::Request;
@@ -35,12 +35,12 @@ fn main() -> Outcome<()> {
 async fn record(kubeconfig: &Path) -> Outcome<()> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // A refusal is an answer: the first one is recorded.
+    // Errors are recorded, too.
     config.default_retry = false;
     let client = Client::try_from(config)?;
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/k8s/conformance");
     let crd: Value = serde_json::from_str(&fs::read_to_string(directory.join("widgets.crd.json"))?)?;
-    ask(&client, &post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd)).await?;
+    send(&client, &post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd)).await?;
     until_served(&client).await?;
 
     let mut files: Vec<_> = fs::read_dir(directory.join("cases"))?.collect::<Result<_, _>>()?;
@@ -51,10 +51,10 @@ async fn record(kubeconfig: &Path) -> Outcome<()> {
         for case in &mut cases {
             number += 1;
             let namespace = format!("conformance-{number}");
-            ask(&client, &post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))).await?;
+            send(&client, &post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}))).await?;
             let mut run = Run::new(&namespace);
             for step in &case.steps {
-                let (code, documents) = ask(&client, &run.request(step)).await?;
+                let (code, documents) = send(&client, &run.request(step)).await?;
                 run.answered(code, documents);
             }
             for (step, answer) in case.steps.iter_mut().zip(run.finish()) {
@@ -64,12 +64,12 @@ async fn record(kubeconfig: &Path) -> Outcome<()> {
         println!("{}: {} cases", file.file_name().display(), cases.len());
         fs::write(file.path(), written(&cases)?)?;
     }
-    let shapes = shapes(&client).await?;
-    fs::write(directory.join("shapes.json"), serde_json::to_string_pretty(&shapes)? + "\n")?;
+    let builtin_merge_schemas = builtin_merge_schemas(&client).await?;
+    fs::write(directory.join("shapes.json"), serde_json::to_string_pretty(&builtin_merge_schemas)? + "\n")?;
     Ok(())
 }
 
-/// One line a step: a change of an answer is a change of its line.
+/// One line per step, for small diffs.
 fn written(cases: &[Case]) -> Outcome<String> {
     let mut written = Vec::new();
     for case in cases {
@@ -81,12 +81,15 @@ fn written(cases: &[Case]) -> Outcome<String> {
     Ok(format!("[{}]\n", written.join(",\n")))
 }
 
-/// A definition is served a moment after it is accepted.
+/// A CRD is served shortly after its creation.
 async fn until_served(client: &Client) -> Outcome<()> {
-    let raw =
-        Raw { method: "GET".into(), target: "/apis/test.gantry.dev/v1/widgets".into(), ..Raw::default() };
+    let raw = HttpRequest {
+        method: "GET".into(),
+        target: "/apis/test.gantry.dev/v1/widgets".into(),
+        ..HttpRequest::default()
+    };
     for _ in 0..600 {
-        if ask(client, &raw).await?.0 == 200 {
+        if send(client, &raw).await?.0 == 200 {
             return Ok(());
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -94,7 +97,7 @@ async fn until_served(client: &Client) -> Outcome<()> {
     Err("the definition of widgets is not served after a minute: look at the API server's log".into())
 }
 
-async fn ask(client: &Client, raw: &Raw) -> Outcome<(u16, Vec<Value>)> {
+async fn send(client: &Client, raw: &HttpRequest) -> Outcome<(u16, Vec<Value>)> {
     let request = Request::builder()
         .method(raw.method.as_str())
         .uri(&raw.target)
@@ -109,8 +112,8 @@ async fn ask(client: &Client, raw: &Raw) -> Outcome<(u16, Vec<Value>)> {
     Ok((code, documents.collect::<Result<_, _>>().unwrap_or_else(|_| vec![json!("not JSON")])))
 }
 
-/// `kind → path → rule`, in the words of the simulator's own table, for the kinds it knows.
-async fn shapes(client: &Client) -> Outcome<BTreeMap<String, BTreeMap<String, String>>> {
+/// `kind → path → rule`, in the simulator's syntax, for its kinds.
+async fn builtin_merge_schemas(client: &Client) -> Outcome<BTreeMap<String, BTreeMap<String, String>>> {
     let mut found = BTreeMap::new();
     let registry = gantry_kube_sim::Registry::built_in();
     let versions: BTreeSet<(String, String)> =
@@ -118,8 +121,12 @@ async fn shapes(client: &Client) -> Outcome<BTreeMap<String, BTreeMap<String, St
     for (group, version) in versions {
         let path =
             if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-        let raw = Raw { method: "GET".into(), target: format!("/openapi/v3/{path}"), ..Raw::default() };
-        let (_, documents) = ask(client, &raw).await?;
+        let raw = HttpRequest {
+            method: "GET".into(),
+            target: format!("/openapi/v3/{path}"),
+            ..HttpRequest::default()
+        };
+        let (_, documents) = send(client, &raw).await?;
         let schemas = documents.first().and_then(|document| document.pointer("/components/schemas")).cloned();
         let schemas = schemas.ok_or_else(|| format!("/openapi/v3/{path} has no schemas"))?;
         for kind in registry.iter().filter(|kind| kind.group == group && kind.version == version) {
@@ -138,7 +145,7 @@ async fn shapes(client: &Client) -> Outcome<BTreeMap<String, BTreeMap<String, St
     Ok(found)
 }
 
-/// A CRD's own schema refers to itself: what is deeper than any real object is left out.
+/// The CRD schema is recursive: limits the depth.
 const DEEPEST: usize = 14;
 
 fn walk(schema: &Value, all: &Value, path: &str, rules: &mut BTreeMap<String, String>, depth: usize) {

@@ -1,68 +1,61 @@
-//! The table that was recorded from a real API server: cases, and what of an answer is compared.
+//! Conformance cases recorded from a real API server.
 //!
-//! A case is a list of requests in a namespace of its own. Its recorded answers have names instead of what no two
-//! servers share: uids, times, addresses, the numbers (not the order) of resource versions, and words for people.
+//! A case is a list of requests in its own namespace. Recorded responses have placeholders for values that differ between
+//! servers: UIDs, times, addresses, resource versions (not their order) and messages.
 
-use super::request::Raw;
+use super::request::HttpRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A request sequence with its answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What it shows.
     pub name: String,
-    /// Its requests.
     pub steps: Vec<Step>,
 }
 
-/// One request with its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// `METHOD /path?query`; `{ns}` stands for the case's namespace, `${0:/metadata/uid}` for what step 0 answered there.
-    pub ask: String,
+    /// `METHOD /path?query`; `{ns}` is the namespace, `${0:/metadata/uid}` a value of the response to step 0.
+    #[serde(rename = "ask")]
+    pub request: String,
     /// For patches: `merge`, `json`, `apply` or `strategic`.
     #[serde(default, rename = "as", skip_serializing_if = "String::is_empty")]
     pub patch: String,
-    /// `User-Agent`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub agent: String,
-    /// `Accept`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub accept: String,
-    /// The body.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub body: Value,
-    /// What the real API server answered.
+    /// Response of the real API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
 }
 
-/// An answer, with names for what no two servers share.
+/// A response with placeholders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// HTTP status.
     pub code: u16,
-    /// The document, or the documents of a watch.
+    /// One document, or those of a watch.
     pub documents: Vec<Value>,
 }
 
-/// A creation that is no step of a case: its namespace, its definitions.
-pub fn post(target: &str, body: &Value) -> Raw {
-    Raw {
+/// Creates a prerequisite of a case, such as its namespace.
+pub fn post(target: &str, body: &Value) -> HttpRequest {
+    HttpRequest {
         method: "POST".into(),
         target: target.into(),
         content_type: "application/json".into(),
         accept: "application/json".into(),
         body: body.to_string().into_bytes(),
-        ..Raw::default()
+        ..HttpRequest::default()
     }
 }
 
-/// A case under way.
+/// A running case.
 #[derive(Clone, Debug)]
 pub struct Run {
     namespace: String,
@@ -70,15 +63,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts in a namespace that is there and empty.
+    /// The namespace exists and is empty.
     pub fn new(namespace: &str) -> Self {
         Self { namespace: namespace.into(), raw: Vec::new() }
     }
 
-    /// The request of a step, with what earlier steps answered filled in.
-    pub fn request(&self, step: &Step) -> Raw {
-        let ask = self.fill(&step.ask);
-        let (method, target) = ask.split_once(' ').unwrap_or(("GET", &ask));
+    /// The request of a step, with values of earlier responses.
+    pub fn request(&self, step: &Step) -> HttpRequest {
+        let request = self.fill(&step.request);
+        let (method, target) = request.split_once(' ').unwrap_or(("GET", &request));
         let content_type = match step.patch.as_str() {
             "merge" => "application/merge-patch+json",
             "json" => "application/json-patch+json",
@@ -90,7 +83,7 @@ impl Run {
             Value::Null => Vec::new(),
             body => self.fill(&body.to_string()).into_bytes(),
         };
-        Raw {
+        HttpRequest {
             method: method.into(),
             target: target.into(),
             content_type: content_type.into(),
@@ -118,12 +111,10 @@ impl Run {
         text
     }
 
-    /// Takes an answer.
     pub fn answered(&mut self, code: u16, documents: Vec<Value>) {
         self.raw.push((code, documents));
     }
 
-    /// All answers, comparable.
     pub fn finish(self) -> Vec<Answer> {
         let mut names = Names { namespace: self.namespace, ..Names::default() };
         let mut revisions = BTreeSet::new();
@@ -140,7 +131,7 @@ impl Run {
     }
 }
 
-/// Lists and bookmarks carry the server's revision, which other namespaces move: only objects' are compared.
+/// The resource versions of lists and bookmarks depend on other namespaces: only those of objects are compared.
 fn is_collection(document: &Map<String, Value>) -> bool {
     document.contains_key("items") || document.get("type") == Some(&Value::from("BOOKMARK"))
 }
@@ -220,7 +211,7 @@ impl Names {
         let collection = is_collection(map);
         let names: Vec<String> = map.keys().cloned().collect();
         for name in names {
-            // The uid among an owner reference's keys is inside a text of its own.
+            // The UID of an owner reference key is inside a nested JSON string.
             let plain =
                 if name.starts_with("k:{\"uid\"") { "k:{\"uid\":\"*\"}".to_owned() } else { name.clone() };
             let Some(mut value) = map.remove(&name) else { continue };

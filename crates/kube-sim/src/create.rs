@@ -1,4 +1,4 @@
-//! New objects: by create, and by applying what is not there yet.
+//! New objects, by create or apply.
 
 use super::{
     apply::{self, managed::Managed},
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Letters of generated names: none that makes a word.
+/// Alphabet of generated names, as in Kubernetes.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl State {
@@ -38,13 +38,13 @@ impl State {
             let empty = rules::empty(&request.kind);
             let claimed = Managed::of(&object);
             let plain = object::without_managers(&object);
-            apply::track(&empty, &plain, claimed, &author, &request.kind.shape, &reset_trees(request))
+            apply::track(&empty, &plain, claimed, &author, &request.kind.merge_schema, &reset_trees(request))
         };
         let stored = self.insert(request, object, &managed, now)?;
         Ok(Reply::json(201, shown(&stored, request.metadata_only)))
     }
 
-    /// Applies to nothing: the configuration becomes the object.
+    /// Applies to an absent object.
     pub(super) fn apply_new(
         &mut self,
         request: &Request,
@@ -53,22 +53,22 @@ impl State {
     ) -> Result<Reply, Failure> {
         let key = Key::new(&request.kind, &request.namespace, &request.name);
         if !text(config, "/metadata/uid").is_empty() {
-            let said = "the object is not there: no uid can be met";
+            let said = "the object does not exist: its UID cannot match";
             return Err(Failure::conflict(&request.kind, &key.name, said));
         }
         check_known(request, config)?;
         let (time, version) = (object::time(now), request.kind.api_version());
         let author = author_of(request, &version, &time);
         let empty = rules::empty(&request.kind);
-        let (shape, reset) = (&request.kind.shape, reset_trees(request));
-        let applied = apply::apply(&empty, config, Managed::default(), &author, true, shape, &reset);
+        let (merge_schema, reset) = (&request.kind.merge_schema, reset_trees(request));
+        let applied = apply::apply(&empty, config, Managed::default(), &author, true, merge_schema, &reset);
         let (mut object, managed) = applied.map_err(|conflicts| Failure::apply_conflict(&conflicts))?;
         normalise_applied(&request.kind, &mut object);
         let stored = self.insert(request, object, &managed, now)?;
         Ok(Reply::json(201, shown(&stored, request.metadata_only)))
     }
 
-    /// Puts an object in as if it had always been there: by nobody, without questions.
+    /// Inserts an object without owners and validation.
     pub fn seed_object(&mut self, object: &Value, now: Timestamp) {
         let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
         let Some(kind) = self.registry.by_object(version, kind) else { return };
@@ -79,8 +79,8 @@ impl State {
         self.put(key, object);
     }
 
-    /// Puts an object in as another server had it, with its identity, its age and the owners of its fields. `false` when
-    /// its kind is not known.
+    /// Imports an object of another server with its UID, age and field ownership. `false` for an
+    /// unknown kind.
     pub fn restore_object(&mut self, object: &Value) -> bool {
         let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
         let Some(kind) = self.registry.by_object(version, kind) else { return false };
@@ -145,14 +145,14 @@ impl State {
         Ok(stored)
     }
 
-    /// A definition brings its kind along; one that defines nothing is kept as the object it is.
+    /// Registers the kind of a CRD; an incomplete CRD is stored only.
     fn define(&mut self, crd: &Value) {
         if let Err(why) = self.registry.add_crd(crd) {
-            tracing::warn!("a CustomResourceDefinition defines no kind: {why}");
+            tracing::warn!("invalid CustomResourceDefinition: {why}");
         }
     }
 
-    /// Gives an object what only the server gives.
+    /// Sets the fields that the server owns.
     fn birth(&mut self, kind: &Kind, object: &mut Value, now: Timestamp) {
         for name in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             unset(object, &["metadata", name]);
@@ -172,7 +172,7 @@ impl State {
         match (self.namespace_phase(&key.namespace), self.registry.by_id("namespaces")) {
             (None, Some(namespaces)) => Err(Failure::not_found(&namespaces, &key.namespace)),
             (Some("Terminating"), _) => {
-                let said = format!("namespace {} is being terminated: wait until it is gone", key.namespace);
+                let said = format!("namespace {} is being terminated", key.namespace);
                 let cause = Cause::new("NamespaceTerminating", "metadata.namespace", &said);
                 Err(Failure::forbidden(kind, &key.name, "its namespace is being terminated", &[cause]))
             }
@@ -181,7 +181,6 @@ impl State {
     }
 }
 
-/// Writes the owners into the object; none leaves no list.
 pub(super) fn set_managed(object: &mut Value, managed: &Managed) {
     match managed.encode() {
         Value::Array(entries) if entries.is_empty() => {
@@ -191,7 +190,7 @@ pub(super) fn set_managed(object: &mut Value, managed: &Managed) {
     }
 }
 
-/// The answer to a delete that took the object out.
+/// The response to a completed deletion.
 pub(super) fn success(kind: &Kind, object: &Value) -> Value {
     let mut details = json!({
         "name": text(object, "/metadata/name"), "kind": kind.plural, "uid": text(object, "/metadata/uid"),

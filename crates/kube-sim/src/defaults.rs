@@ -1,4 +1,4 @@
-//! What the API server fills in for built-in kinds, and what it leaves out when it writes them.
+//! Defaulting and omission of empty values for built-in kinds.
 
 use super::{
     object::{default, set, text, unset},
@@ -6,7 +6,7 @@ use super::{
 };
 use serde_json::{Map, Value, json};
 
-/// Maps that are left out when they are empty.
+/// Maps omitted when empty.
 const OMITTED_MAPS: &[&str] = &[
     "labels",
     "annotations",
@@ -20,10 +20,9 @@ const OMITTED_MAPS: &[&str] = &[
     "selector",
 ];
 
-/// Lists that stay when they are empty.
+/// Lists kept when empty.
 const KEPT_LISTS: &[&str] = &["rules", "endpoints"];
 
-/// Fills in defaults.
 pub(super) fn fill(kind: &Kind, object: &mut Value) {
     tidy(object);
     match kind.kind.as_str() {
@@ -59,7 +58,7 @@ pub(super) fn fill(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Nulls, and what is empty and left out by the API server's types.
+/// Removes nulls and values that the API server omits when empty.
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! Deletion: preconditions, finalizers, grace, and the end.
+//! Deletion: preconditions, finalizers and grace period.
 
 use super::{
     create::success,
@@ -15,12 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Holds the object until its dependents are gone.
+/// Waits for the deletion of dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// Holds the object until its dependents are nobody's.
+/// Waits until dependents are orphaned.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// What happens to what the object owns.
+/// Propagation policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {
     Background,
@@ -28,7 +28,6 @@ pub(super) enum Propagation {
     Orphan,
 }
 
-/// How to delete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Options {
     pub(super) grace: Option<i64>,
@@ -67,11 +66,10 @@ impl Options {
     }
 }
 
-/// What a delete did.
 pub(super) enum Deleted {
-    /// The object is out; this was its last state.
+    /// With its last state.
     Gone(Arc<Value>),
-    /// The object waits for something.
+    /// Waits for finalizers or the grace period.
     Waits(Arc<Value>),
 }
 
@@ -121,7 +119,7 @@ impl State {
                 return Ok(());
             }
             let said =
-                format!("Precondition failed: the {what} asked for is {wanted}, the object has {found}");
+                format!("Precondition failed: the requested {what} is {wanted}, the object has {found}");
             let mut failure = Failure::conflict(kind, &key.name, &said);
             failure.detail("kind", &kind.kind);
             Err(failure)
@@ -166,14 +164,14 @@ impl State {
     }
 }
 
-/// As if it were terminating: whether it may go is asked of that.
+/// The object as it would be while terminating, to decide whether it can be removed.
 fn ended(object: &Value) -> Value {
     let mut object = object.clone();
     set(&mut object, &["metadata", "deletionGracePeriodSeconds"], 0);
     object
 }
 
-/// A pod on a node gets the time it asked for; everything else goes at once.
+/// Only scheduled pods have a grace period.
 fn grace(kind: &Kind, live: &Value, options: &Options) -> i64 {
     if kind.kind != "Pod" || text(live, "/spec/nodeName").is_empty() {
         return 0;
@@ -182,7 +180,7 @@ fn grace(kind: &Kind, live: &Value, options: &Options) -> i64 {
     options.grace.or(own).unwrap_or(30).max(0)
 }
 
-/// The finalizers by which the garbage collector is told what to do with dependents.
+/// The finalizers of the garbage collector.
 fn propagate(object: &mut Value, propagation: Option<Propagation>) {
     let Some(propagation) = propagation else { return };
     let mut finalizers: Vec<String> = texts(object, "/metadata/finalizers")

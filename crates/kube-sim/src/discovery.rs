@@ -1,13 +1,13 @@
-//! What a client asks before it asks for objects: version, health, groups, resources.
+//! Discovery: version, health, groups and resources.
 
 use super::registry::{Kind, Registry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The Kubernetes whose answers were recorded.
+/// The version with which the conformance cases were recorded.
 const MINOR: &str = "36";
 
-/// The answer to such a question; nothing when it is none.
+/// `None` for paths outside discovery.
 pub(super) fn answer(path: &str, registry: &Registry) -> Option<Value> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     Some(match parts.as_slice() {

@@ -1,58 +1,49 @@
-//! What the server answers when it refuses: a Kubernetes `Status`.
+//! Error responses as Kubernetes `Status`.
 
 use super::{apply::Conflict, registry::Kind};
 use serde_json::{Map, Value, json};
 
-/// The reason of answers that are no `Status` but text.
+/// Reason of plain-text responses.
 const PLAIN: &str = "text";
 
-/// One reason of a refusal, with its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// Such as `FieldValueRequired`.
     pub reason: String,
-    /// The field's path.
     pub field: String,
-    /// What is wrong with it.
     pub message: String,
 }
 
 impl Cause {
-    /// A cause.
     pub fn new(reason: &str, field: &str, message: &str) -> Self {
         Self { reason: reason.into(), field: field.into(), message: message.into() }
     }
 }
 
-/// A refusal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// HTTP status.
     pub code: u16,
-    /// Kubernetes' reason.
     pub reason: String,
-    /// For people.
     pub message: String,
-    /// `details` of the status; some refusals have empty ones.
+    /// Empty for some errors.
     pub details: Option<Map<String, Value>>,
-    /// Seconds after which to try again.
+    /// Seconds.
     pub retry_after: Option<u32>,
 }
 
 impl Failure {
-    /// A refusal without details.
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self { code, reason: reason.into(), message: message.into(), details: None, retry_after: None }
     }
 
-    /// Says in the details that there are none, where the API server does.
+    /// With empty details, where the API server sends them.
     #[must_use]
     pub fn with_empty_details(mut self) -> Self {
         self.details.get_or_insert_default();
         self
     }
 
-    /// Sets one of the details; an empty one is left out.
+    /// Skips empty values.
     pub fn detail(&mut self, name: &str, text: &str) {
         if !text.is_empty() {
             self.details.get_or_insert_default().insert(name.into(), text.into());
@@ -84,27 +75,24 @@ impl Failure {
         self
     }
 
-    /// There is no such object.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{} \"{name}\" not found", kind.id())).of(kind, name)
     }
 
-    /// There is no such endpoint.
     pub fn no_endpoint(path: &str) -> Self {
         Self::new(404, "NotFound", format!("the server has nothing at {path}")).with_empty_details()
     }
 
-    /// There is no such group: the API server answers with text.
+    /// Unknown group: the API server responds with text.
     pub fn no_group(path: &str) -> Self {
         Self::new(404, PLAIN, format!("404 page not found: {path}"))
     }
 
-    /// The object is there already.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", kind.id())).of(kind, name)
     }
 
-    /// The object changed, or is not the one that was meant.
+    /// Resource version or UID differs.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
         Self::new(
             409,
@@ -114,7 +102,6 @@ impl Failure {
         .of(kind, name)
     }
 
-    /// Other managers own what was applied.
     pub fn apply_conflict(conflicts: &[Conflict]) -> Self {
         let causes: Vec<Cause> = conflicts
             .iter()
@@ -125,61 +112,54 @@ impl Failure {
             .collect();
         let shown: Vec<String> =
             causes.iter().map(|cause| format!("{}: {}", cause.message, cause.field)).collect();
-        let said = format!("Apply failed with {} conflict(s): {}", causes.len(), shown.join("; "));
-        Self::new(409, "Conflict", said).because(&causes)
+        let message = format!("Apply failed with {} conflict(s): {}", causes.len(), shown.join("; "));
+        Self::new(409, "Conflict", message).because(&causes)
     }
 
-    /// The object breaks rules.
     pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
         let shown: Vec<String> =
             causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-        let said = format!("{} \"{name}\" is invalid: {}", kind.kind, shown.join("; "));
-        let mut failure = Self::new(422, "Invalid", said).of(kind, name).because(causes);
+        let message = format!("{} \"{name}\" is invalid: {}", kind.kind, shown.join("; "));
+        let mut failure = Self::new(422, "Invalid", message).of(kind, name).because(causes);
         failure.detail("kind", kind.kind.as_str());
         failure
     }
 
-    /// The request's options break rules.
     pub fn invalid_options(kind: &str, cause: &Cause) -> Self {
-        let said = format!("{kind}: {}: {}", cause.field, cause.message);
-        let mut failure = Self::new(422, "Invalid", said).because(std::slice::from_ref(cause));
+        let message = format!("{kind}: {}: {}", cause.field, cause.message);
+        let mut failure = Self::new(422, "Invalid", message).because(std::slice::from_ref(cause));
         failure.detail("group", "meta.k8s.io");
         failure.detail("kind", kind);
         failure
     }
 
-    /// What the API server has no reason for: it takes the mistake for its own.
+    /// 500 for requests that the API server does not validate.
     pub fn unexpected(message: impl Into<String>) -> Self {
         Self::new(500, "", message)
     }
 
-    /// The request makes no sense.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// The request is understood and not allowed.
     pub fn forbidden(kind: &Kind, name: &str, why: &str, causes: &[Cause]) -> Self {
         let failure = Self::new(403, "Forbidden", format!("{} \"{name}\" is forbidden: {why}", kind.id()))
             .of(kind, name);
         if causes.is_empty() { failure } else { failure.because(causes) }
     }
 
-    /// The version asked for is no longer there.
     pub fn expired(message: &str) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// The version asked for is not there yet.
-    pub fn too_new(asked: u64, current: u64) -> Self {
-        let said = format!("Too large resource version: {asked}, current: {current}");
+    pub fn too_new(requested: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {requested}, current: {current}");
         let cause = Cause::new("ResourceVersionTooLarge", "", "Too large resource version");
-        let mut failure = Self::new(504, "Timeout", said).because(&[cause]);
+        let mut failure = Self::new(504, "Timeout", message).because(&[cause]);
         failure.retry_after = Some(1);
         failure
     }
 
-    /// The `Status` object.
     pub fn status(&self) -> Value {
         if self.reason == PLAIN {
             return self.message.clone().into();

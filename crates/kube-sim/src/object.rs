@@ -1,14 +1,13 @@
-//! Small things that everybody does with an object.
+//! Helpers for JSON objects.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// A text at a JSON pointer; empty when there is none.
+/// Empty when absent.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The texts of a list at a JSON pointer.
 pub(super) fn texts<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
     object
         .pointer(pointer)
@@ -19,7 +18,7 @@ pub(super) fn texts<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Sets a value; makes the objects on the way. Nothing happens where something else is in the way.
+/// Creates missing parents; does nothing if a parent is not an object.
 pub(super) fn set(object: &mut Value, path: &[&str], value: impl Into<Value>) {
     let Some((last, way)) = path.split_last() else { return };
     let mut node = object;
@@ -36,7 +35,6 @@ pub(super) fn set(object: &mut Value, path: &[&str], value: impl Into<Value>) {
     }
 }
 
-/// Sets a value unless there is one.
 pub(super) fn default(object: &mut Value, path: &[&str], value: impl Into<Value>) {
     let pointer = pointer(path);
     if object.pointer(&pointer).is_none_or(Value::is_null) {
@@ -44,12 +42,10 @@ pub(super) fn default(object: &mut Value, path: &[&str], value: impl Into<Value>
     }
 }
 
-/// The JSON pointer of a path.
 pub(super) fn pointer(path: &[&str]) -> String {
     path.iter().fold(String::new(), |pointer, name| pointer + "/" + name)
 }
 
-/// Takes a value out.
 pub(super) fn unset(object: &mut Value, path: &[&str]) -> Option<Value> {
     let (last, way) = path.split_last()?;
     let mut node = object;
@@ -59,7 +55,7 @@ pub(super) fn unset(object: &mut Value, path: &[&str]) -> Option<Value> {
     node.as_object_mut()?.remove(*last)
 }
 
-/// Gives `object` at `path` what `other` has there, also when that is nothing.
+/// Copies the value at `path` from `other`, or removes it.
 pub(super) fn copy(object: &mut Value, other: &Value, path: &[&str]) {
     let pointer = pointer(path);
     match other.pointer(&pointer) {
@@ -70,19 +66,19 @@ pub(super) fn copy(object: &mut Value, other: &Value, path: &[&str]) {
     }
 }
 
-/// A time as the API prints it.
+/// RFC 3339, in seconds.
 pub(super) fn time(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The object without its field owners, which no manager owns and no patch compares.
+/// Without `managedFields`.
 pub(super) fn without_managers(object: &Value) -> Value {
     let mut object = object.clone();
     unset(&mut object, &["metadata", "managedFields"]);
     object
 }
 
-/// Whether the object waits for its finalizers.
+/// Whether `deletionTimestamp` is set.
 pub(super) fn is_terminating(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some()
 }

@@ -3,7 +3,6 @@
 use super::failure::Failure;
 use serde_json::{Map, Value};
 
-/// The patched document.
 pub(super) fn patched(document: &Value, patch: &Value, content_type: &str) -> Result<Value, Failure> {
     if content_type != "application/json-patch+json" {
         if !patch.is_object() {
@@ -20,7 +19,6 @@ pub(super) fn patched(document: &Value, patch: &Value, content_type: &str) -> Re
     Ok(document)
 }
 
-/// A merge patch: null takes out, objects merge, everything else replaces.
 pub(super) fn merge(document: &Value, patch: &Value) -> Value {
     let Some(patch) = patch.as_object() else { return patch.clone() };
     let mut merged = document.as_object().cloned().unwrap_or_default();
@@ -36,9 +34,7 @@ pub(super) fn merge(document: &Value, patch: &Value) -> Value {
 }
 
 enum Problem {
-    /// The operation is none.
     Malformed(String),
-    /// The operation does not fit the document.
     Unfit(String),
 }
 
@@ -71,7 +67,7 @@ fn operate(document: &mut Value, step: &Value) -> Result<(), Problem> {
             let value = value()?;
             match document.pointer_mut(path) {
                 Some(old) => *old = value,
-                // The API server's library takes this for an addition.
+                // The API server's library treats this as an addition.
                 None => add(document, path, value)?,
             }
             Ok(())
@@ -92,18 +88,18 @@ fn operate(document: &mut Value, step: &Value) -> Result<(), Problem> {
                 found => Err(Problem::Unfit(format!("{path} is {found}, not {wanted}"))),
             }
         }
-        other => Err(Problem::Unfit(format!("\"{other}\" is no operation"))),
+        other => Err(Problem::Unfit(format!("\"{other}\" is not an operation"))),
     }
 }
 
 fn unfit(path: &str) -> Problem {
-    Problem::Unfit(format!("there is nothing at {path}"))
+    Problem::Unfit(format!("{path} does not exist"))
 }
 
-/// The parent of what a path names, and the last part of the path.
+/// The parent of a path, and its last element.
 fn parent<'a>(document: &'a mut Value, path: &str) -> Result<(&'a mut Value, String), Problem> {
     let (way, last) =
-        path.rsplit_once('/').ok_or_else(|| Problem::Malformed(format!("{path} is no path")))?;
+        path.rsplit_once('/').ok_or_else(|| Problem::Malformed(format!("{path} is not a JSON pointer")))?;
     let parent = document.pointer_mut(way).ok_or_else(|| unfit(path))?;
     Ok((parent, last.replace("~1", "/").replace("~0", "~")))
 }

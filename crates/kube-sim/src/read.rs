@@ -16,7 +16,6 @@ impl State {
         self.get_at(request, self.revision())
     }
 
-    /// One object as it was at a revision.
     pub(super) fn get_at(&self, request: &Request, revision: u64) -> Result<Reply, Failure> {
         let key = Key::new(&request.kind, &request.namespace, &request.name);
         let past;
@@ -36,25 +35,24 @@ impl State {
         ))
     }
 
-    /// Many objects, seen no later than at a revision.
     pub(super) fn list(&self, request: &Request, newest: u64) -> Result<Reply, Failure> {
         let selector = Selector::read(request)?;
         let (revision, after) = match request.option("continue") {
-            "" => (self.asked_revision(request, newest)?, None),
+            "" => (self.requested_revision(request, newest)?, None),
             token => {
                 let (revision, after) = read_token(token)?;
                 (revision, Some(after))
             }
         };
         if revision < self.compacted() {
-            let said = "the version that this list was of is no longer there: list again without continue";
-            return Err(Failure::expired(said));
+            let message = "the continue token is expired: list again without it";
+            return Err(Failure::expired(message));
         }
         let limit = match request.option("limit") {
             "" => 0,
             text => text
                 .parse::<usize>()
-                .map_err(|_| Failure::bad_request(format!("limit: {text} is no number")))?,
+                .map_err(|_| Failure::bad_request(format!("limit: {text} is not a number")))?,
         };
         let objects = self.objects_at(&request.kind.id(), revision);
         let shown_all: Vec<_> = objects
@@ -95,26 +93,28 @@ impl State {
         ))
     }
 
-    fn asked_revision(&self, request: &Request, newest: u64) -> Result<u64, Failure> {
-        let asked = revision_option(request)?;
-        match (asked, request.option("resourceVersionMatch")) {
-            (Some(asked), _) if asked > self.revision().min(newest) => Err(Failure::too_new(asked, newest)),
-            (Some(asked), "Exact") => {
-                let said = "the version asked for is no longer there: list without a resource version";
-                if asked < self.compacted() { Err(Failure::expired(said)) } else { Ok(asked) }
+    fn requested_revision(&self, request: &Request, newest: u64) -> Result<u64, Failure> {
+        let requested = revision_option(request)?;
+        match (requested, request.option("resourceVersionMatch")) {
+            (Some(requested), _) if requested > self.revision().min(newest) => {
+                Err(Failure::too_new(requested, newest))
+            }
+            (Some(requested), "Exact") => {
+                let message = "the requested resource version is expired: list without one";
+                if requested < self.compacted() { Err(Failure::expired(message)) } else { Ok(requested) }
             }
             _ => Ok(newest),
         }
     }
 }
 
-/// The resource version of a query; nothing for none and for 0, which mean "any".
+/// `None` for an absent version and for 0, which mean any.
 pub(super) fn revision_option(request: &Request) -> Result<Option<u64>, Failure> {
     match request.option("resourceVersion") {
         "" | "0" => Ok(None),
         text => match text.parse() {
             Ok(revision) => Ok(Some(revision)),
-            Err(_) => Err(Failure::bad_request(format!("resourceVersion: {text} is none of this server's"))),
+            Err(_) => Err(Failure::bad_request(format!("resourceVersion: {text} is invalid"))),
         },
     }
 }
@@ -126,12 +126,9 @@ fn read_token(token: &str) -> Result<(u64, (String, String)), Failure> {
         Some((revision, (parts.next()?.to_owned(), parts.next()?.to_owned())))
     };
     let mut read = read;
-    read().ok_or_else(|| {
-        Failure::bad_request("continue: this token is none of this server's: list again without it")
-    })
+    read().ok_or_else(|| Failure::bad_request("continue: invalid token: list again without it"))
 }
 
-/// An object as a client sees it.
 pub(super) fn shown(object: &Value, metadata_only: bool) -> Value {
     if !metadata_only {
         return object.clone();
@@ -140,7 +137,7 @@ pub(super) fn shown(object: &Value, metadata_only: bool) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
-/// An object within a list: built-in kinds leave their type to the list.
+/// List items of built-in kinds have no type of their own.
 fn item(kind: &Kind, object: &Value, metadata_only: bool) -> Value {
     let mut object = shown(object, metadata_only);
     if let (false, false, Some(map)) = (kind.custom, metadata_only, object.as_object_mut()) {
@@ -150,7 +147,6 @@ fn item(kind: &Kind, object: &Value, metadata_only: bool) -> Value {
     object
 }
 
-/// An object's uid.
 pub(super) fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }

@@ -1,64 +1,51 @@
-//! The kinds that the server knows, with what the API server knows about each.
+//! The registered kinds and their properties.
 
 use super::{
-    shape::Shape,
-    shapes::{self, METADATA},
+    builtin_merge_schemas::{self, METADATA},
+    merge_schema::MergeSchema,
     structural::Schema,
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// How a kind's objects are counted by `metadata.generation`.
+/// What increments `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// The kind has none.
     None,
-    /// A change of `spec` counts.
     Spec,
-    /// A change of anything but metadata and status counts (custom resources).
+    /// Any change outside metadata and status (custom resources).
     Content,
 }
 
-/// Where a scale subresource finds its numbers.
+/// JSON pointers of a scale subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// JSON pointer to the wanted replicas.
     pub spec: String,
-    /// JSON pointer to the observed replicas.
     pub status: String,
-    /// JSON pointer to the selector: a text, or a label selector.
+    /// A string or a label selector.
     pub selector: Option<String>,
 }
 
-/// A kind.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "facts about a kind: none follows from another")]
+#[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 pub struct Kind {
     /// Empty for the core group.
     pub group: String,
     /// Such as `v1`.
     pub version: String,
-    /// As in URLs.
     pub plural: String,
-    /// As in objects.
     pub kind: String,
-    /// Whether its objects live in a namespace.
     pub namespaced: bool,
-    /// Whether `/status` is an endpoint of its own.
     pub status: bool,
-    /// Whether `/scale` is there, and what it reads and writes.
     pub scale: Option<Scale>,
-    /// What counts as a new generation.
     pub generation: Generation,
-    /// Whether an update may leave the resource version out.
+    /// Whether an update may omit the resource version.
     pub unconditional_update: bool,
-    /// Whether a delete answers with the object instead of a `Status`.
+    /// Whether a delete returns the object instead of a `Status`.
     pub returns_deleted: bool,
-    /// How its objects merge.
-    pub shape: Shape,
-    /// The schema of a custom resource; built-in kinds have their own rules.
+    pub merge_schema: MergeSchema,
+    /// Of a custom resource.
     pub schema: Option<Schema>,
-    /// Whether it was defined by a `CustomResourceDefinition`.
     pub custom: bool,
 }
 
@@ -68,26 +55,24 @@ impl Kind {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Name that is its own in the registry: `deployments.apps`, `pods`.
+    /// Unique name: `deployments.apps`, `pods`.
     pub fn id(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 }
 
-/// All kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     kinds: BTreeMap<String, Arc<Kind>>,
 }
 
-/// Capabilities in the table below.
 mod has {
     pub(super) const STATUS: u8 = 1;
     pub(super) const SCALE: u8 = 2;
     pub(super) const GENERATION: u8 = 4;
-    /// The delete answers with the object.
+    /// A delete returns the object.
     pub(super) const RETURNS: u8 = 8;
-    /// An update must name a resource version.
+    /// An update needs a resource version.
     pub(super) const CONDITIONAL: u8 = 16;
     pub(super) const CLUSTER: u8 = 32;
 }
@@ -132,7 +117,6 @@ const BUILT_IN: &[(&str, &str, &str, &str, u8)] = &[
 ];
 
 impl Registry {
-    /// The built-in kinds.
     pub fn built_in() -> Self {
         let mut registry = Self::default();
         for (group, version, plural, kind, capabilities) in BUILT_IN {
@@ -153,7 +137,7 @@ impl Registry {
                 generation: if can(has::GENERATION) { Generation::Spec } else { Generation::None },
                 unconditional_update: !can(has::CONDITIONAL),
                 returns_deleted: can(has::RETURNS),
-                shape: shapes::built_in(group, kind),
+                merge_schema: builtin_merge_schemas::built_in(group, kind),
                 schema: None,
                 custom: false,
             });
@@ -161,7 +145,7 @@ impl Registry {
         registry
     }
 
-    /// The built-in kinds and the seven of Gantry, from the definitions that are installed on real clusters.
+    /// The built-in kinds and Gantry's CRDs.
     pub fn with_gantry() -> Result<Self, String> {
         let mut registry = Self::built_in();
         for resource in gantry_api::resources() {
@@ -170,18 +154,17 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Adds or replaces a kind.
     pub fn add(&mut self, kind: Kind) {
         self.kinds.insert(kind.id(), Arc::new(kind));
     }
 
-    /// Adds the kind that a `CustomResourceDefinition` defines, in its storage version.
+    /// Adds the kind of a CRD, in its storage version.
     ///
-    /// Fails with a sentence that names the field when the definition lacks one.
+    /// Fails when a required field is missing.
     pub fn add_crd(&mut self, crd: &Value) -> Result<(), String> {
         let text = |pointer: &str| {
             let value = crd.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-            value.ok_or_else(|| format!("{pointer} of the CustomResourceDefinition must be a text"))
+            value.ok_or_else(|| format!("{pointer} of the CustomResourceDefinition must be a string"))
         };
         let versions = crd.pointer("/spec/versions").and_then(Value::as_array);
         let stored = |version: &&Value| version.get("storage").and_then(Value::as_bool).unwrap_or(false);
@@ -195,7 +178,8 @@ impl Registry {
             Some(path.replace('.', "/"))
         };
         let scale = pointer("specReplicasPath").zip(pointer("statusReplicasPath"));
-        let shape = Shape::from_schema(&schema).graft("metadata", &Shape::default().with_all(METADATA));
+        let merge_schema =
+            MergeSchema::from_schema(&schema).graft("metadata", &MergeSchema::default().with_all(METADATA));
         self.add(Kind {
             group: text("/spec/group")?,
             version: name.into(),
@@ -207,20 +191,20 @@ impl Registry {
             generation: Generation::Content,
             unconditional_update: false,
             returns_deleted: false,
-            shape,
+            merge_schema,
             schema: Some(Schema::new(schema)),
             custom: true,
         });
         Ok(())
     }
 
-    /// A custom kind without a schema: everything is kept as it is written.
+    /// A custom resource without a schema: no pruning.
     pub fn add_custom(&mut self, group: &str, version: &str, plural: &str, kind: &str, namespaced: bool) {
-        let free = Shape::free();
-        let shape = Shape::default()
+        let free = MergeSchema::free();
+        let merge_schema = MergeSchema::default()
             .graft("spec", &free)
             .graft("status", &free)
-            .graft("metadata", &Shape::default().with_all(METADATA));
+            .graft("metadata", &MergeSchema::default().with_all(METADATA));
         self.add(Kind {
             group: group.into(),
             version: version.into(),
@@ -232,29 +216,26 @@ impl Registry {
             generation: Generation::Content,
             unconditional_update: false,
             returns_deleted: false,
-            shape,
+            merge_schema,
             schema: None,
             custom: true,
         });
     }
 
-    /// By what a URL says.
     pub fn by_plural(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
         let id = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
         self.kinds.get(&id).filter(|kind| kind.version == version).cloned()
     }
 
-    /// By its [`Kind::id`].
     pub fn by_id(&self, id: &str) -> Option<Arc<Kind>> {
         self.kinds.get(id).cloned()
     }
 
-    /// By what an object says of itself.
     pub fn by_object(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
         self.iter().find(|known| known.kind == kind && known.api_version() == api_version).cloned()
     }
 
-    /// Every kind, in the order of its name.
+    /// Sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.kinds.values()
     }

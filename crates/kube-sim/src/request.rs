@@ -1,4 +1,4 @@
-//! A request as the server understands it: verb, kind, object, options.
+//! Parsed requests.
 
 use super::{
     failure::Failure,
@@ -8,32 +8,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// One object.
     Get,
-    /// Many objects.
     List,
-    /// What happens to objects.
     Watch,
-    /// A new object.
     Create,
-    /// A whole object in place of another.
     Update,
-    /// A part of an object: merge patch, JSON patch.
+    /// Merge patch or JSON patch.
     Patch,
-    /// What one manager wants of an object.
+    /// Server-side apply.
     Apply,
-    /// One object's end.
     Delete,
-    /// The end of many.
     DeleteCollection,
 }
 
 impl Verb {
-    /// Whether it may change objects.
     pub const fn writes(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
@@ -56,11 +47,9 @@ impl fmt::Display for Verb {
     }
 }
 
-/// An endpoint below an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subresource {
-    /// The object itself.
     #[default]
     Main,
     /// `/status`
@@ -70,7 +59,7 @@ pub enum Subresource {
 }
 
 impl Subresource {
-    /// As in URLs and `managedFields`; empty for the object itself.
+    /// Empty for the object itself.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Main => "",
@@ -80,54 +69,41 @@ impl Subresource {
     }
 }
 
-/// A request as it comes: everything that HTTP says about it.
+/// An HTTP request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Raw {
-    /// `GET`, `POST`, …
+pub struct HttpRequest {
     pub method: String,
-    /// Path and query.
     pub target: String,
-    /// `Content-Type`, without parameters.
+    /// Without parameters.
     pub content_type: String,
-    /// `Accept`.
     pub accept: String,
-    /// `User-Agent`.
     pub user_agent: String,
-    /// The body.
     pub body: Vec<u8>,
 }
 
-/// A request that is understood.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to do.
     pub verb: Verb,
-    /// With which kind.
     pub kind: Arc<Kind>,
-    /// In which namespace; empty for all of them and for kinds without.
+    /// Empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
-    /// With which object; empty for collections.
+    /// Empty for collections.
     pub name: String,
-    /// At which endpoint.
     pub subresource: Subresource,
-    /// The query.
     pub query: BTreeMap<String, String>,
-    /// The body, where there is one.
     pub body: Option<Value>,
-    /// How a patch is written.
     pub content_type: String,
-    /// The client.
+    /// `User-Agent`.
     pub user_agent: String,
-    /// Whether the client wants metadata only.
+    /// Only metadata is requested.
     pub metadata_only: bool,
 }
 
-/// The largest body that is read: etcd's limit with room for the envelope.
+/// etcd's limit plus overhead.
 const MOST_BYTES: usize = 3 << 20;
 
 impl Request {
-    /// Understands a request, or says what is wrong with it.
-    pub fn read(raw: &Raw, registry: &Registry) -> Result<Self, Failure> {
+    pub fn read(raw: &HttpRequest, registry: &Registry) -> Result<Self, Failure> {
         let (path, query) = raw.target.split_once('?').unwrap_or((&raw.target, ""));
         let query: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let mut parts = path.trim_matches('/').split('/');
@@ -195,22 +171,20 @@ impl Request {
         })
     }
 
-    /// A query parameter; empty when it is not there.
+    /// Empty when absent.
     pub fn option(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
-    /// A query parameter that is on.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.option(name), "true" | "1")
     }
 
-    /// Everything but the effect is wanted.
     pub fn dry_run(&self) -> bool {
         self.option("dryRun") == "All"
     }
 
-    /// Who owns what this request writes.
+    /// The field manager.
     pub fn manager(&self) -> &str {
         match self.option("fieldManager") {
             "" => match self.user_agent.split('/').next() {
@@ -252,7 +226,7 @@ fn verb(
         ("DELETE", false) => Verb::Delete,
         ("DELETE", true) => Verb::DeleteCollection,
         _ => {
-            let said = format!("{method} is not possible at {path}");
+            let said = format!("{method} is not supported at {path}");
             return Err(Failure::new(405, "MethodNotAllowed", said).with_empty_details());
         }
     })
@@ -261,7 +235,7 @@ fn verb(
 fn read_body(bytes: &[u8], content_type: &str) -> Result<Value, Failure> {
     serde_json::from_slice(bytes).map_err(|error| {
         Failure::bad_request(format!(
-            "the body ({content_type}) is not JSON, which is all this server reads: {error}"
+            "the body ({content_type}) is not JSON, the only supported format: {error}"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! What is special about single kinds: what a new object starts from, what may change, what is refused.
+//! Rules of single kinds: initial state, immutable fields, validation.
 
 use super::{
     failure::Cause,
@@ -7,7 +7,7 @@ use super::{
 };
 use serde_json::{Map, Value, json};
 
-/// The object that a new one is compared with: the fields that a kind has even when nobody wrote them.
+/// The baseline of a new object: fields that exist without being written.
 pub(super) fn empty(kind: &Kind) -> Value {
     let mut object = json!({"apiVersion": kind.api_version(), "kind": kind.kind});
     if kind.custom {
@@ -56,7 +56,7 @@ pub(super) fn empty(kind: &Kind) -> Value {
     object
 }
 
-/// A new object's status is the server's.
+/// The initial status.
 pub(super) fn reset_status(kind: &Kind, object: &mut Value) {
     if kind.custom {
         super::object::unset(object, &["status"]);
@@ -88,7 +88,7 @@ fn quality(pod: &Value) -> &'static str {
     if containers.into_iter().flatten().any(asks) { "Burstable" } else { "BestEffort" }
 }
 
-/// What a write to `/status` leaves as it was.
+/// Fields that a write to `/status` does not change.
 pub(super) fn keep_all_but_status(kind: &Kind, live: &Value, object: &mut Value) {
     if kind.custom {
         let status = object.get("status").cloned();
@@ -105,7 +105,7 @@ pub(super) fn keep_all_but_status(kind: &Kind, live: &Value, object: &mut Value)
     copy(object, live, &["metadata", "labels"]);
 }
 
-/// What the server gives a new object beside its defaults: nobody owns it.
+/// Fields that the server sets on creation, without an owner.
 pub(super) fn give(kind: &Kind, object: &mut Value, number: u64) {
     match kind.kind.as_str() {
         "Service" if !kind.custom => allocate_address(object, number),
@@ -114,7 +114,7 @@ pub(super) fn give(kind: &Kind, object: &mut Value, number: u64) {
     }
 }
 
-/// Values that the server gave and that an update need not repeat.
+/// Server-set values that an update may omit.
 pub(super) fn inherit(kind: &Kind, live: &Value, object: &mut Value) {
     if kind.kind == "Service" && !kind.custom && object.pointer("/spec/clusterIP").is_none() {
         copy(object, live, &["spec", "clusterIP"]);
@@ -124,7 +124,7 @@ pub(super) fn inherit(kind: &Kind, live: &Value, object: &mut Value) {
     }
 }
 
-/// A Service gets an address, unless it wants none.
+/// Allocates a cluster IP, unless the Service is headless.
 fn allocate_address(service: &mut Value, number: u64) {
     let spec = |name: &str| text(service, &format!("/spec/{name}")).to_owned();
     if spec("type") == "ExternalName" {
@@ -143,7 +143,7 @@ fn allocate_address(service: &mut Value, number: u64) {
     default(service, &["spec", "ipFamilyPolicy"], "SingleStack");
 }
 
-/// Whether a terminating object without finalizers may go.
+/// Whether a terminating object without finalizers can be removed.
 pub(super) fn may_go(kind: &Kind, object: &Value) -> bool {
     match kind.kind.as_str() {
         "Namespace" => texts(object, "/spec/finalizers").is_empty(),
@@ -152,7 +152,7 @@ pub(super) fn may_go(kind: &Kind, object: &Value) -> bool {
     }
 }
 
-/// Changes beside `spec` that make a new generation: a Deployment's annotations are part of what it rolls out.
+/// Changes outside `spec` that increment the generation, such as annotations of a Deployment.
 pub(super) fn counts_as_new(kind: &Kind, live: &Value, object: &Value) -> bool {
     let pointer = "/metadata/annotations";
     match kind.kind.as_str() {
@@ -168,7 +168,7 @@ pub(super) fn counts_as_new(kind: &Kind, live: &Value, object: &Value) -> bool {
     }
 }
 
-/// Everything that is refused.
+/// All validation errors.
 pub(super) fn problems(kind: &Kind, live: Option<&Value>, object: &Value) -> Vec<Cause> {
     let mut found = Vec::new();
     let name = text(object, "/metadata/name");
@@ -223,7 +223,7 @@ fn workload(kind: &Kind, object: &Value, found: &mut Vec<Cause>) {
     }
     let Some(wanted) = object.pointer("/spec/selector").filter(|selector| !selector.is_null()) else {
         found.push(Cause::new("FieldValueRequired", "spec.selector", "a selector is required"));
-        let said = "without a selector no labels fit";
+        let said = "an empty selector is invalid";
         found.push(Cause::new("FieldValueInvalid", "spec.template.metadata.labels", said));
         containers(object, found);
         return;
@@ -232,7 +232,7 @@ fn workload(kind: &Kind, object: &Value, found: &mut Vec<Cause>) {
     let label = |name: &str| labels.and_then(|labels| labels.get(name));
     let mut wanted = wanted.get("matchLabels").and_then(Value::as_object).into_iter().flatten();
     if !wanted.all(|(name, value)| label(name) == Some(value)) {
-        let said = "the selector must choose the template's own labels";
+        let said = "the selector must match the labels of the template";
         found.push(Cause::new("FieldValueInvalid", "spec.template.metadata.labels", said));
     }
     containers(object, found);
@@ -245,7 +245,7 @@ fn containers(object: &Value, found: &mut Vec<Cause>) {
             found.push(Cause::new(
                 "FieldValueRequired",
                 "spec.template.spec.containers",
-                "one container at least",
+                "at least one container is required",
             ));
         }
         Some(containers) => {
@@ -261,7 +261,7 @@ fn containers(object: &Value, found: &mut Vec<Cause>) {
     }
 }
 
-/// Fields of a `StatefulSet`'s spec that may change.
+/// Mutable fields of a `StatefulSet`.
 const STATEFUL_SET_MAY: &[&str] = &[
     "replicas",
     "ordinals",
@@ -295,7 +295,7 @@ fn immutable(kind: &Kind, live: &Value, object: &Value, found: &mut Vec<Cause>) 
             found.push(Cause::new(
                 "FieldValueInvalid",
                 "roleRef",
-                "cannot change: delete the binding and make it anew",
+                "cannot change: delete and recreate the binding",
             ));
         }
         "Secret" if changed("/type") => {

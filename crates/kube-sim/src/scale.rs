@@ -3,7 +3,6 @@
 use super::{object::text, registry::Kind};
 use serde_json::{Map, Value, json};
 
-/// The Scale of an object.
 pub(super) fn view(kind: &Kind, object: &Value) -> Value {
     let Some(scale) = &kind.scale else { return Value::Null };
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64);
@@ -25,7 +24,7 @@ pub(super) fn view(kind: &Kind, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
-/// A selector as text: custom resources keep it so, workloads have a label selector.
+/// Custom resources have it as a string, workloads as a label selector.
 fn selector(object: &Value, pointer: &str) -> String {
     let Some(labels) = object.pointer(pointer).and_then(|selector| selector.get("matchLabels")) else {
         return text(object, pointer).to_owned();

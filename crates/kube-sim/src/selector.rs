@@ -11,7 +11,6 @@ enum Test {
     Absent,
 }
 
-/// What a list or watch shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
     labels: Vec<(String, Test)>,
@@ -19,7 +18,6 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// From a request's query.
     pub(super) fn read(request: &Request) -> Result<Self, Failure> {
         let labels = read_labels(request.option("labelSelector"))?;
         let mut fields = Vec::new();
@@ -32,10 +30,8 @@ impl Selector {
                 return Err(Failure::bad_request(format!("fieldSelector: \"{term}\" is not name=value")));
             };
             if !selectable(&request.kind.kind, name) {
-                let said = format!(
-                    "fieldSelector: \"{name}\" is not a field that {} are selected by",
-                    request.kind.id()
-                );
+                let said =
+                    format!("fieldSelector: \"{name}\" is not a selectable field of {}", request.kind.id());
                 return Err(Failure::bad_request(said));
             }
             fields.push((name.to_owned(), equal, value.to_owned()));
@@ -43,12 +39,10 @@ impl Selector {
         Ok(Self { labels, fields })
     }
 
-    /// Whether everything is shown.
     pub(super) const fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether an object is shown.
     pub(super) fn shows(&self, object: &Value) -> bool {
         let label = |name: &str| {
             object.pointer("/metadata/labels").and_then(|labels| labels.get(name)).and_then(Value::as_str)
@@ -85,7 +79,7 @@ fn selectable(kind: &str, field: &str) -> bool {
     ["metadata.name", "metadata.namespace"].contains(&field) || own.contains(&field)
 }
 
-/// Requirements are separated by commas that are not inside parentheses.
+/// Splits at commas outside parentheses.
 fn read_labels(selector: &str) -> Result<Vec<(String, Test)>, Failure> {
     let mut terms = Vec::new();
     let (mut depth, mut start) = (0_usize, 0);
@@ -133,6 +127,6 @@ fn read_term(term: &str) -> Result<(String, Test), Failure> {
 
 fn unreadable(term: &str) -> Failure {
     Failure::bad_request(format!(
-        "labelSelector: \"{term}\" is no requirement such as name=value or name in (a,b)"
+        "labelSelector: \"{term}\" is not a requirement such as name=value or name in (a,b)"
     ))
 }

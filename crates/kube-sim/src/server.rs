@@ -1,13 +1,13 @@
-//! The server as tests hold it: state, faults, trace and clock behind one lock.
+//! The server: state, faults, trace and clock behind one lock.
 
 use super::{
     builtin::Controllers,
     discovery,
     failure::Failure,
-    faults::{Fault, Faults, Plan},
+    faults::{Fault, FaultPlan, Faults},
     registry::Registry,
-    request::{Raw, Request, Verb},
-    service::Front,
+    request::{HttpRequest, Request, Verb},
+    service::HttpService,
     state::{Reply, State},
     trace::Trace,
     watch::Watch,
@@ -21,7 +21,7 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// A server; clones are the same server.
+/// Shared between clones.
 #[derive(Clone)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -29,7 +29,7 @@ pub struct Server {
 
 struct Inner {
     core: Mutex<Core>,
-    /// Tells watches and controllers to look again.
+    /// Wakes watches and controllers.
     changed: watch::Sender<u64>,
     start: Instant,
     epoch: Timestamp,
@@ -40,7 +40,7 @@ struct Hooks(Vec<Hook>);
 
 struct Hook {
     actor: Option<String>,
-    /// Whether requests count that were to change something and did not.
+    /// Whether failed writes count.
     attempts: bool,
     left: u64,
     call: Box<dyn FnOnce() + Send>,
@@ -54,11 +54,11 @@ struct Core {
     counted: u64,
 }
 
-/// How an answer reaches the client.
+/// Delivery of a response.
 pub(super) enum Delivery {
-    /// It does, after a while.
+    /// After a delay.
     Answer { reply: Reply, after: Duration },
-    /// It does not: the connection breaks after a while.
+    /// The connection closes after a delay.
     Lost { after: Duration },
 }
 
@@ -69,7 +69,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server whose clock is tokio's (within a runtime only), with `epoch` as the time of its start.
+    /// Uses tokio's clock, with `epoch` as the start time.
     pub fn new(registry: Registry, seed: u64, epoch: Timestamp) -> Self {
         let state = State::new(registry, seed, epoch);
         let counted = state.revision();
@@ -93,56 +93,53 @@ impl Server {
         self.inner.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The virtual time.
     pub fn now(&self) -> Timestamp {
         let elapsed = SignedDuration::try_from(self.inner.start.elapsed()).unwrap_or_default();
         self.inner.epoch.saturating_add(elapsed).unwrap_or(Timestamp::MAX)
     }
 
-    /// When a virtual time is, on tokio's clock.
     pub(super) fn instant(&self, time: Timestamp) -> Instant {
         let since = time.duration_since(self.inner.epoch);
         self.inner.start + Duration::try_from(since).unwrap_or_default()
     }
 
-    /// A client of its own name, as the operator takes one.
+    /// `actor` names the client in the trace.
     pub fn client(&self, actor: &str, namespace: &str) -> ::kube::Client {
-        ::kube::Client::new(Front::new(self.clone(), actor), namespace)
+        ::kube::Client::new(HttpService::new(self.clone(), actor), namespace)
     }
 
-    /// Reads or changes the state directly; watches hear of what changed.
+    /// Accesses the state directly; watches receive changes.
     pub fn with<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
         let mut core = self.lock();
         let result = look(&mut core.state);
         core.settle();
         let revision = core.state.revision();
         drop(core);
-        self.tell(revision);
+        self.notify(revision);
         result
     }
 
-    fn tell(&self, revision: u64) {
+    fn notify(&self, revision: u64) {
         self.inner.changed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
     }
 
-    /// Starts a plan of faults.
-    pub fn start(&self, plan: Plan) {
+    pub fn start(&self, plan: FaultPlan) {
         self.lock().faults.start(plan);
     }
 
-    /// Watches of a kind (`deployments.apps`) tell nothing until [`Self::release`].
+    /// Watches of a kind (`deployments.apps`) deliver nothing until [`Self::release`].
     pub fn freeze(&self, kind: &str) {
         let mut core = self.lock();
         let Core { state, faults, .. } = &mut *core;
         faults.freeze(kind, state);
     }
 
-    /// Reads and watches of a kind see the world as of a revision until [`Self::release`].
+    /// Reads and watches of a kind return the state of a revision until [`Self::release`].
     pub fn travel(&self, kind: &str, revision: u64) {
         self.lock().faults.travel(kind, revision);
     }
 
-    /// A kind is seen as it is; watches catch up.
+    /// Ends the stale view of a kind.
     pub fn release(&self, kind: &str) {
         let mut core = self.lock();
         core.faults.release(kind);
@@ -151,12 +148,12 @@ impl Server {
         self.inner.changed.send_replace(revision);
     }
 
-    /// Calls once after the nth write from now on, by one actor or by any, before that write is answered.
+    /// Calls once after the nth write of an actor (or any), before its response.
     pub fn after_write(&self, nth: u64, actor: Option<&str>, call: impl FnOnce() + Send + 'static) {
         self.hook(nth, actor, false, Box::new(call));
     }
 
-    /// The same after the nth request that was to change something, whatever came of it.
+    /// As [`Self::after_write`], but also counts failed writes.
     pub fn after_attempt(&self, nth: u64, actor: Option<&str>, call: impl FnOnce() + Send + 'static) {
         self.hook(nth, actor, true, Box::new(call));
     }
@@ -166,12 +163,11 @@ impl Server {
         self.lock().hooks.0.push(hook);
     }
 
-    /// The record so far.
     pub fn trace(&self) -> Trace {
         self.lock().trace.clone()
     }
 
-    /// Runs the built-in controllers, for as long as the future is polled.
+    /// Runs the built-in controllers until the future is dropped.
     pub async fn run(&self, mut controllers: Controllers) {
         let mut changed = self.inner.changed.subscribe();
         loop {
@@ -195,15 +191,15 @@ impl Server {
         }
     }
 
-    /// Asks as a client would, without HTTP and without faults that take time.
-    pub fn ask(&self, actor: &str, raw: &Raw) -> Reply {
+    /// Handles a request without HTTP and without delays.
+    pub fn handle(&self, actor: &str, raw: &HttpRequest) -> Reply {
         match self.deliver(actor, raw) {
             Delivery::Answer { reply, .. } => reply,
-            Delivery::Lost { .. } => Failure::new(504, "Timeout", "the connection broke").into(),
+            Delivery::Lost { .. } => Failure::new(504, "Timeout", "connection closed").into(),
         }
     }
 
-    pub(super) fn deliver(&self, actor: &str, raw: &Raw) -> Delivery {
+    pub(super) fn deliver(&self, actor: &str, raw: &HttpRequest) -> Delivery {
         let now = self.now();
         let at = u64::try_from(self.inner.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut core = self.lock();
@@ -218,14 +214,14 @@ impl Server {
         let (delivery, calls) = core.answer(&request, actor, now, at);
         let revision = core.state.revision();
         drop(core);
-        self.tell(revision);
+        self.notify(revision);
         for call in calls {
             call();
         }
         delivery
     }
 
-    /// What a watch has to tell now, and when to look again at the latest.
+    /// The next events of a watch, and when to poll it again.
     pub(super) fn next_events(&self, watch: &mut Watch) -> (Vec<Value>, Option<Timestamp>) {
         let core = self.lock();
         let (newest, until) = core.faults.newest(&watch.kind.id(), &core.state, self.now());
@@ -238,7 +234,6 @@ impl Server {
 }
 
 impl Core {
-    /// Counts what changed since the last time.
     fn settle(&mut self) {
         for change in self.state.changes_after(self.counted) {
             self.trace.count(change);
@@ -287,7 +282,7 @@ impl Core {
         (if lost { Delivery::Lost { after } } else { Delivery::Answer { reply, after } }, calls)
     }
 
-    /// Reads see what the faults let them see; everything else meets the state as it is.
+    /// Reads may see a stale state; writes see the current one.
     fn handle(&mut self, request: &Request, now: Timestamp) -> Reply {
         let newest = self.faults.newest_read(&request.kind.id(), &self.state, now);
         if newest == self.state.revision() {
@@ -332,12 +327,8 @@ fn refusal(fault: &Fault, request: &Request) -> Option<Failure> {
             failure.retry_after = Some(*retry_after);
             failure
         }
-        Fault::InternalError => {
-            Failure::new(500, "InternalError", "an error on the server: injected by the plan")
-        }
-        Fault::Unavailable => {
-            Failure::new(503, "ServiceUnavailable", "the server cannot answer now: injected by the plan")
-        }
+        Fault::InternalError => Failure::new(500, "InternalError", "injected internal error"),
+        Fault::Unavailable => Failure::new(503, "ServiceUnavailable", "injected unavailability"),
         _ => return None,
     };
     Some(failure)

@@ -1,7 +1,7 @@
-//! The HTTP front: what `kube::Client` talks to.
+//! The HTTP service for `kube::Client`.
 
 use super::{
-    request::Raw,
+    request::HttpRequest,
     server::{Delivery, Server},
     state::Reply,
     watch::Watch,
@@ -22,26 +22,24 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// How often a quiet watch says how far it is.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// One client's way to the server.
 #[derive(Clone, Debug)]
-pub struct Front {
+pub struct HttpService {
     server: Server,
     actor: String,
 }
 
-impl Front {
-    /// The actor is who the trace names.
+impl HttpService {
+    /// `actor` names the client in the trace.
     pub fn new(server: Server, actor: &str) -> Self {
         Self { server, actor: actor.into() }
     }
 }
 
-impl tower_service::Service<Request<Body>> for Front {
+impl tower_service::Service<Request<Body>> for HttpService {
     type Response = Answer;
     type Error = io::Error;
     type Future = BoxFuture<'static, Result<Answer, io::Error>>;
@@ -57,7 +55,7 @@ impl tower_service::Service<Request<Body>> for Front {
             match server.deliver(&actor, &raw) {
                 Delivery::Lost { after } => {
                     tokio::time::sleep(after).await;
-                    Err(io::Error::new(io::ErrorKind::TimedOut, "the connection broke: injected by the plan"))
+                    Err(io::Error::new(io::ErrorKind::TimedOut, "injected connection loss"))
                 }
                 Delivery::Answer { reply, after } => {
                     if !after.is_zero() {
@@ -70,13 +68,13 @@ impl tower_service::Service<Request<Body>> for Front {
     }
 }
 
-async fn read(request: Request<Body>) -> io::Result<Raw> {
+async fn read(request: Request<Body>) -> io::Result<HttpRequest> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let text = |headers: &HeaderMap, name: header::HeaderName| {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
     };
-    Ok(Raw {
+    Ok(HttpRequest {
         method: parts.method.to_string(),
         target: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
         content_type: text(&parts.headers, header::CONTENT_TYPE),
@@ -126,7 +124,7 @@ fn streamed(server: Server, watch: Watch) -> UnsyncBoxBody<Bytes, Infallible> {
 }
 
 impl Streaming {
-    /// The next event; nothing when the watch is over.
+    /// `None` at the end of the watch.
     async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(event) = self.ready.pop_front() {

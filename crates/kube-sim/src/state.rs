@@ -1,4 +1,4 @@
-//! What the server stores: objects, their revisions, and the changes that watches tell of.
+//! Objects, revisions and the change log.
 
 use super::{
     failure::Failure,
@@ -15,19 +15,16 @@ use std::{
     sync::Arc,
 };
 
-/// One object's place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// [`Kind::id`].
     pub kind: String,
-    /// Empty for kinds without.
+    /// Empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 
 impl Key {
-    /// The place of an object of a kind.
     pub fn new(kind: &Kind, namespace: &str, name: &str) -> Self {
         Self { kind: kind.id(), namespace: namespace.into(), name: name.into() }
     }
@@ -40,59 +37,48 @@ impl fmt::Display for Key {
     }
 }
 
-/// One change of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The revision that it made.
     pub revision: u64,
-    /// Whose change.
     pub key: Key,
-    /// The object before; nothing for a creation.
+    /// `None` for a creation.
     pub before: Option<Arc<Value>>,
-    /// The object after; nothing for a deletion.
+    /// `None` for a deletion.
     pub after: Option<Arc<Value>>,
-    /// What watches are told of a deletion: the last state with the deletion's revision.
+    /// The last state with the revision of the deletion, for watches.
     pub last: Option<Arc<Value>>,
 }
 
-/// Which rules of a cluster's life hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switches {
-    /// Namespaces must be there, and refuse new objects while they end.
+pub struct Options {
+    /// Namespaces must exist, and reject new objects while terminating.
     pub namespaces: bool,
-    /// How many changes are kept for watches; older ones are expired.
+    /// Length of the change log; watches from before it get 410.
     pub history: usize,
 }
 
-impl Default for Switches {
+impl Default for Options {
     fn default() -> Self {
         Self { namespaces: true, history: 20_000 }
     }
 }
 
-/// What the server answers.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// One JSON document.
     Json {
-        /// HTTP status.
         code: u16,
-        /// The document.
         body: Value,
-        /// `Retry-After`, in seconds.
+        /// Seconds.
         retry_after: Option<u32>,
     },
-    /// A stream of events, from here on.
     Watch(Box<Watch>),
 }
 
 impl Reply {
-    /// A document.
     pub const fn json(code: u16, body: Value) -> Self {
         Self::Json { code, body, retry_after: None }
     }
 
-    /// HTTP status.
     pub const fn code(&self) -> u16 {
         match self {
             Self::Json { code, .. } => *code,
@@ -100,7 +86,7 @@ impl Reply {
         }
     }
 
-    /// The document; null for a stream.
+    /// Null for a stream.
     pub const fn body(&self) -> &Value {
         match self {
             Self::Json { body, .. } => body,
@@ -115,13 +101,11 @@ impl From<Failure> for Reply {
     }
 }
 
-/// The whole server: a value. Nothing in it reads a clock or draws a number that the seed does not determine.
+/// The server as a deterministic value: no clock, no randomness besides the seed.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Known kinds.
     pub registry: Registry,
-    /// Which rules hold.
-    pub switches: Switches,
+    pub switches: Options,
     pub(super) objects: BTreeMap<Key, Arc<Value>>,
     changes: VecDeque<Change>,
     revision: u64,
@@ -131,11 +115,11 @@ pub struct State {
 }
 
 impl State {
-    /// A server with nothing but the namespaces that every cluster has.
+    /// Contains only the default namespaces.
     pub fn new(registry: Registry, seed: u64, now: Timestamp) -> Self {
         let mut state = Self {
             registry,
-            switches: Switches::default(),
+            switches: Options::default(),
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             revision: 1,
@@ -150,7 +134,7 @@ impl State {
         state
     }
 
-    /// Answers a request. The only door to the state: what is not in the request and `now` makes no difference.
+    /// Depends only on the request and `now`.
     pub fn handle(&mut self, request: &Request, now: Timestamp) -> Reply {
         let answer = match request.verb {
             Verb::Get => self.get(request),
@@ -164,33 +148,31 @@ impl State {
         answer.unwrap_or_else(Reply::from)
     }
 
-    /// The newest revision.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The newest revision of which the changes are no longer known.
+    /// The newest compacted revision.
     pub const fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Every object, in the order of kind, namespace and name.
+    /// Sorted by kind, namespace and name.
     pub fn objects(&self) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
         self.objects.iter()
     }
 
-    /// One object.
     pub fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Value>> {
         self.objects.get(&Key { kind: kind.into(), namespace: namespace.into(), name: name.into() })
     }
 
-    /// Changes after a revision, oldest first.
+    /// Oldest first.
     pub fn changes_after(&self, revision: u64) -> impl Iterator<Item = &Change> {
         let start = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.iter().skip(start)
     }
 
-    /// Forgets changes up to a revision: watches and lists from before it get 410.
+    /// Watches and lists from before the revision get 410.
     pub fn compact(&mut self, revision: u64) {
         while self.changes.front().is_some_and(|change| change.revision <= revision) {
             self.changes.pop_front();
@@ -198,7 +180,6 @@ impl State {
         self.compacted = self.compacted.max(revision.min(self.revision));
     }
 
-    /// The objects of a kind as they were at a revision.
     pub fn objects_at(&self, kind: &str, revision: u64) -> BTreeMap<Key, Arc<Value>> {
         let from = Key { kind: kind.into(), ..Key::default() };
         let of_kind = self.objects.range(from..).take_while(|(key, _)| key.kind == kind);
@@ -214,7 +195,6 @@ impl State {
         objects
     }
 
-    /// A number that follows from the seed and from how many were drawn.
     pub(super) const fn draw(&mut self) -> u64 {
         self.drawn = self.drawn.wrapping_add(1);
         let mut z = self.seed.wrapping_add(self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -223,12 +203,10 @@ impl State {
         z ^ (z >> 31)
     }
 
-    /// A new uid.
     pub(super) const fn uid(&mut self) -> Uid {
         Uid(self.draw(), self.draw())
     }
 
-    /// Stores an object as a new revision.
     pub(super) fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         set(&mut object, &["metadata", "resourceVersion"], self.revision.to_string());
@@ -239,20 +217,20 @@ impl State {
         object
     }
 
-    /// Takes an object out as a new revision; answers with its last state.
+    /// Removes an object; returns its last state.
     pub(super) fn erase(&mut self, key: &Key) -> Option<Arc<Value>> {
         let before = self.objects.remove(key)?;
         self.revision += 1;
         let mut last = Value::clone(&before);
         set(&mut last, &["metadata", "resourceVersion"], self.revision.to_string());
         let last = Arc::new(last);
-        let told = Some(Arc::clone(&last));
+        let last_state = Some(Arc::clone(&last));
         self.record(Change {
             revision: self.revision,
             key: key.clone(),
             before: Some(before),
             after: None,
-            last: told,
+            last: last_state,
         });
         Some(last)
     }
@@ -266,13 +244,11 @@ impl State {
         }
     }
 
-    /// Whether a namespace takes new objects.
     pub(super) fn namespace_phase(&self, name: &str) -> Option<&str> {
         self.object("namespaces", "", name).map(|namespace| text(namespace, "/status/phase"))
     }
 }
 
-/// A uid, from two drawn numbers.
 pub(super) struct Uid(u64, u64);
 
 impl fmt::Display for Uid {

@@ -1,6 +1,6 @@
-//! A custom resource's schema: what is pruned, what is filled in, what is refused.
+//! Structural schemas: pruning, defaulting and validation.
 //!
-//! Not checked: patterns, formats and CEL rules. Those are the real API server's, and its tests are run against it.
+//! Patterns, formats and CEL rules are not evaluated.
 
 use super::failure::Cause;
 use serde_json::{Map, Value};
@@ -10,12 +10,10 @@ use serde_json::{Map, Value};
 pub struct Schema(Value);
 
 impl Schema {
-    /// Takes the schema of the whole object.
     pub fn new(schema: Value) -> Self {
         Self(schema)
     }
 
-    /// The object without unknown fields and with defaults.
     pub fn admit(&self, object: &mut Value) {
         let Some(map) = object.as_object_mut() else { return };
         let properties = self.0.get("properties").and_then(Value::as_object);
@@ -30,7 +28,7 @@ impl Schema {
         self.fill(object);
     }
 
-    /// The object with defaults; a null that cannot be one gives way to them.
+    /// A null of a non-nullable field is replaced by the default.
     pub fn fill(&self, object: &mut Value) {
         let Some(map) = object.as_object_mut() else { return };
         for (name, schema) in self.0.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -40,7 +38,6 @@ impl Schema {
         }
     }
 
-    /// The first field that the schema does not know.
     pub fn unknown(&self, object: &Value) -> Option<String> {
         let mut object = object.clone();
         for name in ["apiVersion", "kind", "metadata"] {
@@ -49,7 +46,6 @@ impl Schema {
         unknown(&object, &self.0, "")
     }
 
-    /// Everything that the schema refuses.
     pub fn problems(&self, object: &Value) -> Vec<Cause> {
         let mut found = Vec::new();
         let properties = self.0.get("properties").and_then(Value::as_object);
@@ -71,7 +67,7 @@ fn preserves(schema: &Value) -> bool {
     flag(schema, "x-kubernetes-preserve-unknown-fields")
 }
 
-/// Prunes below the value; false when the value itself goes: a null where null is no value.
+/// False when the value itself is pruned: a null in a non-nullable field.
 fn keep(value: &mut Value, schema: &Value) -> bool {
     match value {
         Value::Null => flag(schema, "nullable"),

@@ -1,4 +1,4 @@
-//! Watches: a cursor into the changes, and what a client is told of each.
+//! Watches: cursors into the change log.
 
 use super::{
     failure::{Cause, Failure},
@@ -17,29 +17,23 @@ use std::{
     sync::Arc,
 };
 
-/// The annotation on the bookmark that ends the initial events.
+/// Annotation of the bookmark that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// How long a watch lasts when the client does not say.
 const LASTS: i64 = 1800;
 
-/// A watch: where it is, and what it shows.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// Of which kind.
     pub kind: Arc<Kind>,
     namespace: String,
     selector: Selector,
     metadata_only: bool,
-    /// Whether the client takes bookmarks.
     pub bookmarks: bool,
-    /// Until when it lasts.
     pub until: Timestamp,
     cursor: u64,
     first: VecDeque<Value>,
-    told: u64,
+    sent: u64,
     ended: bool,
-    /// What goes wrong with it.
     pub trouble: Trouble,
 }
 
@@ -48,13 +42,13 @@ impl State {
         self.watch_at(request, self.revision(), now)
     }
 
-    /// Opens a watch that at first sees the world as of a revision.
+    /// Starts at a revision.
     pub(super) fn watch_at(&self, request: &Request, newest: u64, now: Timestamp) -> Result<Reply, Failure> {
         let seconds = match request.option("timeoutSeconds") {
             "" => LASTS,
             text => text
                 .parse()
-                .map_err(|_| Failure::bad_request(format!("timeoutSeconds: {text} is no number")))?,
+                .map_err(|_| Failure::bad_request(format!("timeoutSeconds: {text} is not a number")))?,
         };
         let initial = request.flag("sendInitialEvents");
         if initial && request.option("resourceVersionMatch") != "NotOlderThan" {
@@ -71,12 +65,12 @@ impl State {
             until: now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX),
             cursor: newest,
             first: VecDeque::new(),
-            told: 0,
+            sent: 0,
             ended: false,
             trouble: Trouble::default(),
         };
-        let asked = revision_option(request).map_err(|failure| Failure::unexpected(failure.message))?;
-        match asked {
+        let requested = revision_option(request).map_err(|failure| Failure::unexpected(failure.message))?;
+        match requested {
             Some(revision) if !initial => watch.cursor = revision,
             _ => {
                 for (key, object) in self.objects_at(&request.kind.id(), newest) {
@@ -104,7 +98,6 @@ impl Watch {
         json!({"type": kind, "object": shown(object, self.metadata_only)})
     }
 
-    /// A bookmark: nothing happened up to here that was not told.
     pub fn bookmark(&self) -> Value {
         let (version, kind) = if self.metadata_only {
             ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata".to_owned())
@@ -115,12 +108,11 @@ impl Watch {
         json!({"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": version, "metadata": metadata}})
     }
 
-    /// Whether nothing will come any more.
     pub const fn ended(&self) -> bool {
         self.ended
     }
 
-    /// What there is to tell, up to a revision that the view has reached.
+    /// The events up to a revision.
     pub fn next(&mut self, state: &State, newest: u64) -> Vec<Value> {
         if self.ended {
             return Vec::new();
@@ -138,16 +130,16 @@ impl Watch {
         let changes =
             if self.trouble.coalesce { coalesced(&changes) } else { changes.into_iter().cloned().collect() };
         for change in &changes {
-            let Some(event) = self.told_of(change) else { continue };
-            self.told += 1;
-            if !self.trouble.hides(self.told) {
+            let Some(event) = self.event_of(change) else { continue };
+            self.sent += 1;
+            if !self.trouble.hides(self.sent) {
                 events.push(event);
             }
-            if self.trouble.expire_after.is_some_and(|after| self.told >= after) {
+            if self.trouble.expire_after.is_some_and(|after| self.sent >= after) {
                 events.push(self.expire());
                 return events;
             }
-            if self.trouble.cut_after.is_some_and(|after| self.told >= after) {
+            if self.trouble.cut_after.is_some_and(|after| self.sent >= after) {
                 self.ended = true;
                 return events;
             }
@@ -163,8 +155,8 @@ impl Watch {
         json!({"type": "ERROR", "object": Failure::expired(&said).status()})
     }
 
-    /// What this watch shows of a change: an object that leaves the selection is gone for it.
-    fn told_of(&self, change: &Change) -> Option<Value> {
+    /// An object that leaves the selection is deleted for this watch.
+    fn event_of(&self, change: &Change) -> Option<Value> {
         let shows =
             |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.shows(object));
         match (shows(&change.before), shows(&change.after)) {
@@ -181,7 +173,7 @@ impl Watch {
     }
 }
 
-/// One change an object: from what was before the first to what is after the last.
+/// Merges the changes of each object into one.
 fn coalesced(changes: &[&Change]) -> Vec<Change> {
     let mut merged: BTreeMap<u64, Change> = BTreeMap::new();
     for change in changes {

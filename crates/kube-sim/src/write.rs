@@ -1,4 +1,4 @@
-//! Changes of objects that are there: update, patch, apply, on the object and on its subresources.
+//! Update, patch and apply of existing objects and their subresources.
 
 use super::{
     apply::{
@@ -49,7 +49,7 @@ impl State {
         Ok(Reply::json(200, shown(&stored, request.metadata_only)))
     }
 
-    /// Puts a candidate in the live object's place, with what the server keeps to itself.
+    /// Replaces the live object, except for server-owned fields.
     fn replace(
         &mut self,
         request: &Request,
@@ -96,7 +96,7 @@ impl State {
             return Ok(Arc::clone(live));
         }
         if done {
-            // The end is told with the state that was stored; the author of the end sees what they wrote.
+            // Watches get the stored state, the author of the write gets the written one.
             self.erase(key);
             return Ok(Arc::new(object));
         }
@@ -126,7 +126,7 @@ impl State {
         let path: Vec<&str> = paths.spec.trim_matches('/').split('/').collect();
         set(&mut object, &path, replicas);
         let version = kind.api_version();
-        // The API server gives owners by this way no time.
+        // The API server sets no time here.
         let author = author_of(request, &version, "");
         let mut managed = if request.verb == Verb::Apply {
             owner_of_scale(live, &object, &author, request, &path)?
@@ -136,12 +136,12 @@ impl State {
                 &object,
                 Managed::of(live),
                 &author,
-                &kind.shape,
+                &kind.merge_schema,
                 &FieldSet::default(),
             )
         };
         if replicas == 0 {
-            // A Scale leaves a zero out: what is not written has no owner.
+            // A Scale omits zero, and an omitted field has no owner.
             let path: Vec<Step> = path.iter().map(|name| Step::Field((*name).to_owned())).collect();
             managed.disown(&path);
         }
@@ -162,8 +162,15 @@ fn owner_of_scale(
     set(&mut config, path, scaled.pointer(&pointer).cloned().unwrap_or_default());
     let (live, managed) = (without_managers(live), Managed::of(live));
     let force = request.flag("force");
-    let applied =
-        apply::apply(&live, &config, managed, author, force, &request.kind.shape, &FieldSet::default());
+    let applied = apply::apply(
+        &live,
+        &config,
+        managed,
+        author,
+        force,
+        &request.kind.merge_schema,
+        &FieldSet::default(),
+    );
     applied.map(|(_, managed)| managed).map_err(|conflicts| Failure::apply_conflict(&conflicts))
 }
 
@@ -174,13 +181,14 @@ fn applied(request: &Request, live: &Arc<Value>, author: &Author<'_>) -> Result<
     let plain = without_managers(live);
     let mut managed = Managed::of(live);
     if managed.0.is_empty() {
-        // Nobody owned anything: the first to apply must still see what was there before.
+        // Without owners, the existing fields belong to a synthetic owner before the first apply.
         let before = Author { name: "before-first-apply", subresource: "", ..author.clone() };
         let empty = rules::empty(&request.kind);
-        managed = apply::track(&empty, &plain, managed, &before, &request.kind.shape, &FieldSet::default());
+        managed =
+            apply::track(&empty, &plain, managed, &before, &request.kind.merge_schema, &FieldSet::default());
     }
-    let (shape, reset) = (&request.kind.shape, reset_trees(request));
-    let applied = apply::apply(&plain, config, managed, author, request.flag("force"), shape, &reset);
+    let (merge_schema, reset) = (&request.kind.merge_schema, reset_trees(request));
+    let applied = apply::apply(&plain, config, managed, author, request.flag("force"), merge_schema, &reset);
     let (mut object, managed) = applied.map_err(|conflicts| Failure::apply_conflict(&conflicts))?;
     normalise_applied(&request.kind, &mut object);
     Ok((object, managed))
@@ -212,20 +220,20 @@ fn tracked(request: &Request, live: &Arc<Value>, author: &Author<'_>) -> Result<
             .unwrap_or_else(|| Managed::of(live))
     };
     if managed.0.is_empty() {
-        // Owners are counted from an object's creation on, or from its first apply: nobody begins in between.
+        // Ownership starts at creation or at the first apply.
         return Ok((object, managed));
     }
     let (before, after) = (without_managers(live), without_managers(&object));
-    let managed = apply::track(&before, &after, managed, author, &request.kind.shape, &reset_trees(request));
+    let managed =
+        apply::track(&before, &after, managed, author, &request.kind.merge_schema, &reset_trees(request));
     Ok((object, managed))
 }
 
-/// Who writes.
 pub(super) fn author_of<'a>(request: &'a Request, version: &'a str, time: &'a str) -> Author<'a> {
     Author { name: request.manager(), subresource: request.subresource.name(), version, time }
 }
 
-/// Fields that belong to another endpoint than the request's.
+/// Fields of other endpoints.
 pub(super) fn reset_trees(request: &Request) -> FieldSet {
     let mut trees = FieldSet::default();
     let names: &[&str] = match request.subresource {
@@ -249,7 +257,7 @@ pub(super) fn reset_trees(request: &Request) -> FieldSet {
     trees
 }
 
-/// Defaults and pruning, as when an object is read.
+/// Defaulting and pruning.
 pub(super) fn normalise(kind: &Kind, object: &mut Value) {
     match &kind.schema {
         Some(schema) => schema.admit(object),
@@ -258,7 +266,7 @@ pub(super) fn normalise(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// What applying leaves: defaults, but nulls where a list or map lost everything.
+/// Defaulting after apply, which keeps nulls of emptied lists and maps.
 pub(super) fn normalise_applied(kind: &Kind, object: &mut Value) {
     match &kind.schema {
         Some(schema) => schema.fill(object),
@@ -266,7 +274,6 @@ pub(super) fn normalise_applied(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Only fields of the schema can be owned.
 pub(super) fn check_known(request: &Request, config: &Value) -> Result<(), Failure> {
     match request.kind.schema.as_ref().and_then(|schema| schema.unknown(config)) {
         Some(field) => Err(Failure::unexpected(format!("{field} is not a field of {}", request.kind.kind))),
@@ -274,13 +281,13 @@ pub(super) fn check_known(request: &Request, config: &Value) -> Result<(), Failu
     }
 }
 
-/// An object that does not say what it is, is what the address says.
+/// Completes the type from the URL.
 pub(super) fn set_type(kind: &Kind, object: &mut Value) {
     set(object, &["apiVersion"], kind.api_version());
     set(object, &["kind"], kind.kind.clone());
 }
 
-/// The body as an object of the request's kind and place.
+/// The body as an object of the requested kind, namespace and name.
 pub(super) fn check_body(request: &Request) -> Result<&Value, Failure> {
     let body = request.body.as_ref().filter(|body| body.is_object());
     let body =
@@ -288,12 +295,12 @@ pub(super) fn check_body(request: &Request) -> Result<&Value, Failure> {
     let (version, kind) = (text(body, "/apiVersion"), text(body, "/kind"));
     let strict = request.verb == Verb::Apply;
     if (strict || !kind.is_empty()) && (kind != request.kind.kind || version != request.kind.api_version()) {
-        let said = format!(
+        let message = format!(
             "the body is {version} {kind}, the address is of {} {}: send one of them",
             request.kind.api_version(),
             request.kind.kind
         );
-        return Err(Failure::bad_request(said));
+        return Err(Failure::bad_request(message));
     }
     if strict && body.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
         return Err(Failure::bad_request("metadata.managedFields must be left out of what is applied"));
@@ -305,14 +312,14 @@ pub(super) fn check_body(request: &Request) -> Result<&Value, Failure> {
 fn check_names(request: &Request, object: &Value) -> Result<(), Failure> {
     let name = text(object, "/metadata/name");
     if !request.name.is_empty() && name != request.name {
-        let said = format!("metadata.name is \"{name}\", the address says \"{}\"", request.name);
-        return Err(Failure::bad_request(said));
+        let message = format!("metadata.name is \"{name}\", the URL contains \"{}\"", request.name);
+        return Err(Failure::bad_request(message));
     }
     let namespace = text(object, "/metadata/namespace");
     if request.kind.namespaced && !namespace.is_empty() && namespace != request.namespace {
-        let said =
-            format!("metadata.namespace is \"{namespace}\", the address says \"{}\"", request.namespace);
-        return Err(Failure::bad_request(said));
+        let message =
+            format!("metadata.namespace is \"{namespace}\", the URL contains \"{}\"", request.namespace);
+        return Err(Failure::bad_request(message));
     }
     Ok(())
 }
@@ -330,16 +337,21 @@ fn check_options(request: &Request) -> Result<(), Failure> {
     }
 }
 
-/// Whether the object that was meant is the one that is there.
+/// Checks UID and resource version.
 fn check_version(request: &Request, live: &Value, object: &Value, whole: bool) -> Result<(), Failure> {
     let (kind, name) = (&request.kind, request.name.as_str());
     let (uid, version) = (text(object, "/metadata/uid"), text(object, "/metadata/resourceVersion"));
     if !uid.is_empty() && uid != text(live, "/metadata/uid") {
-        let said = format!("the uid is {uid}, the object that is there has {}", text(live, "/metadata/uid"));
+        let message =
+            format!("the uid is {uid}, the object that is there has {}", text(live, "/metadata/uid"));
         if request.verb == Verb::Update {
-            return Err(Failure::conflict(kind, name, &said));
+            return Err(Failure::conflict(kind, name, &message));
         }
-        return Err(Failure::invalid(kind, name, &[Cause::new("FieldValueInvalid", "metadata.uid", &said)]));
+        return Err(Failure::invalid(
+            kind,
+            name,
+            &[Cause::new("FieldValueInvalid", "metadata.uid", &message)],
+        ));
     }
     if version.is_empty() && whole && !kind.unconditional_update {
         let cause =

@@ -1,24 +1,23 @@
 //! The command line.
 
-use crate::plan::{Plan, generate};
+use crate::scenario::{Scenario, generate};
 use std::path::Path;
 
 pub(crate) const USAGE: &str = "\
 gantry-sim [--seeds N] [--from S] [--hours H] [--jobs J] [--shrink]
-    Runs the worlds of N seeds, each in a process of its own, and says which property did not hold where.
-gantry-sim --replay SEED|PLAN.json [--hours H] [--shrink]
-    Runs one world and shows everything that happened.
-  --hours H   how long things go wrong, in virtual hours (default 1); then the world has to come to rest
-  --shrink    leaves out of a failing plan what is not needed to fail";
+    Simulates N seeds, each in its own process, and reports violated invariants.
+gantry-sim --replay SEED|SCENARIO.json [--hours H] [--shrink]
+    Simulates one scenario and prints every event.
+  --hours H   virtual hours with faults (default 1); then the cluster has to converge
+  --shrink    removes steps that a failing scenario does not need";
 
-/// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Many seeds, a process each.
+    /// One process per seed.
     Seeds,
-    /// One seed or plan, in this process, for another one of us to read.
-    World,
-    /// One seed or plan, for people to read.
+    /// One seed or scenario, with a machine-readable report.
+    Run,
+    /// One seed or scenario, with a readable trace.
     Replay,
 }
 
@@ -27,16 +26,16 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
     pub(crate) seeds: u64,
     pub(crate) from: u64,
-    /// Virtual milliseconds in which things go wrong.
+    /// Virtual milliseconds with faults.
     pub(crate) length: u64,
     pub(crate) jobs: usize,
     pub(crate) shrink: bool,
-    /// A seed, or a plan's file.
+    /// A seed, or the file of a scenario.
     pub(crate) which: String,
 }
 
 impl Arguments {
-    pub(crate) fn read(words: &[String]) -> Result<Self, String> {
+    pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
         let mut read = Self {
             command: Command::Seeds,
             seeds: 100,
@@ -56,26 +55,25 @@ impl Arguments {
                 "--hours" => read.length = hours(value()?)?,
                 "--shrink" => read.shrink = true,
                 "--replay" => (read.command, read.which) = (Command::Replay, value()?.clone()),
-                "--world" => (read.command, read.which) = (Command::World, value()?.clone()),
+                "--run" => (read.command, read.which) = (Command::Run, value()?.clone()),
                 _ => return Err(USAGE.into()),
             }
         }
         Ok(read)
     }
 
-    /// The plan that is meant by a seed or by a file's name.
-    pub(crate) fn plan(&self) -> Result<Plan, String> {
+    pub(crate) fn scenario(&self) -> Result<Scenario, String> {
         if let Ok(seed) = self.which.parse() {
             return Ok(generate(seed, self.length));
         }
         let file = Path::new(&self.which);
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        Plan::read(&text).map_err(|e| format!("{}: {e}", file.display()))
+        Scenario::read(&text).map_err(|e| format!("{}: {e}", file.display()))
     }
 }
 
 fn number(word: &str, value: &str) -> Result<u64, String> {
-    value.parse().map_err(|_| format!("{word} {value}: that is no number"))
+    value.parse().map_err(|_| format!("{word} {value}: not a number"))
 }
 
 fn hours(value: &str) -> Result<u64, String> {
@@ -89,19 +87,19 @@ fn hours(value: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Arguments, String> {
-        Arguments::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<Arguments, String> {
+        Arguments::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn the_command_line_is_read() {
-        let many = read("--seeds 7 --from 3 --hours 0.5 --shrink").unwrap();
+    fn arguments_are_parsed() {
+        let many = parse("--seeds 7 --from 3 --hours 0.5 --shrink").unwrap();
         assert_eq!((many.command, many.seeds, many.from, many.length), (Command::Seeds, 7, 3, 1_800_000));
-        let one = read("--replay 42").unwrap();
-        assert_eq!((one.command, one.plan().unwrap()), (Command::Replay, generate(42, 3_600_000)));
+        let one = parse("--replay 42").unwrap();
+        assert_eq!((one.command, one.scenario().unwrap()), (Command::Replay, generate(42, 3_600_000)));
         for wrong in ["--seeds", "--seeds x", "--hours 0", "--fast"] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
-        assert!(read("--replay nowhere.json").unwrap().plan().is_err());
+        assert!(parse("--replay nowhere.json").unwrap().scenario().is_err());
     }
 }

@@ -1,30 +1,28 @@
-//! Entropy that the seed determines.
+//! Deterministic entropy.
 //!
-//! Hash maps and tokio's `select!` draw from the operating system through `getrandom`. The program's own function of
-//! that name takes the place of libc's, so one seed gives one order of everything. One process runs one seed: what a
-//! process has drawn before is part of what it draws next.
+//! Hash maps and tokio's `select!` draw from the operating system through `getrandom`. This module overrides libc's
+//! function, so that the seed determines their order. One process runs one seed, because earlier draws affect later ones.
 #![allow(unsafe_code, reason = "a C function can neither be defined nor given a buffer without it")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// From now on the process draws what follows from this seed.
 pub(crate) fn seed(seed: u64) {
     STATE.store(seed ^ 0x5851_f42d_4c95_7f2d, Ordering::Relaxed);
 }
 
 fn next() -> u64 {
-    let drawn = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    let z = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let generator = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let z = (generator ^ (generator >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// Stands in for libc's function; `flags` make no difference to numbers that are always there.
+/// Replaces libc's function. It never blocks, so `flags` have no effect.
 ///
 /// # Safety
-/// `buffer` must be valid for writing `length` bytes, as libc asks.
+/// `buffer` must be valid for writing `length` bytes, as for libc.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, _flags: u32) -> isize {
     // SAFETY: the caller gives a buffer of that length.

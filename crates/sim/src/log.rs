@@ -1,4 +1,4 @@
-//! What the parts log goes into the trace; an error is a property that does not hold.
+//! Writes log events into the trace; a logged error violates an invariant.
 
 use crate::trace::Trace;
 use std::fmt::{Debug, Write as _};
@@ -8,10 +8,10 @@ use tracing::{
     span,
 };
 
-/// Writes warnings and errors of our crates into a trace.
+/// Records warnings and errors of Gantry's crates.
 pub(crate) struct Log {
     trace: Trace,
-    /// Errors of the disk are what a fault of the disk leads to.
+    /// Disk faults cause errors.
     disk_may_fail: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Many worlds, a process each, as many at once as there are cores.
+//! Simulates many seeds, one process each, in parallel.
 
 use crate::{
     arguments::Arguments,
-    plan::{Plan, generate, shrink},
+    scenario::{Scenario, generate, shrink},
     process::{self, Report},
 };
 use std::{
@@ -16,10 +16,8 @@ use std::{
     time::Instant,
 };
 
-/// How often a plan is run at most to make it smaller.
-const TRIES: u32 = 300;
+const SHRINK_ATTEMPTS: u32 = 300;
 
-/// Runs the worlds of many seeds.
 pub(crate) fn seeds(arguments: &Arguments) -> Result<bool, String> {
     let (started, next) = (Instant::now(), AtomicU64::new(arguments.from));
     let end = arguments.from + arguments.seeds;
@@ -47,7 +45,7 @@ pub(crate) fn seeds(arguments: &Arguments) -> Result<bool, String> {
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let hours = arguments.length as f64 / 3_600_000.0;
     println!(
-        "{} seeds of {hours} virtual hours: {} hold, {} fail; {:.1} s",
+        "{} seeds of {hours} virtual hours: {} pass, {} fail; {:.1} s",
         arguments.seeds,
         arguments.seeds - failed.len() as u64,
         failed.len(),
@@ -55,24 +53,23 @@ pub(crate) fn seeds(arguments: &Arguments) -> Result<bool, String> {
     );
     if arguments.shrink {
         for seed in failed.keys().take(3) {
-            make_smaller(generate(*seed, arguments.length), &format!("seed-{seed}"), arguments)?;
+            shrink_and_save(generate(*seed, arguments.length), &format!("seed-{seed}"), arguments)?;
         }
     }
     Ok(failed.is_empty())
 }
 
-/// Runs one world and shows everything that happened.
 pub(crate) fn replay(arguments: &Arguments) -> Result<bool, String> {
     if arguments.shrink {
-        let plan = arguments.plan()?;
+        let scenario = arguments.scenario()?;
         let name = Path::new(&arguments.which).file_stem().map(|s| s.to_string_lossy().into_owned());
-        return make_smaller(plan, &name.unwrap_or_default(), arguments);
+        return shrink_and_save(scenario, &name.unwrap_or_default(), arguments);
     }
-    let outcome = process::live(arguments)?;
+    let outcome = process::run_scenario(arguments)?;
     for line in &outcome.lines {
         println!("{line}");
     }
-    println!("\n{}", process::sentence(outcome.violation.as_ref()));
+    println!("\n{}", process::summary(outcome.violation.as_ref()));
     Ok(outcome.violation.is_none())
 }
 
@@ -81,40 +78,40 @@ fn flags(arguments: &Arguments) -> String {
     if arguments.length == 3_600_000 { String::new() } else { format!(" --hours {hours}") }
 }
 
-/// Runs a world in a process of its own; an error when the process did not end as it should.
+/// Simulates one scenario in a child process; an error if it crashes.
 fn child(which: &str, arguments: &Arguments) -> Result<Report, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
     let hours = arguments.length as f64 / 3_600_000.0;
-    command.args(["--world", which, "--hours", &hours.to_string()]);
+    command.args(["--run", which, "--hours", &hours.to_string()]);
     let output = command.output().map_err(|e| e.to_string())?;
     let report = serde_json::from_slice(&output.stdout);
     report.map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<&str> = said.lines().rev().take(8).collect();
-        format!("the process ended with {}: {}", output.status, last.join(" | "))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = stderr.lines().rev().take(8).collect();
+        format!("the process exited with {}: {}", output.status, last.join(" | "))
     })
 }
 
-/// Leaves out of a plan what is not needed for it to fail, and writes it down.
-fn make_smaller(plan: Plan, name: &str, arguments: &Arguments) -> Result<bool, String> {
+/// Shrinks a failing scenario and writes it to a file.
+fn shrink_and_save(scenario: Scenario, name: &str, arguments: &Arguments) -> Result<bool, String> {
     let directory = std::env::temp_dir().join("gantry-sim");
     std::fs::create_dir_all(&directory).map_err(|e| e.to_string())?;
     let file = directory.join(format!("{name}-{}.json", std::process::id()));
-    let run = |plan: &Plan| -> Option<String> {
-        std::fs::write(&file, plan.write()).ok()?;
+    let run = |scenario: &Scenario| -> Option<String> {
+        std::fs::write(&file, scenario.write()).ok()?;
         let report = child(&file.display().to_string(), arguments);
         report
-            .map_or_else(|_| Some("it panics or hangs".into()), |r| r.violation.map(|(property, _)| property))
+            .map_or_else(|_| Some("crash or timeout".into()), |r| r.violation.map(|(invariant, _)| invariant))
     };
-    let Some(property) = run(&plan) else {
-        println!("{name}: every property held");
+    let Some(invariant) = run(&scenario) else {
+        println!("{name}: all invariants hold");
         return Ok(true);
     };
-    let before = plan.steps.len();
-    let small = shrink(plan, TRIES, |smaller| run(smaller).as_deref() == Some(property.as_str()));
+    let before = scenario.steps.len();
+    let small = shrink(scenario, SHRINK_ATTEMPTS, |smaller| run(smaller).as_deref() == Some(invariant.as_str()));
     std::fs::write(&file, small.write()).map_err(|e| e.to_string())?;
-    println!("{name}: {property}, with {} of {before} steps:", small.steps.len());
+    println!("{name}: {invariant}, with {} of {before} steps:", small.steps.len());
     small.steps.iter().for_each(|step| println!("  {:>8} ms {}", step.at, step.action));
     println!("  cargo xtask sim --replay {}{}", file.display(), flags(arguments));
     Ok(false)

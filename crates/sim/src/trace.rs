@@ -1,4 +1,4 @@
-//! What happened, in order, with the virtual time: two runs of one seed must agree in every line.
+//! The trace of a run. Two runs of one seed produce the same lines.
 
 use std::{
     fmt,
@@ -7,24 +7,21 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A property that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// The property's name.
-    pub(crate) property: String,
-    /// What was seen.
-    pub(crate) seen: String,
-    /// When, in virtual milliseconds.
+    pub(crate) invariant: String,
+    pub(crate) details: String,
+    /// Virtual milliseconds.
     pub(crate) at: u64,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}: {}", self.property, clock(self.at), self.seen)
+        write!(f, "{} at {}: {}", self.invariant, clock(self.at), self.details)
     }
 }
 
-/// The record of a run; clones are the same record.
+/// Shared between clones.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
     inner: Arc<Mutex<Inner>>,
@@ -38,7 +35,7 @@ struct Inner {
 }
 
 impl Trace {
-    /// A record that starts now. Within a runtime only: its clock is the virtual one.
+    /// Needs the tokio runtime: its clock is virtual.
     pub(crate) fn new() -> Self {
         Self { inner: Arc::default(), start: Instant::now() }
     }
@@ -52,7 +49,6 @@ impl Trace {
         self.start.elapsed()
     }
 
-    /// The same in milliseconds.
     pub(crate) fn millis(&self) -> u64 {
         u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -62,30 +58,29 @@ impl Trace {
         self.lock().lines.push(line);
     }
 
-    /// Notes that a property does not hold. The first one counts: what follows may follow from it.
-    pub(crate) fn violate(&self, property: &str, seen: impl Into<String>) {
-        let (seen, at) = (seen.into(), self.millis());
-        self.note("VIOLATED", format_args!("{property}: {seen}"));
-        self.lock().violation.get_or_insert(Violation { property: property.into(), seen, at });
+    /// Only the first violation is kept: later ones may be consequences.
+    pub(crate) fn violate(&self, invariant: &str, details: impl Into<String>) {
+        let (details, at) = (details.into(), self.millis());
+        self.note("VIOLATED", format_args!("{invariant}: {details}"));
+        self.lock().violation.get_or_insert(Violation { invariant: invariant.into(), details, at });
     }
 
     pub(crate) fn violation(&self) -> Option<Violation> {
         self.lock().violation.clone()
     }
 
-    /// Every line so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.lock().lines.clone()
     }
 }
 
-/// A virtual time for people: `12:03.450`.
+/// Such as `12:03.450`.
 fn clock(millis: u64) -> String {
     format!("{:02}:{:02}.{:03}", millis / 60_000, millis / 1000 % 60, millis % 1000)
 }
 
-/// A number that stands for all lines (FNV-1a).
-pub(crate) fn digest(lines: &[String]) -> u64 {
-    let bytes = lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
+/// FNV-1a over all lines.
+pub(crate) fn digest(lines: &[impl AsRef<str>]) -> u64 {
+    let bytes = lines.iter().flat_map(|line| line.as_ref().bytes().chain([b'\n']));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

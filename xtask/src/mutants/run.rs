@@ -45,11 +45,11 @@ impl Suite {
         let directory = copy.root.join("crates/sim");
         let probe = |name: String, which: String| Probe {
             name,
-            arguments: ["--world", &which, "--hours", HOURS].map(str::to_owned).to_vec(),
+            arguments: ["--run", &which, "--hours", HOURS].map(str::to_owned).to_vec(),
         };
         let mut probes: Vec<Probe> =
             (0..SEEDS).map(|seed| probe(format!("seed {seed}"), seed.to_string())).collect();
-        for entry in std::fs::read_dir(directory.join("plans"))? {
+        for entry in std::fs::read_dir(directory.join("scenarios"))? {
             let path = entry?.path();
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             probes.push(probe(name, path.display().to_string()));

@@ -1,23 +1,19 @@
-//! Which paths an object has, and which of them differ between two objects.
+//! Paths of an object, and differences between two objects.
 
 use super::fields::{FieldSet, Step, canonical};
-use crate::shape::{ListKind, Shape};
+use crate::merge_schema::{ListKind, MergeSchema};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What differs between an object and its successor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Paths that only the successor has.
     pub added: FieldSet,
-    /// Paths that both have, with another value.
     pub modified: FieldSet,
-    /// Paths that only the predecessor has.
     pub removed: FieldSet,
 }
 
 impl Comparison {
-    /// Without these trees: they are not this endpoint's to change.
+    /// Without trees that belong to another endpoint.
     #[must_use]
     pub fn without(&self, trees: &FieldSet) -> Self {
         Self {
@@ -27,16 +23,16 @@ impl Comparison {
         }
     }
 
-    /// What the author of the change takes over.
+    /// Fields that the author of the change owns afterwards.
     pub fn taken(&self) -> FieldSet {
         self.added.union(&self.modified)
     }
 }
 
-/// Compares; nothing stands for "is not there".
-pub fn compare(old: Option<&Value>, new: Option<&Value>, shape: &Shape) -> Comparison {
+/// `None` is absent.
+pub fn compare(old: Option<&Value>, new: Option<&Value>, merge_schema: &MergeSchema) -> Comparison {
     let mut comparison = Comparison::default();
-    Walk { comparison: &mut comparison, path: Vec::new() }.visit(old, new, shape);
+    Walk { comparison: &mut comparison, path: Vec::new() }.visit(old, new, merge_schema);
     comparison
 }
 
@@ -46,7 +42,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn visit(&mut self, old: Option<&Value>, new: Option<&Value>, shape: &Shape) {
+    fn visit(&mut self, old: Option<&Value>, new: Option<&Value>, merge_schema: &MergeSchema) {
         let some = |value: Option<&Value>, is: fn(&Value) -> bool| value.is_some_and(is);
         let types_differ = match (old, new) {
             (Some(old), Some(new)) if !old.is_null() && !new.is_null() => {
@@ -55,16 +51,16 @@ impl Walk<'_> {
             _ => false,
         };
         if types_differ {
-            self.visit(old, None, shape);
-            self.visit(None, new, shape);
+            self.visit(old, None, merge_schema);
+            self.visit(None, new, merge_schema);
             return;
         }
         let inner = if some(old, Value::is_object) || some(new, Value::is_object) {
-            !shape.atomic
-                && self.object(old.and_then(Value::as_object), new.and_then(Value::as_object), shape)
+            !merge_schema.atomic
+                && self.object(old.and_then(Value::as_object), new.and_then(Value::as_object), merge_schema)
         } else if some(old, Value::is_array) || some(new, Value::is_array) {
-            shape.list != ListKind::Atomic
-                && self.list(old.and_then(Value::as_array), new.and_then(Value::as_array), shape)
+            merge_schema.list != ListKind::Atomic
+                && self.list(old.and_then(Value::as_array), new.and_then(Value::as_array), merge_schema)
         } else {
             false
         };
@@ -78,12 +74,12 @@ impl Walk<'_> {
         }
     }
 
-    /// False when both are empty: then the object itself is the value.
+    /// False when both are empty: then the object itself is compared.
     fn object(
         &mut self,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
-        shape: &Shape,
+        merge_schema: &MergeSchema,
     ) -> bool {
         let names = old.into_iter().flat_map(Map::keys).chain(new.into_iter().flat_map(Map::keys));
         let names: std::collections::BTreeSet<&String> = names.collect();
@@ -92,53 +88,58 @@ impl Walk<'_> {
             self.visit(
                 old.and_then(|old| old.get(*name)),
                 new.and_then(|new| new.get(*name)),
-                shape.field(name),
+                merge_schema.field(name),
             );
             self.path.pop();
         }
         !names.is_empty()
     }
 
-    fn list(&mut self, old: Option<&Vec<Value>>, new: Option<&Vec<Value>>, shape: &Shape) -> bool {
+    fn list(
+        &mut self,
+        old: Option<&Vec<Value>>,
+        new: Option<&Vec<Value>>,
+        merge_schema: &MergeSchema,
+    ) -> bool {
         let index = |items: Option<&Vec<Value>>| -> BTreeMap<Step, Value> {
             let items = items.into_iter().flatten();
-            items.filter_map(|item| Some((shape.step_of(item)?, item.clone()))).collect()
+            items.filter_map(|item| Some((merge_schema.step_of(item)?, item.clone()))).collect()
         };
         let (old, new) = (index(old), index(new));
         let steps: std::collections::BTreeSet<&Step> = old.keys().chain(new.keys()).collect();
         for step in &steps {
             self.path.push((*step).clone());
-            self.visit(old.get(step), new.get(step), shape.item());
+            self.visit(old.get(step), new.get(step), merge_schema.item());
             self.path.pop();
         }
         !steps.is_empty()
     }
 }
 
-/// Every path that an applied configuration speaks about.
-pub fn owned(config: &Value, shape: &Shape) -> FieldSet {
+/// Every path in an applied configuration.
+pub fn owned(config: &Value, merge_schema: &MergeSchema) -> FieldSet {
     let mut set = FieldSet::default();
-    own(config, shape, &mut Vec::new(), &mut set);
+    own(config, merge_schema, &mut Vec::new(), &mut set);
     set
 }
 
-fn own(value: &Value, shape: &Shape, path: &mut Vec<Step>, set: &mut FieldSet) {
+fn own(value: &Value, merge_schema: &MergeSchema, path: &mut Vec<Step>, set: &mut FieldSet) {
     match value {
-        Value::Object(map) if !shape.atomic => {
+        Value::Object(map) if !merge_schema.atomic => {
             for (name, value) in map {
                 path.push(Step::Field(name.clone()));
-                own(value, shape.field(name), path, set);
-                if shape.keys_are_data || value.as_object().is_some_and(Map::is_empty) {
+                own(value, merge_schema.field(name), path, set);
+                if merge_schema.keys_are_data || value.as_object().is_some_and(Map::is_empty) {
                     set.insert(path);
                 }
                 path.pop();
             }
         }
-        Value::Array(items) if shape.list != ListKind::Atomic => {
+        Value::Array(items) if merge_schema.list != ListKind::Atomic => {
             for item in items {
-                let Some(step) = shape.step_of(item) else { continue };
+                let Some(step) = merge_schema.step_of(item) else { continue };
                 path.push(step);
-                own(item, shape.item(), path, set);
+                own(item, merge_schema.item(), path, set);
                 set.insert(path);
                 path.pop();
             }

@@ -1,4 +1,4 @@
-//! Sets of field paths: who owns what, and its `fieldsV1` form.
+//! Sets of field paths and their `fieldsV1` encoding.
 
 use serde_json::{Map, Value};
 use std::{
@@ -6,9 +6,9 @@ use std::{
     fmt,
 };
 
-/// One step of a path into an object.
+/// One element of a path.
 ///
-/// Keys and values are canonical JSON texts: two equal keys are one step, however they were written.
+/// Keys and values are canonical JSON, so that equal keys are equal elements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// A field of an object (`f:`).
@@ -54,7 +54,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The same text for the same value: keys sorted, whole numbers without a point.
+/// Canonical JSON: sorted keys, integers without a decimal point.
 pub fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -76,7 +76,7 @@ pub fn canonical(value: &Value) -> String {
     }
 }
 
-/// A set of paths as a tree: a node is a member, has children, or both.
+/// A trie of paths: a node is a member, has children, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
     member: bool,
@@ -84,7 +84,7 @@ pub struct FieldSet {
 }
 
 impl FieldSet {
-    /// Adds a path; the empty path is no member of any set.
+    /// Ignores the empty path.
     pub fn insert(&mut self, path: &[Step]) {
         let mut node = self;
         for step in path {
@@ -95,22 +95,19 @@ impl FieldSet {
         }
     }
 
-    /// Whether the path itself is a member; its children say nothing about it.
+    /// Whether the path itself is a member, regardless of its children.
     pub fn has(&self, path: &[Step]) -> bool {
         path.iter().try_fold(self, |node, step| node.children.get(step)).is_some_and(|node| node.member)
     }
 
-    /// What lies below one step.
     pub fn below(&self, step: &Step) -> Option<&Self> {
         self.children.get(step)
     }
 
-    /// Whether the node itself was inserted.
     pub const fn is_member(&self) -> bool {
         self.member
     }
 
-    /// No member at all.
     pub fn is_empty(&self) -> bool {
         !self.member && self.children.values().all(Self::is_empty)
     }
@@ -130,25 +127,22 @@ impl FieldSet {
         Self { member: keep(self.member, other.member), children }
     }
 
-    /// Members of either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.combine(other, &|mine, theirs| mine || theirs)
     }
 
-    /// Members of this one that the other lacks; a member's children are members of their own.
+    /// A member's children are members of their own.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.combine(other, &|mine, theirs| mine && !theirs)
     }
 
-    /// Members of both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, &|mine, theirs| mine && theirs)
     }
 
-    /// Without these paths and everything below them.
     #[must_use]
     pub fn without_trees(&self, roots: &Self) -> Self {
         let children = self
@@ -164,7 +158,7 @@ impl FieldSet {
         Self { member: self.member, children }
     }
 
-    /// With every object field that has a member below it: who owns a field holds up the objects around it.
+    /// Adds the parent objects of members: the owner of a field keeps them in existence.
     #[must_use]
     pub fn with_parents(&self) -> Self {
         let children = self
@@ -179,7 +173,6 @@ impl FieldSet {
         Self { member: self.member, children }
     }
 
-    /// Every member's path.
     pub fn paths(&self) -> Vec<Vec<Step>> {
         let mut found = Vec::new();
         self.collect(&mut Vec::new(), &mut found);
@@ -197,7 +190,7 @@ impl FieldSet {
         }
     }
 
-    /// The form that `managedFields` carry.
+    /// The `fieldsV1` encoding.
     pub fn to_fields_v1(&self) -> Value {
         let mut map = Map::new();
         if self.member && !self.children.is_empty() {
@@ -209,7 +202,7 @@ impl FieldSet {
         Value::Object(map)
     }
 
-    /// Reads that form; nothing when a step is not one.
+    /// `None` for an invalid element.
     pub fn from_fields_v1(value: &Value) -> Option<Self> {
         let mut root = Self::node(value)?;
         root.member = value.get(".").is_some();
@@ -228,7 +221,7 @@ impl FieldSet {
     }
 }
 
-/// A path for people: `.spec.containers[name="web"].image`.
+/// Such as `.spec.containers[name="web"].image`.
 pub fn shown(path: &[Step]) -> String {
     path.iter().map(ToString::to_string).collect()
 }

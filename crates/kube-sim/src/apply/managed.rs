@@ -1,60 +1,53 @@
-//! `metadata.managedFields`: who owns which paths, since when.
+//! `metadata.managedFields`: field ownership.
 
 use super::fields::{FieldSet, Step};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// How a manager came to own its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// By server-side apply.
     Apply,
-    /// By any other write.
+    /// Any write other than server-side apply.
     Update,
 }
 
-/// One owner. The same name is another owner for another operation or subresource.
+/// Each operation and subresource of a manager is a separate owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Manager {
-    /// The field manager's name.
     pub name: String,
-    /// Apply or update.
     pub operation: Operation,
     /// Empty for the main resource.
     pub subresource: String,
-    /// The version an update spoke; empty for apply, where one manager has one entry.
+    /// `apiVersion` of an update; empty for apply, which has one entry per manager.
     pub version: String,
 }
 
-/// What an owner owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The paths.
     pub fields: FieldSet,
-    /// The version they are in.
+    /// `apiVersion` of the paths.
     pub version: String,
-    /// When the owner last took something.
+    /// Time of the last change.
     pub time: String,
 }
 
-/// All owners of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managed(pub BTreeMap<Manager, Entry>);
 
 impl Managed {
-    /// Reads an object's entries; those that are no entries are left out.
+    /// Skips malformed entries.
     pub fn of(object: &Value) -> Self {
         let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
         Self(entries.into_iter().flatten().filter_map(decode).collect())
     }
 
-    /// The object asks to forget who owns what: a list with one empty entry.
+    /// A list with one empty entry resets the ownership.
     pub fn is_reset(object: &Value) -> bool {
         let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
         entries.is_some_and(|entries| matches!(entries.as_slice(), [one] if one.as_object().is_some_and(serde_json::Map::is_empty)))
     }
 
-    /// The entries in the order of the API server: apply before update, then by time, then by name.
+    /// In the order of the API server: apply before update, then by time, then by name.
     pub fn encode(&self) -> Value {
         let mut entries: Vec<(&Manager, &Entry)> = self.0.iter().collect();
         entries.sort_by(|(a, x), (b, y)| {
@@ -69,22 +62,22 @@ impl Managed {
         entries.into_iter().map(|(manager, entry)| encode(manager, entry)).collect()
     }
 
-    /// Drops owners that own nothing.
+    /// Removes owners without fields.
     pub fn tidy(&mut self) {
         self.0.retain(|_, entry| !entry.fields.is_empty());
     }
 
-    /// Nobody owns a path any more.
+    /// Removes a path from all owners.
     pub fn disown(&mut self, path: &[Step]) {
-        let mut nobodys = FieldSet::default();
-        nobodys.insert(path);
+        let mut removed = FieldSet::default();
+        removed.insert(path);
         for entry in self.0.values_mut() {
-            entry.fields = entry.fields.difference(&nobodys);
+            entry.fields = entry.fields.difference(&removed);
         }
         self.tidy();
     }
 
-    /// Everything that anybody owns.
+    /// The union of all owned fields.
     pub fn union(&self) -> FieldSet {
         self.0.values().fold(FieldSet::default(), |all, entry| all.union(&entry.fields))
     }

@@ -1,35 +1,35 @@
-//! Lays a configuration over an object, and takes paths out of one.
+//! Merges an applied configuration into an object, and removes paths.
 
 use super::fields::{FieldSet, Step};
-use crate::shape::{ListKind, Shape};
+use crate::merge_schema::{ListKind, MergeSchema};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The object with the configuration's values in it; what the configuration does not mention stays.
-pub fn merge(live: &Value, config: &Value, shape: &Shape) -> Value {
+/// Fields that the configuration does not contain stay unchanged.
+pub fn merge(live: &Value, config: &Value, merge_schema: &MergeSchema) -> Value {
     match (live, config) {
-        (Value::Object(live), Value::Object(config)) if !shape.atomic => {
+        (Value::Object(live), Value::Object(config)) if !merge_schema.atomic => {
             let mut merged = live.clone();
             for (name, value) in config {
                 let value = match live.get(name) {
-                    Some(old) => merge(old, value, shape.field(name)),
+                    Some(old) => merge(old, value, merge_schema.field(name)),
                     None => value.clone(),
                 };
                 merged.insert(name.clone(), value);
             }
             Value::Object(merged)
         }
-        (Value::Array(live), Value::Array(config)) if shape.list != ListKind::Atomic => {
-            Value::Array(merge_lists(live, config, shape))
+        (Value::Array(live), Value::Array(config)) if merge_schema.list != ListKind::Atomic => {
+            Value::Array(merge_lists(live, config, merge_schema))
         }
         _ => config.clone(),
     }
 }
 
-/// Items that only one side has keep their neighbours; items that both have come in the configuration's order.
-fn merge_lists(live: &[Value], config: &[Value], shape: &Shape) -> Vec<Value> {
+/// Shared items take the order of the configuration; items of one side keep their neighbours.
+fn merge_lists(live: &[Value], config: &[Value], merge_schema: &MergeSchema) -> Vec<Value> {
     let stepped = |items: &[Value]| -> Vec<(Option<Step>, Value)> {
-        items.iter().map(|item| (shape.step_of(item), item.clone())).collect()
+        items.iter().map(|item| (merge_schema.step_of(item), item.clone())).collect()
     };
     let (live, config) = (stepped(live), stepped(config));
     let steps_of = |items: &[(Option<Step>, Value)]| -> BTreeSet<Step> {
@@ -62,11 +62,13 @@ fn merge_lists(live: &[Value], config: &[Value], shape: &Shape) -> Vec<Value> {
                 left.next();
             }
         }
-        // Nothing is left on the right only when every shared item is done: then the left side moved above.
+        // The right side is empty only after the last shared item; then the left side has advanced above.
         let Some((step, item)) = right.next() else { continue };
         match step {
             Some(step) => {
-                merged.push(find(step).map_or_else(|| item.clone(), |old| merge(old, item, shape.item())));
+                merged.push(
+                    find(step).map_or_else(|| item.clone(), |old| merge(old, item, merge_schema.item())),
+                );
                 if left.peek().is_some_and(|(other, _)| other.as_ref() == Some(step)) {
                     left.next();
                 }
@@ -81,18 +83,18 @@ fn merge_lists(live: &[Value], config: &[Value], shape: &Shape) -> Vec<Value> {
     merged
 }
 
-/// The value without the members of a set; an item or field that goes takes everything below it along.
+/// Removes the members of a set, with everything below them.
 ///
-/// What becomes empty by it is null, as on the API server: a schema may refuse that.
-pub fn remove(value: &Value, gone: &FieldSet, shape: &Shape) -> Value {
+/// A value that becomes empty is null, as on the API server; a schema may reject that.
+pub fn remove(value: &Value, gone: &FieldSet, merge_schema: &MergeSchema) -> Value {
     match value {
-        Value::Object(map) if !shape.atomic => {
+        Value::Object(map) if !merge_schema.atomic => {
             let mut kept = Map::new();
             for (name, value) in map {
                 match gone.below(&Step::Field(name.clone())) {
                     Some(below) if below.is_member() => {}
                     Some(below) => {
-                        kept.insert(name.clone(), remove(value, below, shape.field(name)));
+                        kept.insert(name.clone(), remove(value, below, merge_schema.field(name)));
                     }
                     None => {
                         kept.insert(name.clone(), value.clone());
@@ -101,12 +103,12 @@ pub fn remove(value: &Value, gone: &FieldSet, shape: &Shape) -> Value {
             }
             if kept.is_empty() && !map.is_empty() { Value::Null } else { Value::Object(kept) }
         }
-        Value::Array(items) if shape.list != ListKind::Atomic => {
+        Value::Array(items) if merge_schema.list != ListKind::Atomic => {
             let kept = items.iter().filter_map(|item| {
-                let below = shape.step_of(item).and_then(|step| gone.below(&step));
+                let below = merge_schema.step_of(item).and_then(|step| gone.below(&step));
                 match below {
                     Some(below) if below.is_member() => None,
-                    Some(below) => Some(remove(item, below, shape.item())),
+                    Some(below) => Some(remove(item, below, merge_schema.item())),
                     None => Some(item.clone()),
                 }
             });

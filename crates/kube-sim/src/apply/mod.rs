@@ -1,4 +1,4 @@
-//! Who owns which field: server-side apply, and what every other write takes from others.
+//! Server-side apply and field ownership.
 
 pub mod compare;
 pub mod fields;
@@ -7,22 +7,20 @@ pub mod merge;
 #[cfg(test)]
 mod tests;
 
-use super::shape::Shape;
+use super::merge_schema::MergeSchema;
 use compare::{compare, owned};
 use fields::{FieldSet, Step, shown};
 use managed::{Entry, Managed, Manager, Operation};
 use serde_json::Value;
 
-/// Who writes, in which version, when.
+/// The author of a write.
 #[derive(Clone, Debug)]
 pub struct Author<'a> {
-    /// The field manager's name.
     pub name: &'a str,
     /// Empty for the main resource.
     pub subresource: &'a str,
-    /// `apiVersion` of the write.
     pub version: &'a str,
-    /// The write's time as the API prints it.
+    /// RFC 3339.
     pub time: &'a str,
 }
 
@@ -33,17 +31,14 @@ impl Author<'_> {
     }
 }
 
-/// A field that somebody else owns with another value.
+/// A field owned by another manager with a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its owner.
     pub manager: Manager,
-    /// The field, as text.
     pub field: String,
 }
 
 impl Conflict {
-    /// The owner as people read it.
     pub fn owner(&self) -> String {
         let mut text = format!("\"{}\"", self.manager.name);
         if !self.manager.subresource.is_empty() {
@@ -56,7 +51,7 @@ impl Conflict {
     }
 }
 
-/// Paths that nobody owns: the API server keeps them.
+/// Paths without ownership, such as `metadata.uid`.
 pub fn unowned() -> FieldSet {
     let mut set = FieldSet::default();
     let field = |name: &str| Step::Field(name.to_owned());
@@ -79,31 +74,31 @@ pub fn unowned() -> FieldSet {
     set
 }
 
-/// Applies a configuration. The configuration's `reset` trees are ignored: they belong to another endpoint.
+/// Applies a configuration, except its `reset` trees, which belong to another endpoint.
 ///
-/// Answers with the object and its owners, or with every conflict when `force` is off.
+/// Returns the object and its owners, or all conflicts unless `force` is set.
 pub fn apply(
     live: &Value,
     config: &Value,
     mut managed: Managed,
     author: &Author<'_>,
     force: bool,
-    shape: &Shape,
+    merge_schema: &MergeSchema,
     reset: &FieldSet,
 ) -> Result<(Value, Managed), Vec<Conflict>> {
     let me = author.manager(Operation::Apply);
     let former = managed.clone();
-    let config = merge::remove(config, reset, shape);
-    let merged = merge::merge(live, &config, shape);
+    let config = merge::remove(config, reset, merge_schema);
+    let merged = merge::merge(live, &config, merge_schema);
 
     let last = managed.0.remove(&me).map(|entry| entry.fields).unwrap_or_default();
-    let set = owned(&config, shape).difference(&unowned());
+    let set = owned(&config, merge_schema).difference(&unowned());
     let entry = Entry { fields: set, version: author.version.into(), time: String::new() };
     managed.0.insert(me.clone(), entry);
     let gone = last.with_parents().difference(&managed.union().with_parents());
-    let object = merge::remove(&merged, &gone, shape);
+    let object = merge::remove(&merged, &gone, merge_schema);
 
-    let change = compare(Some(live), Some(&object), shape).without(reset);
+    let change = compare(Some(live), Some(&object), merge_schema).without(reset);
     let taken = change.taken();
     let mut conflicts = Vec::new();
     for (manager, entry) in managed.0.iter().filter(|(manager, _)| **manager != me) {
@@ -118,7 +113,7 @@ pub fn apply(
         entry.fields = entry.fields.difference(&taken).difference(&change.removed);
     }
     managed.tidy();
-    // Only a change of the object has a time: who merely joins an owner gets none.
+    // Becoming a co-owner of an unchanged field does not update the time.
     let time = match former.0.get(&me) {
         _ if change != compare::Comparison::default() => author.time.to_owned(),
         Some(entry) => entry.time.clone(),
@@ -130,16 +125,16 @@ pub fn apply(
     Ok((object, managed))
 }
 
-/// What a write that is no apply takes from others and owns afterwards; `reset` trees as in [`apply`].
+/// Ownership after a write other than apply; `reset` trees as in [`apply`].
 pub fn track(
     live: &Value,
     new: &Value,
     mut managed: Managed,
     author: &Author<'_>,
-    shape: &Shape,
+    merge_schema: &MergeSchema,
     reset: &FieldSet,
 ) -> Managed {
-    let change = compare(Some(live), Some(new), shape).without(reset);
+    let change = compare(Some(live), Some(new), merge_schema).without(reset);
     let taken = change.taken();
     for entry in managed.0.values_mut() {
         entry.fields = entry.fields.difference(&taken).difference(&change.removed);

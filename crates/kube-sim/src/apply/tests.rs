@@ -5,7 +5,7 @@ use super::{
     merge::{merge, remove},
     *,
 };
-use crate::shapes;
+use crate::builtin_merge_schemas;
 use proptest::prelude::*;
 use serde_json::{Map, json};
 
@@ -13,8 +13,8 @@ fn by(name: &str) -> Author<'_> {
     Author { name, subresource: "", version: "apps/v1", time: "2026-01-01T00:00:00Z" }
 }
 
-fn deployment() -> Shape {
-    shapes::built_in("apps", "Deployment")
+fn deployment() -> MergeSchema {
+    builtin_merge_schemas::built_in("apps", "Deployment")
 }
 
 fn containers(names: &[&str]) -> Value {
@@ -28,7 +28,7 @@ fn names(object: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn lists_with_keys_merge_in_an_order_that_both_sides_recognise() {
+fn keyed_lists_merge_in_compatible_order() {
     let table: &[(&[&str], &[&str], &[&str])] = &[
         (&["a", "b"], &["b", "a"], &["b", "a"]),
         (&["a", "b", "c"], &["b"], &["a", "b", "c"]),
@@ -44,35 +44,36 @@ fn lists_with_keys_merge_in_an_order_that_both_sides_recognise() {
 }
 
 #[test]
-fn a_conflict_names_the_owner_and_the_field() {
-    let shape = deployment();
+fn conflict_names_owner_and_field() {
+    let merge_schema = deployment();
     let none = FieldSet::default();
     let first = json!({"spec": {"replicas": 1}});
     let (live, managed) =
-        apply(&json!({}), &first, Managed::default(), &by("a"), false, &shape, &none).unwrap();
+        apply(&json!({}), &first, Managed::default(), &by("a"), false, &merge_schema, &none).unwrap();
     let second = json!({"spec": {"replicas": 2}});
-    let conflicts = apply(&live, &second, managed.clone(), &by("b"), false, &shape, &none).unwrap_err();
+    let conflicts =
+        apply(&live, &second, managed.clone(), &by("b"), false, &merge_schema, &none).unwrap_err();
     assert_eq!(conflicts.len(), 1);
     assert_eq!((conflicts[0].field.as_str(), conflicts[0].owner().as_str()), (".spec.replicas", "\"a\""));
-    let (live, managed) = apply(&live, &second, managed, &by("b"), true, &shape, &none).unwrap();
+    let (live, managed) = apply(&live, &second, managed, &by("b"), true, &merge_schema, &none).unwrap();
     assert_eq!(live, second);
     assert_eq!(managed.0.len(), 1, "who owns nothing is forgotten");
 }
 
 #[test]
-fn what_a_manager_no_longer_applies_goes_unless_another_owns_it() {
-    let shape = deployment();
+fn unapplied_field_is_removed_unless_co_owned() {
+    let merge_schema = deployment();
     let none = FieldSet::default();
     let both = json!({"metadata": {"labels": {"x": "1", "y": "2"}}});
     let (live, managed) =
-        apply(&json!({}), &both, Managed::default(), &by("a"), false, &shape, &none).unwrap();
+        apply(&json!({}), &both, Managed::default(), &by("a"), false, &merge_schema, &none).unwrap();
     let shared = json!({"metadata": {"labels": {"y": "2"}}});
-    let (live, managed) = apply(&live, &shared, managed, &by("b"), false, &shape, &none).unwrap();
-    let (live, _) = apply(&live, &json!({}), managed, &by("a"), false, &shape, &none).unwrap();
+    let (live, managed) = apply(&live, &shared, managed, &by("b"), false, &merge_schema, &none).unwrap();
+    let (live, _) = apply(&live, &json!({}), managed, &by("a"), false, &merge_schema, &none).unwrap();
     assert_eq!(live, shared);
 }
 
-/// Objects of which every kind of value occurs: scalars, atomic and keyed lists, sets, maps.
+/// Objects with scalars, atomic and keyed lists, sets and maps.
 fn objects() -> impl Strategy<Value = Value> {
     let label = prop::collection::btree_map("[ab]", "[xyz]", 0..3);
     let container = ("[abc]", prop::option::of("[xy]"), prop::collection::vec("[ab]", 0..2));
@@ -110,31 +111,31 @@ fn objects() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn applying_twice_changes_nothing(live in objects(), config in objects()) {
-        let (shape, none) = (deployment(), FieldSet::default());
-        let managed = track(&json!({}), &live, Managed::default(), &by("other"), &shape, &none);
-        let (once, owners) = apply(&live, &config, managed, &by("a"), true, &shape, &none).unwrap();
-        let (twice, same) = apply(&once, &config, owners.clone(), &by("a"), false, &shape, &none).unwrap();
+        let (merge_schema, none) = (deployment(), FieldSet::default());
+        let managed = track(&json!({}), &live, Managed::default(), &by("other"), &merge_schema, &none);
+        let (once, owners) = apply(&live, &config, managed, &by("a"), true, &merge_schema, &none).unwrap();
+        let (twice, same) = apply(&once, &config, owners.clone(), &by("a"), false, &merge_schema, &none).unwrap();
         prop_assert_eq!(&once, &twice);
         prop_assert_eq!(owners, same);
     }
 
     #[test]
     fn what_was_applied_is_there_and_owned(live in objects(), config in objects()) {
-        let (shape, none) = (deployment(), FieldSet::default());
-        let (object, managed) = apply(&live, &config, Managed::default(), &by("a"), true, &shape, &none).unwrap();
-        prop_assert_eq!(&merge(&object, &config, &shape), &object);
-        let wanted = owned(&config, &shape).difference(&unowned());
+        let (merge_schema, none) = (deployment(), FieldSet::default());
+        let (object, managed) = apply(&live, &config, Managed::default(), &by("a"), true, &merge_schema, &none).unwrap();
+        prop_assert_eq!(&merge(&object, &config, &merge_schema), &object);
+        let wanted = owned(&config, &merge_schema).difference(&unowned());
         prop_assert_eq!(managed.union(), wanted);
     }
 
     #[test]
     fn taking_everything_back_leaves_what_was_there(live in objects(), config in objects()) {
-        let (shape, none) = (deployment(), FieldSet::default());
-        let managed = track(&json!({}), &live, Managed::default(), &by("other"), &shape, &none);
-        // Without force only what does not conflict is applied: then nothing of the other's is touched.
-        if let Ok((object, managed)) = apply(&live, &config, managed, &by("a"), false, &shape, &none) {
-            let (back, _) = apply(&object, &json!({}), managed, &by("a"), false, &shape, &none).unwrap();
-            let lost = compare(Some(&live), Some(&back), &shape).removed;
+        let (merge_schema, none) = (deployment(), FieldSet::default());
+        let managed = track(&json!({}), &live, Managed::default(), &by("other"), &merge_schema, &none);
+        // Without force, an apply without conflicts leaves the fields of the other manager unchanged.
+        if let Ok((object, managed)) = apply(&live, &config, managed, &by("a"), false, &merge_schema, &none) {
+            let (back, _) = apply(&object, &json!({}), managed, &by("a"), false, &merge_schema, &none).unwrap();
+            let lost = compare(Some(&live), Some(&back), &merge_schema).removed;
             prop_assert!(lost.is_empty(), "{:?}", lost.to_fields_v1());
         }
     }
@@ -147,17 +148,17 @@ proptest! {
 
     #[test]
     fn nothing_differs_from_itself_and_everything_from_nothing(object in objects()) {
-        let shape = deployment();
-        prop_assert_eq!(compare(Some(&object), Some(&object), &shape), compare::Comparison::default());
-        let gone = compare(Some(&object), Some(&json!({})), &shape);
+        let merge_schema = deployment();
+        prop_assert_eq!(compare(Some(&object), Some(&object), &merge_schema), compare::Comparison::default());
+        let gone = compare(Some(&object), Some(&json!({})), &merge_schema);
         prop_assert!(gone.added.is_empty() && gone.modified.is_empty());
-        let left = remove(&object, &gone.removed, &shape);
+        let left = remove(&object, &gone.removed, &merge_schema);
         prop_assert!(left.is_null(), "{left}");
     }
 }
 
 #[test]
-fn an_unreadable_set_is_none() {
+fn invalid_field_set_is_rejected() {
     assert_eq!(FieldSet::from_fields_v1(&json!({"x:y": {}})), None);
     assert_eq!(FieldSet::from_fields_v1(&json!([])), None);
     let set = FieldSet::from_fields_v1(&json!({"k:{\"b\":1,\"a\":\"x\"}": {}})).unwrap();

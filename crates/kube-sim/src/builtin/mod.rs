@@ -1,6 +1,6 @@
-//! The controllers of a cluster, as far as tests need the world to move. Each has its switch.
+//! Built-in controllers, each optional.
 
-mod collect;
+mod garbage_collector;
 mod namespaces;
 mod pods;
 mod workloads;
@@ -14,32 +14,30 @@ use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 pub use workloads::Workloads;
 
-/// Who the controllers' writes belong to.
+/// Field manager of the controllers.
 const MANAGER: &str = "kube-controller-manager";
 
-/// Which controllers run.
 #[derive(Clone, Debug, Default)]
 pub struct Controllers {
-    /// Objects whose owners are gone go too.
+    /// Deletes objects without a living owner.
     pub garbage: bool,
-    /// A namespace that ends takes its objects along, then goes.
+    /// Deletes the objects of a terminating namespace, then the namespace.
     pub namespaces: bool,
-    /// `StatefulSets` and Deployments become ready.
     pub workloads: Option<Workloads>,
 }
 
 impl Controllers {
-    /// A cluster that works: everything on, workloads without pods ready after a second.
+    /// All enabled; workloads without pods are ready after one second.
     pub fn all() -> Self {
         let workloads = Workloads::new(Duration::from_secs(1), false);
         Self { garbage: true, namespaces: true, workloads: Some(workloads) }
     }
 
-    /// Does what there is to do now, and says when to look again if nothing happens before.
+    /// Runs all controllers once; returns the time of the next run.
     pub fn step(&mut self, state: &mut State, now: Timestamp) -> Option<Timestamp> {
         let due = self.workloads.as_mut().and_then(|workloads| workloads.step(state, now));
         if self.garbage {
-            collect::step(state, now);
+            garbage_collector::step(state, now);
         }
         if self.namespaces {
             namespaces::step(state, now);
@@ -48,7 +46,7 @@ impl Controllers {
     }
 }
 
-/// A write as a controller makes it, through the same door as everybody's.
+/// A write through the regular request path.
 fn write(
     state: &mut State,
     key: &Key,

@@ -1,11 +1,11 @@
-//! The end of a namespace: its objects first, then itself.
+//! Namespace deletion: objects first.
 
+use super::write;
 use crate::{
     object::{is_terminating, set},
     request::{Subresource, Verb},
     state::{Key, State},
 };
-use super::write;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;

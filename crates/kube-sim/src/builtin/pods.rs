@@ -1,20 +1,20 @@
-//! The pods of a workload: made, made ready, replaced and removed.
+//! Creates, updates and deletes the pods of a workload.
 
+use super::{
+    workloads::{Progress, revision, wanted},
+    write,
+};
 use crate::{
     object::{is_terminating, set, text, time},
     read::uid,
     request::{Subresource, Verb},
     state::{Key, State},
 };
-use super::{
-    workloads::{Progress, revision, wanted},
-    write,
-};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The label that says which template a pod is of.
+/// The template hash of a pod.
 const REVISION: &str = "controller-revision-hash";
 
 pub(super) fn step(
@@ -95,7 +95,7 @@ fn pod(owner: &Value, name: &str, current: &str) -> Value {
     pod
 }
 
-/// Pods whose time is over go, as a kubelet lets them.
+/// Removes pods after their grace period, as the kubelet does.
 pub(super) fn finish(state: &mut State, now: Timestamp) -> Option<Timestamp> {
     let mut due = None;
     for (place, pod) in state.objects_at("pods", state.revision()) {

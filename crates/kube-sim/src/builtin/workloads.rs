@@ -1,17 +1,16 @@
-//! `StatefulSets` and Deployments that become ready a while after they changed.
+//! Marks `StatefulSets` and Deployments ready some time after a change.
 
+use super::{pods, write};
 use crate::{
     object::{is_terminating, text},
     read::uid,
     request::{Subresource, Verb},
     state::{Key, State},
 };
-use super::{pods, write};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// The controller and what it remembers.
 #[derive(Clone, Debug)]
 pub struct Workloads {
     ready_after: SignedDuration,
@@ -19,7 +18,6 @@ pub struct Workloads {
     due: BTreeMap<Key, (String, i64, Timestamp)>,
 }
 
-/// How far a workload is.
 pub(super) struct Progress {
     pub(super) replicas: i64,
     pub(super) updated: i64,
@@ -27,7 +25,7 @@ pub(super) struct Progress {
 }
 
 impl Workloads {
-    /// Ready so long after a change; with pods as objects, or with numbers only.
+    /// Ready this long after a change; with pod objects, or only with status counts.
     pub fn new(ready_after: Duration, pods: bool) -> Self {
         let ready_after = SignedDuration::try_from(ready_after).unwrap_or(SignedDuration::MAX);
         Self { ready_after, pods, due: BTreeMap::new() }
@@ -56,7 +54,7 @@ impl Workloads {
         next
     }
 
-    /// Without pods: a new generation is ready when its time has come.
+    /// Without pods, a new generation is ready after the delay.
     fn count(&mut self, key: &Key, object: &Value, now: Timestamp) -> (Progress, Option<Timestamp>) {
         let generation = object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
         let known = self.due.get(key).filter(|(of, at, _)| of == uid(object) && *at == generation);
@@ -75,12 +73,10 @@ impl Workloads {
     }
 }
 
-/// Replicas that are asked for.
 pub(super) fn wanted(object: &Value) -> i64 {
     object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1)
 }
 
-/// A name for a template's content.
 pub(super) fn revision(object: &Value) -> String {
     let template = object.pointer("/spec/template").cloned().unwrap_or_default();
     let text = crate::apply::fields::canonical(&template);
@@ -90,7 +86,7 @@ pub(super) fn revision(object: &Value) -> String {
     format!("{:08x}", hash >> 32)
 }
 
-/// Writes the status where it says something new.
+/// Writes a changed status.
 fn report(state: &mut State, key: &Key, object: &Arc<Value>, progress: &Progress, now: Timestamp) {
     let Progress { replicas, updated, ready } = *progress;
     let generation = object.pointer("/metadata/generation").cloned().unwrap_or(json!(0));

@@ -1,4 +1,4 @@
-//! What goes wrong, and what is noted of it.
+//! Faults and the trace.
 
 use super::*;
 use ::kube::{
@@ -13,7 +13,7 @@ use std::sync::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn the_operators_reflector_follows_through_every_trouble() {
+async fn reflector_recovers_from_every_watch_fault() {
     let server = server();
     let troubles = [
         Fault::CutWatch { after: 1 },
@@ -26,8 +26,8 @@ async fn the_operators_reflector_follows_through_every_trouble() {
     ];
     for (index, trouble) in troubles.into_iter().enumerate() {
         let kind = Some("ConfigMap".to_owned());
-        let on = On { verb: Some(Verb::Watch), kind, ..On::default() };
-        server.start(Plan { rules: vec![Rule { on, nth: 1, times: 2, then: trouble.clone() }] });
+        let on = RequestMatch { verb: Some(Verb::Watch), kind, ..RequestMatch::default() };
+        server.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 2, then: trouble.clone() }] });
         let client = server.client("operator", "default");
         let maps = maps(&client);
         let (reader, writer) = reflector::store();
@@ -56,23 +56,23 @@ async fn the_operators_reflector_follows_through_every_trouble() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_not_a_lost_write() {
+async fn write_with_lost_response_takes_effect() {
     let server = server();
-    let on = On { verb: Some(Verb::Create), ..On::default() };
-    let lost = |then| Rule { on: on.clone(), nth: 1, times: 1, then };
+    let on = RequestMatch { verb: Some(Verb::Create), ..RequestMatch::default() };
+    let lost = |then| FaultRule { on: on.clone(), nth: 1, times: 1, then };
     let maps = maps(&server.client("test", "default"));
-    server.start(Plan { rules: vec![lost(Fault::TimeoutBefore { millis: 10 })] });
+    server.start(FaultPlan { rules: vec![lost(Fault::TimeoutBefore { millis: 10 })] });
     maps.create(&PostParams::default(), &map("a", "1")).await.unwrap_err();
     assert!(maps.get_opt("a").await.unwrap().is_none());
-    server.start(Plan { rules: vec![lost(Fault::TimeoutAfterCommit { millis: 10 })] });
+    server.start(FaultPlan { rules: vec![lost(Fault::TimeoutAfterCommit { millis: 10 })] });
     maps.create(&PostParams::default(), &map("a", "1")).await.unwrap_err();
     assert!(maps.get_opt("a").await.unwrap().is_some());
-    server.start(Plan { rules: vec![lost(Fault::TooManyRequests { retry_after: 3 })] });
+    server.start(FaultPlan { rules: vec![lost(Fault::TooManyRequests { retry_after: 3 })] });
     assert_eq!(code(maps.create(&PostParams::default(), &map("b", "1")).await), 429);
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_and_tallies_see_every_write() {
+async fn hooks_and_counts_see_every_write() {
     let server = server();
     let called = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&called);
@@ -84,42 +84,42 @@ async fn hooks_and_tallies_see_every_write() {
     assert!(called.load(Ordering::Relaxed));
     maps.create(&PostParams::default(), &map("a", "1")).await.unwrap();
     let trace = server.trace();
-    let tally = &trace.tallies["configmaps default/a"];
-    assert_eq!((tally.created, tally.deleted, tally.uids.len()), (2, 1, 2));
-    assert_ne!(tally.uids[0], tally.uids[1]);
+    let counts = &trace.counts["configmaps default/a"];
+    assert_eq!((counts.created, counts.deleted, counts.uids.len()), (2, 1, 2));
+    assert_ne!(counts.uids[0], counts.uids[1]);
     assert_eq!(trace.writes(Some("test")).count(), 3);
     assert!(trace.lines()[0].contains("test create configmaps default/"), "{}", trace.lines()[0]);
 }
 
 #[test]
-fn a_plan_is_data() {
+fn fault_plan_round_trips_through_json() {
     let text = r#"{"rules":[
         {"on":{"verb":"apply","kind":"StatefulSet"},"nth":2,"then":{"timeout-after-commit":{"millis":5}}},
         {"then":"conflict"},
         {"on":{"verb":"watch"},"then":{"freeze":{}}}
     ]}"#;
-    let plan: Plan = serde_json::from_str(text).unwrap();
+    let plan: FaultPlan = serde_json::from_str(text).unwrap();
     assert_eq!(plan.rules[0].then, Fault::TimeoutAfterCommit { millis: 5 });
     assert_eq!((plan.rules[1].nth, plan.rules[1].times), (1, 1));
-    let again: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+    let again: FaultPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
     assert_eq!(again, plan);
-    assert!(serde_json::from_str::<Plan>(r#"{"rules":[{"then":"typo"}]}"#).is_err());
+    assert!(serde_json::from_str::<FaultPlan>(r#"{"rules":[{"then":"typo"}]}"#).is_err());
 }
 
-fn on(verb: Verb) -> On {
-    On { verb: Some(verb), ..On::default() }
+fn on(verb: Verb) -> RequestMatch {
+    RequestMatch { verb: Some(verb), ..RequestMatch::default() }
 }
 
-fn once(on: On, then: Fault) -> Plan {
-    Plan { rules: vec![Rule { on, nth: 1, times: 1, then }] }
+fn once(on: RequestMatch, then: Fault) -> FaultPlan {
+    FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 1, then }] }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_kth_request_that_matches_is_hit_and_no_other() {
+async fn only_nth_matching_request_fails() {
     let server = server();
     let maps = maps(&server.client("test", "default"));
-    let on = On { kind: Some("ConfigMap".into()), actor: Some("test".into()), ..on(Verb::Create) };
-    server.start(Plan { rules: vec![Rule { on, nth: 2, times: 2, then: Fault::InternalError }] });
+    let on = RequestMatch { kind: Some("ConfigMap".into()), actor: Some("test".into()), ..on(Verb::Create) };
+    server.start(FaultPlan { rules: vec![FaultRule { on, nth: 2, times: 2, then: Fault::InternalError }] });
     let mut codes = Vec::new();
     for name in ["a", "b", "c", "d"] {
         let made = maps.create(&PostParams::default(), &map(name, "1")).await;
@@ -127,13 +127,16 @@ async fn the_kth_request_that_matches_is_hit_and_no_other() {
     }
     assert_eq!(codes, [201, 500, 500, 201]);
     let other = super::maps(&server.client("other", "default"));
-    server.start(once(On { actor: Some("test".into()), ..On::default() }, Fault::Unavailable));
+    server.start(once(
+        RequestMatch { actor: Some("test".into()), ..RequestMatch::default() },
+        Fault::Unavailable,
+    ));
     other.get("a").await.unwrap();
     assert_eq!(code(maps.get("a").await), 503);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_past_is_seen_by_reads_and_refused_by_writes() {
+async fn stale_reads_succeed_and_stale_writes_conflict() {
     let server = server();
     let maps = maps(&server.client("test", "default"));
     let old = maps.create(&PostParams::default(), &map("a", "1")).await.unwrap();
@@ -154,7 +157,7 @@ async fn the_past_is_seen_by_reads_and_refused_by_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frozen_watch_tells_all_once_it_is_released_and_a_hidden_event_never_comes() {
+async fn frozen_watch_catches_up_and_hidden_event_is_lost() {
     let server = server();
     let maps = maps(&server.client("test", "default"));
     server.start(once(on(Verb::Watch), Fault::HideEvents { from: 2, count: 1 }));
@@ -177,7 +180,7 @@ async fn a_frozen_watch_tells_all_once_it_is_released_and_a_hidden_event_never_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_takes_virtual_time() {
+async fn delay_takes_virtual_time() {
     let server = server();
     let maps = maps(&server.client("test", "default"));
     server.start(once(on(Verb::List), Fault::Delay { millis: 90_000 }));
@@ -187,7 +190,7 @@ async fn a_delay_takes_virtual_time() {
 }
 
 #[test]
-fn one_seed_gives_one_trace() {
+fn same_seed_gives_same_trace() {
     let run = |seed: u64| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -204,5 +207,5 @@ fn one_seed_gives_one_trace() {
     };
     assert_eq!(run(1), run(1));
     assert_eq!(run(1).lines(), run(2).lines());
-    assert_ne!(run(1).tallies, run(2).tallies, "another seed gives other uids");
+    assert_ne!(run(1).counts, run(2).counts, "another seed gives other uids");
 }

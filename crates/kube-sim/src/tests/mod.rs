@@ -1,8 +1,8 @@
-//! The operator's own client against the simulator, on virtual time.
+//! `kube::Client` against the simulator, on virtual time.
 
+mod controllers;
 mod faults;
 mod objects;
-mod world;
 
 use super::*;
 use ::kube::{

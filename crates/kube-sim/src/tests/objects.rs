@@ -1,4 +1,4 @@
-//! What a client does with objects.
+//! Reads, writes and watches.
 
 use super::*;
 use ::kube::{
@@ -8,7 +8,7 @@ use ::kube::{
 use futures::TryStreamExt;
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_made_changed_and_deleted() {
+async fn objects_are_created_updated_and_deleted() {
     let client = server().client("test", "default");
     let maps = maps(&client);
     let made = maps.create(&PostParams::default(), &map("a", "1")).await.unwrap();
@@ -29,7 +29,7 @@ async fn objects_are_made_changed_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_and_spec_are_two_endpoints_and_only_spec_counts() {
+async fn status_write_does_not_increment_generation() {
     let models = models(&server().client("test", "default"));
     let apply = PatchParams::apply("gantry/model");
     let model = json!({
@@ -41,11 +41,11 @@ async fn status_and_spec_are_two_endpoints_and_only_spec_counts() {
     let status = json!({
         "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Model", "metadata": {"name": "iris"}, "status": {"replicas": 1}, "spec": {"storageUri": "x"},
     });
-    let told = models.patch_status("iris", &apply, &Patch::Apply(&status)).await.unwrap();
-    assert_eq!((told.metadata.generation, &told.data["status"]["replicas"]), (Some(1), &json!(1)));
-    assert_eq!(told.data["spec"]["storageUri"], "gs://a");
+    let updated = models.patch_status("iris", &apply, &Patch::Apply(&status)).await.unwrap();
+    assert_eq!((updated.metadata.generation, &updated.data["status"]["replicas"]), (Some(1), &json!(1)));
+    assert_eq!(updated.data["spec"]["storageUri"], "gs://a");
     let again = models.patch_status("iris", &apply, &Patch::Apply(&status)).await.unwrap();
-    assert_eq!(again.resource_version(), told.resource_version(), "applying the same is no write");
+    assert_eq!(again.resource_version(), updated.resource_version(), "applying the same is no write");
     let moved = json!({
         "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Model", "metadata": {"name": "iris"},
         "spec": {"storageUri": "gs://b"},
@@ -55,7 +55,7 @@ async fn status_and_spec_are_two_endpoints_and_only_spec_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finalizer_holds_an_object_until_it_is_taken_off() {
+async fn finalizer_blocks_deletion_until_removed() {
     let models = models(&server().client("test", "default"));
     let model = json!({
         "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Model",
@@ -65,7 +65,7 @@ async fn a_finalizer_holds_an_object_until_it_is_taken_off() {
     let deleted = models.delete("iris", &DeleteParams::default()).await.unwrap();
     assert!(deleted.left().unwrap().metadata.deletion_timestamp.is_some());
     let off = json!([
-        {"op": "test", "path": "/metadata/finalizers/0", "value": "somebody-else"},
+        {"op": "test", "path": "/metadata/finalizers/0", "value": "other"},
         {"op": "remove", "path": "/metadata/finalizers/0"},
     ]);
     let patch = |patch: serde_json::Value| Patch::<()>::Json(serde_json::from_value(patch).unwrap());
@@ -79,7 +79,7 @@ async fn a_finalizer_holds_an_object_until_it_is_taken_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_tells_what_enters_and_leaves_its_selection() {
+async fn watch_reports_objects_entering_and_leaving_selector() {
     let client = server().client("test", "default");
     let maps = maps(&client);
     let start = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
@@ -89,7 +89,7 @@ async fn a_watch_tells_what_enters_and_leaves_its_selection() {
     maps.patch("a", &PatchParams::default(), &Patch::Merge(relabel)).await.unwrap();
     maps.delete("b", &DeleteParams::default()).await.unwrap();
     let events = maps.watch(&WatchParams::default().labels("value=2").timeout(5), &start).await.unwrap();
-    let told: Vec<String> = events
+    let received: Vec<String> = events
         .map_ok(|event| match event {
             WatchEvent::Added(map) => format!("+{}", map.name_any()),
             WatchEvent::Deleted(map) => format!("-{}", map.name_any()),
@@ -100,11 +100,11 @@ async fn a_watch_tells_what_enters_and_leaves_its_selection() {
         .try_collect()
         .await
         .unwrap();
-    assert_eq!(told, ["+b", "+a", "-b"]);
+    assert_eq!(received, ["+b", "+a", "-b"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_show_one_moment_and_old_ones_expire() {
+async fn list_pages_are_consistent_and_expire() {
     let server = server();
     let maps = maps(&server.client("test", "default"));
     for name in ["a", "b", "c"] {
@@ -121,7 +121,7 @@ async fn pages_show_one_moment_and_old_ones_expire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_seven_kinds_are_served_as_their_definitions_say() {
+async fn gantry_crds_are_served() {
     let server = Server::new(Registry::with_gantry().unwrap(), 7, "2026-01-01T00:00:00Z".parse().unwrap());
     let client = server.client("test", "default");
     for (plural, kind) in [

@@ -1,4 +1,4 @@
-//! The simulated API server answers as the real one did.
+//! Compares the simulated API server with recordings of a real one.
 
 use gantry_kube_sim::{
     Registry, Reply, Server,
@@ -21,15 +21,14 @@ fn registry() -> Registry {
     registry
 }
 
-/// What the simulator answers to a case.
 fn replay(case: &Case) -> Vec<Answer> {
     let server = Server::new(registry(), 1, "2026-01-01T00:00:00Z".parse().unwrap());
     let namespace = json!({"metadata": {"name": "conformance-1"}});
-    let made = server.ask("case", &post("/api/v1/namespaces", &namespace));
+    let made = server.handle("case", &post("/api/v1/namespaces", &namespace));
     assert_eq!(made.code(), 201, "{}", made.body());
     let mut run = Run::new("conformance-1");
     for step in &case.steps {
-        let (code, documents) = match server.ask("case", &run.request(step)) {
+        let (code, documents) = match server.handle("case", &run.request(step)) {
             Reply::Json { code, body: Value::String(_), .. } => (code, vec![json!("not JSON")]),
             Reply::Json { code, body, .. } => (code, vec![body]),
             Reply::Watch(mut watch) => (200, server.with(|state| watch.next(state, state.revision()))),
@@ -39,7 +38,7 @@ fn replay(case: &Case) -> Vec<Answer> {
     run.finish()
 }
 
-/// The first place where two documents differ.
+/// The first difference of two documents.
 fn difference(path: &str, real: &Value, simulated: &Value) -> Option<String> {
     match (real, simulated) {
         (Value::Object(a), Value::Object(b)) => {
@@ -63,7 +62,7 @@ fn difference(path: &str, real: &Value, simulated: &Value) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_recorded_case_is_answered_as_the_real_server_did() {
+async fn responses_match_recorded_cases() {
     let mut files: Vec<_> =
         fs::read_dir(directory().join("cases")).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
@@ -73,28 +72,30 @@ async fn every_recorded_case_is_answered_as_the_real_server_did() {
         for case in recorded {
             cases += 1;
             for (index, (step, simulated)) in case.steps.iter().zip(replay(&case)).enumerate() {
-                let real =
-                    step.answer.as_ref().unwrap_or_else(|| panic!("\"{}\" is not recorded", case.name));
+                let real = step
+                    .answer
+                    .as_ref()
+                    .unwrap_or_else(|| panic!("\"{}\" has no recorded response", case.name));
                 let documents = |answer: &Answer| json!({"code": answer.code, "documents": answer.documents});
                 if let Some(difference) = difference("", &documents(real), &documents(&simulated)) {
-                    wrong.push(format!("{}, step {index} ({}): {difference}", case.name, step.ask));
+                    wrong.push(format!("{}, step {index} ({}): {difference}", case.name, step.request));
                 }
             }
         }
     }
-    assert!(cases >= 100, "{cases} cases: where are the others?");
-    assert!(wrong.is_empty(), "{} of the answers differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(cases >= 100, "{cases} cases: expected at least 100");
+    assert!(wrong.is_empty(), "{} responses differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn lists_and_units_are_those_of_the_real_schemas() {
+fn merge_schemas_match_recorded_schemas() {
     let recorded: BTreeMap<String, BTreeMap<String, String>> =
         serde_json::from_value(read("shapes.json")).unwrap();
     let registry = Registry::built_in();
     let mut wrong = Vec::new();
     for (kind, rules) in &recorded {
-        let shape = &registry.by_id(kind).unwrap().shape;
-        let simulated = shape.rules();
+        let merge_schema = &registry.by_id(kind).unwrap().merge_schema;
+        let simulated = merge_schema.rules();
         for (path, rule) in rules {
             if simulated.get(path) != Some(rule) {
                 wrong.push(format!("{kind} {path}: real {rule}, simulated {:?}", simulated.get(path)));

@@ -4,7 +4,7 @@ use crate::{
     scenario::{Course, Day, differences},
     world::{OPERATOR, Picture, World},
 };
-use gantry_sim::kube::{Fault, On, Plan, Rule, Verb};
+use gantry_kube_sim::{Fault, RequestMatch, FaultPlan, FaultRule, Verb};
 use serde_json::Value;
 
 /// The picture without the numbers that the scheduler gives to versions.
@@ -29,10 +29,10 @@ async fn reference(day: Day) -> Course {
 }
 
 /// The same day with things that go wrong goes the same way.
-async fn holds(day: Day, rules: Vec<Rule>, course: &Course) {
+async fn holds(day: Day, rules: Vec<FaultRule>, course: &Course) {
     let world = World::prepared().await;
     let what = format!("{rules:?}");
-    world.kube.start(Plan { rules });
+    world.kube.start(FaultPlan { rules });
     world.start_operator();
     day.relive(&world, course, &what).await;
 }
@@ -41,8 +41,8 @@ async fn every_write_fails(day: Day, ways: &[Fault]) {
     let course = reference(day).await;
     for then in ways {
         for nth in 1..=course.writes as u64 {
-            let on = On { actor: Some(OPERATOR.into()), writes: true, ..On::default() };
-            holds(day, vec![Rule { on, nth, times: 1, then: then.clone() }], &course).await;
+            let on = RequestMatch { actor: Some(OPERATOR.into()), writes: true, ..RequestMatch::default() };
+            holds(day, vec![FaultRule { on, nth, times: 1, then: then.clone() }], &course).await;
         }
     }
 }
@@ -77,14 +77,14 @@ async fn every_write_for_workloads_may_be_left_unanswered_once() {
     every_write_fails(Day::Workloads, &LOST).await;
 }
 
-fn watches(kind: &str, then: Fault) -> Rule {
-    let on = On {
+fn watches(kind: &str, then: Fault) -> FaultRule {
+    let on = RequestMatch {
         actor: Some(OPERATOR.into()),
         verb: Some(Verb::Watch),
         kind: Some(kind.into()),
-        ..On::default()
+        ..RequestMatch::default()
     };
-    Rule { on, nth: 1, times: 3, then }
+    FaultRule { on, nth: 1, times: 3, then }
 }
 
 const WATCHED: [&str; 7] =

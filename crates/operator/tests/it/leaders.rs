@@ -6,7 +6,7 @@ use crate::{
 };
 use gantry_operator::Ended;
 use gantry_proto::scheduler::{ControlPlaneSubscriptionRequest, control_plane_response::Event};
-use gantry_sim::kube::{Entry, Fault, On, Plan, Rule};
+use gantry_kube_sim::{Entry, Fault, RequestMatch, FaultPlan, FaultRule};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -29,9 +29,9 @@ async fn a_leader_that_cannot_renew_stops_before_the_next_one_begins() {
     assert_eq!(world.says("Model", "early").await.0, "True");
     assert_eq!(writes(&world, "second"), [], "one leads at a time");
     // From now on nothing is heard of the first one's lease; whatever else it writes arrives.
-    let on = On { actor: Some("first".into()), kind: Some("Lease".into()), ..On::default() };
+    let on = RequestMatch { actor: Some("first".into()), kind: Some("Lease".into()), ..RequestMatch::default() };
     let then = Fault::TimeoutBefore { millis: 60_000 };
-    world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: u64::MAX, then }] });
+    world.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: u64::MAX, then }] });
     let renewed = world.kube.trace().writes(Some("first")).map(|e| e.at).last().unwrap();
     for number in 0..60 {
         world.create(NAMESPACE, "Model", &format!("m{number}"), scenario::model("iris")).await;

@@ -4,7 +4,7 @@ use crate::{
     scenario::{self, Day},
     world::{NAMESPACE, OPERATOR, World},
 };
-use gantry_sim::kube::{Fault, On, Plan, Rule, Verb};
+use gantry_kube_sim::{Fault, RequestMatch, FaultPlan, FaultRule, Verb};
 use serde_json::json;
 use std::time::Duration;
 
@@ -72,15 +72,15 @@ async fn an_operator_that_has_not_seen_everything_does_nothing() {
     let asked = world.asked().len();
     for kind in ["ServerConfig", "SeldonConfig", "Service", "StatefulSet", "ConfigMap"] {
         world.kill_operator();
-        let on = On {
+        let on = RequestMatch {
             actor: Some(OPERATOR.into()),
             verb: Some(Verb::List),
             kind: Some(kind.into()),
-            ..On::default()
+            ..RequestMatch::default()
         };
         world
             .kube
-            .start(Plan { rules: vec![Rule { on, nth: 1, times: 1, then: Fault::Delay { millis: 8_000 } }] });
+            .start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 1, then: Fault::Delay { millis: 8_000 } }] });
         world.start_operator();
         world.rest().await;
         assert_unasked(&world, asked);

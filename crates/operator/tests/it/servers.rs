@@ -4,7 +4,7 @@ use crate::{
     scenario::{self, settled},
     world::{CONFIGS, NAMESPACE, OPERATOR, World},
 };
-use gantry_sim::kube::{Fault, On, Plan, Rule, Verb};
+use gantry_kube_sim::{Fault, RequestMatch, FaultPlan, FaultRule, Verb};
 use serde_json::json;
 
 fn replicas(world: &World) -> Option<serde_json::Value> {
@@ -148,14 +148,14 @@ async fn what_happens_to_a_server_while_it_is_looked_at_is_seen() {
     let world = settled(1).await;
     world.kube.freeze("servers.mlops.seldon.io");
     // The operator sees the objects go, and asks whether the Server is there: the answer takes its time.
-    let on = On {
+    let on = RequestMatch {
         actor: Some(OPERATOR.into()),
         verb: Some(Verb::List),
         kind: Some("Server".into()),
-        ..On::default()
+        ..RequestMatch::default()
     };
     let then = Fault::Delay { millis: 8_000 };
-    world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: 1, then }] });
+    world.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 1, then }] });
     world.delete("Server", "gantry").await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     world.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
@@ -179,8 +179,8 @@ async fn what_went_while_a_watch_was_away_is_made_again() {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_fails_is_tried_again() {
     let world = World::prepared().await;
-    let on = On { actor: Some(OPERATOR.into()), writes: true, ..On::default() };
-    world.kube.start(Plan { rules: vec![Rule { on, nth: 1, times: 3, then: Fault::InternalError }] });
+    let on = RequestMatch { actor: Some(OPERATOR.into()), writes: true, ..RequestMatch::default() };
+    world.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 3, then: Fault::InternalError }] });
     world.start_operator();
     world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
     world.rest().await;

@@ -1,11 +1,11 @@
 //! The world: an API server, a scheduler with one agent, an operator that can be killed at any moment.
 
 use crate::scheduler::{Doors, agent};
-use gantry_operator::{Clock, Election, Ended, Operator, Settings, cluster::Leadership};
+use gantry_operator::{Clock, Election, Ended, Operator, Settings, cluster::WriteFence};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_scheduler::{Config, build, serve};
-use gantry_sim::kube::{Controllers, Registry, Server};
-use gantry_store::faults::Disk;
+use gantry_kube_sim::{Controllers, Registry, Server};
+use gantry_store::faulty_disk::Disk;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -56,8 +56,6 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        #[cfg(feature = "mutants")]
-        crate::mutants::choose();
         let mut registry = Registry::built_in();
         for resource in gantry_api::resources() {
             registry.add_crd(&gantry_api::crd(&resource)).unwrap();
@@ -159,11 +157,11 @@ impl World {
 
     /// One of several operators, of which one leads.
     pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), Ended>> {
-        let leadership = Leadership::none();
-        let operator = operator(&self.kube, &self.doors, name, leadership.clone(), Settings::default());
+        let fence = WriteFence::closed();
+        let operator = operator(&self.kube, &self.doors, name, fence.clone(), Settings::default());
         let client = self.kube.client(name, CONFIGS);
         let metrics = operator.metrics();
-        let election = Election::new(client, CONFIGS, name.into(), leadership, metrics, clock(&self.kube));
+        let election = Election::new(client, CONFIGS, name.into(), fence, metrics, clock(&self.kube));
         tokio::spawn(operator.run(Some(election), CancellationToken::new()))
     }
 
@@ -372,7 +370,7 @@ impl World {
     /// How often each object came and went, events apart.
     pub(crate) fn comings(&self) -> Comings {
         let trace = self.kube.trace();
-        let all = trace.tallies.iter().filter(|(key, _)| counts(key));
+        let all = trace.counts.iter().filter(|(key, _)| counts(key));
         all.map(|(k, t)| (k.clone(), (t.created, t.deleted))).collect()
     }
 
@@ -410,11 +408,11 @@ fn operator(
     kube: &Server,
     doors: &Doors,
     actor: &str,
-    leadership: Leadership,
+    fence: WriteFence,
     settings: Settings,
 ) -> Operator {
     let client = kube.client(actor, CONFIGS);
-    Operator::new(client, settings, Arc::new(doors.clone()), leadership, clock(kube))
+    Operator::new(client, settings, Arc::new(doors.clone()), fence, clock(kube))
 }
 
 fn start_operator(
@@ -423,7 +421,7 @@ fn start_operator(
     slot: &Arc<Mutex<Option<JoinHandle<()>>>>,
     settings: Settings,
 ) {
-    let operator = operator(kube, doors, OPERATOR, Leadership::alone(), settings);
+    let operator = operator(kube, doors, OPERATOR, WriteFence::always_open(), settings);
     let task = tokio::spawn(async move {
         let ended = operator.run(None, CancellationToken::new()).await;
         panic!("the operator ended: {ended:?}");

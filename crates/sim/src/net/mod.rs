@@ -1,13 +1,14 @@
-//! The network between the hosts of the world, and what the nemesis can do to it.
+//! The simulated network and its faults.
 
-mod pipe;
+mod connection;
 
-pub(crate) use pipe::Stream;
+pub(crate) use connection::Stream;
 
-use crate::rng::Rng;
+use crate::rng;
+use fastrand::Rng;
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use pipe::{Connection, Side};
+use connection::{Connection, Side};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -18,15 +19,14 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// A machine of the world, such as `scheduler`, `alpha-0` or `gateway-1`.
+/// Such as `scheduler`, `alpha-0` or `gateway-1`.
 pub(crate) type Host = Arc<str>;
 
-/// Connections that wait to be taken.
+/// Connections waiting for accept.
 const BACKLOG: usize = 128;
-/// How often a connection that gets no answer is tried again.
 const SYN_RETRY: Duration = Duration::from_secs(1);
 
-/// The network; clones are the same one.
+/// Shared between clones.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
     inner: Arc<Mutex<Inner>>,
@@ -36,25 +36,25 @@ pub(crate) struct Net {
 struct Inner {
     rng: Rng,
     listeners: BTreeMap<(Host, &'static str), mpsc::Sender<io::Result<Stream>>>,
-    connections: Vec<Known>,
-    /// From whom nothing reaches whom.
+    connections: Vec<Link>,
+    /// One-way partitions: from, to.
     blocked: BTreeSet<(Host, Host)>,
-    /// Extra time from whom to whom.
+    /// Extra latency: from, to.
     slow: BTreeMap<(Host, Host), Duration>,
-    /// Hosts that do not even say that nobody listens.
+    /// Hosts that do not refuse connections either.
     silent: BTreeSet<Host>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Link {
     client: Host,
     server: Host,
     connection: Weak<Connection>,
-    /// Time from client to server and back without extra.
+    /// From client to server and back, without faults.
     latency: (Duration, Duration),
 }
 
-impl Known {
+impl Link {
     fn side_of(&self, host: &str) -> Option<Side> {
         match host {
             h if *h == *self.client => Some(Side::Client),
@@ -71,7 +71,7 @@ impl Known {
 impl Net {
     pub(crate) fn new(seed: u64) -> Self {
         let inner = Inner {
-            rng: Rng::of(seed, "net"),
+            rng: rng::seeded(seed, "net"),
             listeners: BTreeMap::new(),
             connections: Vec::new(),
             blocked: BTreeSet::new(),
@@ -85,7 +85,7 @@ impl Net {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens on a host's port; a listener that was there before gets no more connections.
+    /// Replaces an earlier listener on the port.
     pub(crate) fn listen(&self, host: &Host, port: &'static str) -> mpsc::Receiver<io::Result<Stream>> {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         let mut inner = self.lock();
@@ -94,7 +94,7 @@ impl Net {
         receiver
     }
 
-    /// Connects. Waits for as long as nothing reaches the other host: the caller has a deadline.
+    /// Waits while the host is unreachable: the caller has a timeout.
     pub(crate) async fn connect(&self, from: &Host, to: &Host, port: &'static str) -> io::Result<Stream> {
         loop {
             let reachable = {
@@ -112,16 +112,16 @@ impl Net {
             let inner = &mut *inner;
             let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
             let listener = inner.listeners.get(&(to.clone(), port)).ok_or_else(refused)?;
-            // Who only looks takes no time.
-            let takes = if **from == *OBSERVER { 0 } else { inner.rng.between(1, 4) };
+            // The observer has no latency.
+            let takes = if **from == *OBSERVER { 0 } else { inner.rng.u64(1..=4) };
             let latency = (Duration::from_millis(takes), Duration::from_millis(takes));
             let extra =
                 |a: &Host, b: &Host| inner.slow.get(&(a.clone(), b.clone())).copied().unwrap_or_default();
             let (there, back) = (latency.0 + extra(from, to), latency.1 + extra(to, from));
             let (connection, client, server) = Connection::open(there, back);
             listener.try_send(Ok(server)).map_err(|_| refused())?;
-            inner.connections.retain(|known| known.connection.strong_count() > 0);
-            inner.connections.push(Known {
+            inner.connections.retain(|link| link.connection.strong_count() > 0);
+            inner.connections.push(Link {
                 client: from.clone(),
                 server: to.clone(),
                 connection: Arc::downgrade(&connection),
@@ -140,7 +140,7 @@ impl Net {
         Dialer { net: self.clone(), from: from.clone(), to: to.clone(), port }
     }
 
-    fn each_between(&self, a: &str, b: &str, mut act: impl FnMut(&Known, &Connection)) {
+    fn each_between(&self, a: &str, b: &str, mut act: impl FnMut(&Link, &Connection)) {
         let inner = self.lock();
         for known in inner.connections.iter().filter(|known| known.is_between(a, b)) {
             if let Some(connection) = known.connection.upgrade() {
@@ -149,7 +149,7 @@ impl Net {
         }
     }
 
-    /// From now on nothing reaches `to` from `from`; what is under way is held up.
+    /// Starts a one-way partition; data in flight is delayed until it ends.
     pub(crate) fn block(&self, from: &Host, to: &Host) {
         self.lock().blocked.insert((from.clone(), to.clone()));
         self.each_between(from, to, |known, connection| {
@@ -159,7 +159,6 @@ impl Net {
         });
     }
 
-    /// Ends a block.
     pub(crate) fn unblock(&self, from: &Host, to: &Host) {
         self.lock().blocked.remove(&(from.clone(), to.clone()));
         self.each_between(from, to, |known, connection| {
@@ -174,17 +173,17 @@ impl Net {
         self.each_between(a, b, |_, connection| connection.cut());
     }
 
-    /// The connections between two hosts carry nothing any more, and neither end is told.
+    /// Makes the connections between two hosts half-open.
     pub(crate) fn freeze(&self, a: &str, b: &str) {
         self.each_between(a, b, |_, connection| connection.freeze());
     }
 
-    /// The next answers between two hosts are lost, after their effect.
+    /// Loses the next responses between two hosts.
     pub(crate) fn lose_replies(&self, a: &str, b: &str, ends_after: Duration) {
         self.each_between(a, b, |_, connection| connection.lose_replies(ends_after));
     }
 
-    /// Bytes between two hosts take so much longer; zero ends it.
+    /// Sets the extra latency between two hosts.
     pub(crate) fn slow_down(&self, a: &Host, b: &Host, extra: Duration) {
         {
             let mut inner = self.lock();
@@ -197,12 +196,12 @@ impl Net {
         });
     }
 
-    /// A host is there again: whoever calls it hears at least that nobody listens.
+    /// The host refuses connections again instead of dropping them.
     pub(crate) fn revive(&self, host: &Host) {
         self.lock().silent.remove(host);
     }
 
-    /// A host's processes are gone. Silently: as when a machine loses power, nobody is told.
+    /// Kills the processes of a host. `silently`: without resets, as after a power failure.
     pub(crate) fn kill(&self, host: &Host, silently: bool) {
         let mut inner = self.lock();
         inner.listeners.retain(|(h, _), _| h != host);
@@ -217,7 +216,7 @@ impl Net {
     }
 }
 
-/// The host of those who only look: bytes take no time, and the nemesis has no business there.
+/// The host of the invariant checks: no latency, no faults.
 pub(crate) const OBSERVER: &str = "observer";
 
 /// Connects tonic's channels over the network.

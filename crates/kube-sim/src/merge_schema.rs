@@ -1,47 +1,43 @@
-//! How objects of a kind merge: which lists have keys, which values are one unit.
+//! How objects merge: keyed lists, sets and atomic values.
 
 use super::apply::fields::{Step, canonical};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, sync::LazyLock};
 
-/// How a list merges.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ListKind {
-    /// The list is one value.
     #[default]
     Atomic,
-    /// Items are scalars, each its own.
     Set,
-    /// Items are objects that these fields tell apart; a field may have a value it takes when it is not written.
+    /// Items are objects with these key fields and their defaults.
     Keyed(Vec<(String, Option<Value>)>),
 }
 
-/// How a value and what is below it merge.
+/// Merge rules of a value and its children.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shape {
-    /// For a list.
+pub struct MergeSchema {
     pub list: ListKind,
-    /// An object that is one value.
+    /// An atomic object.
     pub atomic: bool,
-    /// An object whose keys are data: each key is owned as such, also when its value is an object.
+    /// A map: each key is owned, even when its value is an object.
     pub keys_are_data: bool,
-    fields: BTreeMap<String, Shape>,
-    item: Option<Box<Shape>>,
+    fields: BTreeMap<String, MergeSchema>,
+    item: Option<Box<MergeSchema>>,
 }
 
-static PLAIN: LazyLock<Shape> = LazyLock::new(Shape::default);
-static FREE: LazyLock<Shape> = LazyLock::new(|| Shape { keys_are_data: true, ..Shape::default() });
+static PLAIN: LazyLock<MergeSchema> = LazyLock::new(MergeSchema::default);
+static FREE: LazyLock<MergeSchema> =
+    LazyLock::new(|| MergeSchema { keys_are_data: true, ..MergeSchema::default() });
 
-impl Shape {
-    /// An object of which no schema knows the fields.
+impl MergeSchema {
+    /// An object without a schema.
     pub fn free() -> Self {
         FREE.clone()
     }
 
-    /// The shape of a field.
     pub fn field(&self, name: &str) -> &Self {
-        if let Some(shape) = self.fields.get(name) {
-            return shape;
+        if let Some(merge_schema) = self.fields.get(name) {
+            return merge_schema;
         }
         match (&self.item, self.keys_are_data) {
             (Some(item), _) => item,
@@ -50,12 +46,11 @@ impl Shape {
         }
     }
 
-    /// The shape of a list's items.
     pub fn item(&self) -> &Self {
         self.item.as_deref().unwrap_or(&PLAIN)
     }
 
-    /// The step that leads to an item of this list; none where the list is one value or the item lacks a key.
+    /// The path element of an item; `None` for atomic lists and items without a key.
     pub fn step_of(&self, item: &Value) -> Option<Step> {
         match &self.list {
             ListKind::Atomic => None,
@@ -74,7 +69,7 @@ impl Shape {
 
     /// Sets a rule at a path such as `spec.containers[].ports`.
     ///
-    /// Rules: `keyed name port=TCP`, `set`, `unit` (an object that is one value).
+    /// Rules: `keyed name port=TCP`, `set`, `unit` (an atomic object).
     #[must_use]
     pub fn with(mut self, path: &str, rule: &str) -> Self {
         let node = self.at(path);
@@ -96,13 +91,11 @@ impl Shape {
         self
     }
 
-    /// All of a table.
     #[must_use]
     pub fn with_all(self, table: &[(&str, &str)]) -> Self {
-        table.iter().fold(self, |shape, (path, rule)| shape.with(path, rule))
+        table.iter().fold(self, |merge_schema, (path, rule)| merge_schema.with(path, rule))
     }
 
-    /// Puts another shape at a path.
     #[must_use]
     pub fn graft(mut self, path: &str, other: &Self) -> Self {
         *self.at(path) = other.clone();
@@ -121,7 +114,7 @@ impl Shape {
         node
     }
 
-    /// Every rule, as [`Self::with`] takes it.
+    /// Every rule in the syntax of [`Self::with`].
     pub fn rules(&self) -> BTreeMap<String, String> {
         let mut rules = BTreeMap::new();
         self.collect_rules("", &mut rules);
@@ -154,28 +147,29 @@ impl Shape {
         }
     }
 
-    /// From a structural schema, with Kubernetes' extensions for lists and maps.
+    /// From a structural schema with `x-kubernetes-*` extensions.
     pub fn from_schema(schema: &Value) -> Self {
         let text = |name: &str| schema.get(name).and_then(Value::as_str);
         let is = |name: &str| schema.get(name).and_then(Value::as_bool).unwrap_or(false);
-        let mut shape = Self { atomic: text("x-kubernetes-map-type") == Some("atomic"), ..Self::default() };
-        shape.list = match text("x-kubernetes-list-type") {
+        let mut merge_schema =
+            Self { atomic: text("x-kubernetes-map-type") == Some("atomic"), ..Self::default() };
+        merge_schema.list = match text("x-kubernetes-list-type") {
             Some("set") => ListKind::Set,
             Some("map") => ListKind::Keyed(keys_of(schema)),
             _ => ListKind::Atomic,
         };
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-            shape.fields =
+            merge_schema.fields =
                 properties.iter().map(|(name, field)| (name.clone(), Self::from_schema(field))).collect();
         }
         let below = schema
             .get("items")
             .or_else(|| schema.get("additionalProperties"))
             .filter(|below| below.is_object());
-        shape.item = below.map(|below| Box::new(Self::from_schema(below)));
-        let free = is("x-kubernetes-preserve-unknown-fields") && shape.fields.is_empty();
-        shape.keys_are_data = free || schema.get("additionalProperties").is_some();
-        shape
+        merge_schema.item = below.map(|below| Box::new(Self::from_schema(below)));
+        let free = is("x-kubernetes-preserve-unknown-fields") && merge_schema.fields.is_empty();
+        merge_schema.keys_are_data = free || schema.get("additionalProperties").is_some();
+        merge_schema
     }
 }
 

@@ -1,14 +1,15 @@
-//! A replica: an inference server, and the real agent beside it.
+//! A replica: a simulated inference server and the real agent.
 
 use super::{
-    inference::{InferenceServer, NoFiles, Seat},
+    inference::{InferenceServer, NoFiles, AgentBackend},
     scheduler::AGENTS,
 };
 use crate::{
     net::{Host, Net},
-    rng::Rng,
+    rng,
     trace::Trace,
 };
+use fastrand::Rng;
 use futures::future::BoxFuture;
 use gantry_agent::{Agent, Config, Connect, NoopObserver, Parts, scheduler_endpoint};
 use std::{sync::Arc, time::Duration};
@@ -16,16 +17,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// How long draining may take.
-const DRAIN_TIME: Duration = Duration::from_mins(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 
-struct Way {
+struct SchedulerDialer {
     net: Net,
     from: Host,
     to: Host,
 }
 
-impl Connect for Way {
+impl Connect for SchedulerDialer {
     fn connect(&self) -> BoxFuture<'_, Result<Channel, String>> {
         Box::pin(async {
             let dialer = self.net.dialer(&self.from, &self.to, AGENTS);
@@ -35,7 +35,6 @@ impl Connect for Way {
     }
 }
 
-/// An agent that runs.
 struct Process {
     agent: Arc<Agent>,
     stop: CancellationToken,
@@ -43,7 +42,6 @@ struct Process {
     dead: CancellationToken,
 }
 
-/// One replica of a server.
 pub(crate) struct Replica {
     pub(crate) server: InferenceServer,
     pub(crate) index: u32,
@@ -57,7 +55,7 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn new(server: InferenceServer, index: u32, net: Net, trace: Trace, seed: u64) -> Self {
         let host = server.host.clone();
-        let rng = Rng::of(seed, &host);
+        let rng = rng::seeded(seed, &host);
         Self { server, index, host, net, trace, rng, agent: None }
     }
 
@@ -65,7 +63,7 @@ impl Replica {
         self.agent.is_some()
     }
 
-    /// Starts what is not running.
+    /// Starts server and agent, unless they run.
     pub(crate) fn start(&mut self) {
         if !self.server.is_up() {
             self.server.start();
@@ -76,63 +74,61 @@ impl Replica {
         self.trace.note(&self.host, "agent starts");
         self.net.revive(&self.host);
         let dead = CancellationToken::new();
-        let seat = Seat {
+        let backend = AgentBackend {
             server: self.server.clone(),
             dead: dead.clone(),
-            noticed_after: Duration::from_millis(self.rng.between(10, 3000)),
+            detection_delay: Duration::from_millis(self.rng.u64(10..=3000)),
         };
-        let way = Way { net: self.net.clone(), from: self.host.clone(), to: "scheduler".into() };
+        let dialer = SchedulerDialer { net: self.net.clone(), from: self.host.clone(), to: "scheduler".into() };
         let config = Config {
-            server: self.server.plan.name.clone(),
+            server: self.server.scenario.name.clone(),
             replica: self.index,
             scheduler: "http://scheduler".into(),
-            capabilities: self.server.plan.capabilities.clone(),
-            memory_bytes: self.server.plan.memory,
+            capabilities: self.server.scenario.capabilities.clone(),
+            memory_bytes: self.server.scenario.memory,
             over_commit: 0,
             host: self.host.to_string(),
             http_port: 80,
             grpc_port: 81,
         };
-        let parts = Parts::new(Arc::new(way), Arc::new(NoFiles), Arc::new(NoopObserver));
-        let agent = Agent::from_parts(config, Arc::new(seat), parts);
+        let parts = Parts::new(Arc::new(dialer), Arc::new(NoFiles), Arc::new(NoopObserver));
+        let agent = Agent::from_parts(config, Arc::new(backend), parts);
         let stop = CancellationToken::new();
         let task = tokio::spawn(agent.clone().run(stop.clone()));
         self.agent = Some(Process { agent, stop, task, dead });
     }
 
-    /// Only the agent dies.
-    pub(crate) fn kill_agent(&mut self, silently: bool) {
+    pub(crate) fn kill_agent(&mut self, silent: bool) {
         if let Some(process) = self.agent.take() {
-            self.trace.note(&self.host, "agent dies");
+            self.trace.note(&self.host, "agent crashes");
             process.dead.cancel();
             process.task.abort();
-            self.net.kill(&self.host, silently);
+            self.net.kill(&self.host, silent);
         }
     }
 
-    /// The whole replica dies.
-    pub(crate) fn kill(&mut self, silently: bool) {
-        self.kill_agent(silently);
-        self.server.die();
+    pub(crate) fn kill(&mut self, silent: bool) {
+        self.kill_agent(silent);
+        self.server.crash();
     }
 
-    /// The agent ends in good order, and the server after it.
-    pub(crate) fn leave(&mut self) {
+    /// Shuts down the agent, then the server.
+    pub(crate) fn stop(&mut self) {
         if let Some(process) = self.agent.take() {
-            self.trace.note(&self.host, "agent leaves");
+            self.trace.note(&self.host, "agent stops");
             process.stop.cancel();
             process.dead.cancel();
         }
-        self.server.die();
+        self.server.crash();
     }
 
-    /// Asks for everything to be moved away; says whether it was.
+    /// Requests that all models move to other replicas.
     pub(crate) fn drain(&self) -> impl Future<Output = Result<(), String>> + 'static {
         let agent = self.agent.as_ref().map(|p| p.agent.clone());
         async move {
             match agent {
-                Some(agent) => agent.drain(DRAIN_TIME).await,
-                None => Err("there is no agent".into()),
+                Some(agent) => agent.drain(DRAIN_TIMEOUT).await,
+                None => Err("the agent is not running".into()),
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Somebody who follows the statuses of models, and somebody who only says so.
+//! Status subscribers: one that reads, and one that does not.
 
-use super::user::Desk;
+use super::client::SchedulerApi;
 use gantry_proto::scheduler::{ModelStatusResponse, ModelSubscriptionRequest};
 use std::{
     collections::BTreeMap,
@@ -8,16 +8,16 @@ use std::{
     time::Duration,
 };
 
-/// The last that was heard of each model.
+/// The latest received status of each model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard(Arc<Mutex<BTreeMap<String, ModelStatusResponse>>>);
+pub(crate) struct LastStatuses(Arc<Mutex<BTreeMap<String, ModelStatusResponse>>>);
 
-impl Heard {
+impl LastStatuses {
     pub(crate) fn of(&self, model: &str) -> Option<ModelStatusResponse> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(model).cloned()
     }
 
-    fn note(&self, status: ModelStatusResponse) {
+    fn record(&self, status: ModelStatusResponse) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(status.model_name.clone(), status);
     }
 }
@@ -26,26 +26,26 @@ fn request(name: &str) -> ModelSubscriptionRequest {
     ModelSubscriptionRequest { subscriber_name: name.to_owned(), is_model_gateway: false }
 }
 
-/// Follows for ever; subscribes again when the stream ends.
-pub(crate) async fn follow(desk: Desk, heard: Heard) {
+/// Resubscribes whenever the stream ends.
+pub(crate) async fn subscribe(api: SchedulerApi, last_statuses: LastStatuses) {
     loop {
-        let following = async {
-            let mut client = desk.connect().await?;
+        let subscription = async {
+            let mut client = api.connect().await?;
             let mut stream = client.subscribe_model_status(request("listener")).await?.into_inner();
             while let Some(status) = stream.message().await? {
-                heard.note(status);
+                last_statuses.record(status);
             }
             Ok::<(), tonic::Status>(())
         };
-        let _ = following.await;
+        let _ = subscription.await;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// Subscribes, and never reads.
-pub(crate) async fn ignore(desk: Desk, lasts: Duration) {
-    if let Ok(mut client) = desk.connect().await
-        && let Ok(stream) = client.subscribe_model_status(request("deaf")).await
+/// Subscribes and never reads.
+pub(crate) async fn stall(api: SchedulerApi, lasts: Duration) {
+    if let Ok(mut client) = api.connect().await
+        && let Ok(stream) = client.subscribe_model_status(request("stalled")).await
     {
         tokio::time::sleep(lasts).await;
         drop(stream);

@@ -1,4 +1,4 @@
-//! The scheduler as a process: the real one, over the network of the world and a disk that fails.
+//! The real scheduler, on the simulated network and a faulty disk.
 
 use super::clock::WallClock;
 use crate::{
@@ -6,18 +6,17 @@ use crate::{
     trace::Trace,
 };
 use gantry_core::scheduling::Policy;
-use gantry_scheduler::{Config, Progress, Scheduler, build, serve};
-use gantry_store::{StoreError, faults::Disk};
+use gantry_scheduler::{Config, Liveness, Scheduler, build, serve};
+use gantry_store::{StoreError, faulty_disk::Disk};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-/// Where clients and gateways connect, and where agents do.
+/// Ports.
 pub(crate) const CLIENTS: &str = "clients";
 pub(crate) const AGENTS: &str = "agents";
 
-/// A scheduler that runs.
 pub(crate) struct Process {
     scheduler: Scheduler,
     tasks: Vec<JoinHandle<()>>,
@@ -25,7 +24,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts over what is on the disk; `None` when the disk does not allow it now.
+    /// Starts from the disk; `None` while the disk cannot be opened.
     pub(crate) fn start(
         net: &Net,
         host: &Host,
@@ -36,7 +35,7 @@ impl Process {
         let store = match disk.open() {
             Ok(store) => store,
             Err(StoreError::Damaged { file, what }) => {
-                trace.violate("the_store_survives", format!("{}: {what}", file.display()));
+                trace.violate("store_opens_after_crash", format!("{}: {what}", file.display()));
                 return None;
             }
             Err(error) => {
@@ -44,20 +43,20 @@ impl Process {
                 return None;
             }
         };
-        // What nobody asks is scaled down within the time of a plan.
+        // Short enough for scale-down within a scenario.
         let policy = Policy { idle: 90_000, ..Policy::default() };
         let built = build(Config { clock: clock.clone(), policy, ..Config::new(store) });
         let (scheduler, engine) = match built {
             Ok(built) => built,
             Err(error) => {
-                trace.violate("the_store_survives", error.to_string());
+                trace.violate("store_opens_after_crash", error.to_string());
                 return None;
             }
         };
         trace.note(host, format_args!("starts, epoch {}", scheduler.epoch()));
         let stop = CancellationToken::new();
         let (Ok(clients), Ok(agents)) = (scheduler.client_routes(), scheduler.agent_routes()) else {
-            trace.violate("the_scheduler_starts", "its services cannot be made");
+            trace.violate("scheduler_starts", "building its gRPC services failed");
             return None;
         };
         let incoming = |port| ReceiverStream::new(net.listen(host, port));
@@ -69,12 +68,12 @@ impl Process {
         Some(Self { scheduler, tasks, stop })
     }
 
-    pub(crate) fn progress(&self) -> Progress {
-        self.scheduler.progress()
+    pub(crate) fn liveness(&self) -> Liveness {
+        self.scheduler.liveness()
     }
 
-    /// Dies at once. Its connections are the network's business, what it wrote is the disk's.
-    pub(crate) fn die(self) {
+    /// Aborts its tasks; connections and disk are the caller's.
+    pub(crate) fn kill(self) {
         self.stop.cancel();
         self.tasks.iter().for_each(JoinHandle::abort);
     }

@@ -1,4 +1,4 @@
-//! What is to happen, as data: made from a seed, kept in a file when it once failed, made smaller by leaving out steps.
+//! A scenario as data: generated from a seed, read from a file, or shrunk.
 
 mod generate;
 mod shrink;
@@ -9,43 +9,39 @@ pub(crate) use shrink::shrink;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A world and everything that happens in it from outside.
+/// A cluster and the events that act on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
-    /// What everything that the steps do not say follows from: times, orders, which request goes where.
+pub(crate) struct Scenario {
+    /// Determines everything that the steps do not: latencies, ordering, request targets.
     pub(crate) seed: u64,
-    /// How long things happen, in virtual milliseconds. Then the world has to come to rest.
+    /// Virtual milliseconds until faults end and the cluster has to converge.
     pub(crate) length: u64,
-    /// Gateways, from the start.
     pub(crate) gateways: u32,
-    /// Servers, all replicas there from the start.
-    pub(crate) servers: Vec<ServerPlan>,
-    /// What happens, in order of time.
+    pub(crate) servers: Vec<ServerSpec>,
+    /// In order of time.
     pub(crate) steps: Vec<Step>,
 }
 
-/// A server with its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ServerPlan {
+pub(crate) struct ServerSpec {
     pub(crate) name: String,
     pub(crate) replicas: u32,
-    /// Memory of each replica.
+    /// Of each replica.
     pub(crate) memory: u64,
     pub(crate) capabilities: Vec<String>,
-    /// Whether models that do not name it may be placed on it.
+    /// Whether models that name no server may be placed on it.
     pub(crate) shared: bool,
 }
 
-/// One thing that happens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
-    /// When, in virtual milliseconds from the start.
+    /// Virtual milliseconds from the start.
     pub(crate) at: u64,
     #[serde(flatten)]
     pub(crate) action: Action,
 }
 
-/// How a model's files behave when they are loaded.
+/// How loading behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Artifact {
@@ -59,10 +55,9 @@ pub(crate) enum Artifact {
     Broken,
 }
 
-/// A model as somebody asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    /// Tells contents apart: another number makes a new version.
+pub(crate) struct DesiredModel {
+    /// A different number is a new version.
     pub(crate) content: u32,
     pub(crate) artifact: Artifact,
     pub(crate) memory: u64,
@@ -74,13 +69,13 @@ pub(crate) struct Asked {
     pub(crate) server: Option<String>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-impl Asked {
-    /// Where the model is; says how it behaves.
+impl DesiredModel {
+    /// Encodes the artifact's behaviour.
     pub(crate) fn uri(&self) -> String {
         let kind = match self.artifact {
             Artifact::Good => "good",
@@ -92,64 +87,64 @@ impl Asked {
     }
 }
 
-/// What people do, and what goes wrong. Times are virtual milliseconds.
+/// A client request or a fault. Times are virtual milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Action {
-    /// Somebody asks for a model.
-    Load { model: String, asked: Asked },
-    /// Somebody asks for something that makes no sense; the number says what.
-    Nonsense { model: String, kind: u32 },
-    /// Somebody wants a model gone.
+    Load {
+        model: String,
+        #[serde(alias = "asked")]
+        desired: DesiredModel,
+    },
+    /// The number selects the defect.
+    #[serde(alias = "nonsense")]
+    InvalidLoad { model: String, kind: u32 },
     Unload { model: String },
-    /// Somebody announces a server again.
     Announce { server: String, replicas: u32 },
-    /// A replica is drained, leaves, and is back after a time.
+    /// Drains a replica, stops it and restarts it later.
     Drain { server: String, replica: u32, down: u64 },
-    /// A replica leaves without being drained, and is back after a time.
+    /// Stops a replica without draining and restarts it later.
     Leave { server: String, replica: u32, down: u64 },
-    /// A replica dies and is back, empty, after a time. Silently: as when a machine loses power.
+    /// The replica restarts empty. `silent`: peers see no reset, as after a power failure.
     CrashReplica { server: String, replica: u32, silent: bool, down: u64 },
-    /// Only the agent dies: what the server beside it holds stays.
+    /// Only the agent: the inference server keeps its models.
     CrashAgent { server: String, replica: u32, down: u64 },
-    /// The inference server dies below its agent and is back, empty, at once.
+    /// The inference server restarts empty while its agent runs.
     RestartServer { server: String, replica: u32 },
-    /// A gateway dies and is back after a time, with no routes.
+    /// The gateway restarts without routes.
     CrashGateway { gateway: u32, silent: bool, down: u64 },
-    /// The scheduler dies, what was not synced is lost or torn, and it is back after a time.
+    /// Unsynced writes are lost or torn.
     CrashScheduler { silent: bool, down: u64 },
-    /// Nothing gets from one host to another for a time.
+    /// A one-way partition.
     Block { from: String, to: String, lasts: u64 },
-    /// The connections between two hosts are reset.
+    /// Resets the connections between two hosts.
     Cut { a: String, b: String },
-    /// The connections between two hosts carry nothing any more, and neither is told.
+    /// The connections between two hosts become half-open: no data, no reset.
     Freeze { a: String, b: String },
-    /// The next answers between two hosts are lost after their effect; the connection ends after a time.
+    /// Requests take effect, but their responses are lost; the connection is reset later.
     LoseReplies { a: String, b: String, ends_after: u64 },
-    /// Bytes between two hosts take so much longer for a time.
+    /// Adds latency between two hosts.
     Slow { a: String, b: String, by: u64, lasts: u64 },
-    /// The scheduler's disk is full for a time.
     FullDisk { lasts: u64 },
-    /// The scheduler's disk fails for a time.
     BrokenDisk { lasts: u64 },
-    /// The scheduler's wall clock jumps.
+    /// The wall clock of the scheduler jumps.
     Jump { by: i64 },
-    /// Somebody subscribes to statuses and never reads.
-    DeafSubscriber { lasts: u64 },
+    /// A status subscriber that never reads.
+    #[serde(alias = "deaf_subscriber")]
+    StalledSubscriber { lasts: u64 },
 }
 
 impl Action {
-    /// Whether something goes wrong, other than by people's doing.
     pub(crate) const fn is_fault(&self) -> bool {
         !matches!(
             self,
             Self::Load { .. }
-                | Self::Nonsense { .. }
+                | Self::InvalidLoad { .. }
                 | Self::Unload { .. }
                 | Self::Announce { .. }
                 | Self::Drain { .. }
                 | Self::Jump { .. }
-                | Self::DeafSubscriber { .. }
+                | Self::StalledSubscriber { .. }
         )
     }
 }
@@ -160,14 +155,14 @@ impl fmt::Display for Action {
     }
 }
 
-impl Plan {
-    /// Whether nothing goes wrong: then every request must be answered.
-    pub(crate) fn is_calm(&self) -> bool {
+impl Scenario {
+    /// Without faults, every request has to succeed.
+    pub(crate) fn is_fault_free(&self) -> bool {
         !self.steps.iter().any(|step| step.action.is_fault())
     }
 
-    /// Whether the scheduler hears of everything that happens on replicas: then it knows what room they have.
-    pub(crate) fn keeps_replicas_in_touch(&self) -> bool {
+    /// Whether the scheduler always knows the free memory of replicas.
+    pub(crate) fn keeps_replicas_connected(&self) -> bool {
         let is_replica = |host: &String| self.servers.iter().any(|s| host.starts_with(&s.name));
         !self.steps.iter().any(|step| match &step.action {
             Action::Leave { .. }
@@ -185,10 +180,10 @@ impl Plan {
     }
 
     pub(crate) fn read(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|e| format!("this is not a plan: {e}"))
+        serde_json::from_str(text).map_err(|e| format!("invalid scenario: {e}"))
     }
 
-    /// The plan as a file: a step a line.
+    /// One step per line.
     pub(crate) fn write(&self) -> String {
         fn lines<T: Serialize>(of: &[T]) -> String {
             let line = |one: &T| format!("    {}", serde_json::to_string(one).unwrap_or_default());
@@ -210,11 +205,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_survives_its_file() {
+    fn scenario_round_trips_through_json() {
         for seed in 0..50 {
-            let plan = generate(seed, 600_000);
-            assert_eq!(Plan::read(&plan.write()).unwrap(), plan);
-            assert!(plan.steps.is_sorted_by_key(|s| s.at));
+            let scenario = generate(seed, 600_000);
+            assert_eq!(Scenario::read(&scenario.write()).unwrap(), scenario);
+            assert!(scenario.steps.is_sorted_by_key(|s| s.at));
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Garbage collection by owner references: the uid decides, never the name.
+//! Garbage collection by the UIDs of owner references.
 
+use super::write;
 use crate::{
     delete::{FOREGROUND, ORPHAN},
     object::{is_terminating, set, text, texts, unset},
@@ -7,7 +8,6 @@ use crate::{
     request::{Subresource, Verb},
     state::{Key, State},
 };
-use super::write;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{
@@ -26,7 +26,7 @@ pub(super) fn step(state: &mut State, now: Timestamp) {
     for (key, object) in &objects {
         let references = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
         let Some(references) = references.filter(|references| !references.is_empty()) else { continue };
-        // An owner in another namespace is no owner.
+        // Owners in other namespaces do not count.
         let owner = |reference: &Value| {
             let found = places.get(text(reference, "/uid"));
             found.filter(|(owner, _)| owner.namespace.is_empty() || owner.namespace == key.namespace)
@@ -65,7 +65,7 @@ pub(super) fn step(state: &mut State, now: Timestamp) {
     }
 }
 
-/// Takes the collector's own finalizers off an object that waits only for them.
+/// Removes the garbage collector's finalizers from an object that waits only for them.
 fn release(state: &mut State, key: &Key, object: &Value, holders: &BTreeSet<String>, now: Timestamp) {
     let finalizers = texts(object, "/metadata/finalizers");
     let ours = |name: &&str| *name == ORPHAN || (*name == FOREGROUND && !holders.contains(uid(object)));

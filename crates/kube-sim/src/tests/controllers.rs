@@ -1,4 +1,4 @@
-//! The controllers that make the world move.
+//! Built-in controllers.
 
 use super::*;
 use ::kube::{
@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn the_world_moves_when_its_controllers_run() {
+async fn controllers_drive_workloads_and_namespaces() {
     let server = server();
     let client = server.client("test", "default");
     let mover = server.clone();
@@ -55,7 +55,7 @@ async fn the_world_moves_when_its_controllers_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namesake_of_an_owner_does_not_save_its_dependents() {
+async fn owner_with_different_uid_does_not_keep_dependents() {
     let server = server();
     let mover = server.clone();
     let maps = maps(&server.client("test", "default"));
@@ -102,7 +102,7 @@ async fn foreground_deletion_waits_for_dependents_and_orphans_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deployment_without_pods_becomes_available_in_time_and_then_nothing_moves() {
+async fn deployment_without_pods_becomes_available_and_settles() {
     let server = server();
     let mover = server.clone();
     let task = tokio::spawn(async move { mover.run(Controllers::all()).await });

@@ -1,7 +1,7 @@
-//! An inference server that takes its time, fails, dies, and remembers what it held.
+//! A simulated inference server with load times, load failures and crashes.
 
-use super::facts::Facts;
-use crate::{plan::ServerPlan, rng::Rng, trace::Trace};
+use super::truth::GroundTruth;
+use crate::{scenario::ServerSpec, rng, trace::Trace};
 use futures::future::BoxFuture;
 use gantry_agent::{Files, LoadOrder, Loaded, LoadedModel, ModelServer, Source};
 use gantry_artifacts::ProgressSink;
@@ -14,25 +14,24 @@ use std::{
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How long after a death the others may take a server for what it was.
-const REMEMBERED: u64 = 150_000;
+/// How long after a crash other components may assume the server's former models.
+const LOSS_GRACE: u64 = 150_000;
 
-/// A model version by name and number.
+/// Model name and version.
 pub(crate) type Key = (String, u32);
 
-/// What became of a version on a server.
+/// State of a version on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It is loaded.
-    Held,
-    /// It went with a server that died not long ago.
+pub(crate) enum Presence {
+    Loaded,
+    /// Lost in a recent crash.
     Lost,
-    /// It was never here, or was unloaded by order.
+    /// Never loaded, or unloaded by request.
     Absent,
 }
 
 #[derive(Debug)]
-struct Holding {
+struct Version {
     definition: ModelVersion,
     memory: u64,
     loaded: bool,
@@ -41,58 +40,55 @@ struct Holding {
 #[derive(Debug, Default)]
 struct Inner {
     up: bool,
-    held: BTreeMap<Key, Holding>,
-    /// What earlier lives held when they ended, and when that was.
+    held: BTreeMap<Key, Version>,
+    /// Versions lost in a crash, with its time.
     lost: BTreeMap<Key, u64>,
-    /// Which sources failed once already.
-    stumbled: BTreeSet<String>,
-    /// Loads and unloads so far, without those of sources that never load.
+    /// Flaky sources that failed once.
+    failed_once: BTreeSet<String>,
+    /// Loads and unloads, except those of broken sources.
     operations: u64,
 }
 
-/// One replica's inference server.
 #[derive(Clone)]
 pub(crate) struct InferenceServer {
     pub(crate) host: Arc<str>,
-    pub(crate) plan: ServerPlan,
+    pub(crate) scenario: ServerSpec,
     inner: Arc<Mutex<Inner>>,
-    /// Counts the lives.
-    life: Arc<watch::Sender<u64>>,
+    crashes: Arc<watch::Sender<u64>>,
     trace: Trace,
-    facts: Facts,
+    truth: GroundTruth,
     seed: u64,
-    /// Whether a load that does not fit is somebody's mistake.
+    /// Whether a load that exceeds the memory violates an invariant.
     strict: bool,
-    /// Told when a model is loaded.
-    tell: Arc<dyn Fn() + Send + Sync>,
+    on_load: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl InferenceServer {
     pub(crate) fn new(
         host: Arc<str>,
-        plan: ServerPlan,
+        scenario: ServerSpec,
         trace: Trace,
-        facts: Facts,
+        truth: GroundTruth,
         seed: u64,
         strict: bool,
     ) -> Self {
         let inner = Arc::default();
         Self {
             host,
-            plan,
+            scenario,
             inner,
-            life: Arc::new(watch::Sender::new(0)),
+            crashes: Arc::new(watch::Sender::new(0)),
             trace,
-            facts,
+            truth,
             seed,
             strict,
-            tell: Arc::new(|| {}),
+            on_load: Arc::new(|| {}),
         }
     }
 
-    /// The same server; whoever wants to know is told when it has loaded a model.
-    pub(crate) fn telling(self, tell: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { tell: Arc::new(tell), ..self }
+    /// Sets the callback for each loaded model.
+    pub(crate) fn on_load(self, on_load: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { on_load: Arc::new(on_load), ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -101,48 +97,46 @@ impl InferenceServer {
 
     pub(crate) fn start(&self) {
         self.lock().up = true;
-        self.life.send_modify(|_| {});
+        self.crashes.send_modify(|_| {});
     }
 
-    /// Ends; what it holds is gone.
-    pub(crate) fn die(&self) {
+    /// Loses its models.
+    pub(crate) fn crash(&self) {
         let now = self.trace.millis();
         let mut inner = self.lock();
         inner.up = false;
         let held = std::mem::take(&mut inner.held);
         inner.lost.extend(held.into_iter().filter(|(_, h)| h.loaded).map(|(key, _)| (key, now)));
         drop(inner);
-        self.life.send_modify(|life| *life += 1);
+        self.crashes.send_modify(|crashes| *crashes += 1);
     }
 
-    /// Counts the lives: what was on an earlier one ended with it.
-    pub(crate) fn life(&self) -> u64 {
-        *self.life.borrow()
+    pub(crate) fn crashes(&self) -> u64 {
+        *self.crashes.borrow()
     }
 
     pub(crate) fn is_up(&self) -> bool {
         self.lock().up
     }
 
-    /// What became of a version.
-    pub(crate) fn fate(&self, key: &Key) -> Fate {
+    pub(crate) fn presence(&self, key: &Key) -> Presence {
         let inner = self.lock();
         if inner.held.get(key).is_some_and(|h| h.loaded) {
-            return Fate::Held;
+            return Presence::Loaded;
         }
         let now = self.trace.millis();
-        let recently = |at: &u64| now.saturating_sub(*at) < REMEMBERED;
-        if !inner.up || inner.lost.get(key).is_some_and(recently) { Fate::Lost } else { Fate::Absent }
+        let recently = |at: &u64| now.saturating_sub(*at) < LOSS_GRACE;
+        if !inner.up || inner.lost.get(key).is_some_and(recently) { Presence::Lost } else { Presence::Absent }
     }
 
-    /// The versions that it holds or loads, with their memory.
-    pub(crate) fn holdings(&self) -> Vec<(Key, u64)> {
+    /// Versions that are loaded or loading, with their memory.
+    pub(crate) fn versions(&self) -> Vec<(Key, u64)> {
         self.lock().held.iter().map(|(key, h)| (key.clone(), h.memory)).collect()
     }
 
     pub(crate) fn memory_free(&self) -> u64 {
         let used: u64 = self.lock().held.values().map(|h| h.memory).sum();
-        self.plan.memory.saturating_sub(used)
+        self.scenario.memory.saturating_sub(used)
     }
 
     pub(crate) fn operations(&self) -> u64 {
@@ -155,16 +149,16 @@ impl InferenceServer {
         let key: Key = (model.meta.map(|m| m.name).unwrap_or_default(), definition.version);
         let memory = spec.memory_bytes.unwrap_or(0);
         self.trace.note(&self.host, format_args!("loads {}_{} from {}", key.0, key.1, spec.uri));
-        self.remember_content(&key, &spec.uri);
-        let capabilities = &self.plan.capabilities;
+        self.record_content(&key, &spec.uri);
+        let capabilities = &self.scenario.capabilities;
         if spec.requirements.iter().any(|r| !capabilities.contains(r)) {
-            let what = format!("{} was asked to load {} for {:?}", self.host, key.0, spec.requirements);
+            let what = format!("{} has to load {}, which requires {:?}", self.host, key.0, spec.requirements);
             self.trace.violate("placement_respects_capabilities", what);
         }
         let named = spec.server.as_ref().filter(|name| !name.is_empty());
-        if !named.map_or(self.plan.shared, |name| *name == self.plan.name) {
-            let what = format!("{} was asked to load {}, which is meant for {named:?}", self.host, key.0);
-            self.trace.violate("placement_respects_the_server", what);
+        if !named.map_or(self.scenario.shared, |name| *name == self.scenario.name) {
+            let what = format!("{} has to load {}, which is pinned to {named:?}", self.host, key.0);
+            self.trace.violate("placement_respects_pinned_server", what);
         }
         let free = self.memory_free();
         let mut inner = self.lock();
@@ -172,7 +166,7 @@ impl InferenceServer {
             inner.operations += 1;
         }
         if inner.held.contains_key(&key) {
-            return Err(format!("{}_{} is here already", key.0, key.1));
+            return Err(format!("{}_{} is already loaded", key.0, key.1));
         }
         if memory > free {
             let what = format!("{} needs {memory} and {} has {free} free", key.0, self.host);
@@ -181,49 +175,49 @@ impl InferenceServer {
             }
             return Err(what);
         }
-        let stumbles = spec.uri.starts_with("sim://flaky") && inner.stumbled.insert(spec.uri.clone());
-        inner.held.insert(key.clone(), Holding { definition, memory, loaded: false });
+        let fails_once = spec.uri.starts_with("sim://flaky") && inner.failed_once.insert(spec.uri.clone());
+        inner.held.insert(key.clone(), Version { definition, memory, loaded: false });
         drop(inner);
-        let fails = stumbles || spec.uri.starts_with("sim://broken");
+        let fails = fails_once || spec.uri.starts_with("sim://broken");
         let (done, answer) = oneshot::channel();
-        let (this, life, takes) = (self.clone(), *self.life.borrow(), self.takes(&key, &spec.uri));
+        let (this, crashes, load_time) = (self.clone(), *self.crashes.borrow(), self.load_time(&key, &spec.uri));
         tokio::spawn(async move {
-            tokio::time::sleep(takes).await;
+            tokio::time::sleep(load_time).await;
             let mut inner = this.lock();
-            if *this.life.borrow() != life {
+            if *this.crashes.borrow() != crashes {
                 return;
             }
             let result = if fails {
                 inner.held.remove(&key);
                 Err(format!("{} cannot be loaded", spec.uri))
             } else {
-                if let Some(holding) = inner.held.get_mut(&key) {
-                    holding.loaded = true;
+                if let Some(version) = inner.held.get_mut(&key) {
+                    version.loaded = true;
                 }
                 Ok(memory)
             };
             drop(inner);
             let how = if fails { "failed" } else { "loaded" };
             this.trace.note(&this.host, format_args!("{how} {}_{}", key.0, key.1));
-            this.life.send_modify(|_| {});
+            this.crashes.send_modify(|_| {});
             let _ = done.send(result);
-            (this.tell)();
+            (this.on_load)();
         });
         Ok(answer)
     }
 
-    fn takes(&self, (model, version): &Key, uri: &str) -> Duration {
-        let mut rng = Rng::of(self.seed, &format!("{}/{model}/{version}", self.host));
+    fn load_time(&self, (model, version): &Key, uri: &str) -> Duration {
+        let mut rng = rng::seeded(self.seed, &format!("{}/{model}/{version}", self.host));
         let longest = if uri.starts_with("sim://slow") { 40_000 } else { 900 };
-        Duration::from_millis(rng.between(longest / 40, longest))
+        Duration::from_millis(rng.u64(longest / 40..=longest))
     }
 
-    /// A version is what it was: the same number never stands for something else.
-    fn remember_content(&self, (model, version): &Key, uri: &str) {
-        let mut facts = self.facts.lock();
-        let contents = &mut facts.models.entry(model.clone()).or_default().contents;
+    /// A version number never changes its content.
+    fn record_content(&self, (model, version): &Key, uri: &str) {
+        let mut truth = self.truth.lock();
+        let contents = &mut truth.models.entry(model.clone()).or_default().contents;
         let known = contents.entry(*version).or_insert_with(|| uri.to_owned()).clone();
-        drop(facts);
+        drop(truth);
         if known != uri {
             let what = format!("version {version} of {model} was {known} and is now {uri}");
             self.trace.violate("versions_are_never_reused", what);
@@ -234,16 +228,15 @@ impl InferenceServer {
         let mut inner = self.lock();
         inner.operations += 1;
         inner.held.retain(|(model, version), _| format!("{model}_{version}") != name);
-        // By order and not by accident: whoever is sent here now was sent wrongly.
+        // Requests to a version unloaded by request are misrouted.
         inner.lost.retain(|(model, version), _| format!("{model}_{version}") != name);
         drop(inner);
         self.trace.note(&self.host, format_args!("unloads {name}"));
     }
 
-    /// Waits until nothing is being loaded.
-    async fn settled(&self) {
-        let mut life = self.life.subscribe();
-        let _ = life
+    async fn loads_finished(&self) {
+        let mut crashes = self.crashes.subscribe();
+        let _ = crashes
             .wait_for(|_| {
                 let inner = self.lock();
                 inner.up && inner.held.values().all(|h| h.loaded)
@@ -252,16 +245,16 @@ impl InferenceServer {
     }
 }
 
-/// The server as one life of an agent sees it: a dead agent gets no answers, and gives no orders.
-pub(crate) struct Seat {
+/// The server as one agent process sees it: after a crash of the agent all calls stay pending.
+pub(crate) struct AgentBackend {
     pub(crate) server: InferenceServer,
-    /// Cancelled when the agent dies.
+    /// Cancelled when the agent crashes.
     pub(crate) dead: CancellationToken,
-    /// How long the agent takes to find out that the server has started anew.
-    pub(crate) noticed_after: Duration,
+    /// Until the agent detects a restart of the server.
+    pub(crate) detection_delay: Duration,
 }
 
-impl Seat {
+impl AgentBackend {
     async fn alive<T>(&self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -271,10 +264,10 @@ impl Seat {
     }
 }
 
-impl ModelServer for Seat {
+impl ModelServer for AgentBackend {
     fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
         Box::pin(self.alive(async {
-            let gone = || format!("{} is not there", self.server.host);
+            let gone = || format!("{} is down", self.server.host);
             if !self.server.is_up() {
                 return Err(gone());
             }
@@ -285,7 +278,6 @@ impl ModelServer for Seat {
 
     fn unload(&self, name: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.alive(async move {
-            // A call over the loopback takes a moment.
             tokio::time::sleep(Duration::from_millis(5)).await;
             self.server.unload(&name);
             Ok(())
@@ -294,7 +286,7 @@ impl ModelServer for Seat {
 
     fn wait_ready(&self) -> BoxFuture<'_, Option<Vec<LoadedModel>>> {
         Box::pin(self.alive(async {
-            self.server.settled().await;
+            self.server.loads_finished().await;
             let inner = self.server.lock();
             let held = inner.held.values().filter(|h| h.loaded);
             Some(held.map(|h| LoadedModel { definition: h.definition.clone(), memory_bytes: h.memory }).collect())
@@ -303,16 +295,16 @@ impl ModelServer for Seat {
 
     fn wait_lost(&self) -> BoxFuture<'_, String> {
         Box::pin(self.alive(async {
-            let mut life = self.server.life.subscribe();
-            let first = *life.borrow_and_update();
-            let _ = life.wait_for(|now| *now != first).await;
-            tokio::time::sleep(self.noticed_after).await;
-            "the inference server has started anew".to_owned()
+            let mut crashes = self.server.crashes.subscribe();
+            let first = *crashes.borrow_and_update();
+            let _ = crashes.wait_for(|now| *now != first).await;
+            tokio::time::sleep(self.detection_delay).await;
+            "the inference server restarted".to_owned()
         }))
     }
 }
 
-/// Nothing has to be fetched.
+/// An artifact source without files.
 pub(crate) struct NoFiles;
 
 impl Source for NoFiles {

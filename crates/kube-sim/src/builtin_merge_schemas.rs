@@ -1,10 +1,9 @@
-//! How the built-in kinds merge: their lists with keys and their values that are one unit.
+//! Merge schemas of the built-in kinds: keyed lists and atomic values.
 //!
-//! The recorded table of the real API server's own schema is compared with this (`tests/k8s/conformance/shapes.json`).
+//! Compared with the schemas of a real API server (`tests/k8s/conformance/shapes.json`).
 
-use super::shape::Shape;
+use super::merge_schema::MergeSchema;
 
-/// Every object's metadata.
 pub(super) const METADATA: &[(&str, &str)] =
     &[("finalizers", "set"), ("ownerReferences", "keyed uid"), ("ownerReferences[]", "unit")];
 
@@ -35,7 +34,7 @@ const POD: &[(&str, &str)] = &[
     ("affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution", "unit"),
 ];
 
-/// Volume sources that point at one other object.
+/// Volume sources that reference one object.
 const VOLUME_REFERENCES: &[&str] = &[
     "cephfs.secretRef",
     "cinder.secretRef",
@@ -49,19 +48,21 @@ const VOLUME_REFERENCES: &[&str] = &[
     "ephemeral.volumeClaimTemplate.spec.selector",
 ];
 
-fn pod_spec() -> Shape {
-    let container = Shape::default().with_all(CONTAINER);
-    let mut shape = Shape::default().with_all(POD);
+fn pod_spec() -> MergeSchema {
+    let container = MergeSchema::default().with_all(CONTAINER);
+    let mut schema = MergeSchema::default().with_all(POD);
     for list in ["containers", "initContainers", "ephemeralContainers"] {
-        shape = shape.with(list, "keyed name").graft(&format!("{list}[]"), &container);
+        schema = schema.with(list, "keyed name").graft(&format!("{list}[]"), &container);
     }
-    let claim = Shape::default().with_all(METADATA);
-    shape = shape.graft("volumes[].ephemeral.volumeClaimTemplate.metadata", &claim);
-    VOLUME_REFERENCES.iter().fold(shape, |shape, path| shape.with(&format!("volumes[].{path}"), "unit"))
+    let claim = MergeSchema::default().with_all(METADATA);
+    schema = schema.graft("volumes[].ephemeral.volumeClaimTemplate.metadata", &claim);
+    VOLUME_REFERENCES.iter().fold(schema, |schema, path| schema.with(&format!("volumes[].{path}"), "unit"))
 }
 
-fn template() -> Shape {
-    Shape::default().graft("metadata", &Shape::default().with_all(METADATA)).graft("spec", &pod_spec())
+fn template() -> MergeSchema {
+    MergeSchema::default()
+        .graft("metadata", &MergeSchema::default().with_all(METADATA))
+        .graft("spec", &pod_spec())
 }
 
 const SERVICE: &[(&str, &str)] = &[
@@ -85,28 +86,27 @@ const POD_STATUS: &[(&str, &str)] = &[
 const NODE: &[(&str, &str)] =
     &[("spec.podCIDRs", "set"), ("status.conditions", "keyed type"), ("status.addresses", "keyed type")];
 
-/// The shape of a built-in kind.
-pub(super) fn built_in(group: &str, kind: &str) -> Shape {
-    let shape = Shape::default().graft("metadata", &Shape::default().with_all(METADATA));
+pub(super) fn built_in(group: &str, kind: &str) -> MergeSchema {
+    let schema = MergeSchema::default().graft("metadata", &MergeSchema::default().with_all(METADATA));
     match kind {
-        "Pod" => shape.graft("spec", &pod_spec()).with_all(POD_STATUS),
+        "Pod" => schema.graft("spec", &pod_spec()).with_all(POD_STATUS),
         "Deployment" | "ReplicaSet" | "StatefulSet" => {
-            shape.graft("spec.template", &template()).with_all(WORKLOAD)
+            schema.graft("spec.template", &template()).with_all(WORKLOAD)
         }
-        "Service" => shape.with_all(SERVICE),
-        "ServiceAccount" => shape.with("secrets", "keyed name").with("secrets[]", "unit"),
-        "PersistentVolumeClaim" => shape.with_all(CLAIM),
-        "PodDisruptionBudget" => shape.with_all(WORKLOAD),
-        "ControllerRevision" => shape.with("data", "unit"),
+        "Service" => schema.with_all(SERVICE),
+        "ServiceAccount" => schema.with("secrets", "keyed name").with("secrets[]", "unit"),
+        "PersistentVolumeClaim" => schema.with_all(CLAIM),
+        "PodDisruptionBudget" => schema.with_all(WORKLOAD),
+        "ControllerRevision" => schema.with("data", "unit"),
         "HorizontalPodAutoscaler" | "CustomResourceDefinition" | "Namespace" => {
-            shape.with("status.conditions", "keyed type")
+            schema.with("status.conditions", "keyed type")
         }
-        "Node" => shape.with_all(NODE),
-        "RoleBinding" | "ClusterRoleBinding" => shape.with("roleRef", "unit"),
+        "Node" => schema.with_all(NODE),
+        "RoleBinding" | "ClusterRoleBinding" => schema.with("roleRef", "unit"),
         "Event" => {
             let about = if group.is_empty() { "involvedObject" } else { "regarding" };
-            shape.with(about, "unit").with("related", "unit")
+            schema.with(about, "unit").with("related", "unit")
         }
-        _ => shape,
+        _ => schema,
     }
 }

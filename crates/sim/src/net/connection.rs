@@ -1,4 +1,4 @@
-//! One connection: two directions of bytes that take time, can be held up, and can be cut.
+//! A connection with latency, delays, loss and resets per direction.
 
 use std::{
     collections::VecDeque,
@@ -14,10 +14,9 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-/// Bytes under way in one direction before the writer has to wait, as in a socket's buffers.
+/// Bytes in flight per direction before writes block.
 const WINDOW: usize = 256 << 10;
 
-/// Which end: the one that connected, or the one that was connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
@@ -33,22 +32,21 @@ impl Side {
     }
 }
 
-/// What one end writes and the other reads.
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a thing that can be wrong on its own")]
+#[allow(clippy::struct_excessive_bools, reason = "independent faults")]
 struct Direction {
     chunks: VecDeque<(Instant, Vec<u8>)>,
     buffered: usize,
     latency: Duration,
-    /// Nothing arrives for now; what was written arrives later.
+    /// Data is delayed.
     held: bool,
-    /// Nothing arrives any more, and nobody is told.
+    /// Data is dropped without a reset.
     frozen: bool,
-    /// What is written is lost, and the connection ends so much later.
+    /// The next write is lost, and the connection is reset after this time.
     lossy: Option<Duration>,
-    /// The writer has said its last word.
+    /// The writer has shut down.
     ended: bool,
-    /// The reader is gone: writing fails once the writer can know.
+    /// The reader is closed: writes fail unless the reverse direction is blocked.
     unread: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -64,9 +62,9 @@ impl Direction {
 struct State {
     from_client: Direction,
     from_server: Direction,
-    /// Both ends find the connection reset.
+    /// Reset for both ends.
     cut: bool,
-    /// This end's process is gone: it finds the connection reset, the other end finds nothing.
+    /// The end whose process crashed silently: reset for this end only.
     dead: Option<Side>,
 }
 
@@ -83,14 +81,13 @@ impl State {
     }
 }
 
-/// A connection as the network sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     state: Mutex<State>,
 }
 
 impl Connection {
-    /// A connection with these times from client to server and back, and its two ends.
+    /// Opens a connection with these latencies to and from the server.
     pub(crate) fn open(there: Duration, back: Duration) -> (Arc<Self>, Stream, Stream) {
         let connection = Arc::new(Self::default());
         connection.lock().from_client.latency = there;
@@ -111,12 +108,11 @@ impl Connection {
         state.from_server.wake();
     }
 
-    /// Both ends find the connection reset at once.
     pub(crate) fn cut(&self) {
         self.change(|state| state.cut = true);
     }
 
-    /// One end's process dies. When it dies silently, the other end is not told.
+    /// Closes one end. `silently`: the peer sees no reset.
     pub(crate) fn kill(&self, side: Side, silently: bool) {
         self.change(|state| {
             if silently {
@@ -128,12 +124,12 @@ impl Connection {
         });
     }
 
-    /// Holds up, or lets go, what one end writes.
+    /// Starts or ends the delay of data from one end.
     pub(crate) fn hold(&self, writer: Side, held: bool) {
         self.change(|state| state.written_by(writer).held = held);
     }
 
-    /// Nothing arrives at either end any more, and neither is told: half open.
+    /// Makes the connection half-open.
     pub(crate) fn freeze(&self) {
         self.change(|state| {
             state.from_client.frozen = true;
@@ -141,7 +137,7 @@ impl Connection {
         });
     }
 
-    /// What the server writes from now on is lost; the connection ends after the first of it.
+    /// Loses the next response; the connection is reset later.
     pub(crate) fn lose_replies(&self, ends_after: Duration) {
         self.change(|state| state.from_server.lossy = Some(ends_after));
     }
@@ -233,10 +229,10 @@ impl AsyncWrite for Stream {
         if state.is_reset_for(self.side) {
             return reset();
         }
-        let answers = state.written_by(self.side.other());
-        let can_be_told = !answers.held && !answers.frozen;
+        let reverse = state.written_by(self.side.other());
+        let peer_is_visible = !reverse.held && !reverse.frozen;
         let outgoing = state.written_by(self.side);
-        if outgoing.unread && can_be_told {
+        if outgoing.unread && peer_is_visible {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if let Some(ends_after) = outgoing.lossy {
@@ -253,7 +249,7 @@ impl AsyncWrite for Stream {
             outgoing.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        // A stream of bytes stays in order however its times vary.
+        // Bytes stay in order when the latency changes.
         let earliest = outgoing.chunks.back().map(|(due, _)| *due);
         let due = (Instant::now() + outgoing.latency).max(earliest.unwrap_or_else(Instant::now));
         outgoing.buffered += bytes.len();
@@ -283,7 +279,7 @@ mod tests {
         time::timeout,
     };
 
-    const SHORT: Duration = Duration::from_mins(1);
+    const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
     fn pair() -> (Arc<Connection>, Stream, Stream) {
         Connection::open(Duration::from_millis(5), Duration::from_millis(7))
@@ -297,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_take_their_time_and_keep_their_order() {
+    async fn data_arrives_in_order_after_latency() {
         let (_, mut client, mut server) = pair();
         let start = Instant::now();
         client.write_all(b"a").await.unwrap();
@@ -311,25 +307,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_arrives_later_and_what_is_frozen_never() {
+    async fn held_data_arrives_later_and_frozen_data_never() {
         let (connection, mut client, mut server) = pair();
         connection.hold(Side::Client, true);
         client.write_all(b"a").await.unwrap();
-        assert!(timeout(SHORT, read(&mut server)).await.is_err());
+        assert!(timeout(READ_TIMEOUT, read(&mut server)).await.is_err());
         connection.hold(Side::Client, false);
         assert_eq!(read(&mut server).await.unwrap(), b"a");
         connection.freeze();
         client.write_all(b"b").await.unwrap();
         connection.hold(Side::Client, false);
-        assert!(timeout(SHORT, read(&mut server)).await.is_err());
-        // Neither end is told that the other is gone.
+        assert!(timeout(READ_TIMEOUT, read(&mut server)).await.is_err());
+        // A half-open connection reports no close.
         drop(server);
         client.write_all(b"c").await.unwrap();
-        assert!(timeout(SHORT, read(&mut client)).await.is_err());
+        assert!(timeout(READ_TIMEOUT, read(&mut client)).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cut_and_a_death_are_seen() {
+    async fn cut_resets_both_ends_and_silent_kill_only_one() {
         let (connection, mut client, mut server) = pair();
         connection.cut();
         assert!(read(&mut client).await.is_err() && server.write_all(b"x").await.is_err());
@@ -337,11 +333,11 @@ mod tests {
         connection.kill(Side::Server, true);
         assert!(read(&mut server).await.is_err());
         client.write_all(b"x").await.unwrap();
-        assert!(timeout(SHORT, read(&mut client)).await.is_err());
+        assert!(timeout(READ_TIMEOUT, read(&mut client)).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reply_is_lost_after_the_effect() {
+    async fn lost_reply_follows_effect() {
         let (connection, mut client, mut server) = pair();
         connection.lose_replies(Duration::from_secs(1));
         client.write_all(b"do it").await.unwrap();
@@ -351,9 +347,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_writer_waits_for_a_reader_who_does_not_read() {
+    async fn write_blocks_when_the_window_is_full() {
         let (_connection, mut client, _server) = pair();
         let flood = async { while client.write(&[0; 4096]).await.is_ok() {} };
-        assert!(timeout(SHORT, flood).await.is_err());
+        assert!(timeout(READ_TIMEOUT, flood).await.is_err());
     }
 }
