@@ -1,20 +1,19 @@
-//! What Servers and runtimes have in common: pods put together from a configuration and what lies over it, objects that
-//! belong to somebody, how far a workload is, and what the API server would not take.
+//! Workloads of Servers and runtimes: pod templates, owned objects, rollout progress, failed applies.
 
-mod blueprint;
-mod family;
-mod follow;
-mod mentions;
-mod merge;
+mod apply_failures;
+mod auto_update;
+mod builder;
+mod configmap_refs;
+mod hpa;
+mod owned_objects;
+mod pod_spec_merge;
 mod rollout;
-mod refused;
-mod scaled;
 
-pub use blueprint::{Workload, budget, with_images};
-pub use family::{Family, Owner};
-pub use follow::Marks;
-pub use mentions::{config_maps, digest_of_live, digest_of_wanted, mentioned};
-pub use merge::merge;
+pub use apply_failures::{ApplyActions, ApplyFailure, FailureCause, apply_actions};
+pub use auto_update::ConfigRevision;
+pub use builder::{Workload, pod_disruption_budget, with_default_image};
+pub use configmap_refs::{configmap_annotation, desired_configmap_digest, live_configmap_digest};
+pub use hpa::autoscalers;
+pub use owned_objects::{OwnedObjects, Owner};
+pub use pod_spec_merge::merge;
 pub use rollout::Rollout;
-pub use refused::{Obstacle, Refused, Sorted, sort};
-pub use scaled::{autoscalers, hand_over};

@@ -1,14 +1,13 @@
-//! `ConfigMaps` that a pod reads, so that it is replaced when one of them changes.
+//! Restarts pods when a `ConfigMap` that they reference changes, by an annotation with its digest.
 
 use crate::cluster::{OwnedObject, Desired};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The annotation of pods with what the `ConfigMaps` that they read hold.
-const READS: &str = "gantry.dev/config-maps";
+const DIGESTS: &str = "gantry.dev/config-maps";
 
-/// Names of the `ConfigMaps` that a pod reads, as files or as variables.
-pub fn mentioned(pod: &Value) -> BTreeSet<&str> {
+/// Names of the `ConfigMaps` that a pod references in volumes or environment variables.
+fn configmap_refs(pod: &Value) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     let list = |at: &'static str| pod.get(at).and_then(Value::as_array).into_iter().flatten();
     for volume in list("volumes") {
@@ -28,26 +27,24 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
 }
 
-/// The annotation for a pod, from the digests of the `ConfigMaps` that are known; none when it reads none of them.
-pub fn config_maps(pod: &Value, digests: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let read: Vec<String> = mentioned(pod)
+/// The pod annotation, from the digests of known `ConfigMaps`; empty without references to them.
+pub fn configmap_annotation(pod: &Value, digests: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let refs: Vec<String> = configmap_refs(pod)
         .into_iter()
         .filter_map(|name| digests.get(name).map(|digest| format!("{name}={digest}")))
         .collect();
-    if read.is_empty() {
+    if refs.is_empty() {
         BTreeMap::new()
     } else {
-        BTreeMap::from([(READS.to_owned(), read.join(","))])
+        BTreeMap::from([(DIGESTS.to_owned(), refs.join(","))])
     }
 }
 
-/// What a `ConfigMap` holds, whoever it belongs to.
-pub fn digest_of_live(map: &OwnedObject) -> String {
+pub fn live_configmap_digest(map: &OwnedObject) -> String {
     crate::cluster::digest(map.data.get("data").unwrap_or(&Value::Null))
 }
 
-/// What a `ConfigMap` is to hold.
-pub fn digest_of_wanted(map: &Desired) -> String {
+pub fn desired_configmap_digest(map: &Desired) -> String {
     crate::cluster::digest(map.body.get("data").unwrap_or(&Value::Null))
 }
 
@@ -57,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_way_to_read_one_is_seen() {
+    fn all_reference_types_are_found() {
         let pod = json!({
             "volumes": [
                 {"name": "a", "configMap": {"name": "one"}},
@@ -70,19 +67,19 @@ mod tests {
                 {"name": "B", "value": "no"},
             ]}],
         });
-        assert_eq!(mentioned(&pod), BTreeSet::from(["one", "two", "three", "four"]));
+        assert_eq!(configmap_refs(&pod), BTreeSet::from(["one", "two", "three", "four"]));
         let known =
             BTreeMap::from([("two".to_owned(), "22".to_owned()), ("five".to_owned(), "55".to_owned())]);
-        assert_eq!(config_maps(&pod, &known), BTreeMap::from([(READS.to_owned(), "two=22".to_owned())]));
-        assert_eq!(config_maps(&json!({}), &known), BTreeMap::new());
-        assert_eq!(mentioned(&json!({"volumes": 3, "containers": [{"env": {}}]})), BTreeSet::new());
+        assert_eq!(configmap_annotation(&pod, &known), BTreeMap::from([(DIGESTS.to_owned(), "two=22".to_owned())]));
+        assert_eq!(configmap_annotation(&json!({}), &known), BTreeMap::new());
+        assert_eq!(configmap_refs(&json!({"volumes": 3, "containers": [{"env": {}}]})), BTreeSet::new());
     }
 
     #[test]
-    fn what_is_wanted_and_what_is_there_have_the_same_digest() {
+    fn desired_and_live_digests_match() {
         let key = crate::cluster::Key::new("ns", "m");
-        let wanted = Desired::new(crate::cluster::ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
-        let live: OwnedObject = serde_json::from_value(wanted.manifest()).unwrap();
-        assert_eq!(digest_of_wanted(&wanted), digest_of_live(&live));
+        let desired = Desired::new(crate::cluster::ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
+        let live: OwnedObject = serde_json::from_value(desired.manifest()).unwrap();
+        assert_eq!(desired_configmap_digest(&desired), live_configmap_digest(&live));
     }
 }

@@ -1,15 +1,13 @@
-//! What comes of laying one pod specification over another.
-
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeSet;
 
 #[test]
-fn what_is_said_last_wins_and_nothing_is_there_twice() {
+fn override_wins_and_items_are_merged_by_key() {
     let cases = [
         ("fields", json!({"a": 1, "b": 2}), json!({"b": 3, "c": 4}), json!({"a": 1, "b": 3, "c": 4})),
-        ("nothing said", json!({"a": 1}), json!({"a": null, "b": null}), json!({"a": 1})),
+        ("null is ignored", json!({"a": 1}), json!({"a": null, "b": null}), json!({"a": 1})),
         (
             "maps",
             json!({"nodeSelector": {"disk": "ssd", "zone": "a"}}),
@@ -17,7 +15,7 @@ fn what_is_said_last_wins_and_nothing_is_there_twice() {
             json!({"nodeSelector": {"disk": "ssd", "zone": "b"}}),
         ),
         (
-            "containers, in their order",
+            "containers keep their order",
             json!({"containers": [{"name": "agent", "image": "x"}, {"name": "server"}]}),
             json!({"containers": [{"name": "more"}, {"name": "server", "image": "y"}]}),
             json!({"containers": [{"name": "agent", "image": "x"}, {"name": "server", "image": "y"}, {"name": "more"}]}),
@@ -29,25 +27,25 @@ fn what_is_said_last_wins_and_nothing_is_there_twice() {
             json!({"containers": [{"name": "c", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "1"}]}]}),
         ),
         (
-            "a variable that comes from somewhere else",
+            "variable with another source",
             json!({"env": [{"name": "A", "value": "1"}]}),
             json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}),
             json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}),
         ),
         (
-            "a volume of another form",
+            "volume with another source",
             json!({"volumes": [{"name": "models", "emptyDir": {}}, {"name": "tmp", "emptyDir": {"medium": "Memory"}}]}),
             json!({"volumes": [{"name": "models", "hostPath": {"path": "/models"}}, {"name": "tmp"}]}),
             json!({"volumes": [{"name": "models", "hostPath": {"path": "/models"}}, {"name": "tmp", "emptyDir": {"medium": "Memory"}}]}),
         ),
         (
-            "more of the same volume",
+            "volume with the same source",
             json!({"volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory"}}]}),
             json!({"volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}]}),
             json!({"volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]}),
         ),
         (
-            "mounts by their place",
+            "mounts by path",
             json!({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}),
             json!({"volumeMounts": [{"name": "a", "mountPath": "/b"}, {"name": "b", "mountPath": "/a"}]}),
             json!({"volumeMounts": [{"name": "b", "mountPath": "/a"}, {"name": "a", "mountPath": "/b"}]}),
@@ -110,7 +108,7 @@ fn what_is_said_last_wins_and_nothing_is_there_twice() {
     }
 }
 
-/// Pods made of few words, so that the same ones meet.
+/// Pods with few distinct names, so that keys collide.
 fn pods() -> impl Strategy<Value = Value> {
     let word = || prop::sample::select(vec!["a", "b", "c"]);
     let env = (word(), word(), any::<bool>()).prop_map(|(name, value, from)| {
@@ -163,7 +161,7 @@ fn pods() -> impl Strategy<Value = Value> {
         })
 }
 
-/// Every list of items with keys in a value, with the keys of its items.
+/// All keyed lists of a value, with the keys of their items.
 fn keys_of(field: &str, value: &Value, found: &mut Vec<(String, Vec<String>)>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| keys_of(name, value, found)),
@@ -190,14 +188,14 @@ fn keys_of(field: &str, value: &Value, found: &mut Vec<(String, Vec<String>)>) {
 
 proptest! {
     #[test]
-    fn saying_it_twice_changes_nothing(base in pods(), over in pods()) {
+    fn merge_is_idempotent(base in pods(), over in pods()) {
         let once = merge(&base, &over);
         prop_assert_eq!(merge(&once, &over), once.clone());
         prop_assert_eq!(merge(&once, &json!({})), once);
     }
 
     #[test]
-    fn no_list_has_an_item_twice(base in pods(), over in pods()) {
+    fn merge_produces_no_duplicate_items(base in pods(), over in pods()) {
         let mut found = Vec::new();
         keys_of("", &merge(&base, &over), &mut found);
         for (field, keys) in found {
@@ -207,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_configuration_has_stays_in_its_order(base in pods(), over in pods()) {
+    fn merge_keeps_the_order_of_the_base(base in pods(), over in pods()) {
         let names = |pod: &Value| -> Vec<String> {
             pod["containers"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect()
         };

@@ -1,42 +1,37 @@
-//! `StatefulSets`, Deployments and what keeps them from being taken down at once.
+//! Builds `StatefulSets`, Deployments and `PodDisruptionBudgets`.
 
-use super::{family::Owner, scaled::marked};
-use crate::cluster::{ResourceKind, Desired, Key};
+use super::{hpa::mark_autoscaled, owned_objects::Owner};
+use crate::cluster::{Desired, Key, ResourceKind};
 use gantry_api::VolumeClaimTemplate;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Pods of one form, as many as are wanted.
+/// A `StatefulSet` or Deployment to build.
 #[derive(Clone, Debug)]
 pub struct Workload<'a> {
-    /// The kind of the object: a `StatefulSet` or a Deployment.
     pub kind: ResourceKind,
-    /// Where it is.
     pub key: Key,
-    /// Whom it belongs to.
     pub owner: Owner<'a>,
-    /// What its pods are selected by; it cannot be changed later.
+    /// Immutable label selector of the pods.
     pub selector: BTreeMap<String, String>,
-    /// Labels of the object and of its pods, besides.
+    /// Additional labels of the object and its pods.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the object.
     pub annotations: BTreeMap<String, String>,
-    /// Annotations of its pods: a change of one replaces them.
+    /// A change replaces the pods.
     pub pod_annotations: BTreeMap<String, String>,
-    /// How many; `None` when an autoscaler says.
+    /// `None` when an autoscaler manages them.
     pub replicas: Option<u32>,
-    /// One of them.
+    /// The pod spec.
     pub pod: Value,
-    /// The same without what is added to it here and asked for nowhere.
+    /// The pod spec without the operator's own additions, to compare with adopted objects.
     pub bare: Value,
-    /// Volumes that each pod of a `StatefulSet` gets for itself.
+    /// Volume claim templates of a `StatefulSet`.
     pub claims: &'a [VolumeClaimTemplate],
-    /// Fields of the object's spec besides.
+    /// Additional fields of the object's spec.
     pub more: Map<String, Value>,
 }
 
 impl Workload<'_> {
-    /// The object.
     pub fn desired(&self) -> Desired {
         let mut labels = self.labels.clone();
         labels.extend(self.selector.clone());
@@ -62,7 +57,7 @@ impl Workload<'_> {
         let mut metadata = json!({ "labels": labels, "ownerReferences": self.owner.references() });
         let mut annotations = self.annotations.clone();
         if self.replicas.is_none() {
-            marked(&mut annotations);
+            mark_autoscaled(&mut annotations);
         }
         if !annotations.is_empty() {
             set(&mut metadata, "annotations", json!(annotations));
@@ -79,8 +74,8 @@ fn set(at: &mut Value, name: &str, value: Value) {
     }
 }
 
-/// Whoever empties a node takes one pod at a time. A pod that does not work is in nobody's way.
-pub fn budget(key: Key, owner: &Owner<'_>, selector: &BTreeMap<String, String>, labels: &Value) -> Desired {
+/// `maxUnavailable: 1`; unhealthy pods may always be evicted.
+pub fn pod_disruption_budget(key: Key, owner: &Owner<'_>, selector: &BTreeMap<String, String>, labels: &Value) -> Desired {
     let body = json!({
         "metadata": { "labels": labels, "ownerReferences": owner.references() },
         "spec": {
@@ -92,13 +87,13 @@ pub fn budget(key: Key, owner: &Owner<'_>, selector: &BTreeMap<String, String>, 
     Desired::new(ResourceKind::POD_DISRUPTION_BUDGET, key, body)
 }
 
-/// The pod with an image for every container that names none: Gantry's own.
-pub fn with_images(mut pod: Value, image: &str) -> Value {
+/// Sets the image of containers without one.
+pub fn with_default_image(mut pod: Value, image: &str) -> Value {
     for list in ["containers", "initContainers"] {
         let containers = pod.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
-            let named = container.get("image").and_then(Value::as_str).is_some_and(|i| !i.is_empty());
-            if !named {
+            let has_image = container.get("image").and_then(Value::as_str).is_some_and(|i| !i.is_empty());
+            if !has_image {
                 container.insert("image".into(), json!(image));
             }
         }

@@ -1,4 +1,4 @@
-//! Objects that belong to another.
+//! Objects controlled by a custom resource.
 
 use crate::{
     caches::Caches,
@@ -7,18 +7,15 @@ use crate::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Whom an object belongs to: when the owner goes, so does it.
+/// The controller of an object; garbage collection deletes the object with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
     pub kind: KindId,
-    /// Its name.
     pub name: &'a str,
-    /// Its identity.
     pub uid: &'a str,
 }
 
 impl Owner<'_> {
-    /// As it stands in the metadata of what belongs to it.
     pub fn references(&self) -> Value {
         json!([{
             "apiVersion": self.kind.api_version(),
@@ -31,25 +28,23 @@ impl Owner<'_> {
     }
 }
 
-/// Everything in the cluster that belongs to one object, and what is known to stand beside it.
+/// Cached objects controlled by one owner, and the other objects of the namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Family {
+pub struct OwnedObjects {
     ours: Vec<(ResourceKind, Arc<OwnedObject>)>,
     others: Vec<(ResourceKind, Arc<OwnedObject>)>,
 }
 
-impl Family {
-    /// What is known to belong to an object.
+impl OwnedObjects {
     pub fn of(caches: &Caches, kinds: &[ResourceKind], namespace: &str, uid: &str) -> Self {
-        let mut family = Vec::new();
+        let mut objects = Vec::new();
         for &kind in kinds {
             let all = caches.owned(kind).in_namespace(namespace);
-            family.extend(all.into_iter().map(|child| (kind, child)));
+            objects.extend(all.into_iter().map(|child| (kind, child)));
         }
-        Self::new(family, uid)
+        Self::new(objects, uid)
     }
 
-    /// Those among many objects that belong to one.
     pub fn new(all: impl IntoIterator<Item = (ResourceKind, Arc<OwnedObject>)>, uid: &str) -> Self {
         let ours = |child: &OwnedObject| {
             !uid.is_empty() && child.controller().is_some_and(|(_, owner)| owner == uid)
@@ -58,35 +53,34 @@ impl Family {
         Self { ours, others }
     }
 
-    /// One of them.
     pub fn get(&self, kind: ResourceKind, name: &str) -> Option<&OwnedObject> {
         find(&self.ours, kind, name)
     }
 
-    /// The identity of what is known to have a place, whoever it belongs to.
-    pub fn occupant(&self, kind: ResourceKind, name: &str) -> Option<&str> {
-        let there = find(&self.ours, kind, name).or_else(|| find(&self.others, kind, name))?;
-        there.metadata.uid.as_deref()
+    /// UID of the object with this name, also if it is not ours.
+    pub fn live_uid(&self, kind: ResourceKind, name: &str) -> Option<&str> {
+        let live = find(&self.ours, kind, name).or_else(|| find(&self.others, kind, name))?;
+        live.metadata.uid.as_deref()
     }
 
-    /// Those that nobody wants any more, as they were seen. What is going already is left to go; what is to be replaced
-    /// by an object of another kind stays until that one could be made.
-    pub fn unwanted(&self, wanted: &[Desired], is_something_refused: bool) -> Vec<DeleteTarget> {
-        let is_wanted = |kind: ResourceKind, key: &Key| {
-            wanted.iter().any(|w| w.key == *key && (w.kind == kind || is_something_refused))
+    /// Owned objects that are no longer desired and not yet terminating. An object that is replaced by one of another
+    /// kind is kept while an apply fails.
+    pub fn orphans(&self, desired: &[Desired], has_failure: bool) -> Vec<DeleteTarget> {
+        let is_desired = |kind: ResourceKind, key: &Key| {
+            desired.iter().any(|d| d.key == *key && (d.kind == kind || has_failure))
         };
-        let mut target = Vec::new();
+        let mut targets = Vec::new();
         for (kind, child) in &self.ours {
             let key = Key::of(&child.metadata);
             let (uid, version) = (child.metadata.uid.clone(), child.metadata.resource_version.clone());
             if let (Some(uid), Some(resource_version)) = (uid, version)
                 && child.metadata.deletion_timestamp.is_none()
-                && !is_wanted(*kind, &key)
+                && !is_desired(*kind, &key)
             {
-                target.push(DeleteTarget { kind: *kind, key, uid, resource_version });
+                targets.push(DeleteTarget { kind: *kind, key, uid, resource_version });
             }
         }
-        target
+        targets
     }
 }
 

@@ -1,21 +1,21 @@
-//! One pod specification over another: what is said last wins, field by field, and nothing is there twice.
+//! Merges pod specs field by field, like a strategic merge patch: the override wins, list items are merged by key.
 
 use serde_json::{Map, Value};
 
-/// How the items of a list are told apart.
+/// How list items are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Items {
-    /// By these fields; an item that says nothing of one of them has its default.
+    /// By these fields and their defaults.
     Keyed(&'static [(&'static str, &'static str)]),
-    /// By all that they say.
+    /// By equality.
     Whole,
-    /// They are not: the list is one value.
+    /// The list is replaced as a whole.
     Atomic,
 }
 
 const NAME: Items = Items::Keyed(&[("name", "")]);
 
-/// Lists of a pod, by the name of their field. Others, such as `args`, are one value.
+/// Lists by field name. Others, such as `args`, are atomic.
 fn items(field: &str) -> Items {
     match field {
         "containers"
@@ -40,91 +40,89 @@ fn items(field: &str) -> Items {
     }
 }
 
-/// Where a container is asked for something, and the ways to ask, of which there is one.
-const QUESTIONS: [&str; 5] = ["livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"];
-const WAYS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
+/// Probes and lifecycle hooks have exactly one handler.
+const PROBES_AND_HOOKS: [&str; 5] = ["livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"];
+const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
-/// A pod specification with another over it. What is `null` says nothing. Items come in the order of `base`, new ones
-/// after them.
+/// Merges `over` into `base`. `null` is ignored. New list items are appended.
 pub fn merge(base: &Value, over: &Value) -> Value {
-    // What is twice in one of them comes together, too.
+    // Starting from an empty object also merges duplicate items within one of them.
     let mut merged = Value::Object(Map::new());
-    lay("", &mut merged, base);
-    lay("", &mut merged, over);
+    merge_value("", &mut merged, base);
+    merge_value("", &mut merged, over);
     merged
 }
 
-fn lay(field: &str, at: &mut Value, over: &Value) {
+fn merge_value(field: &str, at: &mut Value, over: &Value) {
     match (&mut *at, over) {
         (_, Value::Null) => {}
-        (Value::Object(fields), Value::Object(over)) => object(field, fields, over),
+        (Value::Object(fields), Value::Object(over)) => merge_object(field, fields, over),
         (Value::Array(list), Value::Array(over)) if items(field) != Items::Atomic => {
             for item in over {
-                add(field, list, item);
+                merge_item(field, list, item);
             }
         }
         (_, Value::Object(_)) => {
             *at = Value::Object(Map::new());
-            lay(field, at, over);
+            merge_value(field, at, over);
         }
         (_, Value::Array(_)) if items(field) != Items::Atomic => {
             *at = Value::Array(Vec::new());
-            lay(field, at, over);
+            merge_value(field, at, over);
         }
         (_, over) => *at = over.clone(),
     }
 }
 
-fn object(field: &str, fields: &mut Map<String, Value>, over: &Map<String, Value>) {
-    let is_said = |name: &str| over.get(name).is_some_and(|value| !value.is_null());
-    // Another way to ask replaces the way that was there.
-    if QUESTIONS.contains(&field) && WAYS.iter().any(|way| is_said(way)) {
-        fields.retain(|name, _| !WAYS.contains(&name.as_str()) || is_said(name));
+fn merge_object(field: &str, fields: &mut Map<String, Value>, over: &Map<String, Value>) {
+    let is_set = |name: &str| over.get(name).is_some_and(|value| !value.is_null());
+    // Another handler replaces the existing one.
+    if PROBES_AND_HOOKS.contains(&field) && HANDLERS.iter().any(|handler| is_set(handler)) {
+        fields.retain(|name, _| !HANDLERS.contains(&name.as_str()) || is_set(name));
     }
     for (name, value) in over.iter().filter(|(_, value)| !value.is_null()) {
-        lay(name, fields.entry(name.clone()).or_insert(Value::Null), value);
+        merge_value(name, fields.entry(name.clone()).or_insert(Value::Null), value);
     }
 }
 
-fn add(field: &str, list: &mut Vec<Value>, item: &Value) {
+fn merge_item(field: &str, list: &mut Vec<Value>, item: &Value) {
     let mut fresh = Value::Object(Map::new());
-    lay("", &mut fresh, item);
+    merge_value("", &mut fresh, item);
     let known = match items(field) {
-        Items::Keyed(keys) => list.iter_mut().find(|there| same(keys, there, &fresh)),
+        Items::Keyed(keys) => list.iter_mut().find(|there| has_same_keys(keys, there, &fresh)),
         Items::Whole | Items::Atomic => list.iter_mut().find(|there| **there == fresh),
     };
     match known {
         None => list.push(fresh),
-        Some(there) if is_choice(field) => choose(there, &fresh),
-        Some(there) => lay("", there, &fresh),
+        Some(there) if is_union(field) => merge_union(there, &fresh),
+        Some(there) => merge_value("", there, &fresh),
     }
 }
 
-/// Whether two items are the same by their keys. One without a key is the same as its equal only.
-fn same(keys: &[(&str, &str)], one: &Value, other: &Value) -> bool {
-    let key = |item: &Value, (name, usual): (&str, &str)| match item.get(name) {
+/// Whether two items have the same keys. An item without a key only matches its equal.
+fn has_same_keys(keys: &[(&str, &str)], one: &Value, other: &Value) -> bool {
+    let key = |item: &Value, (name, default): (&str, &str)| match item.get(name) {
         Some(Value::String(text)) => Some(text.clone()),
         Some(Value::Number(number)) => Some(number.to_string()),
-        _ if usual.is_empty() => None,
-        _ => Some(usual.to_owned()),
+        _ if default.is_empty() => None,
+        _ => Some(default.to_owned()),
     };
     one == other || keys.iter().all(|k| key(one, *k).is_some_and(|value| key(other, *k) == Some(value)))
 }
 
-/// Items that have a name and one of many forms: a volume is an empty directory or a claim, not both.
-fn is_choice(field: &str) -> bool {
+/// Items that are a union: a volume has exactly one source.
+fn is_union(field: &str) -> bool {
     matches!(field, "volumes" | "env")
 }
 
-fn choose(there: &mut Value, over: &Value) {
+fn merge_union(there: &mut Value, over: &Value) {
     if let (Value::Object(fields), Value::Object(over)) = (&mut *there, over)
         && over.keys().any(|name| name != "name")
     {
         fields.retain(|name, _| over.contains_key(name));
     }
-    lay("", there, over);
+    merge_value("", there, over);
 }
 
 #[cfg(test)]
-#[path = "merge_tests.rs"]
 mod tests;
