@@ -103,12 +103,19 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
     let (health, health_address) =
         listen::bind("health", args.health_host, args.health_probe_port, "--health-probe-port").await?;
 
-    print(&format!("gantry scheduler {} · state in {}", env!("CARGO_PKG_VERSION"), paths::display(&state_dir)));
+    print(&format!(
+        "gantry scheduler {} · state in {}",
+        env!("CARGO_PKG_VERSION"),
+        paths::display(&state_dir)
+    ));
     print("");
     for listener in &listeners {
         print(&listener.describe());
     }
-    print(&format!("  health    http://{:<24} /live, /ready, /startup, /metrics", health_address.to_string()));
+    print(&format!(
+        "  health    http://{:<24} /live, /ready, /startup, /metrics",
+        health_address.to_string()
+    ));
     print("");
     let running = RunningScheduler::start(store, listeners, &tracer)?;
     let scheduler = running.scheduler().clone();
