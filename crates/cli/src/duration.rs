@@ -1,13 +1,12 @@
-//! Times as people write them: `500ms`, `30s`, `1m30s`, `2h`, or a number of seconds.
+//! Durations on the command line: `500ms`, `30s`, `1m30s`, `2h`, or a number of seconds.
 
 use std::time::Duration;
 
-/// The longest time that can be asked for; what is longer would overflow a clock somewhere.
-const LONGEST: f64 = 365.0 * 86_400.0;
+/// One year, so that adding it to any clock value cannot overflow.
+const MAX_SECONDS: f64 = 365.0 * 86_400.0;
 
-/// Reads a time.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{}\" is not a time: write 500ms, 30s, 2m or 1m30s", text.escape_debug());
+    let wrong = || format!("\"{}\" is not a duration: write 500ms, 30s, 2m or 1m30s", text.escape_debug());
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err(wrong());
@@ -21,7 +20,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         let scale = match unit {
             "ms" => 0.001,
             "s" => 1.0,
-            // A bare number means seconds, but "1m30" may be a slip.
+            // A bare number means seconds; "1m30" is ambiguous and rejected.
             "" if end == text.trim().len() => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
@@ -31,14 +30,14 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         seconds += number.parse::<f64>().map_err(|_| wrong())? * scale;
         rest = next;
     }
-    if seconds > LONGEST {
+    if seconds > MAX_SECONDS {
         return Err(format!("\"{text}\" is longer than a year"));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// A time in words, such as `1m 30s`.
-pub(crate) fn words(time: Duration) -> String {
+/// The two most significant units, such as `1m30s`.
+pub(crate) fn format(time: Duration) -> String {
     let millis = time.as_millis();
     match (millis, time.as_secs()) {
         (0, _) => "0s".to_owned(),
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read() {
+    fn parse_accepts_units_and_rejects_other_text() {
         for (text, expected) in [
             ("500ms", Some(500)),
             ("30s", Some(30_000)),
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said() {
+    fn format_uses_the_two_largest_units() {
         for (millis, expected) in [
             (0, "0s"),
             (20, "20ms"),
@@ -99,7 +98,7 @@ mod tests {
             (7_200_000, "2h"),
             (90_000_000, "1d1h"),
         ] {
-            assert_eq!(words(Duration::from_millis(millis)), expected);
+            assert_eq!(format(Duration::from_millis(millis)), expected);
         }
     }
 }

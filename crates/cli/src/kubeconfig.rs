@@ -1,4 +1,4 @@
-//! Which Kubernetes cluster is meant.
+//! Kubernetes client configuration.
 
 use kube::{
     Config,
@@ -6,7 +6,7 @@ use kube::{
 };
 use std::path::Path;
 
-/// The cluster that a kubeconfig, KUBECONFIG or the pod names. Nothing is sent yet.
+/// Configuration from a file, else KUBECONFIG, else the pod's service account. Sends nothing.
 pub(crate) async fn read(file: Option<&Path>) -> Result<Config, String> {
     let Some(file) = file else { return Config::infer().await.map_err(|e| e.to_string()) };
     let kubeconfig = Kubeconfig::read_from(file).map_err(|e| e.to_string())?;

@@ -1,48 +1,46 @@
-//! The binary `gantry`: what a person or a script asks of models and servers, and the roles that serve them.
+//! The binary `gantry`.
 //!
 //! ```text
-//! args (the command line) ─▶ verbs (one file each) ─▶ client (scheduler, gateway, admin)
-//!                                    │           └──▶ view (what the answers mean)
-//!                                    └──▶ output (tables, JSON, YAML; data on stdout, the rest on stderr)
+//! args (command line) ─▶ commands (one module each) ─▶ client (scheduler, gateway, admin endpoint)
+//!                    │           ├──▶ view (status of models and servers)
+//!                    │           └──▶ output (tables, JSON, YAML on stdout; messages on stderr)
+//!                    ├──▶ seldon (the Seldon CLI)
+//!                    └──▶ serve (scheduler, gateway, agent, runtime and operator as processes)
 //! ```
-//!
-//! `seldon` is the same for people who come from Seldon: its words, its flags, its outputs.
-//! `up` and `roles` are the other side: the processes that those clients talk to.
 
 #![allow(clippy::doc_markdown, reason = "comments on flags are help texts: backticks would be printed")]
 
 mod args;
 mod client;
+mod commands;
 mod duration;
-mod failure;
 mod kubeconfig;
 mod manifests;
+mod object_ref;
 mod output;
-mod reference;
-mod roles;
 mod seldon;
-mod up;
-mod verbs;
+mod serve;
 mod view;
 
 use clap::Parser as _;
+use gantry_standalone::{error, onnx_worker};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if roles::network::is_called(std::env::args_os()) {
-        return roles::network::main();
+    if onnx_worker::is_requested(std::env::args_os()) {
+        return onnx_worker::main();
     }
     if seldon::is_called(std::env::args_os().next().as_deref()) {
         return seldon::main();
     }
     let cli = args::Cli::parse();
-    match verbs::run(&cli) {
+    match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                output::say(&failure.message);
+        Err(error) => {
+            if !error.message.is_empty() {
+                output::print_stderr(&error.message);
             }
-            ExitCode::from(failure.exit as u8)
+            ExitCode::from(error.exit as u8)
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Manifests from files, directories and stdin: all of them checked before any of them is used.
+//! Manifests from files, directories and stdin, validated as a whole before use.
 
-use crate::failure::{Exit, Failure};
-use gantry_api::{ClusterObject, Object, Parsed, Problem, runtime_of_file};
+use crate::error::{CommandError, Exit};
+use gantry_api::{ClusterObject, Diagnostic, Object, Parsed, runtime_of_file};
 use gantry_artifacts::Uri;
 use std::{
     collections::BTreeMap,
@@ -10,42 +10,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest manifest that is read.
-const LARGEST: u64 = 4 << 20;
-/// Most files that a directory may hold, so that `-R /` ends.
-const MOST_FILES: usize = 10_000;
-/// How deep directories are followed.
-const DEEPEST: usize = 32;
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Bounds `-R /`.
+const MAX_FILES: usize = 10_000;
+const MAX_DEPTH: usize = 32;
 
-/// Everything that was read.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
-    /// The objects, in the order of files.
+    /// In file order.
     pub(crate) objects: Vec<Parsed>,
-    /// Objects that only Kubernetes takes.
+    /// Kinds that only exist on Kubernetes.
     pub(crate) cluster: Vec<ClusterObject>,
-    /// What is wrong.
-    pub(crate) problems: Vec<Problem>,
-    /// How many files were read.
+    pub(crate) problems: Vec<Diagnostic>,
     pub(crate) files: usize,
 }
 
 impl Manifests {
-    /// Reads files, directories and `-`, for a scheduler: what only Kubernetes takes is a problem. Fails only when one
-    /// of them cannot be read at all.
-    pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Self, Failure> {
+    /// Reads files, directories and `-` for a scheduler: Kubernetes-only kinds are reported as problems. Fails only if a
+    /// path cannot be read.
+    pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
         let mut manifests = Self::read_all(paths, recursive)?;
         let refused = std::mem::take(&mut manifests.cluster);
-        manifests.problems.extend(refused.iter().map(ClusterObject::refusal));
+        manifests.problems.extend(refused.iter().map(ClusterObject::unsupported));
         Ok(manifests)
     }
 
-    /// The same, for whoever wants to know whether they are right, whoever takes them.
-    pub(crate) fn read_all(paths: &[PathBuf], recursive: bool) -> Result<Self, Failure> {
+    /// Like `read`, but keeps Kubernetes-only objects.
+    pub(crate) fn read_all(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
         let mut manifests = Self::default();
         for path in paths {
             if path.as_os_str() == "-" {
-                let text = bounded(std::io::stdin().lock());
+                let text = read_text(std::io::stdin().lock());
                 manifests.add("stdin", Path::new("."), text);
                 continue;
             }
@@ -57,9 +52,9 @@ impl Manifests {
             let mut found = Vec::new();
             list(path, recursive, 0, &mut found)?;
             if found.is_empty() {
-                let deeper = if recursive { "" } else { "; -R looks into its directories too" };
-                return Err(Failure::usage(format!(
-                    "{} holds no manifests (*.yaml, *.yml, *.json){deeper}",
+                let hint = if recursive { "" } else { "; use -R to include subdirectories" };
+                return Err(CommandError::usage(format!(
+                    "{} contains no manifests (*.yaml, *.yml, *.json){hint}",
                     path.display()
                 )));
             }
@@ -67,23 +62,23 @@ impl Manifests {
                 manifests.add_file(&file)?;
             }
         }
-        manifests.find_twins();
+        manifests.find_duplicates();
         Ok(manifests)
     }
 
-    /// The objects; or every problem, and what follows from them.
-    pub(crate) fn checked(self, consequence: &str) -> Result<Vec<Parsed>, Failure> {
+    /// The objects, or all problems followed by `consequence`.
+    pub(crate) fn checked(self, consequence: &str) -> Result<Vec<Parsed>, CommandError> {
         if self.problems.is_empty() {
             return Ok(self.objects);
         }
         let lines: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
-        Err(Failure::new(Exit::Usage, format!("{}\n{consequence}", lines.join("\n"))))
+        Err(CommandError::new(Exit::Usage, format!("{}\n{consequence}", lines.join("\n"))))
     }
 
-    fn add_file(&mut self, path: &Path) -> Result<(), Failure> {
+    fn add_file(&mut self, path: &Path) -> Result<(), CommandError> {
         let file = fs::File::open(path).map_err(|e| unreadable(path, &e))?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        self.add(&path.display().to_string(), folder, bounded(file));
+        self.add(&path.display().to_string(), folder, read_text(file));
         Ok(())
     }
 
@@ -92,16 +87,21 @@ impl Manifests {
         let text = match text {
             Ok(text) => text,
             Err(message) => {
-                self.problems.push(Problem { file: file.to_owned(), line: 0, path: String::new(), message });
+                self.problems.push(Diagnostic {
+                    file: file.to_owned(),
+                    line: 0,
+                    path: String::new(),
+                    message,
+                });
                 return;
             }
         };
-        match gantry_api::read(file, &text) {
+        match gantry_api::parse_manifest(file, &text) {
             Ok(found) => {
                 self.cluster.extend(found.cluster);
                 for mut parsed in found.objects {
                     self.problems.extend(check_uri(&parsed, &text));
-                    anchor(&mut parsed.object, folder);
+                    resolve_relative_uri(&mut parsed.object, folder);
                     self.objects.push(parsed);
                 }
             }
@@ -109,21 +109,21 @@ impl Manifests {
         }
     }
 
-    /// The same object in two files: nobody can say which one is meant.
-    fn find_twins(&mut self) {
+    /// Reports objects that are defined more than once.
+    fn find_duplicates(&mut self) {
         let mut seen: BTreeMap<_, (&str, u32)> = BTreeMap::new();
-        let ours =
+        let objects =
             self.objects.iter().map(|p| (p.object.kind().name(), p.object.name(), None, &p.file, p.line));
         let cluster = self.cluster.iter();
-        let theirs = cluster.map(|c| (c.kind, c.name.as_str(), c.namespace.as_deref(), &c.file, c.line));
-        for (kind, name, namespace, file, line) in ours.chain(theirs) {
+        let cluster = cluster.map(|c| (c.kind, c.name.as_str(), c.namespace.as_deref(), &c.file, c.line));
+        for (kind, name, namespace, file, line) in objects.chain(cluster) {
             if let Some((first, at)) = seen.get(&(kind, name, namespace)) {
-                self.problems.push(Problem {
+                self.problems.push(Diagnostic {
                     file: file.clone(),
                     line,
                     path: "metadata.name".into(),
                     message: format!(
-                        "\"{name}\" is used twice: {kind} {name} stands at {first}:{at} already"
+                        "\"{name}\" is defined twice: {kind} {name} is already defined at {first}:{at}"
                     ),
                 });
             } else {
@@ -133,40 +133,40 @@ impl Manifests {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+fn unreadable(path: &Path, error: &std::io::Error) -> CommandError {
     let why = match error.kind() {
         std::io::ErrorKind::NotFound => "does not exist".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "may not be read".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "cannot be read: permission denied".to_owned(),
         _ => format!("cannot be read: {error}"),
     };
-    Failure::usage(format!("{} {why}", path.display()))
+    CommandError::usage(format!("{} {why}", path.display()))
 }
 
-/// A text that is not larger than a manifest may be.
-fn bounded(source: impl Read) -> Result<String, String> {
+/// UTF-8 text of at most `MAX_FILE_BYTES`.
+fn read_text(source: impl Read) -> Result<String, String> {
     let mut bytes = Vec::new();
-    source.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot be read: {e}"))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("has more than {LARGEST} bytes: split it"));
+    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot be read: {e}"))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("has more than {MAX_FILE_BYTES} bytes: split it"));
     }
-    String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".to_owned())
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
 }
 
-fn list(folder: &Path, recursive: bool, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn list(folder: &Path, recursive: bool, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), CommandError> {
     let entries = fs::read_dir(folder).map_err(|e| unreadable(folder, &e))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
     paths.sort();
     for path in paths {
         if path.is_dir() {
-            if recursive && depth < DEEPEST && !path.is_symlink() {
+            if recursive && depth < MAX_DEPTH && !path.is_symlink() {
                 list(&path, recursive, depth + 1, found)?;
             }
         } else if is_manifest(&path) {
             found.push(path);
         }
-        if found.len() > MOST_FILES {
-            return Err(Failure::usage(format!(
-                "{} holds more than {MOST_FILES} manifests",
+        if found.len() > MAX_FILES {
+            return Err(CommandError::usage(format!(
+                "{} contains more than {MAX_FILES} manifests",
                 folder.display()
             )));
         }
@@ -174,44 +174,44 @@ fn list(folder: &Path, recursive: bool, depth: usize, found: &mut Vec<PathBuf>) 
     Ok(())
 }
 
-/// Whether a file of a directory is a manifest: a model's own `model.json` is none.
+/// By extension; model files such as XGBoost's `model.json` are excluded.
 fn is_manifest(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     matches!(ending.as_str(), "yaml" | "yml") || (ending == "json" && runtime_of_file(name).is_none())
 }
 
-/// What is wrong with where a model's files are said to be.
-fn check_uri(parsed: &Parsed, text: &str) -> Option<Problem> {
+/// The problem with a model's `storageUri`, if any.
+fn check_uri(parsed: &Parsed, text: &str) -> Option<Diagnostic> {
     let Object::Model(model) = &parsed.object else { return None };
-    let said = Uri::parse(&model.spec.storage_uri).err()?.to_string();
-    let message = match said.strip_prefix("storageUri ") {
+    let error = Uri::parse(&model.spec.storage_uri).err()?.to_string();
+    let message = match error.strip_prefix("storageUri ") {
         Some(rest) => rest.to_owned(),
-        None => format!("cannot be used: {said}"),
+        None => format!("is invalid: {error}"),
     };
     let start = usize::try_from(parsed.line).unwrap_or(0).saturating_sub(1);
     let offset = text.lines().skip(start).position(|l| l.contains("storageUri")).unwrap_or(0);
     let line = u32::try_from(start + offset + 1).unwrap_or(parsed.line);
-    Some(Problem { file: parsed.file.clone(), line, path: "spec.storageUri".into(), message })
+    Some(Diagnostic { file: parsed.file.clone(), line, path: "spec.storageUri".into(), message })
 }
 
-/// Makes a relative path absolute: it is relative to the manifest, and the scheduler does not know where that is.
-fn anchor(object: &mut Object, folder: &Path) {
+/// Makes a `storageUri` path absolute: it is relative to the manifest, whose directory the scheduler does not know.
+fn resolve_relative_uri(object: &mut Object, folder: &Path) {
     let Object::Model(model) = object else { return };
     let Ok(Uri::Local(path)) = Uri::parse(&model.spec.storage_uri) else { return };
     if !path.is_relative() {
         return;
     }
     let written = &model.spec.storage_uri;
-    let meant_here = written.starts_with("./") || written.starts_with("../") || written == ".";
+    let explicit = written.starts_with("./") || written.starts_with("../") || written == ".";
     let joined = folder.join(&path);
-    if !meant_here && !joined.exists() {
+    if !explicit && !joined.exists() {
         return;
     }
-    // Where `..` leads through links, only the file system knows.
-    let whole = joined.canonicalize().or_else(|_| std::path::absolute(&joined));
-    if let Ok(whole) = whole {
-        model.spec.storage_uri = whole.display().to_string();
+    // `canonicalize` first: `..` across symlinks cannot be resolved lexically.
+    let absolute = joined.canonicalize().or_else(|_| std::path::absolute(&joined));
+    if let Ok(absolute) = absolute {
+        model.spec.storage_uri = absolute.display().to_string();
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_gives_its_manifests_in_order_and_not_its_models() {
+    fn directory_yields_sorted_manifests_without_model_files() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "b.yml", "b", "/m");
         write(dir.path(), "a.yaml", "a", "/m");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_places_are_relative_to_the_manifest() {
+    fn relative_storage_uri_is_resolved_against_the_manifest() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         fs::create_dir_all(root.join("sub")).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_in_two_files_is_refused() {
+    fn duplicate_object_is_a_problem() {
         let dir = tempfile::tempdir().unwrap();
         let a = write(dir.path(), "a.yaml", "iris", "/m");
         let b = write(dir.path(), "b.yaml", "iris", "/n");
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(
             problem.to_string(),
             format!(
-                "{}:1: metadata.name \"iris\" is used twice: Model iris stands at {}:1 already",
+                "{}:1: metadata.name \"iris\" is defined twice: Model iris is already defined at {}:1",
                 b.display(),
                 a.display()
             )
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_kubernetes_is_checked_and_kept_from_schedulers() {
+    fn kubernetes_only_kinds_are_problems_for_a_scheduler() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("all.yaml");
         let runtime = |namespace: &str| {
@@ -300,22 +300,21 @@ mod tests {
         let all = Manifests::read_all(std::slice::from_ref(&file), false).unwrap();
         assert_eq!((all.cluster.len(), all.problems.len()), (2, 0), "the same name in two namespaces");
         let refused = Manifests::read(std::slice::from_ref(&file), false).unwrap();
-        let said: Vec<String> = refused.problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = refused.problems.iter().map(ToString::to_string).collect();
         let at = file.display();
-        let words =
-            "kind SeldonRuntime belongs to Kubernetes, where the operator acts on it: use kubectl apply -f";
-        assert_eq!(said, [format!("{at}:1: {words} {at}"), format!("{at}:6: {words} {at}")]);
+        let message = "kind SeldonRuntime is handled by the Kubernetes operator: use kubectl apply -f";
+        assert_eq!(problems, [format!("{at}:1: {message} {at}"), format!("{at}:6: {message} {at}")]);
     }
 
     #[test]
-    fn what_is_too_large_or_no_text_is_a_problem_of_the_file() {
+    fn oversized_or_binary_file_is_a_problem() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large.yaml");
-        fs::write(&large, vec![b' '; usize::try_from(LARGEST).unwrap() + 1]).unwrap();
+        fs::write(&large, vec![b' '; usize::try_from(MAX_FILE_BYTES).unwrap() + 1]).unwrap();
         let binary = dir.path().join("binary.yaml");
         fs::write(&binary, [0xff, 0xfe]).unwrap();
         let read = Manifests::read(&[large, binary], false).unwrap();
-        let said: Vec<&str> = read.problems.iter().map(|p| p.message.as_str()).collect();
-        assert_eq!(said, ["has more than 4194304 bytes: split it", "is not text in UTF-8"]);
+        let problems: Vec<&str> = read.problems.iter().map(|p| p.message.as_str()).collect();
+        assert_eq!(problems, ["has more than 4194304 bytes: split it", "is not UTF-8 text"]);
     }
 }

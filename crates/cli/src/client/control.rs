@@ -1,12 +1,12 @@
-//! What people ask of the scheduler beyond the contract: why, what if, whose.
+//! Gantry's own control service on the scheduler: explain, plan (dry run), adopt.
 
 use super::{
     Scheduler,
-    scheduler::{changing, is_unknown},
+    scheduler::{as_cli, is_unknown},
 };
 use crate::{
-    failure::{Exit, Failure},
-    reference::{Reference, word},
+    error::{CommandError, Exit},
+    object_ref::{ObjectRef, kind_name},
 };
 use gantry_proto::gantry::{
     AdoptRequest, ExplainRequest, Explanation, PlanRequest, PlannedChange, control_client::ControlClient,
@@ -14,36 +14,38 @@ use gantry_proto::gantry::{
 use tonic::{Code, Status, transport::Channel};
 
 impl Scheduler {
-    /// Why an object is as it is.
-    pub(crate) async fn explain(&self, what: &Reference) -> Result<Explanation, Failure> {
-        let request = ExplainRequest { kind: word(what.kind).to_owned(), name: what.name.clone() };
+    pub(crate) async fn explain(&self, object: &ObjectRef) -> Result<Explanation, CommandError> {
+        let request = ExplainRequest { kind: kind_name(object.kind).to_owned(), name: object.name.clone() };
         let mut client = self.control();
         match self.call(client.explain(request)).await {
-            Ok(answer) => Ok(answer.into_inner()),
-            Err(status) if is_unknown(&status) => Err(Failure::new(Exit::NotFound, self.unknown(what).await)),
-            Err(status) => Err(self.cannot("explain", &status)),
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) if is_unknown(&status) => Err(self.not_found(object).await),
+            Err(status) => Err(self.unsupported("explain", &status)),
         }
     }
 
-    /// What would happen if these were asked for; `None` when the scheduler cannot tell.
-    pub(crate) async fn plan(&self, request: PlanRequest) -> Result<Option<Vec<PlannedChange>>, Failure> {
+    /// The changes that applying the objects would cause; `None` if the scheduler has no plan service.
+    pub(crate) async fn plan(
+        &self,
+        request: PlanRequest,
+    ) -> Result<Option<Vec<PlannedChange>>, CommandError> {
         let mut client = self.control();
-        // The plan says what would be refused to us, so it must know who we are.
-        match self.call(client.plan(changing(request))).await {
-            Ok(answer) => Ok(Some(answer.into_inner().changes)),
+        // Ownership conflicts depend on the manager, so the plan carries ours.
+        match self.call(client.plan(as_cli(request))).await {
+            Ok(response) => Ok(Some(response.into_inner().changes)),
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
-            Err(status) => Err(self.failure(&status)),
+            Err(status) => Err(self.error(&status)),
         }
     }
 
-    /// Takes an object over; says who had it.
-    pub(crate) async fn adopt(&self, what: &Reference) -> Result<String, Failure> {
-        let request = AdoptRequest { kind: word(what.kind).to_owned(), name: what.name.clone() };
+    /// Transfers ownership to the CLI and returns the previous owner.
+    pub(crate) async fn adopt(&self, object: &ObjectRef) -> Result<String, CommandError> {
+        let request = AdoptRequest { kind: kind_name(object.kind).to_owned(), name: object.name.clone() };
         let mut client = self.control();
-        match self.call(client.adopt(changing(request))).await {
-            Ok(answer) => Ok(answer.into_inner().previous),
-            Err(status) if is_unknown(&status) => Err(Failure::new(Exit::NotFound, self.unknown(what).await)),
-            Err(status) => Err(self.cannot("adopt", &status)),
+        match self.call(client.adopt(as_cli(request))).await {
+            Ok(response) => Ok(response.into_inner().previous),
+            Err(status) if is_unknown(&status) => Err(self.not_found(object).await),
+            Err(status) => Err(self.unsupported("adopt", &status)),
         }
     }
 
@@ -51,15 +53,15 @@ impl Scheduler {
         ControlClient::new(self.channel())
     }
 
-    /// A scheduler that is not Gantry's speaks the contract and no more.
-    fn cannot(&self, verb: &str, status: &Status) -> Failure {
+    /// A Seldon scheduler returns `Unimplemented`.
+    fn unsupported(&self, call: &str, status: &Status) -> CommandError {
         if status.code() != Code::Unimplemented {
-            return self.failure(status);
+            return self.error(status);
         }
-        let words = format!(
-            "the scheduler at {} cannot {verb}: it is another system's, or an older version",
+        let message = format!(
+            "the scheduler at {} does not support {call}: it is not a Gantry scheduler, or an older version",
             self.address()
         );
-        Failure::new(Exit::Refused, words)
+        CommandError::new(Exit::Refused, message)
     }
 }

@@ -1,26 +1,27 @@
-//! The other side of every command: the scheduler over gRPC, the gateway and the admin endpoint over HTTP.
+//! Clients: the scheduler over gRPC, the gateway and the admin endpoint over HTTP.
 
-mod address;
 mod control;
-mod figures;
-mod http;
+mod load_stats;
 mod scheduler;
 mod tls;
 
-pub(crate) use address::Address;
-pub(crate) use figures::{Figures, admin, figures, supervised};
-pub(crate) use http::{Connection, Problem as HttpProblem, error_text};
-pub(crate) use scheduler::{Scheduler, changing, collect, managed, refusal};
-pub(crate) use tls::{TlsArgs, agree, control_plane_tls, lasting_scheduler};
+pub(crate) use gantry_standalone::{
+    address::Address,
+    http_client::{Connection, HttpError, error_text},
+    scheduler_client::{collect, ownership_refusal, with_manager},
+};
+pub(crate) use load_stats::{LoadStats, admin_connection, fetch_load_stats, fetch_replica_processes};
+pub(crate) use scheduler::{Scheduler, as_cli};
+pub(crate) use tls::{TlsArgs, control_plane_tls, reloading_scheduler, resolve_scheduler};
 
-use crate::failure::Failure;
+use crate::error::CommandError;
 use std::future::Future;
 
-/// Runs a future to its end. Only verbs that talk to somebody pay for a runtime.
-pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Runs a future on a runtime that only commands with network calls create.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?
+        .map_err(|e| CommandError::failed(format!("cannot start: {e}")))?
         .block_on(future)
 }

@@ -1,41 +1,24 @@
-//! The scheduler, with a deadline on every call and words for every refusal.
+//! Scheduler client: a deadline on every call, and an error message and exit code for every gRPC status.
 
-use super::{Address, tls};
+use super::{Address, collect, ownership_refusal, tls, with_manager};
 use crate::{
     args::Global,
-    failure::{Exit, Failure},
-    reference::Reference,
+    error::{CommandError, Exit},
+    object_ref::ObjectRef,
 };
 use gantry_api::{Kind, nearest};
-use gantry_oip::grpc::percent_encode;
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
-use gantry_tls::{Client, Connector, explain};
+use gantry_tls::{Client, Connector, diagnose};
 use std::{error::Error as _, future::Future, time::Duration};
-use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
+use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
-/// Who we are to the scheduler.
 const SUBSCRIBER: &str = "gantry-cli";
-/// Largest message that is taken: a model's definition is small, but a server may hold many replicas.
-const LARGEST: usize = 64 << 20;
+/// A status message lists every replica of a server.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// The header that names who manages what a call asks for.
-const MANAGER: &str = "gantry-manager";
-
-/// A call that changes something, in our name: the scheduler refuses it when the object is somebody else's.
-pub(crate) fn changing<T>(message: T) -> Request<T> {
-    managed(message, "cli")
-}
-
-/// A call that changes something in the name of a manager, such as `file:/srv/models/iris.yaml`.
-pub(crate) fn managed<T>(message: T, manager: &str) -> Request<T> {
-    let mut request = Request::new(message);
-    // A name that cannot stand in a header as it is (a path may hold anything) stands there percent-encoded.
-    let plain = MetadataValue::try_from(manager);
-    let value = plain.or_else(|_| MetadataValue::try_from(percent_encode(manager)));
-    if let Ok(value) = value {
-        request.metadata_mut().insert(MANAGER, value);
-    }
-    request
+/// A mutating request owned by the CLI; the scheduler refuses it if the object has another owner.
+pub(crate) fn as_cli<T>(message: T) -> Request<T> {
+    with_manager(message, "cli")
 }
 
 /// A connection to the scheduler.
@@ -44,26 +27,25 @@ pub(crate) struct Scheduler {
     address: Address,
     deadline: Duration,
     channel: Channel,
-    /// Whether TLS is spoken without a certificate of ours.
+    /// TLS without a client certificate.
     anonymous: bool,
     client: SchedulerClient<Channel>,
 }
 
 impl Scheduler {
-    /// Connects; fails at once when nobody listens.
-    pub(crate) async fn connect(global: &Global) -> Result<Self, Failure> {
+    pub(crate) async fn connect(global: &Global) -> Result<Self, CommandError> {
         let (address, tls) = tls::scheduler(global)?;
         Self::connect_to(address, tls, global.call_timeout(), None).await
     }
 
-    /// Connects to an address; `authority` is named in requests instead of it.
+    /// `authority` replaces the address in requests.
     pub(crate) async fn connect_to(
         address: Address,
         tls: Option<Client>,
         deadline: Duration,
         authority: Option<&str>,
-    ) -> Result<Self, Failure> {
-        let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("--scheduler {address}: {e}"));
+    ) -> Result<Self, CommandError> {
+        let wrong = |e: &dyn std::fmt::Display| CommandError::usage(format!("--scheduler {address}: {e}"));
         let connector = Connector::new(tls.clone()).within(deadline);
         let mut endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
             .map_err(|e| wrong(&e))?
@@ -74,120 +56,113 @@ impl Scheduler {
             endpoint = endpoint.origin(format!("{scheme}://{authority}").parse().map_err(|e| wrong(&e))?);
         }
         let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
-            let remedy = "start one with `gantry up`, or name another with --scheduler";
-            let why = if tls.is_some() { explain(&error) } else { remedy.to_owned() };
-            Failure::unavailable(format!("no scheduler answers at {address}: {why}"))
+            let remedy = "start one with `gantry up`, or set --scheduler";
+            let detail = if tls.is_some() { diagnose(&error) } else { remedy.to_owned() };
+            CommandError::unavailable(format!("no scheduler at {address}: {detail}"))
         })?;
         Ok(Self {
             address,
             deadline,
             channel: channel.clone(),
             anonymous: tls.is_some_and(|t| !t.has_identity()),
-            client: SchedulerClient::new(channel).max_decoding_message_size(LARGEST),
+            client: SchedulerClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
         })
     }
 
-    /// The connection, for another service behind the same address.
+    /// For other services at the same address.
     pub(super) fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    /// Where it is.
     pub(super) const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The contract itself, for whoever wants its answers as they come.
+    /// The generated client, for raw responses.
     pub(crate) fn client(&self) -> SchedulerClient<Channel> {
         self.client.clone()
     }
 
-    /// Models as they are now, by name.
-    pub(crate) async fn models(&self, all_versions: bool) -> Result<Vec<pb::ModelStatusResponse>, Failure> {
-        self.model_status(None, all_versions).await.map_err(|s| self.failure(&s))
+    pub(crate) async fn models(
+        &self,
+        all_versions: bool,
+    ) -> Result<Vec<pb::ModelStatusResponse>, CommandError> {
+        self.model_status(None, all_versions).await.map_err(|s| self.error(&s))
     }
 
-    /// One model, if it is known; also one that was deleted.
+    /// Includes a deleted model.
     pub(crate) async fn model(
         &self,
         name: &str,
         all_versions: bool,
-    ) -> Result<Option<pb::ModelStatusResponse>, Failure> {
+    ) -> Result<Option<pb::ModelStatusResponse>, CommandError> {
         match self.model_status(Some(name), all_versions).await {
             Ok(found) => Ok(found.into_iter().next()),
             Err(status) if is_unknown(&status) => Ok(None),
-            Err(status) => Err(self.failure(&status)),
+            Err(status) => Err(self.error(&status)),
         }
     }
 
-    /// Servers as they are now, by name.
-    pub(crate) async fn servers(&self) -> Result<Vec<pb::ServerStatusResponse>, Failure> {
-        self.server_status(None).await.map_err(|s| self.failure(&s))
+    pub(crate) async fn servers(&self) -> Result<Vec<pb::ServerStatusResponse>, CommandError> {
+        self.server_status(None).await.map_err(|s| self.error(&s))
     }
 
-    /// One server, if it is known.
-    pub(crate) async fn server(&self, name: &str) -> Result<Option<pb::ServerStatusResponse>, Failure> {
+    pub(crate) async fn server(&self, name: &str) -> Result<Option<pb::ServerStatusResponse>, CommandError> {
         match self.server_status(Some(name)).await {
             Ok(found) => Ok(found.into_iter().next()),
             Err(status) if is_unknown(&status) => Ok(None),
-            Err(status) => Err(self.failure(&status)),
+            Err(status) => Err(self.error(&status)),
         }
     }
 
-    /// Every change of a model from now on, after the state of each.
-    pub(crate) async fn watch_models(&self) -> Result<Changes<pb::ModelStatusResponse>, Failure> {
+    /// The current state of each model, then every change.
+    pub(crate) async fn watch_models(&self) -> Result<StatusStream<pb::ModelStatusResponse>, CommandError> {
         let request =
             pb::ModelSubscriptionRequest { subscriber_name: SUBSCRIBER.into(), is_model_gateway: false };
         let mut client = self.client.clone();
-        let stream = self.call(client.subscribe_model_status(request)).await.map_err(|s| self.failure(&s))?;
-        Ok(Changes { scheduler: self.clone(), stream: stream.into_inner() })
+        let stream = self.call(client.subscribe_model_status(request)).await.map_err(|s| self.error(&s))?;
+        Ok(StatusStream { scheduler: self.clone(), stream: stream.into_inner() })
     }
 
-    /// Every change of a server from now on, after the state of each.
-    pub(crate) async fn watch_servers(&self) -> Result<Changes<pb::ServerStatusResponse>, Failure> {
+    /// The current state of each server, then every change.
+    pub(crate) async fn watch_servers(&self) -> Result<StatusStream<pb::ServerStatusResponse>, CommandError> {
         let request = pb::ServerSubscriptionRequest { subscriber_name: SUBSCRIBER.into() };
         let mut client = self.client.clone();
-        let stream =
-            self.call(client.subscribe_server_status(request)).await.map_err(|s| self.failure(&s))?;
-        Ok(Changes { scheduler: self.clone(), stream: stream.into_inner() })
+        let stream = self.call(client.subscribe_server_status(request)).await.map_err(|s| self.error(&s))?;
+        Ok(StatusStream { scheduler: self.clone(), stream: stream.into_inner() })
     }
 
-    /// Asks for a model.
-    pub(crate) async fn load(&self, model: pb::Model) -> Result<(), Failure> {
+    pub(crate) async fn load(&self, model: pb::Model) -> Result<(), CommandError> {
         let mut client = self.client.clone();
         let request = pb::LoadModelRequest { model: Some(model) };
-        self.call(client.load_model(changing(request))).await.map(|_| ()).map_err(|s| self.failure(&s))
+        self.call(client.load_model(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
     }
 
-    /// Asks for servers.
-    pub(crate) async fn expect(&self, server: pb::ServerNotify) -> Result<(), Failure> {
+    pub(crate) async fn notify_server(&self, server: pb::ServerNotify) -> Result<(), CommandError> {
         let mut client = self.client.clone();
         let request = pb::ServerNotifyRequest { servers: vec![server], is_first_sync: false };
-        self.call(client.server_notify(changing(request))).await.map(|_| ()).map_err(|s| self.failure(&s))
+        self.call(client.server_notify(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
     }
 
-    /// Deletes an object.
-    pub(crate) async fn delete(&self, what: &Reference) -> Result<(), Failure> {
-        match what.kind {
+    pub(crate) async fn delete(&self, object: &ObjectRef) -> Result<(), CommandError> {
+        match object.kind {
             Kind::Model => {
                 let mut client = self.client.clone();
-                let model = pb::ModelReference { name: what.name.clone(), version: None };
+                let model = pb::ModelReference { name: object.name.clone(), version: None };
                 let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
-                self.call(client.unload_model(changing(request)))
-                    .await
-                    .map(|_| ())
-                    .map_err(|s| self.failure(&s))
+                self.call(client.unload_model(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
             }
             Kind::Server => {
-                let server = pb::ServerNotify { name: what.name.clone(), shared: true, ..Default::default() };
-                self.expect(server).await
+                let server =
+                    pb::ServerNotify { name: object.name.clone(), shared: true, ..Default::default() };
+                self.notify_server(server).await
             }
         }
     }
 
-    /// That there is no such object, with the one that may have been meant.
-    pub(crate) async fn unknown(&self, what: &Reference) -> String {
-        let names: Vec<String> = match what.kind {
+    /// The error for an unknown object, with the most similar name as a suggestion.
+    pub(crate) async fn not_found(&self, object: &ObjectRef) -> CommandError {
+        let names: Vec<String> = match object.kind {
             Kind::Model => self
                 .models(false)
                 .await
@@ -195,10 +170,12 @@ impl Scheduler {
             Kind::Server => self.servers().await.map(|all| all.into_iter().map(|s| s.server_name).collect()),
         }
         .unwrap_or_default();
-        match nearest(&what.name, names.iter().map(String::as_str).filter(|n| *n != what.name)) {
-            Some(meant) => format!("{what} is not known. Did you mean {meant}?"),
-            None => format!("{what} is not known"),
-        }
+        let others = names.iter().map(String::as_str).filter(|n| *n != object.name);
+        let message = match nearest(&object.name, others) {
+            Some(similar) => format!("{object} not found. Did you mean {similar}?"),
+            None => format!("{object} not found"),
+        };
+        CommandError::new(Exit::NotFound, message)
     }
 
     async fn model_status(
@@ -223,94 +200,71 @@ impl Scheduler {
     }
 
     pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-        let late = || Status::deadline_exceeded("");
-        tokio::time::timeout(self.deadline, call).await.unwrap_or_else(|_| Err(late()))
+        let timed_out = || Status::deadline_exceeded("");
+        tokio::time::timeout(self.deadline, call).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    pub(super) fn failure(&self, status: &Status) -> Failure {
-        let mut failure = failure(&self.address, self.deadline, status);
-        // A server that wants one closes the connection, and what it says of it does not always arrive.
-        if self.anonymous
-            && failure.exit == Exit::Unavailable
-            && !failure.message.contains("--tls-client-cert")
-        {
-            failure.message +=
-                "; it may want a client certificate: name one with --tls-client-cert and --tls-client-key";
+    pub(super) fn error(&self, status: &Status) -> CommandError {
+        let mut error = status_error(&self.address, self.deadline, status);
+        // A server that requires a client certificate closes the connection; its TLS alert may be lost.
+        if self.anonymous && error.exit == Exit::Unavailable && !error.message.contains("--tls-client-cert") {
+            error.message +=
+                "; it may require a client certificate: set --tls-client-cert and --tls-client-key";
         }
-        failure
+        error
     }
 }
 
-/// What a refusal of the scheduler means to a person and to the shell.
-fn failure(address: &Address, deadline: Duration, status: &Status) -> Failure {
+/// Message and exit code of a gRPC status.
+fn status_error(address: &Address, deadline: Duration, status: &Status) -> CommandError {
     match status.code() {
-        Code::DeadlineExceeded if status.message().is_empty() => Failure::new(
+        Code::DeadlineExceeded if status.message().is_empty() => CommandError::new(
             Exit::Timeout,
             format!("the scheduler at {address} did not answer within {deadline:?}"),
         ),
-        Code::DeadlineExceeded => Failure::new(Exit::Timeout, status.message()),
-        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-            Failure::new(Exit::Refused, refusal(status).unwrap_or_else(|| status.message().to_owned()))
-        }
-        Code::Unavailable | Code::Cancelled | Code::Unknown => Failure::unavailable(format!(
-            "the scheduler at {address} broke off: {}",
+        Code::DeadlineExceeded => CommandError::new(Exit::Timeout, status.message()),
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => CommandError::new(
+            Exit::Refused,
+            ownership_refusal(status).unwrap_or_else(|| status.message().to_owned()),
+        ),
+        Code::Unavailable | Code::Cancelled | Code::Unknown => CommandError::unavailable(format!(
+            "connection to the scheduler at {address} failed: {}",
             match (status.source(), status.message()) {
-                (Some(_), _) => explain(status),
-                (None, "") => "the connection ended".to_owned(),
+                (Some(_), _) => diagnose(status),
+                (None, "") => "connection closed".to_owned(),
                 (None, message) => message.to_owned(),
             }
         )),
-        // Not a word of the scheduler's own: what came back is not HTTP/2.
-        Code::Internal if status.source().is_some() => Failure::unavailable(format!(
-            "what answers at {address} does not speak gRPC without TLS ({}): if it is the scheduler's TLS port, name \
-             the CA with --tls-ca",
-            explain(status)
+        // With a source, the status is local: the peer does not speak HTTP/2.
+        Code::Internal if status.source().is_some() => CommandError::unavailable(format!(
+            "{address} does not speak plaintext gRPC ({}): if it is the scheduler's TLS port, set --tls-ca",
+            diagnose(status)
         )),
-        code => {
-            Failure::failed(format!("the scheduler at {address} answered {code:?}: {}", status.message()))
-        }
+        code => CommandError::failed(format!(
+            "the scheduler at {address} returned {code:?}: {}",
+            status.message()
+        )),
     }
 }
 
-/// A name that is not known is refused like any other request that cannot be met.
+/// Unknown names are reported as `FailedPrecondition`, as in Seldon.
 pub(super) fn is_unknown(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
 }
 
-/// The words of a refusal on behalf of an object's owner: whose it is, and on a line of its own how to take it over.
-pub(crate) fn refusal(status: &Status) -> Option<String> {
-    const REMEDY: &str = "To take it over";
-    if status.code() != Code::FailedPrecondition || !status.message().contains("gantry adopt ") {
-        return None;
-    }
-    Some(match status.message().split_once(REMEDY) {
-        Some((whose, how)) => format!("{}\n{REMEDY}{how}", whose.trim_end()),
-        None => status.message().to_owned(),
-    })
-}
-
-/// Everything in a stream that ends.
-pub(crate) async fn collect<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Status> {
-    let mut all = Vec::new();
-    while let Some(one) = stream.message().await? {
-        all.push(one);
-    }
-    Ok(all)
-}
-
-/// A subscription.
-pub(crate) struct Changes<T> {
+/// A status subscription.
+pub(crate) struct StatusStream<T> {
     scheduler: Scheduler,
     stream: Streaming<T>,
 }
 
-impl<T> Changes<T> {
-    /// The next change. It has no deadline: nothing may happen for as long as it likes.
-    pub(crate) async fn next(&mut self) -> Result<T, Failure> {
+impl<T> StatusStream<T> {
+    /// The next change, without a deadline.
+    pub(crate) async fn next(&mut self) -> Result<T, CommandError> {
         match self.stream.message().await {
             Ok(Some(change)) => Ok(change),
-            Ok(None) => Err(self.scheduler.failure(&Status::unavailable("it is stopping"))),
-            Err(status) => Err(self.scheduler.failure(&status)),
+            Ok(None) => Err(self.scheduler.error(&Status::unavailable("it is shutting down"))),
+            Err(status) => Err(self.scheduler.error(&status)),
         }
     }
 }
@@ -320,9 +274,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_have_words_and_codes() {
+    fn status_maps_to_message_and_exit_code() {
         let address = Address::parse("h:1", 9004, "").unwrap();
-        for (status, exit, says) in [
+        for (status, exit, message) in [
             (
                 Status::failed_precondition("model m is still terminating"),
                 Exit::Refused,
@@ -346,17 +300,17 @@ mod tests {
             (
                 Status::unavailable(""),
                 Exit::Unavailable,
-                "the scheduler at h:1 broke off: the connection ended",
+                "connection to the scheduler at h:1 failed: connection closed",
             ),
             (
                 Status::unknown("transport error"),
                 Exit::Unavailable,
-                "the scheduler at h:1 broke off: transport error",
+                "connection to the scheduler at h:1 failed: transport error",
             ),
-            (Status::internal("x"), Exit::Failed, "the scheduler at h:1 answered Internal: x"),
+            (Status::internal("x"), Exit::Failed, "the scheduler at h:1 returned Internal: x"),
         ] {
-            let got = failure(&address, Duration::from_secs(5), &status);
-            assert_eq!((got.exit, got.message.as_str()), (exit, says));
+            let got = status_error(&address, Duration::from_secs(5), &status);
+            assert_eq!((got.exit, got.message.as_str()), (exit, message));
         }
     }
 }

@@ -1,31 +1,30 @@
-//! TLS to the scheduler: which certificates, and whether at all.
+//! TLS settings for connections to the scheduler.
 
 use super::Address;
-use crate::{args::Global, failure::Failure};
+use crate::{args::Global, error::CommandError};
 use gantry_tls::{Client, ClientFiles};
 use std::path::PathBuf;
 
-/// With which certificates the scheduler is reached.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[allow(clippy::struct_field_names, reason = "the names are those of the flags")]
 pub(crate) struct TlsArgs {
-    /// Speak TLS with the scheduler; its certificate must be signed by a CA in this file
+    /// Use TLS with the scheduler and verify its certificate with the CAs in this file
     #[arg(long, global = true, value_name = "FILE", env = "GANTRY_TLS_CA", hide_env_values = true)]
     tls_ca: Option<PathBuf>,
-    /// The certificate to show to the scheduler
+    /// Client certificate for mutual TLS with the scheduler
     #[arg(long, global = true, value_name = "FILE", env = "GANTRY_TLS_CLIENT_CERT", hide_env_values = true)]
     tls_client_cert: Option<PathBuf>,
-    /// The private key of that certificate
+    /// Private key of the client certificate
     #[arg(long, global = true, value_name = "FILE", env = "GANTRY_TLS_CLIENT_KEY", hide_env_values = true)]
     tls_client_key: Option<PathBuf>,
-    /// The name in the scheduler's certificate, if it is not the host that is connected to
+    /// Name expected in the scheduler's certificate, if it differs from the host
     #[arg(long, global = true, value_name = "NAME", env = "GANTRY_TLS_SERVER_NAME", hide_env_values = true)]
     tls_server_name: Option<String>,
 }
 
 impl TlsArgs {
-    /// The files to use; none for plaintext.
-    fn files(&self) -> Result<Option<ClientFiles>, Failure> {
+    /// `None` for plaintext.
+    fn files(&self) -> Result<Option<ClientFiles>, CommandError> {
         ClientFiles::resolve(
             self.tls_ca.clone(),
             self.tls_client_cert.clone(),
@@ -33,48 +32,50 @@ impl TlsArgs {
             self.tls_server_name.as_deref(),
             &|name| std::env::var(name).ok(),
         )
-        .map_err(|e| Failure::usage(e.to_string()))
+        .map_err(|e| CommandError::usage(e.to_string()))
     }
 
-    /// What to connect with; none for plaintext. Certificates are read once.
-    pub(crate) fn client(&self) -> Result<Option<Client>, Failure> {
-        let usage = |e: gantry_tls::Error| Failure::usage(e.to_string());
+    /// `None` for plaintext. Certificates are read once.
+    pub(crate) fn client(&self) -> Result<Option<Client>, CommandError> {
+        let usage = |e: gantry_tls::Error| CommandError::usage(e.to_string());
         self.files()?.map(|files| Client::read(files).map_err(usage)).transpose()
     }
 
-    /// The same for a process that lives long: certificates are read again when they change.
-    pub(crate) fn lasting_client(&self) -> Result<Option<Client>, Failure> {
-        let usage = |e: gantry_tls::Error| Failure::usage(e.to_string());
+    /// For long-running processes: certificates are reloaded when their files change.
+    pub(crate) fn reloading_client(&self) -> Result<Option<Client>, CommandError> {
+        let usage = |e: gantry_tls::Error| CommandError::usage(e.to_string());
         self.files()?.map(|files| Client::open(files).map_err(usage)).transpose()
     }
 }
 
-/// Where the scheduler is, and what to connect with. A scheme in the address must fit what the flags say.
-pub(crate) fn scheduler(global: &Global) -> Result<(Address, Option<Client>), Failure> {
-    agree(&global.scheduler(), global.tls.client()?)
+pub(crate) fn scheduler(global: &Global) -> Result<(Address, Option<Client>), CommandError> {
+    resolve_scheduler(&global.scheduler(), global.tls.client()?)
 }
 
-/// The same for a process that lives long.
-pub(crate) fn lasting_scheduler(global: &Global) -> Result<(Address, Option<Client>), Failure> {
-    agree(&global.scheduler(), global.tls.lasting_client()?)
+/// Like `scheduler`, with certificate reload.
+pub(crate) fn reloading_scheduler(global: &Global) -> Result<(Address, Option<Client>), CommandError> {
+    resolve_scheduler(&global.scheduler(), global.tls.reloading_client()?)
 }
 
-/// What to connect with to schedulers whose addresses are found later.
-pub(crate) fn control_plane_tls(global: &Global) -> Result<Option<Client>, Failure> {
-    global.tls.lasting_client()
+/// TLS for schedulers whose addresses are discovered later.
+pub(crate) fn control_plane_tls(global: &Global) -> Result<Option<Client>, CommandError> {
+    global.tls.reloading_client()
 }
 
-/// An address and what to connect to it with, if both mean the same.
-pub(crate) fn agree(text: &str, client: Option<Client>) -> Result<(Address, Option<Client>), Failure> {
-    // With TLS a scheduler listens at another port.
+/// Parses the address and checks that its scheme agrees with the TLS settings.
+pub(crate) fn resolve_scheduler(
+    text: &str,
+    client: Option<Client>,
+) -> Result<(Address, Option<Client>), CommandError> {
+    // TLS has its own default port.
     let default_port = if client.is_some() || text.starts_with("https://") { 9044 } else { 9004 };
     let address = Address::parse_any(text, default_port, "--scheduler")?;
     match (address.tls(), client) {
-        (Some(true), None) => Err(Failure::usage(format!(
-            "--scheduler https://{address} asks for TLS: name the CA of its certificate with --tls-ca"
-        ))),
-        (Some(false), Some(_)) => Err(Failure::usage(format!(
-            "--scheduler http://{address} asks for no TLS, and --tls-ca for TLS: write {address}, or leave out the CA"
+        (Some(true), None) => {
+            Err(CommandError::usage(format!("--scheduler https://{address} requires TLS: set --tls-ca")))
+        }
+        (Some(false), Some(_)) => Err(CommandError::usage(format!(
+            "--scheduler http://{address} is plaintext, but --tls-ca is set: write {address}, or remove --tls-ca"
         ))),
         (_, client) => Ok((address, client)),
     }

@@ -1,24 +1,18 @@
 //! The value of `-o`.
 
 use super::JsonPath;
-use crate::failure::Failure;
+use crate::error::CommandError;
 use serde_json::{Value, json};
 use std::str::FromStr;
 
-/// How objects are printed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Format {
-    /// Columns.
     Table,
-    /// More columns.
     Wide,
-    /// JSON, indented.
     Json,
-    /// YAML.
     Yaml,
-    /// `kind/name`, one a line.
+    /// `kind/name`, one per line.
     Name,
-    /// Parts of the JSON.
     JsonPath(JsonPath),
 }
 
@@ -32,7 +26,7 @@ impl FromStr for Format {
             "json" => Ok(Self::Json),
             "yaml" => Ok(Self::Yaml),
             "name" => Ok(Self::Name),
-            "jsonpath" => Err("the path is missing: write jsonpath={.status.version}".into()),
+            "jsonpath" => Err("path missing: write jsonpath={.status.version}".into()),
             _ => match text.strip_prefix("jsonpath=") {
                 Some(path) => JsonPath::parse(path).map(Self::JsonPath),
                 None => Err("formats are table, wide, json, yaml, name and jsonpath={.path}".into()),
@@ -41,14 +35,14 @@ impl FromStr for Format {
     }
 }
 
-/// Several objects as one: a `List`, as kubectl has it.
-pub(crate) fn documents(objects: &[Value]) -> Value {
+/// A `List` object, as kubectl prints several objects.
+pub(crate) fn list_document(objects: &[Value]) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": objects })
 }
 
-/// One object as text, in one of the formats for objects.
-pub(crate) fn document(value: &Value, format: &Format) -> Result<String, Failure> {
-    let broken = |e: &dyn std::fmt::Display| Failure::failed(format!("cannot be written: {e}"));
+/// Serializes one object as JSON, YAML or JSONPath output.
+pub(crate) fn document(value: &Value, format: &Format) -> Result<String, CommandError> {
+    let broken = |e: &dyn std::fmt::Display| CommandError::failed(format!("cannot serialize: {e}"));
     match format {
         Format::Yaml => {
             let mut text = serde_saphyr::to_string(value).map_err(|e| broken(&e))?;

@@ -1,14 +1,12 @@
-//! A small subset of kubectl's JSONPath: text with `{.a.b[0].c}` in it.
+//! A subset of kubectl's JSONPath templates: text with expressions such as `{.a.b[0].c}`.
 //!
-//! `.name`, `['name']`, `[2]`, `[-1]`, `[*]`, `.*`, a dot within a name as `\.`, and texts in quotes such as `{"\n"}`.
-//! What a path does not find is left out; several values are separated by a blank.
+//! Supported: `.name`, `['name']`, `[2]`, `[-1]`, `[*]`, `.*`, `\.` within a name, and literals such as `{"\n"}`.
+//! Missing values are omitted; several values are joined by a space.
 
 use serde_json::Value;
 
-/// Longest template that is read.
-const LONGEST: usize = 4096;
+const MAX_TEMPLATE_BYTES: usize = 4096;
 
-/// A template that picks values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JsonPath {
     parts: Vec<Part>,
@@ -28,13 +26,16 @@ enum Step {
 }
 
 impl JsonPath {
-    /// Reads a template. One without braces is taken as one path.
+    /// A template without braces is one path.
     pub(crate) fn parse(template: &str) -> Result<Self, String> {
-        if template.len() > LONGEST {
-            return Err(format!("the path has {} bytes, at most {LONGEST} are read", template.len()));
+        if template.len() > MAX_TEMPLATE_BYTES {
+            return Err(format!(
+                "path has {} bytes, at most {MAX_TEMPLATE_BYTES} are accepted",
+                template.len()
+            ));
         }
         if template.trim().is_empty() {
-            return Err("the path is missing: write jsonpath={.status.version}".into());
+            return Err("path missing: write jsonpath={.status.version}".into());
         }
         if !template.contains('{') {
             return Ok(Self { parts: vec![Part::Path(steps(template)?)] });
@@ -45,7 +46,7 @@ impl JsonPath {
             if !text.is_empty() {
                 parts.push(Part::Text(unescape(text)));
             }
-            let end = closing(after).ok_or_else(|| format!("\"{{{after}\" has no closing brace"))?;
+            let end = closing_brace(after).ok_or_else(|| format!("\"{{{after}\" has no closing brace"))?;
             let (inside, next) = after.split_at(end);
             parts.push(expression(inside.trim())?);
             rest = next.get(1..).unwrap_or_default();
@@ -56,18 +57,17 @@ impl JsonPath {
         Ok(Self { parts })
     }
 
-    /// The template with what it picks from a value.
     pub(crate) fn render(&self, value: &Value) -> String {
         let part = |p: &Part| match p {
             Part::Text(text) => text.clone(),
-            Part::Path(steps) => find(value, steps).into_iter().map(shown).collect::<Vec<_>>().join(" "),
+            Part::Path(steps) => find(value, steps).into_iter().map(display).collect::<Vec<_>>().join(" "),
         };
         self.parts.iter().map(part).collect()
     }
 }
 
-/// Where the brace that was opened closes: the first one outside quotes.
-fn closing(text: &str) -> Option<usize> {
+/// Index of the first `}` outside quotes.
+fn closing_brace(text: &str) -> Option<usize> {
     let mut quote = None;
     for (at, c) in text.char_indices() {
         match (quote, c) {
@@ -85,8 +85,9 @@ fn expression(text: &str) -> Result<Part, String> {
     if let Some(literal) = quoted {
         return Ok(Part::Text(unescape(literal)));
     }
-    if let Some(word) = ["range", "end", "if"].iter().find(|w| text.split_whitespace().next() == Some(**w)) {
-        return Err(format!("{{{word}}} is not supported: use [*], or -o json with a tool such as jq"));
+    if let Some(keyword) = ["range", "end", "if"].iter().find(|k| text.split_whitespace().next() == Some(**k))
+    {
+        return Err(format!("{{{keyword}}} is not supported: use [*], or -o json with jq"));
     }
     steps(text).map(Part::Path)
 }
@@ -95,7 +96,7 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
     let wrong = |what: &str| format!("{what} in path \"{text}\": write it like {{.a.b[0].c}}");
     let mut rest = text.trim().strip_prefix(['$', '@']).unwrap_or(text.trim());
     if !rest.starts_with(['.', '[']) && !rest.is_empty() {
-        return Err(wrong("a dot is missing"));
+        return Err(wrong("missing dot"));
     }
     let mut steps = Vec::new();
     while !rest.is_empty() {
@@ -107,7 +108,9 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
             steps.push(match (inside, quoted) {
                 ("*", _) => Step::All,
                 (_, Some(name)) => Step::Field(name.to_owned()),
-                _ => Step::Index(inside.parse().map_err(|_| wrong(&format!("\"[{inside}]\" is no index")))?),
+                _ => Step::Index(
+                    inside.parse().map_err(|_| wrong(&format!("\"[{inside}]\" is not an index")))?,
+                ),
             });
             rest = next;
         } else if let Some(after) = rest.strip_prefix('.') {
@@ -115,19 +118,19 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
             match name.as_str() {
                 "" if next.is_empty() && steps.is_empty() => {}
                 "" if next.starts_with('[') => {}
-                "" => return Err(wrong("a name is missing")),
+                "" => return Err(wrong("missing name")),
                 "*" => steps.push(Step::All),
                 _ => steps.push(Step::Field(name)),
             }
             rest = next;
         } else {
-            return Err(wrong("a dot is missing"));
+            return Err(wrong("missing dot"));
         }
     }
     Ok(steps)
 }
 
-/// A name up to the next dot or bracket; a backslash takes what follows as it is.
+/// A name up to the next dot or bracket; a backslash escapes the next character.
 fn field(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -167,7 +170,7 @@ fn find<'a>(value: &'a Value, steps: &[Step]) -> Vec<&'a Value> {
     found
 }
 
-fn shown(value: &Value) -> String {
+fn display(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -180,7 +183,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_pick_values() {
+    fn templates_render_selected_values() {
         let value = json!({
             "a": {"b": [{"c": 1}, {"c": "two"}], "x.y": true, "n": null, "l": [1, 2]},
         });
@@ -206,26 +209,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_explained() {
-        for (path, says) in [
-            ("", "is missing"),
+    fn invalid_template_is_an_error() {
+        for (path, expected) in [
+            ("", "path missing"),
             ("{.a", "no closing brace"),
-            ("{a.b}", "a dot is missing"),
-            ("{.a..b}", "a name is missing"),
+            ("{a.b}", "missing dot"),
+            ("{.a..b}", "missing name"),
             ("{.a[}", "is not closed"),
-            ("{.a[x]}", "is no index"),
+            ("{.a[x]}", "is not an index"),
             ("{range .items[*]}", "not supported"),
-            ("{.a]b[0]x}", "a dot is missing"),
+            ("{.a]b[0]x}", "missing dot"),
         ] {
-            let said = JsonPath::parse(path).unwrap_err();
-            assert!(said.contains(says), "{path}: {said}");
+            let error = JsonPath::parse(path).unwrap_err();
+            assert!(error.contains(expected), "{path}: {error}");
         }
         assert!(JsonPath::parse(&"{.a}".repeat(2000)).is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_gets_an_answer(template in "[{}.a\\[\\]'\"0-9*\\\\ ]{0,40}") {
+        fn arbitrary_template_does_not_panic(template in "[{}.a\\[\\]'\"0-9*\\\\ ]{0,40}") {
             if let Ok(path) = JsonPath::parse(&template) {
                 path.render(&json!({"a": [{"a": 1}]}));
             }

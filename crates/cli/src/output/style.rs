@@ -1,8 +1,8 @@
-//! Colour: only on a terminal, never with `NO_COLOR`.
+//! Colour, on a terminal and without `NO_COLOR` only.
 
 use std::io::IsTerminal as _;
 
-/// What a text means; the colour follows from it.
+/// The meaning of a text; determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -14,14 +14,12 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// Whether and how texts are coloured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     coloured: bool,
 }
 
 impl Style {
-    /// The style for stdout.
     pub(crate) fn stdout() -> Self {
         Self::choose(
             std::io::stdout().is_terminal(),
@@ -30,18 +28,16 @@ impl Style {
         )
     }
 
-    /// No colour at all.
     #[cfg(test)]
     pub(crate) const fn plain() -> Self {
         Self { coloured: false }
     }
 
     fn choose(terminal: bool, no_color: Option<&str>, term: Option<&str>) -> Self {
-        let forbidden = no_color.is_some_and(|v| !v.is_empty()) || term == Some("dumb");
-        Self { coloured: terminal && !forbidden }
+        let disabled = no_color.is_some_and(|v| !v.is_empty()) || term == Some("dumb");
+        Self { coloured: terminal && !disabled }
     }
 
-    /// The text in the colour of its tone.
     pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
         let code = match tone {
             _ if !self.coloured || text.is_empty() => return text.to_owned(),
@@ -56,7 +52,7 @@ impl Style {
     }
 }
 
-/// Whether stdout is a terminal, where screens may be redrawn.
+/// Whether stdout is a terminal that can be redrawn.
 pub(crate) fn is_terminal() -> bool {
     std::io::stdout().is_terminal() && std::env::var("TERM").is_ok_and(|t| t != "dumb")
 }
@@ -66,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_needs_a_terminal_and_no_objection() {
+    fn colour_requires_a_terminal_without_no_color() {
         for (terminal, no_color, term, coloured) in [
             (true, None, Some("xterm"), true),
             (true, None, None, true),

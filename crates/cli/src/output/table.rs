@@ -1,13 +1,12 @@
-//! Columns that line up, however wide their texts are.
+//! Tables with aligned columns.
 
 use super::{
-    harmless,
+    sanitize,
     style::{Style, Tone},
 };
 
 const GAP: usize = 3;
 
-/// Rows of cells under headings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<(String, Tone)>>,
@@ -15,22 +14,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with headings.
     pub(crate) fn new(headings: &[&str]) -> Self {
         let mut table = Self::default();
         table.row(headings.iter().map(|h| ((*h).to_owned(), Tone::Heading)).collect());
         table
     }
 
-    /// A table without headings.
-    pub(crate) fn bare() -> Self {
+    pub(crate) fn without_headings() -> Self {
         Self::default()
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<(String, Tone)>) {
-        // One row is one line, whatever stands in a cell.
-        let line = |(text, tone): (String, Tone)| (harmless(&text).replace('\n', " "), tone);
+        // One row is one line, whatever a cell contains.
+        let line = |(text, tone): (String, Tone)| (sanitize(&text).replace('\n', " "), tone);
         let cells: Vec<(String, Tone)> = cells.into_iter().map(line).collect();
         if self.widths.len() < cells.len() {
             self.widths.resize(cells.len(), 0);
@@ -41,14 +37,14 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Makes columns at least as wide as those of another table, so that both line up.
+    /// Widens columns to those of another table.
     pub(crate) fn align(&mut self, other: &Self) {
         for (width, wide) in self.widths.iter_mut().zip(&other.widths) {
             *width = (*width).max(*wide);
         }
     }
 
-    /// The table as lines, without blanks at their ends.
+    /// Lines without trailing spaces.
     pub(crate) fn render(&self, style: Style) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -66,7 +62,7 @@ impl Table {
     }
 }
 
-/// How many columns a text takes. Names and states are ASCII; reasons may hold anything and stand last.
+/// Display width. Characters are enough: names and states are ASCII, and free text is in the last column.
 fn columns(text: &str) -> usize {
     text.chars().count()
 }
@@ -76,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_lines_end_where_they_end() {
+    fn render_aligns_columns_without_trailing_spaces() {
         let mut table = Table::new(&["NAME", "READY", "WHY"]);
         let plain = |cells: &[&str]| cells.iter().map(|c| ((*c).to_owned(), Tone::Plain)).collect();
         table.row(plain(&["a-long-name", "1/1", ""]));

@@ -1,17 +1,17 @@
-//! Asking models and pipelines: the request as it was written, the answer as it came.
+//! `infer` and `metadata`: sends the request unchanged and prints the response.
 
 use super::{
     args::{Data, Infer, Metadata, Mode},
-    failure,
-    indent::indent,
-    place::Speaker,
+    endpoints::Endpoints,
+    error,
+    pretty_json::indent,
     protojson::{self, INFERENCE},
     session,
 };
 use crate::{
-    client::{Address, Connection, HttpProblem},
-    failure::{Exit, Failure},
-    output::{emit, emit_line, harmless, say},
+    client::{Address, Connection, HttpError},
+    error::{CommandError, Exit},
+    output::{emit, emit_line, print_stderr, sanitize},
 };
 use bytes::Bytes;
 use gantry_oip::{InferRequest, Limits, grpc};
@@ -23,19 +23,18 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// Largest request that is read from a file, and largest answer that is taken.
-const LARGEST: usize = 256 << 20;
+/// Limit of requests read from a file and of responses.
+const MAX_BODY_BYTES: usize = 256 << 20;
 
-/// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum TargetKind {
     Model,
     Pipeline,
 }
 
-impl Of {
-    /// The value of `seldon-model`.
-    fn target(self, name: &str) -> String {
+impl TargetKind {
+    /// Value of the `seldon-model` header.
+    fn header_value(self, name: &str) -> String {
         match self {
             Self::Model => name.to_owned(),
             Self::Pipeline => format!("{name}.pipeline"),
@@ -50,37 +49,35 @@ impl Of {
     }
 }
 
-/// A model behind a protocol.
-enum Wire {
+enum Transport {
     Rest { connection: Connection, path: String, body: Bytes },
     Grpc { client: Box<GrpcInferenceServiceClient<Channel>>, request: Box<pb::ModelInferRequest> },
 }
 
-struct Asker<'a> {
+struct InferClient<'a> {
     args: &'a Infer,
-    speaker: &'a Speaker,
+    endpoints: &'a Endpoints,
     host: String,
     headers: HeaderMap,
-    wire: Wire,
+    transport: Transport,
 }
 
-/// What came back.
-struct Answer {
+struct InferResponse {
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
 /// `model infer`, `pipeline infer`.
-pub(super) async fn infer(speaker: &Speaker, args: &Infer, of: Of) -> Result<(), Failure> {
-    gantry_api::check_name(&args.name).map_err(|e| failure::usage(format!("name {e}")))?;
+pub(super) async fn infer(endpoints: &Endpoints, args: &Infer, kind: TargetKind) -> Result<(), CommandError> {
+    gantry_api::check_name(&args.name).map_err(|e| error::usage(format!("name {e}")))?;
     let payload = payload(args)?;
-    let mut asker = Asker::new(speaker, args, of, payload).await?;
+    let mut client = InferClient::new(endpoints, args, kind, payload).await?;
     if args.show_request {
-        asker.show_request()?;
+        client.show_request()?;
     }
     if args.iterations == 1 && args.seconds.is_none() {
-        let answer = asker.ask().await?;
-        return if args.show_response { emit_text(&answer.body) } else { Ok(()) };
+        let response = client.infer().await?;
+        return if args.show_response { emit_text(&response.body) } else { Ok(()) };
     }
     let mut routes = BTreeMap::new();
     let end = args.seconds.map(|s| tokio::time::Instant::now() + Duration::from_secs(s));
@@ -90,16 +87,15 @@ pub(super) async fn infer(speaker: &Speaker, args: &Infer, of: Of) -> Result<(),
         if !more {
             return emit_line(&tally(&routes));
         }
-        match asker.ask().await {
-            Ok(answer) => {
-                for route in routes_of(&answer.headers).iter().flat_map(|r| r.split_whitespace()) {
+        match client.infer().await {
+            Ok(response) => {
+                for route in routes_of(&response.headers).iter().flat_map(|r| r.split_whitespace()) {
                     *routes.entry(route.to_owned()).or_insert(0u64) += 1;
                 }
             }
-            Err(failure) => {
-                // What succeeded before it is not lost.
+            Err(error) => {
                 emit_line(&tally(&routes))?;
-                return Err(failure);
+                return Err(error);
             }
         }
         sent += 1;
@@ -112,42 +108,46 @@ fn tally(routes: &BTreeMap<String, u64>) -> String {
     format!("Success: map[{}]", counts.join(" "))
 }
 
-/// The values of the header that names the routes taken.
 fn routes_of(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(session::ROUTE).iter();
     values.map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).collect()
 }
 
-fn payload(args: &Infer) -> Result<Bytes, Failure> {
+fn payload(args: &Infer) -> Result<Bytes, CommandError> {
     let file = match (&args.payload, &args.file) {
         (Some(text), _) => return Ok(text.clone().into()),
         (None, Some(file)) => file,
         (None, None) => {
-            return Err(failure::usage("there is no request: write it behind the name, or give -f FILE"));
+            return Err(error::usage("request missing: pass it after the name, or with -f FILE"));
         }
     };
     let mut bytes = Vec::new();
-    let most = LARGEST as u64 + 1;
+    let limit = MAX_BODY_BYTES as u64 + 1;
     let read = if file == Path::new("-") {
-        std::io::stdin().lock().take(most).read_to_end(&mut bytes)
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
     } else {
-        std::fs::File::open(file).and_then(|f| f.take(most).read_to_end(&mut bytes))
+        std::fs::File::open(file).and_then(|f| f.take(limit).read_to_end(&mut bytes))
     };
-    read.map_err(|e| failure::usage(format!("{}: {e}", file.display())))?;
-    if bytes.len() > LARGEST {
-        return Err(failure::usage(format!("{} has more than {LARGEST} bytes", file.display())));
+    read.map_err(|e| error::usage(format!("{}: {e}", file.display())))?;
+    if bytes.len() > MAX_BODY_BYTES {
+        return Err(error::usage(format!("{} has more than {MAX_BODY_BYTES} bytes", file.display())));
     }
     Ok(bytes.into())
 }
 
-impl<'a> Asker<'a> {
-    async fn new(speaker: &'a Speaker, args: &'a Infer, of: Of, payload: Bytes) -> Result<Self, Failure> {
-        let address = speaker.inference(args.data.inference_host.as_deref())?;
+impl<'a> InferClient<'a> {
+    async fn new(
+        endpoints: &'a Endpoints,
+        args: &'a Infer,
+        kind: TargetKind,
+        payload: Bytes,
+    ) -> Result<Self, CommandError> {
+        let address = endpoints.inference(args.data.inference_host.as_deref())?;
         let mut headers: HeaderMap = HeaderMap::new();
         if args.inference_mode == Mode::Rest {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        headers.insert("seldon-model", value(&of.target(&args.name))?);
+        headers.insert("seldon-model", value(&kind.header_value(&args.name))?);
         headers.extend(args.header.iter().cloned());
         if args.sticky_session {
             for route in session::load() {
@@ -155,107 +155,104 @@ impl<'a> Asker<'a> {
             }
         }
         let host = args.data.authority.clone().unwrap_or_else(|| address.to_string());
-        let wire = match args.inference_mode {
-            Mode::Rest => Wire::Rest {
-                connection: connection(speaker, &address, &args.data),
-                path: of.path(&args.name, "/infer"),
+        let transport = match args.inference_mode {
+            Mode::Rest => Transport::Rest {
+                connection: connection(endpoints, &address, &args.data),
+                path: kind.path(&args.name, "/infer"),
                 body: payload,
             },
             Mode::Grpc => {
                 let mut request: pb::ModelInferRequest =
                     protojson::read(INFERENCE, "ModelInferRequest", &payload)?;
                 request.model_name.clone_from(&args.name);
-                Wire::Grpc {
-                    client: Box::new(client(speaker, &address, &args.data).await?),
+                Transport::Grpc {
+                    client: Box::new(client(endpoints, &address, &args.data).await?),
                     request: Box::new(request),
                 }
             }
         };
-        Ok(Self { args, speaker, host, headers, wire })
+        Ok(Self { args, endpoints, host, headers, transport })
     }
 
-    fn show_request(&self) -> Result<(), Failure> {
-        match &self.wire {
-            Wire::Rest { body, .. } => emit_text(body),
-            Wire::Grpc { request, .. } => {
+    fn show_request(&self) -> Result<(), CommandError> {
+        match &self.transport {
+            Transport::Rest { body, .. } => emit_text(body),
+            Transport::Grpc { request, .. } => {
                 emit_line(&protojson::write(INFERENCE, "ModelInferRequest", &**request)?)
             }
         }
     }
 
-    async fn ask(&mut self) -> Result<Answer, Failure> {
+    async fn infer(&mut self) -> Result<InferResponse, CommandError> {
         if self.args.show_headers {
             emit(self.head())?;
         }
-        let deadline = self.speaker.call;
-        let as_seldon = self.speaker.as_seldon;
-        let answer = match &mut self.wire {
-            Wire::Rest { connection, path, body } => {
-                let answer = connection.send(Method::POST, path, &self.headers, body.clone()).await;
-                let answer = answer.map_err(|p| unreachable(&self.host, &p))?;
-                let (parts, body) = answer.into_parts();
-                let headers = parts.headers;
-                let said = checked(parts.status, &body);
-                (headers, said.map(|()| indent(&body)))
+        let timeout = self.endpoints.call_timeout;
+        let as_seldon = self.endpoints.as_seldon;
+        let (headers, body) = match &mut self.transport {
+            Transport::Rest { connection, path, body } => {
+                let response = connection.send(Method::POST, path, &self.headers, body.clone()).await;
+                let (parts, body) = response.map_err(|e| http_error(&self.host, &e))?.into_parts();
+                (parts.headers, check_status(parts.status, &body).map(|()| indent(&body)))
             }
-            Wire::Grpc { client, request } => {
+            Transport::Grpc { client, request } => {
                 let mut request = tonic::Request::new((**request).clone());
                 *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
-                let late = || tonic::Status::deadline_exceeded(format!("no answer within {deadline:?}"));
-                let answer = tokio::time::timeout(deadline, client.model_infer(request))
+                let timed_out =
+                    || tonic::Status::deadline_exceeded(format!("no response within {timeout:?}"));
+                let response = tokio::time::timeout(timeout, client.model_infer(request))
                     .await
-                    .unwrap_or_else(|_| Err(late()));
-                match answer {
-                    Ok(answer) => {
-                        let headers = answer.metadata().clone().into_headers();
-                        (headers, Ok(typed(answer.into_inner())?.into_bytes()))
+                    .unwrap_or_else(|_| Err(timed_out()));
+                match response {
+                    Ok(response) => {
+                        let headers = response.metadata().clone().into_headers();
+                        (headers, Ok(typed_json(response.into_inner())?.into_bytes()))
                     }
                     Err(status) => {
                         let headers = status.metadata().clone().into_headers();
-                        (headers, Err(failure::status(&status, as_seldon)))
+                        (headers, Err(error::status(&status, as_seldon)))
                     }
                 }
             }
         };
-        let (headers, body) = answer;
         if self.args.show_headers {
             emit(self.headers_text('<', &headers) + "\n")?;
         }
         if let Err(error) = session::save(&routes_of(&headers))
             && self.args.sticky_session
         {
-            say(&format!("the session could not be kept: {error}"));
+            print_stderr(&format!("cannot save the session: {error}"));
         }
-        Ok(Answer { headers, body: body? })
+        Ok(InferResponse { headers, body: body? })
     }
 
-    /// The request's first line and headers.
+    /// Request line and headers.
     fn head(&self) -> String {
-        let first = match &self.wire {
-            Wire::Rest { path, .. } => format!("> POST {path} HTTP/1.1\n"),
-            Wire::Grpc { .. } => "> /inference.GRPCInferenceService/ModelInfer HTTP/2\n".to_owned(),
+        let first = match &self.transport {
+            Transport::Rest { path, .. } => format!("> POST {path} HTTP/1.1\n"),
+            Transport::Grpc { .. } => "> /inference.GRPCInferenceService/ModelInfer HTTP/2\n".to_owned(),
         };
         format!("{first}> Host: {}\n{}\n", self.host, self.headers_text('>', &self.headers))
     }
 
-    /// A line for each header, with all its values. HTTP/1 names are written with capitals.
+    /// One line per header; HTTP/1 names are capitalized.
     fn headers_text(&self, mark: char, headers: &HeaderMap) -> String {
         let mut text = String::new();
         for name in headers.keys() {
             let values: Vec<_> =
                 headers.get_all(name).iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect();
             let name = match self.args.inference_mode {
-                Mode::Rest => capitals(name.as_str()),
+                Mode::Rest => capitalize(name.as_str()),
                 Mode::Grpc => name.as_str().to_owned(),
             };
-            text += &harmless(&format!("{mark} {name}:[{}]\n", values.join(" ")));
+            text += &sanitize(&format!("{mark} {name}:[{}]\n", values.join(" ")));
         }
         text
     }
 }
 
 /// `x-seldon-route` as `X-Seldon-Route`.
-fn capitals(name: &str) -> String {
+fn capitalize(name: &str) -> String {
     let part = |part: &str| {
         let mut letters = part.chars();
         letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
@@ -263,11 +260,10 @@ fn capitals(name: &str) -> String {
     name.split('-').map(part).collect::<Vec<_>>().join("-")
 }
 
-/// An answer with its tensors readable, whichever way the server sent them.
-fn typed(message: pb::ModelInferResponse) -> Result<String, Failure> {
+/// Serializes a response with raw tensors decoded; undecodable ones are printed as received.
+fn typed_json(message: pb::ModelInferResponse) -> Result<String, CommandError> {
     let limits = Limits { body: usize::MAX, ..Limits::default() };
-    // What cannot be read as tensors is shown as it came.
-    let shown = if message.raw_output_contents.is_empty() {
+    let readable = if message.raw_output_contents.is_empty() {
         message
     } else {
         match grpc::decode_response(message.clone(), &limits) {
@@ -275,25 +271,25 @@ fn typed(message: pb::ModelInferResponse) -> Result<String, Failure> {
             Err(_) => message,
         }
     };
-    protojson::write(INFERENCE, "ModelInferResponse", &shown)
+    protojson::write(INFERENCE, "ModelInferResponse", &readable)
 }
 
 /// `model metadata`.
-pub(super) async fn metadata(speaker: &Speaker, args: &Metadata) -> Result<(), Failure> {
-    gantry_api::check_name(&args.name).map_err(|e| failure::usage(format!("name {e}")))?;
-    let address = speaker.inference(args.data.inference_host.as_deref())?;
+pub(super) async fn metadata(endpoints: &Endpoints, args: &Metadata) -> Result<(), CommandError> {
+    gantry_api::check_name(&args.name).map_err(|e| error::usage(format!("name {e}")))?;
+    let address = endpoints.inference(args.data.inference_host.as_deref())?;
     let mut headers = HeaderMap::new();
     headers.insert("seldon-model", value(&args.name)?);
-    let mut connection = connection(speaker, &address, &args.data);
-    let path = Of::Model.path(&args.name, "");
-    let answer = connection.send(Method::GET, &path, &headers, Bytes::new()).await;
-    let answer = answer.map_err(|p| unreachable(&address.to_string(), &p))?;
-    checked(answer.status(), answer.body())?;
-    emit_text(&indent(answer.body()))
+    let mut connection = connection(endpoints, &address, &args.data);
+    let path = TargetKind::Model.path(&args.name, "");
+    let response = connection.send(Method::GET, &path, &headers, Bytes::new()).await;
+    let response = response.map_err(|e| http_error(&address.to_string(), &e))?;
+    check_status(response.status(), response.body())?;
+    emit_text(&indent(response.body()))
 }
 
-fn connection(speaker: &Speaker, address: &Address, data: &Data) -> Connection {
-    let connection = Connection::new(address.clone(), speaker.call);
+fn connection(endpoints: &Endpoints, address: &Address, data: &Data) -> Connection {
+    let connection = Connection::new(address.clone(), endpoints.call_timeout);
     match &data.authority {
         Some(host) => connection.with_host(host.clone()),
         None => connection,
@@ -301,44 +297,44 @@ fn connection(speaker: &Speaker, address: &Address, data: &Data) -> Connection {
 }
 
 async fn client(
-    speaker: &Speaker,
+    endpoints: &Endpoints,
     address: &Address,
     data: &Data,
-) -> Result<GrpcInferenceServiceClient<Channel>, Failure> {
-    let wrong = |e: &dyn std::fmt::Display| failure::usage(format!("{address}: {e}"));
+) -> Result<GrpcInferenceServiceClient<Channel>, CommandError> {
+    let wrong = |e: &dyn std::fmt::Display| error::usage(format!("{address}: {e}"));
     let mut endpoint =
-        Endpoint::from_shared(address.url()).map_err(|e| wrong(&e))?.connect_timeout(speaker.call);
+        Endpoint::from_shared(address.url()).map_err(|e| wrong(&e))?.connect_timeout(endpoints.call_timeout);
     if let Some(host) = &data.authority {
         let origin = format!("http://{host}").parse().map_err(|e| wrong(&e))?;
         endpoint = endpoint.origin(origin);
     }
     let channel = endpoint.connect().await.map_err(|_| {
-        let words = format!("rpc error: code = Unavailable desc = {}", nobody(&address.to_string()));
-        Failure::new(Exit::Unavailable, format!("Error: {words}"))
+        let message = no_gateway(&address.to_string());
+        CommandError::new(Exit::Unavailable, format!("Error: rpc error: code = Unavailable desc = {message}"))
     })?;
     Ok(GrpcInferenceServiceClient::new(channel)
-        .max_decoding_message_size(LARGEST)
-        .max_encoding_message_size(LARGEST))
+        .max_decoding_message_size(MAX_BODY_BYTES)
+        .max_encoding_message_size(MAX_BODY_BYTES))
 }
 
-fn nobody(host: &str) -> String {
-    format!("no gateway answers at {host}: start one with `gantry up`, or name another with --inference-host")
+fn no_gateway(host: &str) -> String {
+    format!("no gateway at {host}: start one with `gantry up`, or set --inference-host")
 }
 
-fn unreachable(host: &str, problem: &HttpProblem) -> Failure {
-    match problem {
-        HttpProblem::Refused => Failure::new(Exit::Unavailable, format!("Error: {}", nobody(host))),
-        HttpProblem::Late(time) => {
-            Failure::new(Exit::Timeout, format!("Error: {host} did not answer within {time:?}"))
+fn http_error(host: &str, error: &HttpError) -> CommandError {
+    match error {
+        HttpError::Refused => CommandError::new(Exit::Unavailable, format!("Error: {}", no_gateway(host))),
+        HttpError::Timeout(time) => {
+            CommandError::new(Exit::Timeout, format!("Error: {host} did not answer within {time:?}"))
         }
-        HttpProblem::Broken(why) => {
-            Failure::new(Exit::Unavailable, format!("Error: {host} broke off: {why}"))
+        HttpError::Failed(why) => {
+            CommandError::new(Exit::Unavailable, format!("Error: connection to {host} failed: {why}"))
         }
     }
 }
 
 /// `Error: V2 server error: 400 …`
-fn checked(status: StatusCode, body: &[u8]) -> Result<(), Failure> {
+fn check_status(status: StatusCode, body: &[u8]) -> Result<(), CommandError> {
     if status.is_success() {
         return Ok(());
     }
@@ -352,15 +348,15 @@ fn checked(status: StatusCode, body: &[u8]) -> Result<(), Failure> {
         _ => Exit::Failed,
     };
     let text = String::from_utf8_lossy(body);
-    Err(Failure::new(exit, format!("Error: V2 server error: {} {}", status.as_u16(), text.trim_end())))
+    Err(CommandError::new(exit, format!("Error: V2 server error: {} {}", status.as_u16(), text.trim_end())))
 }
 
-fn value(text: &str) -> Result<HeaderValue, Failure> {
+fn value(text: &str) -> Result<HeaderValue, CommandError> {
     HeaderValue::from_str(text)
-        .map_err(|_| failure::usage(format!("\"{}\" cannot stand in a header", text.escape_debug())))
+        .map_err(|_| error::usage(format!("\"{}\" is not a valid header value", text.escape_debug())))
 }
 
-fn emit_text(text: &[u8]) -> Result<(), Failure> {
+fn emit_text(text: &[u8]) -> Result<(), CommandError> {
     emit(text)?;
     if text.ends_with(b"\n") { Ok(()) } else { emit("\n") }
 }
@@ -370,21 +366,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_are_counted_as_go_prints_a_map() {
+    fn tally_formats_routes_as_a_go_map() {
         let routes = [(":iris_1:".to_owned(), 43), (":iris2_1:".to_owned(), 57)].into();
         assert_eq!(tally(&routes), "Success: map[:iris2_1::57 :iris_1::43]");
         assert_eq!(tally(&BTreeMap::new()), "Success: map[]");
     }
 
     #[test]
-    fn names_of_headers() {
+    fn capitalize_http1_header_names() {
         for (name, expected) in [("x-seldon-route", "X-Seldon-Route"), ("date", "Date"), ("ce-id", "Ce-Id")] {
-            assert_eq!(capitals(name), expected);
+            assert_eq!(capitalize(name), expected);
         }
     }
 
     #[test]
-    fn raw_tensors_are_made_readable() {
+    fn typed_json_decodes_raw_tensors() {
         let output = pb::model_infer_response::InferOutputTensor {
             name: "y".into(),
             datatype: "FP32".into(),
@@ -399,7 +395,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            typed(message).unwrap(),
+            typed_json(message).unwrap(),
             r#"{"modelName":"iris_1","outputs":[{"name":"y","datatype":"FP32","shape":["1","2"],"contents":{"fp32Contents":[1.0,2.5]}}]}"#
         );
     }

@@ -1,37 +1,36 @@
-//! Seldon's dialect of the command line: the same words, flags, outputs, variables and files, over the same contracts.
+//! The Seldon CLI: the same commands, flags, outputs, environment variables and configuration files.
 //!
 //! ```text
-//! args (words and flags) ─▶ objects (load, unload, status, list) ─▶ scheduler
-//!                       └─▶ infer (infer, metadata)               ─▶ data plane
-//!                       └─▶ config (which scheduler, which data plane)
+//! args (commands, flags) ─▶ objects (load, unload, status, list) ─▶ scheduler
+//!                        └─▶ infer (infer, metadata)               ─▶ gateway
+//!                        └─▶ config (addresses, TLS)
 //! ```
 //!
-//! `gantry model load` is spoken beside our own verbs; a link named `seldon` to the binary speaks this dialect alone,
-//! and then ends with 1 for every failure, as that program does.
+//! Available as `gantry model load` beside Gantry's own commands, and alone through a symlink named `seldon`, which exits
+//! with 1 for every failure as the original does.
 
 mod args;
 mod config;
-mod failure;
+mod endpoints;
+mod error;
 mod files;
-mod indent;
 mod infer;
-mod later;
 mod objects;
-mod place;
+mod pretty_json;
 mod protojson;
 mod session;
 mod table;
+mod unsupported;
 
-use args::Verb;
-pub(crate) use args::{Control, Experiment, Load, Model, Pipeline, Server, StatusAll, UnloadAll};
+pub(crate) use args::{Command, Control, Experiment, Load, Model, Pipeline, Server, StatusAll, UnloadAll};
 pub(crate) use config::Config;
-pub(crate) use place::Speaker;
+use endpoints::Endpoints;
 
-use crate::{client::block_on, duration, failure::Failure, output};
+use crate::{args::Global, client::block_on, duration, error::CommandError, output};
 use clap::{Parser, error::ErrorKind};
 use std::{ffi::OsStr, path::Path, process::ExitCode, time::Duration};
 
-/// Load models and ask them, with the words of Seldon's command line.
+/// Manage models and send inference requests: the Seldon CLI on Gantry
 #[derive(Debug, Parser)]
 #[command(
     name = "seldon",
@@ -41,129 +40,107 @@ use std::{ffi::OsStr, path::Path, process::ExitCode, time::Duration};
     max_term_width = 100
 )]
 struct Cli {
-    /// Give up after this long, such as 30s or 2m [default: 10s; 10m where something is waited for]
+    /// Timeout, such as 30s or 2m [default: 10s per call; 10m when waiting for a state]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
-/// Whether the program was called by a name that asks for this dialect alone.
+/// Whether the program was started through a symlink named `seldon`.
 pub(crate) fn is_called(program: Option<&OsStr>) -> bool {
     program.map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == "seldon")
 }
 
-/// The whole program, for whoever called it `seldon`.
+/// Entry point of the `seldon` symlink.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // Nobody can be told that telling failed.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
         Err(error) => {
             let text = error.to_string();
-            output::say(&format!("Error: {}", text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
+            output::print_stderr(&format!(
+                "Error: {}",
+                text.strip_prefix("error: ").unwrap_or(&text).trim_end()
+            ));
             return ExitCode::FAILURE;
         }
     };
-    match run(&Speaker::seldon(cli.timeout), Said::from(&cli.verb)) {
+    match run_with(&Endpoints::seldon(cli.timeout), cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                output::say(&failure.message);
+        Err(error) => {
+            if !error.message.is_empty() {
+                output::print_stderr(&error.message);
             }
             ExitCode::FAILURE
         }
     }
 }
 
-/// What was said, wherever it was said.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Said<'a> {
-    Model(&'a Model),
-    Server(&'a Server),
-    Pipeline(&'a Pipeline),
-    Experiment(&'a Experiment),
-    Config(&'a Config),
-    Load(&'a Load),
-    Unload(&'a UnloadAll),
-    Status(&'a StatusAll),
+/// Runs a command given as `gantry model …`.
+pub(crate) fn run(global: &Global, command: Command) -> Result<(), CommandError> {
+    run_with(&Endpoints::gantry(global), command)
 }
 
-impl<'a> From<&'a Verb> for Said<'a> {
-    fn from(verb: &'a Verb) -> Self {
-        match verb {
-            Verb::Model(verb) => Self::Model(verb),
-            Verb::Server(verb) => Self::Server(verb),
-            Verb::Pipeline(verb) => Self::Pipeline(verb),
-            Verb::Experiment(verb) => Self::Experiment(verb),
-            Verb::Config(verb) => Self::Config(verb),
-            Verb::Load(args) => Self::Load(args),
-            Verb::Unload(args) => Self::Unload(args),
-            Verb::Status(args) => Self::Status(args),
+fn run_with(endpoints: &Endpoints, command: Command) -> Result<(), CommandError> {
+    match command {
+        Command::Config(command) => config::run(&command),
+        Command::Model(command) => block_on(model(endpoints, &command)),
+        Command::Server(command) => block_on(server(endpoints, &command)),
+        Command::Pipeline(command) => block_on(pipeline(endpoints, &command)),
+        Command::Experiment(command) => block_on(experiment(endpoints, &command)),
+        Command::Load(args) => block_on(objects::load(endpoints, &args, None)),
+        Command::Unload(args) => block_on(objects::unload_all(endpoints, &args)),
+        Command::Status(args) => block_on(objects::status_all(endpoints, &args)),
+    }
+}
+
+async fn model(endpoints: &Endpoints, command: &Model) -> Result<(), CommandError> {
+    use gantry_api::Kind::Model as Kind;
+    match command {
+        Model::Load(args) => objects::load(endpoints, args, Some(Kind)).await,
+        Model::Unload(args) => objects::unload(endpoints, args, Kind).await,
+        Model::Status(args) => objects::model_status(endpoints, args).await,
+        Model::List(args) => objects::list_models(endpoints, args).await,
+        Model::Infer(args) => infer::infer(endpoints, args, infer::TargetKind::Model).await,
+        Model::Metadata(args) => infer::metadata(endpoints, args).await,
+    }
+}
+
+async fn server(endpoints: &Endpoints, command: &Server) -> Result<(), CommandError> {
+    use gantry_api::Kind::Server as Kind;
+    match command {
+        Server::Load(args) => objects::load(endpoints, args, Some(Kind)).await,
+        Server::Unload(args) => objects::unload(endpoints, args, Kind).await,
+        Server::Status(args) => objects::server_status(endpoints, args).await,
+        Server::List(args) => objects::list_servers(endpoints, args).await,
+    }
+}
+
+async fn pipeline(endpoints: &Endpoints, command: &Pipeline) -> Result<(), CommandError> {
+    use unsupported::UnsupportedKind::Pipeline as Kind;
+    match command {
+        Pipeline::Load(args) => unsupported::load(endpoints, args, Kind).await,
+        Pipeline::Unload(args) => unsupported::unload(endpoints, args, Kind).await,
+        Pipeline::Status(args) => unsupported::status(endpoints, &args.control, &args.name, Kind).await,
+        Pipeline::List(args) => unsupported::list(endpoints, args, Kind).await,
+        Pipeline::Infer(args) => infer::infer(endpoints, args, infer::TargetKind::Pipeline).await,
+        Pipeline::Inspect(_) => {
+            Err(error::failed("pipeline inspect reads Kafka topics, which Gantry does not use"))
         }
     }
 }
 
-/// Carries out what was said.
-pub(crate) fn run(speaker: &Speaker, said: Said<'_>) -> Result<(), Failure> {
-    match said {
-        Said::Config(verb) => config::run(verb),
-        Said::Model(verb) => block_on(model(speaker, verb)),
-        Said::Server(verb) => block_on(server(speaker, verb)),
-        Said::Pipeline(verb) => block_on(pipeline(speaker, verb)),
-        Said::Experiment(verb) => block_on(experiment(speaker, verb)),
-        Said::Load(args) => block_on(objects::load(speaker, args, None)),
-        Said::Unload(args) => block_on(objects::unload_all(speaker, args)),
-        Said::Status(args) => block_on(objects::status_all(speaker, args)),
-    }
-}
-
-async fn model(speaker: &Speaker, verb: &Model) -> Result<(), Failure> {
-    use gantry_api::Kind::Model as Kind;
-    match verb {
-        Model::Load(args) => objects::load(speaker, args, Some(Kind)).await,
-        Model::Unload(args) => objects::unload(speaker, args, Kind).await,
-        Model::Status(args) => objects::model_status(speaker, args).await,
-        Model::List(args) => objects::list_models(speaker, args).await,
-        Model::Infer(args) => infer::infer(speaker, args, infer::Of::Model).await,
-        Model::Metadata(args) => infer::metadata(speaker, args).await,
-    }
-}
-
-async fn server(speaker: &Speaker, verb: &Server) -> Result<(), Failure> {
-    use gantry_api::Kind::Server as Kind;
-    match verb {
-        Server::Load(args) => objects::load(speaker, args, Some(Kind)).await,
-        Server::Unload(args) => objects::unload(speaker, args, Kind).await,
-        Server::Status(args) => objects::server_status(speaker, args).await,
-        Server::List(args) => objects::list_servers(speaker, args).await,
-    }
-}
-
-async fn pipeline(speaker: &Speaker, verb: &Pipeline) -> Result<(), Failure> {
-    use later::Later::Pipeline as Kind;
-    match verb {
-        Pipeline::Load(args) => later::load(speaker, args, Kind).await,
-        Pipeline::Unload(args) => later::unload(speaker, args, Kind).await,
-        Pipeline::Status(args) => later::status(speaker, &args.control, &args.name, Kind).await,
-        Pipeline::List(args) => later::list(speaker, args, Kind).await,
-        Pipeline::Infer(args) => infer::infer(speaker, args, infer::Of::Pipeline).await,
-        Pipeline::Inspect(_) => Err(failure::failed(
-            "pipeline inspect reads Kafka, which Gantry does not use: there are no topics to look at",
-        )),
-    }
-}
-
-async fn experiment(speaker: &Speaker, verb: &Experiment) -> Result<(), Failure> {
-    use later::Later::Experiment as Kind;
-    match verb {
-        Experiment::Start(args) => later::load(speaker, args, Kind).await,
-        Experiment::Stop(args) => later::unload(speaker, args, Kind).await,
-        Experiment::Status(args) => later::status(speaker, &args.control, &args.name, Kind).await,
-        Experiment::List(args) => later::list(speaker, args, Kind).await,
+async fn experiment(endpoints: &Endpoints, command: &Experiment) -> Result<(), CommandError> {
+    use unsupported::UnsupportedKind::Experiment as Kind;
+    match command {
+        Experiment::Start(args) => unsupported::load(endpoints, args, Kind).await,
+        Experiment::Stop(args) => unsupported::unload(endpoints, args, Kind).await,
+        Experiment::Status(args) => unsupported::status(endpoints, &args.control, &args.name, Kind).await,
+        Experiment::List(args) => unsupported::list(endpoints, args, Kind).await,
     }
 }
 
@@ -172,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_the_program_decides() {
+    fn is_called_matches_the_program_name() {
         for (name, expected) in [
             ("seldon", true),
             ("/usr/local/bin/seldon", true),

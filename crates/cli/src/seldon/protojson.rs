@@ -1,8 +1,7 @@
-//! Messages as JSON and back, as proto3 has it: names in camelCase, enums by name, 64-bit numbers as texts, times in
-//! RFC 3339, defaults left out.
+//! proto3 JSON: camelCase names, enums by name, 64-bit numbers as strings, RFC 3339 timestamps, defaults omitted.
 
-use super::failure;
-use crate::failure::Failure;
+use super::error;
+use crate::error::CommandError;
 use prost::Message;
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, ReflectMessage as _,
@@ -10,44 +9,41 @@ use prost_reflect::{
 };
 use std::sync::OnceLock;
 
-/// Fields from this number on are ours: whoever reads this dialect does not expect them.
-const OURS: u32 = 1000;
+/// Gantry's own fields start at this number and are not printed.
+const FIRST_GANTRY_FIELD: u32 = 1000;
 
-/// The package of the scheduler's messages.
 pub(super) const SCHEDULER: &str = "seldon.mlops.scheduler";
-/// The package of the inference protocol's messages.
 pub(super) const INFERENCE: &str = "inference";
 
-fn descriptor(package: &str, name: &str) -> Result<MessageDescriptor, Failure> {
+fn descriptor(package: &str, name: &str) -> Result<MessageDescriptor, CommandError> {
     static POOL: OnceLock<DescriptorPool> = OnceLock::new();
     let pool = if let Some(pool) = POOL.get() {
         pool
     } else {
         let pool = DescriptorPool::decode(gantry_proto::DESCRIPTORS)
-            .map_err(|e| failure::failed(format!("the contracts cannot be read: {e}")))?;
+            .map_err(|e| error::failed(format!("invalid protobuf descriptors: {e}")))?;
         POOL.get_or_init(|| pool)
     };
     let full = format!("{package}.{name}");
-    pool.get_message_by_name(&full)
-        .ok_or_else(|| failure::failed(format!("the contracts have no message {full}")))
+    pool.get_message_by_name(&full).ok_or_else(|| error::failed(format!("unknown protobuf message {full}")))
 }
 
-/// A message on one line.
-pub(super) fn write(package: &str, name: &str, message: &impl Message) -> Result<String, Failure> {
-    let unreadable = |e: &dyn std::fmt::Display| failure::failed(format!("{name} cannot be written: {e}"));
+/// Serializes a message on one line.
+pub(super) fn write(package: &str, name: &str, message: &impl Message) -> Result<String, CommandError> {
+    let failed = |e: &dyn std::fmt::Display| error::failed(format!("cannot serialize {name}: {e}"));
     let mut dynamic = DynamicMessage::decode(descriptor(package, name)?, message.encode_to_vec().as_slice())
-        .map_err(|e| unreadable(&e))?;
-    forget_ours(&mut dynamic);
+        .map_err(|e| failed(&e))?;
+    clear_gantry_fields(&mut dynamic);
     let mut text = Vec::new();
     dynamic
         .serialize_with_options(&mut serde_json::Serializer::new(&mut text), &SerializeOptions::new())
-        .map_err(|e| unreadable(&e))?;
-    String::from_utf8(text).map_err(|e| unreadable(&e))
+        .map_err(|e| failed(&e))?;
+    String::from_utf8(text).map_err(|e| failed(&e))
 }
 
-/// A message from JSON; names may be in camelCase or as the contract has them. A name that it does not have is refused.
-pub(super) fn read<M: Message + Default>(package: &str, name: &str, text: &[u8]) -> Result<M, Failure> {
-    let wrong = |e: &dyn std::fmt::Display| failure::usage(format!("proto: {e}"));
+/// Parses a message; field names may be camelCase or snake_case, unknown ones are rejected.
+pub(super) fn read<M: Message + Default>(package: &str, name: &str, text: &[u8]) -> Result<M, CommandError> {
+    let wrong = |e: &dyn std::fmt::Display| error::usage(format!("proto: {e}"));
     let mut json = serde_json::Deserializer::from_slice(text);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let dynamic = DynamicMessage::deserialize_with_options(descriptor(package, name)?, &mut json, &options)
@@ -56,22 +52,22 @@ pub(super) fn read<M: Message + Default>(package: &str, name: &str, text: &[u8])
     dynamic.transcode_to().map_err(|e| wrong(&e))
 }
 
-fn forget_ours(message: &mut DynamicMessage) {
+fn clear_gantry_fields(message: &mut DynamicMessage) {
     let fields: Vec<_> = message.descriptor().fields().collect();
     for field in fields {
-        if field.number() >= OURS {
+        if field.number() >= FIRST_GANTRY_FIELD {
             message.clear_field(&field);
         } else if message.has_field(&field) {
-            forget_ours_in(message.get_field_mut(&field));
+            clear_gantry_fields_in(message.get_field_mut(&field));
         }
     }
 }
 
-fn forget_ours_in(value: &mut Value) {
+fn clear_gantry_fields_in(value: &mut Value) {
     match value {
-        Value::Message(inner) => forget_ours(inner),
-        Value::List(items) => items.iter_mut().for_each(forget_ours_in),
-        Value::Map(entries) => entries.values_mut().for_each(forget_ours_in),
+        Value::Message(inner) => clear_gantry_fields(inner),
+        Value::List(items) => items.iter_mut().for_each(clear_gantry_fields_in),
+        Value::Map(entries) => entries.values_mut().for_each(clear_gantry_fields_in),
         _ => {}
     }
 }
@@ -82,7 +78,7 @@ mod tests {
     use gantry_proto::{inference, scheduler as pb};
 
     #[test]
-    fn a_status_as_clients_know_it() {
+    fn write_matches_seldon_status_json() {
         let at = Some(prost_types::Timestamp { seconds: 1_668_247_215, nanos: 844_121_227 });
         let state = pb::ModelStatus {
             state: pb::model_status::ModelState::ModelAvailable as i32,
@@ -140,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_in_both_spellings_and_nothing_else_is() {
+    fn read_accepts_both_spellings_and_rejects_unknown_fields() {
         for text in [
             r#"{"model_name":"iris","inputs":[{"name":"x","contents":{"fp32_contents":[1,2.5]},"datatype":"FP32","shape":[1,2]}]}"#,
             r#"{"modelName":"iris","inputs":[{"name":"x","contents":{"fp32Contents":[1,2.5]},"datatype":"FP32","shape":["1","2"]}]}"#,
@@ -150,12 +146,12 @@ mod tests {
             assert_eq!((request.model_name.as_str(), &request.inputs[0].shape), ("iris", &vec![1, 2]));
             assert_eq!(request.inputs[0].contents.as_ref().unwrap().fp32_contents, [1.0, 2.5]);
         }
-        for (text, says) in
+        for (text, expected) in
             [(r#"{"modle":1}"#, "modle"), ("{", "EOF"), ("[]", "invalid type"), ("{} {}", "trailing")]
         {
             let read = read::<inference::ModelInferRequest>(INFERENCE, "ModelInferRequest", text.as_bytes());
-            let said = read.unwrap_err().message;
-            assert!(said.starts_with("Error: proto: ") && said.contains(says), "{said}");
+            let message = read.unwrap_err().message;
+            assert!(message.starts_with("Error: proto: ") && message.contains(expected), "{message}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Columns separated by tabs, as many as bring the next column to a stop of eight.
+//! Columns aligned with tabs at multiples of eight.
 
-/// A table whose headings have a line under them.
+/// A table with underlined headings.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
@@ -13,7 +13,7 @@ impl Table {
     }
 
     pub(super) fn row<const N: usize>(&mut self, cells: [&str; N]) {
-        // One row is one line, and a tab is the end of a cell.
+        // Newlines and tabs would break the layout.
         let plain = |c: &&str| c.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.rows.push(cells.iter().map(plain).collect());
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_at_stops_of_eight() {
+    fn render_aligns_columns_at_tab_stops() {
         let mut table = Table::new(&["model", "state", "reason"]);
         table.row(["tfsimple1", "ModelAvailable", ""]);
         table.row(["iris", "ModelProgressing", "a\tb"]);

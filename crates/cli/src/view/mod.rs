@@ -1,7 +1,7 @@
-//! What the scheduler's answers mean, in the words and shapes that people and scripts read.
+//! Model and server status as commands print them.
 
 mod model;
 mod server;
 
 pub(crate) use model::{ModelView, Readiness, VersionView};
-pub(crate) use server::{ServerView, count};
+pub(crate) use server::ServerView;

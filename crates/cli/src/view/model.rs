@@ -1,6 +1,6 @@
-//! A model as the scheduler reports it.
+//! Model status.
 
-use crate::output::{NOTHING, Tone, stamp};
+use crate::output::{PLACEHOLDER, Tone, rfc3339};
 use gantry_api::Model;
 use gantry_artifacts::Uri;
 use gantry_proto::scheduler::{
@@ -8,54 +8,51 @@ use gantry_proto::scheduler::{
 };
 use serde_json::{Map, Value, json};
 
-/// Whether something serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// It may become ready without anybody's help.
-    Coming,
-    /// It stays as it is until somebody changes something.
+    /// Not ready yet; may resolve without a change.
+    Progressing,
+    /// Stays failed until the spec or its files change.
     Failed,
-    /// It is going, or gone.
-    Gone,
+    /// Terminating or terminated.
+    Deleted,
 }
 
 impl Readiness {
     pub(crate) const fn tone(self) -> Tone {
         match self {
             Self::Ready => Tone::Good,
-            Self::Coming => Tone::Busy,
+            Self::Progressing => Tone::Busy,
             Self::Failed => Tone::Bad,
-            Self::Gone => Tone::Faint,
+            Self::Deleted => Tone::Faint,
         }
     }
 }
 
-/// A model and its versions, the latest first.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelView {
     pub(crate) name: String,
     pub(crate) deleted: bool,
+    /// Latest first.
     pub(crate) versions: Vec<VersionView>,
 }
 
-/// A version of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct VersionView {
     pub(crate) number: u32,
     pub(crate) server: Option<String>,
     pub(crate) state: ModelState,
     pub(crate) reason: String,
-    /// The reason as a word to match.
-    pub(crate) code: String,
+    /// Machine-readable reason.
+    pub(crate) reason_code: String,
     pub(crate) available: u32,
-    pub(crate) wanted: u32,
+    pub(crate) desired: u32,
     pub(crate) since: Option<prost_types::Timestamp>,
     pub(crate) replicas: Vec<ReplicaView>,
     pub(crate) definition: pb::Model,
 }
 
-/// A replica of a version.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaView {
     pub(crate) index: i32,
@@ -80,10 +77,10 @@ impl From<pb::ModelVersionStatus> for VersionView {
             server: Some(version.server_name).filter(|s| !s.is_empty()),
             state: state.state(),
             available: state.available_replicas,
-            wanted: state.available_replicas.saturating_add(state.unavailable_replicas),
+            desired: state.available_replicas.saturating_add(state.unavailable_replicas),
             since: state.last_change_timestamp,
             reason: state.reason,
-            code: state.reason_code,
+            reason_code: state.reason_code,
             replicas: version
                 .model_replica_state
                 .into_iter()
@@ -100,17 +97,17 @@ impl From<pb::ModelVersionStatus> for VersionView {
 }
 
 impl ModelView {
-    /// What was asked for last.
+    /// The latest requested version.
     pub(crate) fn latest(&self) -> Option<&VersionView> {
         self.versions.first()
     }
 
-    /// Whether nothing is left of it.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// Deleted, with every replica unloaded.
+    pub(crate) fn is_terminated(&self) -> bool {
         self.deleted && self.latest().is_none_or(|v| v.state == ModelState::ModelTerminated)
     }
 
-    /// The manifest and what became of it.
+    /// The manifest with its status.
     pub(crate) fn document(&self, all_versions: bool) -> Value {
         let Some(latest) = self.latest() else {
             return json!({ "kind": "Model", "metadata": { "name": self.name } });
@@ -119,7 +116,7 @@ impl ModelView {
         let mut document = serde_json::to_value(&manifest).unwrap_or_default();
         let mut status = latest.status(manifest.metadata.generation);
         if all_versions {
-            let versions: Value = self.versions.iter().map(VersionView::short).collect();
+            let versions: Value = self.versions.iter().map(VersionView::summary).collect();
             status.insert("versions".into(), versions);
         }
         if let Value::Object(map) = &mut document {
@@ -135,28 +132,26 @@ impl VersionView {
             ModelState::ModelAvailable => Readiness::Ready,
             ModelState::ModelFailed | ModelState::ModelTerminateFailed => Readiness::Failed,
             ModelState::ModelTerminating | ModelState::ModelTerminated | ModelState::ModelTerminate => {
-                Readiness::Gone
+                Readiness::Deleted
             }
-            _ => Readiness::Coming,
+            _ => Readiness::Progressing,
         }
     }
 
-    /// The state in one word.
-    pub(crate) fn state_word(&self) -> &'static str {
+    pub(crate) fn state_name(&self) -> &'static str {
         self.state.as_str_name().trim_start_matches("Model")
     }
 
-    /// The server, or a dash.
-    pub(crate) fn server_word(&self) -> String {
-        self.server.clone().unwrap_or_else(|| NOTHING.to_owned())
+    pub(crate) fn server_column(&self) -> String {
+        self.server.clone().unwrap_or_else(|| PLACEHOLDER.to_owned())
     }
 
-    /// `1/2`: replicas that serve, of those that are wanted.
-    pub(crate) fn replicas_word(&self) -> String {
-        format!("{}/{}", self.available, self.wanted)
+    /// `1/2`: available of desired replicas.
+    pub(crate) fn replicas_column(&self) -> String {
+        format!("{}/{}", self.available, self.desired)
     }
 
-    /// Why it is in its state; what it does when there is nothing to explain.
+    /// The scheduler's reason, else a description of the state.
     pub(crate) fn message(&self) -> String {
         if !self.reason.is_empty() {
             return self.reason.clone();
@@ -167,20 +162,17 @@ impl VersionView {
             ModelState::ModelAvailable => format!("serving version {number}{on}"),
             ModelState::ModelProgressing => format!("loading version {number}{on}"),
             ModelState::ModelTerminating => format!("unloading version {number}{on}"),
-            ModelState::ModelTerminated => format!("version {number} is unloaded"),
+            ModelState::ModelTerminated => format!("version {number} unloaded"),
             _ => String::new(),
         }
     }
 
-    /// Where its files are, without what may be a secret.
-    pub(crate) fn place(&self) -> String {
+    /// The storage URI without secrets. An unparsable one may contain a password and is not shown.
+    pub(crate) fn storage_uri(&self) -> String {
         let uri = self.definition.model_spec.as_ref().map(|s| s.uri.as_str()).unwrap_or_default();
-        // A place that cannot be read may still hold a password.
-        Uri::parse(uri)
-            .map_or_else(|_| "(cannot be shown: it is not a valid storageUri)".to_owned(), |u| u.to_string())
+        Uri::parse(uri).map_or_else(|_| "(invalid storageUri, hidden)".to_owned(), |u| u.to_string())
     }
 
-    /// Capabilities that it needs.
     pub(crate) fn requirements(&self) -> &[String] {
         self.definition.model_spec.as_ref().map(|s| s.requirements.as_slice()).unwrap_or_default()
     }
@@ -188,7 +180,7 @@ impl VersionView {
     fn status(&self, generation: Option<i64>) -> Map<String, Value> {
         let ready = match self.readiness() {
             Readiness::Ready => "True",
-            Readiness::Coming if self.state == ModelState::Unknown => "Unknown",
+            Readiness::Progressing if self.state == ModelState::Unknown => "Unknown",
             _ => "False",
         };
         let condition = |kind: &str| {
@@ -197,7 +189,7 @@ impl VersionView {
             condition.insert("status".into(), ready.into());
             condition.insert("reason".into(), self.state.as_str_name().into());
             condition.insert("message".into(), self.message().into());
-            if let Some(at) = stamp(self.since) {
+            if let Some(at) = rfc3339(self.since) {
                 condition.insert("lastTransitionTime".into(), at.into());
             }
             if let Some(generation) = generation {
@@ -211,7 +203,7 @@ impl VersionView {
         if let Some(generation) = generation {
             status.insert("observedGeneration".into(), generation.into());
         }
-        status.insert("replicas".into(), self.wanted.into());
+        status.insert("replicas".into(), self.desired.into());
         if let Some(server) = &self.server {
             status.insert("selector".into(), format!("server={server}").into());
             status.insert("server".into(), server.as_str().into());
@@ -221,19 +213,18 @@ impl VersionView {
         status
     }
 
-    fn short(&self) -> Value {
+    fn summary(&self) -> Value {
         let mut status = self.status(None);
         status.remove("conditions");
         status.remove("selector");
         status.insert("reason".into(), self.message().into());
-        status.insert("storageUri".into(), self.place().into());
+        status.insert("storageUri".into(), self.storage_uri().into());
         Value::Object(status)
     }
 }
 
 impl ReplicaView {
-    /// The state in one word.
-    pub(crate) fn state_word(&self) -> &'static str {
+    pub(crate) fn state_name(&self) -> &'static str {
         self.state.as_str_name()
     }
 }

@@ -1,11 +1,11 @@
-//! A server as the scheduler reports it.
+//! Server status.
 
 use super::Readiness;
+use crate::output::count;
 use gantry_api::Server;
 use gantry_proto::scheduler as pb;
 use serde_json::{Value, json};
 
-/// A server and its replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerView {
     pub(crate) name: String,
@@ -32,48 +32,47 @@ impl From<pb::ServerStatusResponse> for ServerView {
 impl ServerView {
     pub(crate) const fn readiness(&self) -> Readiness {
         match (self.expected, self.available) {
-            (0, _) => Readiness::Gone,
+            (0, _) => Readiness::Deleted,
             (expected, available) if available >= expected => Readiness::Ready,
-            _ => Readiness::Coming,
+            _ => Readiness::Progressing,
         }
     }
 
-    /// Whether it is neither expected nor there.
-    pub(crate) const fn is_gone(&self) -> bool {
+    /// No replica expected or joined.
+    pub(crate) const fn is_terminated(&self) -> bool {
         self.expected == 0 && self.available == 0
     }
 
-    /// Whether models cannot be placed on it any more.
-    pub(crate) const fn is_leaving(&self) -> bool {
+    /// Not expected any more: no model is placed on it.
+    pub(crate) const fn is_draining(&self) -> bool {
         self.expected == 0
     }
 
-    /// `1/2`: replicas that joined, of those that are expected.
-    pub(crate) fn replicas_word(&self) -> String {
+    /// `1/2`: joined of expected replicas.
+    pub(crate) fn replicas_column(&self) -> String {
         format!("{}/{}", self.available, self.expected)
     }
 
-    /// What it does, in words.
     pub(crate) fn message(&self) -> String {
         match self.readiness() {
-            Readiness::Gone if self.available == 0 => "deleted".into(),
-            Readiness::Gone => "going away: no replica is expected".into(),
+            Readiness::Deleted if self.available == 0 => "deleted".into(),
+            Readiness::Deleted => "draining: no replica is expected".into(),
             Readiness::Ready => format!("{} joined", count(self.available, "replica")),
             _ => format!("{} of {} joined", self.available, count(self.expected, "replica")),
         }
     }
 
-    /// Memory that is free and that there is, over all replicas.
+    /// Free and total memory of all replicas.
     pub(crate) fn memory(&self) -> (u64, u64) {
         self.replicas.iter().fold((0u64, 0u64), |(free, total), r| {
             (free.saturating_add(r.available_memory_bytes), total.saturating_add(r.total_memory_bytes))
         })
     }
 
-    /// The manifest as far as the scheduler knows it, and what became of it.
+    /// The manifest as known to the scheduler, with its status.
     pub(crate) fn document(&self) -> Value {
         let mut manifest = Server::named(&self.name, self.expected);
-        // The scheduler does not keep the configuration's name; by convention it is the server's.
+        // The scheduler does not store serverConfig; by convention it has the server's name.
         manifest.spec.server_config.clone_from(&self.name);
         if let Some(kubernetes) = &self.kubernetes {
             manifest.metadata.namespace = Some(kubernetes.namespace.clone());
@@ -115,9 +114,4 @@ impl ServerView {
         }
         document
     }
-}
-
-/// `1 replica`, `2 replicas`.
-pub(crate) fn count(n: i32, what: &str) -> String {
-    if n == 1 { format!("{n} {what}") } else { format!("{n} {what}s") }
 }

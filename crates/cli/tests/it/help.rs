@@ -1,10 +1,10 @@
-//! The help of every verb.
+//! Help of every command.
 
-use crate::world::{gantry, snapshot};
+use crate::harness::{gantry, snapshot};
 
 #[test]
-fn help_of_every_verb_of_the_client() {
-    for verb in [
+fn help_of_client_commands() {
+    for command in [
         "apply",
         "delete",
         "get",
@@ -25,24 +25,24 @@ fn help_of_every_verb_of_the_client() {
         "man",
         "version",
     ] {
-        snapshot(&format!("help-{verb}"), &gantry(&[verb, "--help"]).ok());
+        snapshot(&format!("help-{command}"), &gantry(&[command, "--help"]).ok());
     }
     snapshot("help", &gantry(&["--help"]).ok());
 }
 
 #[test]
 fn every_flag_has_a_help_text() {
-    for verb in [
+    for command in [
         "up", "runtime", "apply", "delete", "get", "status", "wait", "infer", "logs", "install", "check",
         "lint", "state",
     ] {
-        let help = gantry(&[verb, "-h"]).ok();
+        let help = gantry(&[command, "-h"]).ok();
         let mut lines = help.lines().skip_while(|l| !l.starts_with("Options:")).skip(1).peekable();
         while let Some(line) = lines.next() {
             let is_flag = line.trim_start().starts_with('-');
             let alone = !line.trim().contains("  ");
             let continued = lines.peek().is_some_and(|next| next.starts_with("          "));
-            assert!(!is_flag || !alone || continued, "{verb}: no help for {line}");
+            assert!(!is_flag || !alone || continued, "{command}: no help for {line}");
         }
     }
 }

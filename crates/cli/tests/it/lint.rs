@@ -1,6 +1,6 @@
-//! Bad manifests, and what is said about each.
+//! `lint`: the message for each kind of invalid manifest.
 
-use crate::world::{gantry, gantry_with, model, server};
+use crate::harness::{gantry, gantry_with, model, server};
 
 /// A model whose spec has a `storageUri` and a further line.
 fn with(line: &str) -> String {
@@ -12,7 +12,7 @@ fn at(uri: &str) -> String {
 }
 
 #[test]
-fn bad_manifests_and_the_first_line_about_each() {
+fn invalid_manifests_are_reported() {
     let huge = format!("a: {}", "x".repeat(5 << 20));
     let deep = "[".repeat(50_000);
     let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
@@ -36,7 +36,7 @@ fn bad_manifests_and_the_first_line_about_each() {
             at("/m").replace("  name: iris", "  nmae: iris"),
             "stdin:4: metadata.nmae is not a field of metadata. Did you mean name?",
         ),
-        (model("iris", "  {}\n"), "stdin:6: spec.storageUri is missing: it is required"),
+        (model("iris", "  {}\n"), "stdin:6: spec.storageUri is required"),
         (
             server("s", 1).replace("serverConfig", "serverconfg"),
             "stdin:6: spec.serverconfg is not a field of Server. Did you mean serverConfig?",
@@ -44,7 +44,7 @@ fn bad_manifests_and_the_first_line_about_each() {
         // Kinds and versions.
         (
             at("/m").replace("kind: Model", "kind: Modle"),
-            "stdin:2: kind \"Modle\" is not known: kinds are Model and Server. Did you mean Model?",
+            "stdin:2: kind \"Modle\" is not supported: use Model or Server. Did you mean Model?",
         ),
         (
             at("/m").replace("kind: Model", "kind: Pipeline"),
@@ -58,7 +58,7 @@ fn bad_manifests_and_the_first_line_about_each() {
             "kind: Model\n".into(),
             "stdin:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
         ),
-        ("a: 1\n".into(), "stdin:1: kind is missing: it says what the object is, Model or Server"),
+        ("a: 1\n".into(), "stdin:1: kind is missing: set it to Model or Server"),
         (
             "- 1\n- 2\n".into(),
             "stdin:1: must be an object with apiVersion, kind, metadata and spec, got a list",
@@ -87,15 +87,15 @@ fn bad_manifests_and_the_first_line_about_each() {
         ),
         (
             format!("{}---\n{}", at("/m"), at("/n")),
-            "stdin:8: metadata.name \"iris\" is used twice: Model iris stands at line 1 already",
+            "stdin:8: metadata.name \"iris\" is used twice: Model iris is already defined at line 1 already",
         ),
         // Types and sizes.
-        (with("replicas: two"), "stdin:7: spec.replicas must be a whole number, got \"two\""),
+        (with("replicas: two"), "stdin:7: spec.replicas must be an integer, got \"two\""),
         (with("replicas: -1"), "stdin:7: spec.replicas must be at least 0, got -1"),
         (with("replicas: 99999999999"), "stdin:7: spec.replicas must be at most 2147483647, got 99999999999"),
         (
             with("requirements: onnx"),
-            "stdin:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines that start with -",
+            "stdin:7: spec.requirements must be a list, got \"onnx\": write it as [x] or as lines starting with -",
         ),
         (
             with("requirements: ['']"),
@@ -114,15 +114,15 @@ fn bad_manifests_and_the_first_line_about_each() {
         ),
         (
             with("explainer: {type: a}\n  llm: {modelRef: b}"),
-            "stdin:8: spec.llm cannot stand beside spec.explainer: keep one of them",
+            "stdin:8: spec.llm is mutually exclusive with spec.explainer: remove one",
         ),
         (
             with("parameters: [{name: a, value: 1}]"),
-            "stdin:7: spec.parameters[0].value must be a text, got 1: put it in quotes",
+            "stdin:7: spec.parameters[0].value must be a string, got 1: put it in quotes",
         ),
-        // Places.
-        (at("''"), "stdin:6: spec.storageUri is empty: say where the model's files are"),
-        (at("7"), "stdin:6: spec.storageUri must be a text, got 7: put it in quotes"),
+        // Storage URIs.
+        (at("''"), "stdin:6: spec.storageUri is empty: set it to the location of the model artifact"),
+        (at("7"), "stdin:6: spec.storageUri must be a string, got 7: put it in quotes"),
         (at("s33://bucket/x"), "URI"),
         (at("ftp://host/x"), "URI"),
         (at("s3://"), "URI"),
@@ -133,7 +133,7 @@ fn bad_manifests_and_the_first_line_about_each() {
         (at("hf://justaname"), "URI"),
         (at("\"a\\tb\""), "URI"),
         (at(&long_uri), "URI"),
-        // Text that is no YAML, or too much of it.
+        // Invalid or oversized YAML.
         ("a: [1, 2\n".into(), "YAML"),
         ("a: b: c\n".into(), "YAML"),
         ("a: 1\na: 2\n".into(), "YAML"),
@@ -160,25 +160,25 @@ fn bad_manifests_and_the_first_line_about_each() {
         if matches!(*expected, "URI" | "YAML") {
             collected += &format!("{first}\n");
         }
-        // What lint refuses, apply refuses in the same words, before it looks for a scheduler.
+        // apply reports the same errors before it connects to a scheduler.
         let applied = gantry_with(&["apply", "-f", "-", "--scheduler", "127.0.0.1:1"], text);
         assert_eq!(applied.code, 2, "{shown}\n{applied:?}");
         assert_eq!(applied.stderr.lines().next().unwrap_or_default(), first);
         assert!(applied.stderr.ends_with("Nothing was applied.\n"), "{applied:?}");
         assert_eq!(applied.stdout, "");
     }
-    crate::world::snapshot("lint-places-and-syntax", &collected);
+    crate::harness::snapshot("lint-uris-and-syntax", &collected);
 }
 
 #[test]
-fn good_manifests_are_counted() {
+fn valid_manifests_are_counted() {
     let both = format!("{}---\n{}", at("s3://bucket/iris"), server("mlserver", 2));
     let ran = gantry_with(&["lint", "-"], &both);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "ok: 2 objects in 1 file\n"));
 }
 
 #[test]
-fn several_files_are_checked_and_all_problems_are_told() {
+fn lint_reports_problems_of_all_files() {
     let dir = tempfile::tempdir().unwrap();
     let write = |file: &str, text: &str| {
         let path = dir.path().join(file);
@@ -190,8 +190,8 @@ fn several_files_are_checked_and_all_problems_are_told() {
     write("deep/c.json", "{\"kind\": \"Model\"}");
     write("deep/d.yaml", &at("/m").replace("iris", "d"));
     let run = |args: &[&str]| {
-        let mut command = crate::world::command(args);
-        crate::world::finish(command.current_dir(dir.path()))
+        let mut command = crate::harness::command(args);
+        crate::harness::finish(command.current_dir(dir.path()))
     };
     let ran = run(&["lint", "-R", "."]);
     assert_eq!((ran.code, ran.stdout.lines().count()), (2, 4), "{ran:?}");
@@ -207,7 +207,7 @@ fn several_files_are_checked_and_all_problems_are_told() {
     let empty = run(&["lint", "empty"]);
     assert_eq!(
         empty.stderr,
-        "empty holds no manifests (*.yaml, *.yml, *.json); -R looks into its directories too\n"
+        "empty contains no manifests (*.yaml, *.yml, *.json); use -R to include subdirectories\n"
     );
     assert_eq!(gantry(&["lint", "/nonexistent/x.yaml"]).stderr, "/nonexistent/x.yaml does not exist\n");
 }

@@ -1,4 +1,4 @@
-//! The binary `gantry` as a person or a script meets it: its words, its tables, its exit codes.
+//! End-to-end tests of the `gantry` binary: help, output, errors and exit codes.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +11,8 @@
 mod admin;
 mod basics;
 mod docs;
+mod explain_diff_adopt;
+mod harness;
 mod help;
 mod infer;
 mod lint;
@@ -20,5 +22,3 @@ mod seldon;
 mod servers;
 mod state;
 mod waiting;
-mod why;
-mod world;

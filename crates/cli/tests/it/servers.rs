@@ -1,6 +1,6 @@
-//! Servers that `gantry up` runs as processes: started, watched, started again, taken over, stopped.
+//! Servers supervised by `gantry up`: start, restart after a crash, re-adoption, scaling, stop.
 
-use crate::world::{Ran, command, finish};
+use crate::harness::{RunResult, command, finish};
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TEST_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A `gantry up` of the test's own.
 struct Up {
     child: Child,
     variables: Vec<(&'static str, String)>,
@@ -28,8 +26,8 @@ impl Up {
         let mut variables = Vec::new();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         for line in lines.map_while(Result::ok) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let variable = match words.as_slice() {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let variable = match columns.as_slice() {
                 ["inference", address, ..] => Some(("GANTRY_INFERENCE", *address)),
                 ["scheduler", address, ..] => Some(("GANTRY_SCHEDULER", *address)),
                 ["admin", address, ..] => Some(("GANTRY_ADMIN", *address)),
@@ -42,11 +40,11 @@ impl Up {
         Self { child, variables }
     }
 
-    fn gantry(&self, args: &[&str]) -> Ran {
+    fn gantry(&self, args: &[&str]) -> RunResult {
         finish(command(args).envs(self.variables.iter().map(|(n, v)| (*n, v.as_str()))))
     }
 
-    /// The processes as the admin port tells them.
+    /// Replica processes reported by the admin endpoint.
     fn replicas(&self) -> Vec<serde_json::Value> {
         let admin = &self.variables.iter().find(|(n, _)| *n == "GANTRY_ADMIN").unwrap().1;
         let text = get(admin.trim_start_matches("http://"), "/servers");
@@ -54,15 +52,18 @@ impl Up {
         value["replicas"].as_array().unwrap().clone()
     }
 
-    /// Waits until the processes are as they should be.
-    fn until(&self, what: &str, is: impl Fn(&[serde_json::Value]) -> bool) -> Vec<serde_json::Value> {
-        let begun = Instant::now();
+    fn wait_until(
+        &self,
+        what: &str,
+        condition: impl Fn(&[serde_json::Value]) -> bool,
+    ) -> Vec<serde_json::Value> {
+        let started = Instant::now();
         loop {
             let replicas = self.replicas();
-            if is(&replicas) {
+            if condition(&replicas) {
                 return replicas;
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {replicas:#?}");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{what}: {replicas:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -82,7 +83,6 @@ impl Drop for Up {
     }
 }
 
-/// One HTTP request, by hand.
 fn get(address: &str, path: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -96,13 +96,13 @@ fn get(address: &str, path: &str) -> String {
 fn write(dir: &Path, file: &str, text: &str) {
     let path = dir.join(file);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    // As a whole, so that nobody reads half of it.
-    let draft = path.with_extension("draft");
-    std::fs::write(&draft, text).unwrap();
-    std::fs::rename(draft, path).unwrap();
+    // Atomically, because the file is watched.
+    let temporary = path.with_extension("temporary");
+    std::fs::write(&temporary, text).unwrap();
+    std::fs::rename(temporary, path).unwrap();
 }
 
-/// A server whose replicas are `gantry runtime`, and a model that only it may have.
+/// A server whose replicas run `command`, and a model that requires it.
 fn manifests(dir: &Path, replicas: u32, command: &str) {
     let server = format!(
         "apiVersion: mlops.seldon.io/v1alpha1\nkind: Server\nmetadata:\n  name: side\n  annotations:\n    \
@@ -135,85 +135,84 @@ fn alive(pid: i64) -> bool {
 }
 
 #[test]
-fn a_server_serves_is_started_again_taken_over_and_stopped() {
+fn server_restarts_survives_gantry_and_scales() {
     let dir = tempfile::tempdir().unwrap();
     manifests(dir.path(), 1, RUNTIME);
     let mut up = Up::start(dir.path());
-    let first = pids(&up.until("started", all_ready(1)));
+    let first = pids(&up.wait_until("started", all_ready(1)));
     up.gantry(&["wait", "model/iris", "--timeout", "60s"]).ok();
     assert!(up.gantry(&["infer", "iris"]).ok().contains("outputs"));
-    // What it says is in our log, under its name.
+    // Its output is in the log, labelled with its name.
     let logs = up.gantry(&["logs", "server/side"]).ok();
     assert!(logs.contains("server=side replica=0 serving on http://127.0.0.1:"), "{logs}");
     assert!(!up.gantry(&["logs", "server/other"]).ok().contains("side"));
 
-    // A crash is followed by a new start, and the model is loaded again.
+    // After a crash, the server restarts and reloads the model.
     assert!(
         std::process::Command::new("kill").args(["-KILL", &first[0].to_string()]).status().unwrap().success()
     );
-    let second = pids(&up.until("started again", |r| all_ready(1)(r) && pids(r) != first));
+    let second = pids(&up.wait_until("restarted", |r| all_ready(1)(r) && pids(r) != first));
     up.gantry(&["wait", "model/iris", "--timeout", "60s"]).ok();
 
-    // Killed ourselves, we leave it running, and find it again.
+    // It survives a killed gantry and is re-adopted by the next one.
     up.signal("-KILL");
     assert!(alive(second[0]));
     let up = Up::start(dir.path());
-    assert_eq!(pids(&up.until("taken over", all_ready(1))), second);
+    assert_eq!(pids(&up.wait_until("re-adopted", all_ready(1))), second);
     up.gantry(&["wait", "model/iris", "--timeout", "60s"]).ok();
     assert!(up.gantry(&["infer", "iris"]).ok().contains("outputs"));
 
-    // More replicas, then fewer; what runs goes on running.
+    // Scale up and down; the first replica keeps running.
     manifests(dir.path(), 2, RUNTIME);
-    let two = pids(&up.until("two", all_ready(2)));
+    let two = pids(&up.wait_until("two", all_ready(2)));
     assert_eq!(two[0], second[0]);
     manifests(dir.path(), 1, RUNTIME);
-    assert_eq!(pids(&up.until("one", |r| r.len() == 1)), second);
+    assert_eq!(pids(&up.wait_until("one", |r| r.len() == 1)), second);
     assert!(!alive(two[1]));
 
-    // Stopped in good order, it goes with us.
+    // A graceful shutdown stops it.
     drop(up);
     assert!(!alive(second[0]));
 }
 
 #[test]
-fn a_crash_loop_is_named() {
+fn crash_loop_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     manifests(dir.path(), 1, "sh -c 'echo no licence; exit 3'");
     let up = Up::start(dir.path());
-    up.until("crashed twice", |r| {
+    up.wait_until("crashed twice", |r| {
         r.first().is_some_and(|r| r["failures"].as_u64() >= Some(2) && r["state"] == "crashed")
     });
     let explained = up.gantry(&["explain", "server/side"]).ok();
     assert!(explained.starts_with("side is not ready: replica 0 ended with exit code 3, "), "{explained}");
-    assert!(explained.contains("it said     no licence"), "{explained}");
+    assert!(explained.contains("log         no licence"), "{explained}");
     let status = up.gantry(&["status"]).ok();
     assert!(status.contains("replica 0 ended with exit code 3"), "{status}");
-    // A manifest that is mended is tried at once.
+    // A fixed manifest restarts it immediately.
     manifests(dir.path(), 1, RUNTIME);
-    up.until("mended", all_ready(1));
+    up.wait_until("fixed", all_ready(1));
     let explained = up.gantry(&["explain", "server/side"]).ok();
     assert!(!explained.contains("is not ready: replica"), "{explained}");
     manifests(dir.path(), 1, "no-such-server");
-    up.until("not found", |r| {
-        r.first().is_some_and(|r| r["lastEnd"].as_str().unwrap_or_default().contains("is not found"))
+    up.wait_until("not found", |r| {
+        r.first().is_some_and(|r| r["lastEnd"].as_str().unwrap_or_default().contains("not found"))
     });
 }
 
 #[test]
-fn a_mistake_in_a_recipe_is_named_with_its_place() {
+fn invalid_command_annotation_is_reported_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     manifests(dir.path(), 1, "\"a 'b\"");
     let ran = finish(command(&["up", "models", "--state-dir", "state"]).current_dir(dir.path()));
     assert_eq!(ran.code, 2);
     assert!(
-        ran.stderr
-            .contains("side.yaml:1: metadata.annotations.gantry.dev/command has a ' that is not closed"),
+        ran.stderr.contains("side.yaml:1: metadata.annotations.gantry.dev/command has an unclosed quote"),
         "{ran:?}"
     );
 }
 
 #[test]
-fn what_a_file_asks_for_is_refused_to_others_until_it_is_adopted() {
+fn objects_of_a_file_must_be_adopted_before_deletion() {
     let dir = tempfile::tempdir().unwrap();
     let model = |file: &str, replicas: u32| {
         let iris = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/iris");
@@ -228,20 +227,20 @@ fn what_a_file_asks_for_is_refused_to_others_until_it_is_adopted() {
     let up = Up::start(dir.path());
     let refused = up.gantry(&["delete", "model/iris"]);
     let file = dir.path().canonicalize().unwrap().join("models/a.yaml");
-    let words = format!("iris belongs to the file {}: remove it there.", file.display());
+    let message = format!("iris belongs to the file {}: remove it there.", file.display());
     assert_eq!(refused.code, 6, "{refused:?}");
-    assert_eq!(refused.stderr, format!("{words}\nTo take it over on purpose: gantry adopt model/iris\n"));
-    // From one file to another it stays ours: in the same moment, so that it never goes.
+    assert_eq!(refused.stderr, format!("{message}\nTo take it over on purpose: gantry adopt model/iris\n"));
+    // Moving it to another file keeps the owner, without a deletion.
     std::fs::create_dir(dir.path().join("models/deep")).unwrap();
     std::fs::rename(dir.path().join("models/a.yaml"), dir.path().join("models/deep/b.yaml")).unwrap();
     model("models/deep/b.yaml", 2);
-    let begun = Instant::now();
+    let started = Instant::now();
     while up.gantry(&["get", "model/iris", "-o", "jsonpath={.spec.replicas}"]).ok() != "2\n" {
-        assert!(begun.elapsed() < PATIENCE, "the change was not taken");
+        assert!(started.elapsed() < TEST_TIMEOUT, "the change was not applied");
     }
     let adopted = up.gantry(&["adopt", "model/iris"]).ok();
     assert!(
-        adopted.starts_with("model/iris adopted from the file ") && adopted.contains("deep/b.yaml"),
+        adopted.starts_with("model/iris adopted from file ") && adopted.contains("deep/b.yaml"),
         "{adopted}"
     );
     assert_eq!(up.gantry(&["delete", "model/iris", "--wait"]).ok(), "model/iris deleted\n");

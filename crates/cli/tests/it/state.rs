@@ -1,11 +1,11 @@
 //! `gantry state`: check, backup, restore.
 
-use crate::world::{Ran, gantry};
+use crate::harness::{RunResult, gantry};
 use gantry_store::{Change, Store, Table, upkeep::file_of};
 use std::path::Path;
 
-/// Runs `gantry state` on a directory, with the directory's name taken out of what it says.
-fn state(dir: &Path, args: &[&str]) -> Ran {
+/// Runs `gantry state` and replaces the directory in its output.
+fn state(dir: &Path, args: &[&str]) -> RunResult {
     let dir = dir.to_str().unwrap();
     let mut ran = gantry(&[&["state"], args, &["--state-dir", dir]].concat());
     ran.stdout = ran.stdout.replace(dir, "DIR");
@@ -21,7 +21,7 @@ fn put(dir: &Path, keys: &[&str]) -> Store {
 }
 
 #[test]
-fn a_state_is_checked_copied_and_put_back() {
+fn state_check_backup_and_restore() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let missing = state(dir, &["check"]);
@@ -29,7 +29,7 @@ fn a_state_is_checked_copied_and_put_back() {
 
     let store = put(dir, &["iris", "fraud"]);
     let ok = "2 models, 0 servers, 0 gateways (format 2, start 1, batch 1)";
-    // While somebody has it.
+    // While the store is open.
     let checked = state(dir, &["check"]);
     assert_eq!((checked.code, checked.stderr.trim()), (0, &*format!("ok: {ok}")));
     let copy = dir.join("monday.redb");
@@ -59,14 +59,14 @@ fn a_state_is_checked_copied_and_put_back() {
     assert_eq!(
         restored.stderr,
         "DIR/state.redb restored: 2 models, 0 servers, 0 gateways (format 2, start 1000002, batch 1)\n\
-         what was there is kept as DIR/state.redb.replaced-1\n"
+         previous database kept as DIR/state.redb.replaced-1\n"
     );
     assert_eq!(Store::open(dir).unwrap().read(Table::Models).unwrap().len(), 2);
     assert_eq!(state(dir, &["check", copy]).code, 0, "a backup can be checked too");
 }
 
 #[test]
-fn damage_is_named_and_exits_1() {
+fn damaged_state_exits_with_1() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     drop(put(dir, &["iris"]));
@@ -74,17 +74,17 @@ fn damage_is_named_and_exits_1() {
     let copy = copy.to_str().unwrap();
     assert_eq!(state(dir, &["backup", copy]).code, 0);
     let mut bytes = std::fs::read(file_of(dir)).unwrap();
-    let place = bytes.windows(4).position(|four| four == b"iris").unwrap();
-    bytes[place] ^= 1;
+    let offset = bytes.windows(4).position(|four| four == b"iris").unwrap();
+    bytes[offset] ^= 1;
     std::fs::write(file_of(dir), bytes).unwrap();
     let checked = state(dir, &["check"]);
     assert_eq!(checked.code, 1, "{checked:?}");
     assert!(checked.stdout.starts_with("DIR/state.redb: "), "{checked:?}");
-    assert!(checked.stderr.contains("`gantry state restore` puts a backup in its place"), "{checked:?}");
+    assert!(checked.stderr.contains("replace it with `gantry state restore`"), "{checked:?}");
     assert_eq!(state(dir, &["backup", &format!("{copy}2")]).code, 1, "damage is not copied");
     let refused = state(dir, &["restore", copy]);
     assert_eq!(refused.code, 6);
-    assert!(refused.stderr.contains("--force replaces it and keeps it aside"), "{refused:?}");
+    assert!(refused.stderr.contains("use --force to replace it"), "{refused:?}");
     assert_eq!(state(dir, &["restore", copy, "--force"]).code, 0);
     assert_eq!(state(dir, &["check"]).code, 0);
 }

@@ -1,11 +1,10 @@
-//! A CA for a test, with a certificate for the scheduler and one for those who connect to it.
+//! A test CA with a scheduler and a client certificate.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use std::path::{Path, PathBuf};
 
-/// Files for a control plane on loopback.
 pub(crate) struct Certificates {
     directory: PathBuf,
 }
@@ -32,7 +31,6 @@ impl Certificates {
         Self { directory: directory.to_owned() }
     }
 
-    /// Flags of the side that listens.
     pub(crate) fn server(&self) -> Vec<String> {
         self.flags(&[
             ("tls-cert", "scheduler.crt"),
@@ -41,7 +39,6 @@ impl Certificates {
         ])
     }
 
-    /// Flags of the side that connects.
     pub(crate) fn client(&self) -> Vec<String> {
         self.flags(&[
             ("tls-ca", "ca.crt"),
@@ -50,12 +47,12 @@ impl Certificates {
         ])
     }
 
-    /// The CA alone: who connects with this shows no certificate.
+    /// TLS without a client certificate.
     pub(crate) fn only_ca(&self) -> Vec<String> {
         self.flags(&[("tls-ca", "ca.crt")])
     }
 
-    /// The side that connects, by the variables of Seldon's components.
+    /// Client settings as environment variables of Seldon's components.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         let file = |name: &str| self.directory.join(name).display().to_string();
         vec![

@@ -1,7 +1,7 @@
-//! Scheduler and gateway as processes of their own, over mutual TLS.
+//! Scheduler, gateway, agent and runtime as separate processes over mutual TLS.
 
 mod certificates;
+mod multi_process;
 mod process;
-mod separate;
-mod together;
+mod single_role;
 mod tracing;

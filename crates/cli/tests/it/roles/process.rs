@@ -1,6 +1,6 @@
-//! A process that the test starts, reads and ends.
+//! Processes started by the tests.
 
-use crate::world::command;
+use crate::harness::command;
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -11,26 +11,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Waits until something holds.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {TEST_TIMEOUT:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A role that runs. It is killed when the test is done with it.
-pub(crate) struct Role {
+/// A running `gantry` process, killed on drop.
+pub(crate) struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Role {
-    /// Starts `gantry` with these arguments, and waits for nothing.
+impl Process {
     pub(crate) fn start<S: AsRef<str>>(args: &[S]) -> Self {
         Self::start_with(args, &[])
     }
@@ -48,55 +45,54 @@ impl Role {
         Self { child, lines }
     }
 
-    /// Everything it said so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
 
-    /// Waits for a line that begins so.
-    pub(crate) fn says(&self, start: &str) -> &Self {
-        until(start, || {
-            let said = self.lines.lock().unwrap();
-            said.iter().any(|l| l.trim_start().starts_with(start))
+    /// Waits for a line with this prefix.
+    pub(crate) fn wait_for_line(&self, start: &str) -> &Self {
+        wait_until(start, || {
+            let lines = self.lines.lock().unwrap();
+            lines.iter().any(|l| l.trim_start().starts_with(start))
         });
         self
     }
 
-    /// The addresses that it showed, by what they are; with TLS under `<what> tls`.
+    /// Printed addresses by name; with TLS under `NAME tls`.
     pub(crate) fn addresses(&self) -> BTreeMap<String, String> {
-        let said = self.lines.lock().unwrap();
+        let lines = self.lines.lock().unwrap();
         let mut found = BTreeMap::new();
-        for line in said.iter().filter(|l| l.starts_with("  ")) {
-            let mut words = line.split_whitespace();
-            if let (Some(what), Some(address)) = (words.next(), words.next()) {
+        for line in lines.iter().filter(|l| l.starts_with("  ")) {
+            let mut columns = line.split_whitespace();
+            if let (Some(name), Some(address)) = (columns.next(), columns.next()) {
                 let tls = if line.contains("TLS") { " tls" } else { "" };
-                found.insert(format!("{what}{tls}"), address.trim_start_matches("http://").to_owned());
+                found.insert(format!("{name}{tls}"), address.trim_start_matches("http://").to_owned());
             }
         }
         found
     }
 
-    /// Ends it as the kernel does when memory is short.
+    /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end, and gives its exit code.
+    /// SIGTERM; returns the exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        until("it ends", || self.child.try_wait().unwrap().is_some());
+        wait_until("exited", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
     }
 }
 
-impl Drop for Role {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("--- a process said:\n{}", self.said());
+            eprintln!("--- process output:\n{}", self.output());
         }
     }
 }
@@ -110,7 +106,7 @@ fn read(reader: BufReader<impl std::io::Read + Send + 'static>, lines: &Arc<Mute
     });
 }
 
-/// One HTTP/1.1 request over a connection of its own: the status and everything after the first line.
+/// One HTTP/1.1 request on a new connection; returns the status and the rest of the response.
 pub(crate) fn http(
     address: &str,
     method: &str,
@@ -120,20 +116,20 @@ pub(crate) fn http(
 ) -> Result<(u16, String), String> {
     let failed = |e: std::io::Error| e.to_string();
     let mut stream = TcpStream::connect(address).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).map_err(failed)?;
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    let (first, rest) = answer.split_once("\r\n").ok_or_else(|| format!("no answer: {answer:?}"))?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).map_err(failed)?;
+    let (first, rest) = response.split_once("\r\n").ok_or_else(|| format!("no response: {response:?}"))?;
     let status = first.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or_else(|| first.to_owned())?;
     Ok((status, rest.to_owned()))
 }
 
-/// The iris of the quickstart, asked over REST.
+/// A REST inference request to the quickstart's iris model.
 pub(crate) fn infer(address: &str, headers: &str) -> Result<(u16, String), String> {
     let body = r#"{"inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}"#;
     http(address, "POST", "/v2/models/iris/infer", headers, body)

@@ -1,10 +1,10 @@
-//! Each role alone: who may reach it, what it says of itself, how it ends.
+//! Each role on its own: access control, health, shutdown.
 
 use super::{
     certificates::Certificates,
-    process::{Role, http, until},
+    process::{Process, http, wait_until},
 };
-use crate::world::{command, finish, gantry};
+use crate::harness::{command, finish, gantry};
 use std::net::TcpListener;
 
 const FREE: [&str; 6] = [
@@ -33,7 +33,7 @@ pub(crate) fn gateway(scheduler: &str, more: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn without_certificates_nobody_else_is_let_in() {
+fn scheduler_requires_certificates_beyond_loopback() {
     let dir = tempfile::tempdir().unwrap();
     let state = format!("--state-dir={}", dir.path().display());
     let refused = gantry(&["scheduler", &state, "--host", "0.0.0.0"]);
@@ -50,40 +50,40 @@ fn without_certificates_nobody_else_is_let_in() {
 }
 
 #[test]
-fn mutual_tls_lets_in_who_has_a_certificate() {
+fn mutual_tls_requires_a_client_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let certificates = Certificates::new(dir.path());
     let mut flags = certificates.server();
     flags.push("--allow-plaintext=false".into());
-    let role = Role::start(&scheduler(&dir.path().join("state"), &flags));
-    role.says("Ready.");
+    let role = Process::start(&scheduler(&dir.path().join("state"), &flags));
+    role.wait_for_line("Ready.");
     let addresses = role.addresses();
     assert!(!addresses.contains_key("clients") && !addresses.contains_key("agents"), "{addresses:?}");
-    let at = &addresses["clients tls"];
-    let ask = |scheduler: &str, flags: &[String]| {
+    let address = &addresses["clients tls"];
+    let get = |scheduler: &str, flags: &[String]| {
         let mut args = vec!["get", "models", "--scheduler", scheduler];
         args.extend(flags.iter().map(String::as_str));
         gantry(&args)
     };
-    ask(at, &certificates.client()).ok();
-    ask(&format!("https://{at}"), &certificates.client()).ok();
-    // The variables of Seldon's components say the same.
-    let mut by_variables = command(&["get", "models", "--scheduler", at]);
+    get(address, &certificates.client()).ok();
+    get(&format!("https://{address}"), &certificates.client()).ok();
+    // The same with the environment variables of Seldon's components.
+    let mut by_variables = command(&["get", "models", "--scheduler", address]);
     by_variables.envs(certificates.variables());
     finish(&mut by_variables).ok();
-    let stranger = ask(at, &certificates.only_ca());
-    assert_eq!(stranger.code, 4, "{stranger:?}");
-    assert!(stranger.stderr.contains("--tls-client-cert"), "{stranger:?}");
-    let plain = ask(at, &[]);
+    let anonymous = get(address, &certificates.only_ca());
+    assert_eq!(anonymous.code, 4, "{anonymous:?}");
+    assert!(anonymous.stderr.contains("--tls-client-cert"), "{anonymous:?}");
+    let plain = get(address, &[]);
     assert_eq!(plain.code, 4, "{plain:?}");
-    // The connection may also be closed before anything came back.
-    assert!(plain.stderr.contains("TLS") || plain.stderr.contains("broke off"), "{plain:?}");
-    for (address, flags, says) in [
-        (format!("https://{at}"), vec![], "--tls-ca"),
-        (format!("http://{at}"), certificates.client(), "leave out the CA"),
+    // The connection may also be closed without a response.
+    assert!(plain.stderr.contains("TLS") || plain.stderr.contains("failed"), "{plain:?}");
+    for (address, flags, message) in [
+        (format!("https://{address}"), vec![], "--tls-ca"),
+        (format!("http://{address}"), certificates.client(), "remove --tls-ca"),
     ] {
-        let wrong = ask(&address, &flags);
-        assert!(wrong.code == 2 && wrong.stderr.contains(says), "{wrong:?}");
+        let wrong = get(&address, &flags);
+        assert!(wrong.code == 2 && wrong.stderr.contains(message), "{wrong:?}");
     }
     let health = &addresses["health"];
     for path in ["/live", "/ready", "/startup", "/livez", "/readyz"] {
@@ -93,33 +93,33 @@ fn mutual_tls_lets_in_who_has_a_certificate() {
 }
 
 #[test]
-fn a_scheduler_waits_for_the_one_that_it_replaces() {
+fn scheduler_waits_for_the_state_lock() {
     let dir = tempfile::tempdir().unwrap();
     let (state, plain) = (dir.path().join("state"), vec!["--allow-plaintext".to_owned()]);
-    let first = Role::start(&scheduler(&state, &plain));
-    first.says("Ready.");
-    let refused = Role::start(&scheduler(&state, &plain));
-    until("it is refused", || refused.said().contains("is in use by another gantry"));
-    let patient = [plain.as_slice(), &["--wait-for-state=60".to_owned()]].concat();
-    let second = Role::start(&scheduler(&state, &patient));
-    until("it says what it waits for", || second.said().contains("waits 60 s at most"));
+    let first = Process::start(&scheduler(&state, &plain));
+    first.wait_for_line("Ready.");
+    let refused = Process::start(&scheduler(&state, &plain));
+    wait_until("refused", || refused.output().contains("is in use by another gantry"));
+    let waiting = [plain.as_slice(), &["--wait-for-state=60".to_owned()]].concat();
+    let second = Process::start(&scheduler(&state, &waiting));
+    wait_until("waiting", || second.output().contains("waiting for the state directory"));
     assert_eq!(first.terminate(), Some(0));
-    second.says("Ready.");
+    second.wait_for_line("Ready.");
     assert_eq!(second.terminate(), Some(0));
 }
 
 #[test]
-fn a_gateway_waits_for_its_scheduler_and_says_so() {
+fn gateway_is_unready_until_it_has_routes() {
     let dir = tempfile::tempdir().unwrap();
     let certificates = Certificates::new(dir.path());
-    // A port that nobody listens on, until the scheduler does.
+    // Unused until the scheduler starts.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let gateway = Role::start(&gateway(&format!("localhost:{port}"), &certificates.client()));
-    gateway.says("Waiting for the routes of the scheduler at localhost");
+    let gateway = Process::start(&gateway(&format!("localhost:{port}"), &certificates.client()));
+    gateway.wait_for_line("Waiting for routes from the scheduler at localhost");
     let admin = gateway.addresses()["admin"].clone();
-    let (status, says) = http(&admin, "GET", "/readyz", "", "").unwrap();
+    let (status, body) = http(&admin, "GET", "/readyz", "", "").unwrap();
     assert_eq!(status, 503);
-    assert!(says.contains("has not told its routes yet: Connection refused"), "{says}");
+    assert!(body.contains("yet: Connection refused"), "{body}");
     assert_eq!(http(&admin, "GET", "/livez", "", "").unwrap().0, 200);
 
     let mut flags = certificates.server();
@@ -127,14 +127,14 @@ fn a_gateway_waits_for_its_scheduler_and_says_so() {
     let state = dir.path().join("state");
     let args: Vec<String> =
         scheduler(&state, &flags).into_iter().filter(|a| a != "--scheduler-mtls-port=0").collect();
-    let scheduler = Role::start(&args);
-    scheduler.says("Ready.");
-    gateway.says("Ready.");
+    let scheduler = Process::start(&args);
+    scheduler.wait_for_line("Ready.");
+    gateway.wait_for_line("Ready.");
     assert_eq!(http(&admin, "GET", "/readyz", "", "").unwrap().0, 200);
 
-    // What it was told stays while the scheduler is away.
+    // It keeps the routes while the scheduler is down.
     scheduler.kill();
-    until("the gateway has noticed", || gateway.said().contains("keeping the last known routes"));
+    wait_until("the gateway has noticed", || gateway.output().contains("keeping the last known routes"));
     assert_eq!(http(&admin, "GET", "/readyz", "", "").unwrap().0, 200);
     assert_eq!(gateway.terminate(), Some(0));
 }
