@@ -6,15 +6,15 @@
 #![allow(clippy::print_stdout, reason = "a developer tool: its output is its result")]
 
 mod arguments;
+mod cluster;
 mod entropy;
 mod log;
 mod net;
-mod scenario;
 mod process;
 mod rng;
 mod runner;
+mod scenario;
 mod trace;
-mod cluster;
 
 use arguments::{Arguments, Command};
 use std::process::ExitCode;

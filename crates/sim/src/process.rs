@@ -2,9 +2,9 @@
 
 use crate::{
     arguments::Arguments,
+    cluster::{self, Outcome},
     entropy,
     trace::{self, Violation},
-    cluster::{self, Outcome},
 };
 use serde::{Deserialize, Serialize};
 use std::{io, time::Duration};

@@ -2,8 +2,8 @@
 
 use crate::{
     arguments::Arguments,
-    scenario::{Scenario, generate, shrink},
     process::{self, Report},
+    scenario::{Scenario, generate, shrink},
 };
 use std::{
     collections::BTreeMap,
@@ -109,7 +109,8 @@ fn shrink_and_save(scenario: Scenario, name: &str, arguments: &Arguments) -> Res
         return Ok(true);
     };
     let before = scenario.steps.len();
-    let small = shrink(scenario, SHRINK_ATTEMPTS, |smaller| run(smaller).as_deref() == Some(invariant.as_str()));
+    let small =
+        shrink(scenario, SHRINK_ATTEMPTS, |smaller| run(smaller).as_deref() == Some(invariant.as_str()));
     std::fs::write(&file, small.write()).map_err(|e| e.to_string())?;
     println!("{name}: {invariant}, with {} of {before} steps:", small.steps.len());
     small.steps.iter().for_each(|step| println!("  {:>8} ms {}", step.at, step.action));

@@ -1,7 +1,7 @@
 //! Clients of the scheduler API: one request at a time per model.
 
 use super::{
-    truth::{Response, GroundTruth},
+    ground_truth::{GroundTruth, Response},
     scheduler::CLIENTS,
 };
 use crate::{
@@ -73,7 +73,11 @@ fn with_timeout<T>(message: T) -> Request<T> {
 }
 
 /// Executes the operations on one model in order.
-pub(crate) async fn run(api: SchedulerApi, model: String, mut operations: mpsc::UnboundedReceiver<Operation>) {
+pub(crate) async fn run(
+    api: SchedulerApi,
+    model: String,
+    mut operations: mpsc::UnboundedReceiver<Operation>,
+) {
     while let Some(operation) = operations.recv().await {
         match operation {
             Operation::Load(desired) => drop(api.send(&model, Some(desired)).await),
@@ -140,7 +144,10 @@ impl SchedulerApi {
         let code = response.await.map_or_else(|status| status.code(), |_| Code::Ok);
         self.trace.note(&self.host, format_args!("invalid load {kind} as {model}: {code:?}"));
         if code == Code::Ok {
-            self.trace.violate("invalid_requests_are_rejected", format!("invalid load {kind} as {model} was acknowledged"));
+            self.trace.violate(
+                "invalid_requests_are_rejected",
+                format!("invalid load {kind} as {model} was acknowledged"),
+            );
         }
     }
 

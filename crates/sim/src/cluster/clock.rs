@@ -32,6 +32,7 @@ impl WallClock {
 impl Clock for WallClock {
     fn now(&self) -> u64 {
         let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        (START_MILLIS + millis(self.start.elapsed())).saturating_add_signed(self.offset.load(Ordering::Relaxed))
+        (START_MILLIS + millis(self.start.elapsed()))
+            .saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 }

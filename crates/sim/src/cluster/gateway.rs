@@ -1,8 +1,8 @@
 //! The control loop and routes of a real gateway, with requests that check them.
 
 use super::{
-    truth::GroundTruth,
-    inference::{Presence, InferenceServer, Key},
+    ground_truth::GroundTruth,
+    inference::{InferenceServer, Key, Presence},
     scheduler::CLIENTS,
 };
 use crate::{
@@ -48,7 +48,8 @@ impl Process {
             let connecting = async move { Ok(endpoint().connect_with_connector(dialer).await?) };
             Box::pin(connecting) as futures::future::BoxFuture<'static, _>
         };
-        let subscription = control::subscribe_routes_with(connect, host.to_string(), routes.clone(), stop.clone());
+        let subscription =
+            control::subscribe_routes_with(connect, host.to_string(), routes.clone(), stop.clone());
         let mut tasks = vec![tokio::spawn(subscription)];
         for client in 0..REQUESTS_IN_FLIGHT {
             let rng = rng::seeded(seed, &format!("{host}/{client}"));

@@ -114,7 +114,15 @@ mod tests {
 
     fn desired(content: u32) -> DesiredModel {
         let artifact = Artifact::Good;
-        DesiredModel { content, artifact, memory: 1, requirement: "onnx".into(), replicas: 1, min: 0, server: None }
+        DesiredModel {
+            content,
+            artifact,
+            memory: 1,
+            requirement: "onnx".into(),
+            replicas: 1,
+            min: 0,
+            server: None,
+        }
     }
 
     #[test]

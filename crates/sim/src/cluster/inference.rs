@@ -1,7 +1,7 @@
 //! A simulated inference server with load times, load failures and crashes.
 
-use super::truth::GroundTruth;
-use crate::{scenario::ServerSpec, rng, trace::Trace};
+use super::ground_truth::GroundTruth;
+use crate::{rng, scenario::ServerSpec, trace::Trace};
 use futures::future::BoxFuture;
 use gantry_agent::{Files, LoadOrder, Loaded, LoadedModel, ModelServer, Source};
 use gantry_artifacts::ProgressSink;
@@ -180,7 +180,8 @@ impl InferenceServer {
         drop(inner);
         let fails = fails_once || spec.uri.starts_with("sim://broken");
         let (done, answer) = oneshot::channel();
-        let (this, crashes, load_time) = (self.clone(), *self.crashes.borrow(), self.load_time(&key, &spec.uri));
+        let (this, crashes, load_time) =
+            (self.clone(), *self.crashes.borrow(), self.load_time(&key, &spec.uri));
         tokio::spawn(async move {
             tokio::time::sleep(load_time).await;
             let mut inner = this.lock();
@@ -289,7 +290,10 @@ impl ModelServer for AgentBackend {
             self.server.loads_finished().await;
             let inner = self.server.lock();
             let held = inner.held.values().filter(|h| h.loaded);
-            Some(held.map(|h| LoadedModel { definition: h.definition.clone(), memory_bytes: h.memory }).collect())
+            Some(
+                held.map(|h| LoadedModel { definition: h.definition.clone(), memory_bytes: h.memory })
+                    .collect(),
+            )
         }))
     }
 

@@ -1,11 +1,11 @@
 //! The invariants: those that always hold, and those that hold after the last fault.
 
 use super::{
-    Event, Cluster,
-    truth::ModelTruth,
+    Cluster, Event,
+    client::{Operation, SchedulerApi, is_desired},
     gateway_host,
-    inference::{Presence, InferenceServer},
-    client::{SchedulerApi, Operation, is_desired},
+    ground_truth::ModelTruth,
+    inference::{InferenceServer, Presence},
 };
 use crate::scenario::{Artifact, DesiredModel};
 use gantry_proto::scheduler::{
@@ -95,7 +95,8 @@ impl Cluster {
             let mut truth = self.truth.lock();
             let truth = truth.models.entry(model.clone()).or_default();
             if !is_possible(truth, status) {
-                let what = format!("{model} may be {:?}, but the scheduler reports {status:?}", truth.possible);
+                let what =
+                    format!("{model} may be {:?}, but the scheduler reports {status:?}", truth.possible);
                 self.trace.violate("acknowledged_is_durable", what);
                 return;
             }
@@ -139,7 +140,9 @@ impl Cluster {
                     self.trace.violate("routes_only_to_loaded_replicas", what);
                 }
             }
-            let Some(available) = available.filter(|_| !self.truth.is_disconnected(&host, now)) else { continue };
+            let Some(available) = available.filter(|_| !self.truth.is_disconnected(&host, now)) else {
+                continue;
+            };
             if !routed.iter().any(|(version, ..)| *version == available.version) {
                 let what = format!(
                     "{model} version {} is available, but {host} routes it to {routed:?}",
@@ -189,7 +192,7 @@ impl Cluster {
 
     fn end_faults(&mut self) {
         let queue = std::mem::take(&mut self.queue);
-        self.disk.end_faults();
+        self.disk.heal();
         for event in queue.into_values() {
             if !matches!(event, Event::PeriodicCheck | Event::Check | Event::Step(_) | Event::End) {
                 self.handle(event);
@@ -222,8 +225,10 @@ impl Cluster {
         }
         for (model, status) in &statuses {
             if self.last_statuses.of(model).as_ref() != Some(status) {
-                let what =
-                    format!("{model} is {status:?}, but the subscriber received {:?}", self.last_statuses.of(model));
+                let what = format!(
+                    "{model} is {status:?}, but the subscriber received {:?}",
+                    self.last_statuses.of(model)
+                );
                 self.trace.violate("subscribers_see_the_final_status", what);
             }
         }
@@ -285,11 +290,16 @@ impl Cluster {
                 let others: Vec<_> =
                     self.holders(model).into_iter().filter(|(held, _)| *held != number).collect();
                 if !others.is_empty() {
-                    return Some(format!("version {number} is available, but others are loaded on {others:?}"));
+                    return Some(format!(
+                        "version {number} is available, but others are loaded on {others:?}"
+                    ));
                 }
                 let held = self.holders(model).len();
                 if held > desired.replicas as usize {
-                    return Some(format!("{} replicas were desired for, and it is on {held}", desired.replicas));
+                    return Some(format!(
+                        "{} replicas were desired for, and it is on {held}",
+                        desired.replicas
+                    ));
                 }
                 let available = version.state.as_ref().map_or(0, |s| s.available_replicas);
                 let enough = if desired.min > 0 { desired.min } else { desired.replicas };

@@ -1,23 +1,24 @@
 //! The simulated cluster: its components, the events of a scenario, and their effects.
 
+mod client;
 mod clock;
-mod truth;
 mod gateway;
+mod ground_truth;
 mod inference;
 mod invariants;
 mod replica;
 mod scheduler;
 mod subscriber;
-mod client;
 
 use crate::{
     net::{Host, Net, OBSERVER},
     scenario::{Action, Scenario},
     trace::{Trace, Violation},
 };
+use client::{Operation, SchedulerApi};
 use clock::WallClock;
-use truth::GroundTruth;
 use gantry_store::faulty_disk::{Disk, Fault};
+use ground_truth::GroundTruth;
 use inference::InferenceServer;
 use replica::Replica;
 use std::{
@@ -27,7 +28,6 @@ use std::{
 };
 use subscriber::LastStatuses;
 use tokio::{sync::mpsc, time::Instant};
-use client::{SchedulerApi, Operation};
 
 /// Invariants are checked after each step, and at this interval.
 const CHECK_INTERVAL: u64 = 10_000;
@@ -89,8 +89,10 @@ struct Cluster {
 
 pub(crate) async fn run(scenario: Scenario) -> Outcome {
     let trace = Trace::new();
-    let disk_may_fail =
-        scenario.steps.iter().any(|s| matches!(s.action, Action::FullDisk { .. } | Action::BrokenDisk { .. }));
+    let disk_may_fail = scenario
+        .steps
+        .iter()
+        .any(|s| matches!(s.action, Action::FullDisk { .. } | Action::BrokenDisk { .. }));
     let log = crate::log::Log::new(trace.clone(), disk_may_fail);
     // One process runs one scenario: there is no other subscriber.
     let _ = tracing::subscriber::set_global_default(log);
@@ -113,7 +115,8 @@ impl Cluster {
         let (truth, net, disk, clock) =
             (GroundTruth::default(), Net::new(scenario.seed), Disk::new(), WallClock::new());
         let (fault_free, strict) = (scenario.is_fault_free(), scenario.keeps_replicas_connected());
-        truth.lock().scheduler_crashes = scenario.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
+        truth.lock().scheduler_crashes =
+            scenario.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
         let reports = mpsc::unbounded_channel();
         let mut replicas = BTreeMap::new();
         for server in &scenario.servers {
@@ -295,7 +298,7 @@ impl Cluster {
             }
             Event::Unblock(from, to) => self.net.unblock(&from, &to),
             Event::ResetLatency(a, b) => self.net.slow_down(&a, &b, Duration::ZERO),
-            Event::RepairDisk => self.disk.end_faults(),
+            Event::RepairDisk => self.disk.heal(),
             Event::Drained { server, replica, down, result } => {
                 self.trace.note(format_args!("{server}-{replica}"), format_args!("drained: {result:?}"));
                 if result.is_err() {

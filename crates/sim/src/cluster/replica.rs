@@ -1,7 +1,7 @@
 //! A replica: a simulated inference server and the real agent.
 
 use super::{
-    inference::{InferenceServer, NoFiles, AgentBackend},
+    inference::{AgentBackend, InferenceServer, NoFiles},
     scheduler::AGENTS,
 };
 use crate::{
@@ -79,7 +79,8 @@ impl Replica {
             dead: dead.clone(),
             detection_delay: Duration::from_millis(self.rng.u64(10..=3000)),
         };
-        let dialer = SchedulerDialer { net: self.net.clone(), from: self.host.clone(), to: "scheduler".into() };
+        let dialer =
+            SchedulerDialer { net: self.net.clone(), from: self.host.clone(), to: "scheduler".into() };
         let config = Config {
             server: self.server.scenario.name.clone(),
             replica: self.index,

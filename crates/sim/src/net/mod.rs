@@ -5,10 +5,10 @@ mod connection;
 pub(crate) use connection::Stream;
 
 use crate::rng;
+use connection::{Connection, Side};
 use fastrand::Rng;
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use connection::{Connection, Side};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,

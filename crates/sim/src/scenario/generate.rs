@@ -50,8 +50,11 @@ pub(crate) fn generate(seed: u64, length: u64) -> Scenario {
         let within = *generator.rng.choice(&[20, 300, 3000, 30_000]).unwrap_or(&300);
         for _ in 0..generator.rng.u64(1..=5) {
             let at = begins + generator.rng.u64(..within);
-            let action =
-                if chance(&mut generator.rng, 45) && !kinds.is_empty() { generator.fault(&kinds) } else { generator.work() };
+            let action = if chance(&mut generator.rng, 45) && !kinds.is_empty() {
+                generator.fault(&kinds)
+            } else {
+                generator.work()
+            };
             steps.push(Step { at, action });
         }
     }
@@ -68,8 +71,7 @@ fn servers(rng: &mut Rng) -> Vec<ServerSpec> {
         }
         let replicas = u32::try_from(rng.u64(1..=if tight { 2 } else { 4 })).unwrap_or(1);
         // Some have ample memory, some too little.
-        let memory =
-            if tight { rng.u64(40..=90) } else { *rng.choice(&[120, 250, 100_000]).unwrap_or(&250) };
+        let memory = if tight { rng.u64(40..=90) } else { *rng.choice(&[120, 250, 100_000]).unwrap_or(&250) };
         let offered: Vec<String> = CAPABILITIES
             .iter()
             .enumerate()

@@ -98,40 +98,102 @@ pub(crate) enum Action {
     },
     /// The number selects the defect.
     #[serde(alias = "nonsense")]
-    InvalidLoad { model: String, kind: u32 },
-    Unload { model: String },
-    Announce { server: String, replicas: u32 },
+    InvalidLoad {
+        model: String,
+        kind: u32,
+    },
+    Unload {
+        model: String,
+    },
+    Announce {
+        server: String,
+        replicas: u32,
+    },
     /// Drains a replica, stops it and restarts it later.
-    Drain { server: String, replica: u32, down: u64 },
+    Drain {
+        server: String,
+        replica: u32,
+        down: u64,
+    },
     /// Stops a replica without draining and restarts it later.
-    Leave { server: String, replica: u32, down: u64 },
+    Leave {
+        server: String,
+        replica: u32,
+        down: u64,
+    },
     /// The replica restarts empty. `silent`: peers see no reset, as after a power failure.
-    CrashReplica { server: String, replica: u32, silent: bool, down: u64 },
+    CrashReplica {
+        server: String,
+        replica: u32,
+        silent: bool,
+        down: u64,
+    },
     /// Only the agent: the inference server keeps its models.
-    CrashAgent { server: String, replica: u32, down: u64 },
+    CrashAgent {
+        server: String,
+        replica: u32,
+        down: u64,
+    },
     /// The inference server restarts empty while its agent runs.
-    RestartServer { server: String, replica: u32 },
+    RestartServer {
+        server: String,
+        replica: u32,
+    },
     /// The gateway restarts without routes.
-    CrashGateway { gateway: u32, silent: bool, down: u64 },
+    CrashGateway {
+        gateway: u32,
+        silent: bool,
+        down: u64,
+    },
     /// Unsynced writes are lost or torn.
-    CrashScheduler { silent: bool, down: u64 },
+    CrashScheduler {
+        silent: bool,
+        down: u64,
+    },
     /// A one-way partition.
-    Block { from: String, to: String, lasts: u64 },
+    Block {
+        from: String,
+        to: String,
+        lasts: u64,
+    },
     /// Resets the connections between two hosts.
-    Cut { a: String, b: String },
+    Cut {
+        a: String,
+        b: String,
+    },
     /// The connections between two hosts become half-open: no data, no reset.
-    Freeze { a: String, b: String },
+    Freeze {
+        a: String,
+        b: String,
+    },
     /// Requests take effect, but their responses are lost; the connection is reset later.
-    LoseReplies { a: String, b: String, ends_after: u64 },
+    LoseReplies {
+        a: String,
+        b: String,
+        ends_after: u64,
+    },
     /// Adds latency between two hosts.
-    Slow { a: String, b: String, by: u64, lasts: u64 },
-    FullDisk { lasts: u64 },
-    BrokenDisk { lasts: u64 },
+    Slow {
+        a: String,
+        b: String,
+        by: u64,
+        lasts: u64,
+    },
+    FullDisk {
+        lasts: u64,
+    },
+    BrokenDisk {
+        lasts: u64,
+    },
     /// The wall clock of the scheduler jumps.
-    Jump { by: i64 },
+    Jump {
+        by: i64,
+    },
     /// A status subscriber that never reads.
     #[serde(alias = "deaf_subscriber")]
-    StalledSubscriber { lasts: u64 },
+    StalledSubscriber {
+        lasts: u64,
+    },
 }
 
 impl Action {

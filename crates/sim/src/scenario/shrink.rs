@@ -3,7 +3,11 @@
 use super::Scenario;
 
 /// Removes ever smaller groups of steps while `fails` returns true; calls it at most `attempts` times.
-pub(crate) fn shrink(scenario: Scenario, mut attempts: u32, mut fails: impl FnMut(&Scenario) -> bool) -> Scenario {
+pub(crate) fn shrink(
+    scenario: Scenario,
+    mut attempts: u32,
+    mut fails: impl FnMut(&Scenario) -> bool,
+) -> Scenario {
     let mut best = scenario;
     let mut size = best.steps.len().div_ceil(2);
     while size > 0 {
