@@ -1,12 +1,12 @@
-//! How long it takes to schedule and route many models, and what is allocated for it.
+//! Scheduling time and allocations for many models.
 //!
-//! `cargo run --release -p gantry-core --example schedule` prints a row for each size, with
-//! `--json` what `cargo xtask bench scheduler` asks for; agents and gateways are played
-//! here, and answer at once. Times are of the one thread at work, so that a busy machine does not count.
+//! `cargo run --release -p gantry-core --example schedule` prints a row per size, `--json` the values for
+//! `cargo xtask bench scheduler`. Agents and gateways are simulated and respond at once. Times are CPU time of one
+//! thread, so that a busy machine does not matter.
 
 use gantry_core::scheduling::{
-    Command, Definition, Effects, Owner, Needs, Order, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
-    State, explain, dry_run,
+    Command, Definition, Effects, Needs, Order, Owner, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
+    State, dry_run, explain,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -43,10 +43,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many commands share one look at the gateways, as in the scheduler.
+/// Commands per route acknowledgement, as in the scheduler.
 const BATCH: usize = 256;
 
-/// Time that this thread had a processor; where that cannot be read, time that passed.
+/// CPU time of this thread; wall time where that is not available.
 fn spent(start: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = stat.split_whitespace().next().and_then(|n| n.parse().ok());
@@ -122,7 +122,7 @@ fn join(index: u32, memory: u64) -> Command {
     Command::ReplicaJoined { id, replica, shared: true, loaded: Vec::new() }
 }
 
-/// What single commands take among many models that serve, or wait.
+/// Duration of single commands among many models.
 #[allow(clippy::print_stdout, reason = "what it prints is what it is for")]
 fn single(models: usize) {
     let timed = |what: &str, times: usize, work: &mut dyn FnMut(usize)| {
@@ -190,7 +190,7 @@ fn main() {
     }
     println!("models   replicas   CPU time    per model   allocated   kept        routed");
     for (models, replicas) in [(1_000, 1), (10_000, 1), (50_000, 1), (10_000, 10)] {
-        // The processor's time is counted in coarse steps: what is short is done often.
+        // CPU time has a coarse resolution: repeat short runs.
         let times = (20_000 / models).max(1);
         let Run { time, allocated, live, routed } = run(models, replicas);
         let time = (1..times).map(|_| run(models, replicas).time).sum::<Duration>() + time;

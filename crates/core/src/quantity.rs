@@ -1,6 +1,6 @@
-//! Amounts as Kubernetes writes them: `100Ki`, `1.5G`, `2e9`, `1024`.
+//! Kubernetes quantities: `100Ki`, `1.5G`, `2e9`, `1024`.
 
-/// The amount in bytes; the error says what is wrong with it.
+/// Parses a quantity of bytes.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let number_end = text
         .char_indices()
@@ -44,7 +44,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     if bytes >= u64::MAX as f64 {
         return Err(format!("\"{text}\" is larger than any memory: at most 15Ei"));
     }
-    // Whole numbers of bytes must not lose digits on the way through a float.
+    // Plain integers must not lose digits through the float.
     Ok(if suffix.is_empty() { number.parse().unwrap_or(bytes as u64) } else { bytes as u64 })
 }
 

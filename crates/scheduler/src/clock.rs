@@ -1,7 +1,7 @@
-//! Where the time of day comes from.
+//! Wall clock.
 //!
-//! What is stored and shown carries the time of day, which is the [`Clock`]'s. How long something takes is measured with
-//! `tokio::time`, so that a test can let time pass. There is no other source of time, and none of chance, in this crate.
+//! Stored and displayed times come from a [`Clock`]; durations are measured with `tokio::time`, so that tests can advance
+//! time. This crate has no other source of time, and none of randomness.
 
 use gantry_core::scheduling::Millis;
 use std::{
@@ -9,13 +9,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Tells the time of day.
 pub trait Clock: Debug + Send + Sync {
-    /// Milliseconds since 1970. It may jump, in both directions.
+    /// Milliseconds since the Unix epoch. May jump in both directions.
     fn now(&self) -> Millis;
 }
 
-/// The computer's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

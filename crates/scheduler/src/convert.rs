@@ -1,12 +1,12 @@
-//! The contract's messages into what core decides on.
+//! Conversion of gRPC messages into core types.
 
 use gantry_api::check_name;
-use gantry_core::scheduling::{Command, Definition, ExpectedReplicas, Owner, Needs, Scaling};
+use gantry_core::scheduling::{Command, Definition, ExpectedReplicas, Needs, Owner, Scaling};
 use gantry_proto::scheduler as pb;
 use prost::Message as _;
 use std::sync::Arc;
 
-/// What is wrong with a request.
+/// A validation error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Invalid(String);
@@ -21,7 +21,6 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Invalid> {
     Err(Invalid(message.into()))
 }
 
-/// A model as core knows it.
 pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
     let Some(meta) = &model.meta else { return invalid("model.meta is missing: it holds the model's name") };
     if let Err(problem) = check_name(&meta.name) {
@@ -30,10 +29,12 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
     let name: Arc<str> = meta.name.as_str().into();
     let generation = meta.kubernetes_meta.as_ref().map(|k| k.generation);
     let Some(spec) = &mut model.model_spec else {
-        return invalid(format!("model {name}: modelSpec is missing: it says where the model is"));
+        return invalid(format!("model {name}: modelSpec is missing"));
     };
     if spec.uri.trim().is_empty() {
-        return invalid(format!("model {name}: modelSpec.uri is empty: set it to the location of the model artifact"));
+        return invalid(format!(
+            "model {name}: modelSpec.uri is empty: set it to the location of the model artifact"
+        ));
     }
     for requirement in &mut spec.requirements {
         *requirement = requirement.trim().to_owned();
@@ -47,8 +48,8 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
         server: spec.server.as_deref().filter(|s| !s.is_empty()).map(Arc::from),
         explainer: matches!(spec.model_spec, Some(pb::model_spec::ModelSpec::Explainer(_))),
     };
-    // What the agent learned about the runtime is no part of what was asked.
-    let asked = pb::Model {
+    // Runtime info is reported by agents and not part of the desired state.
+    let spec_only = pb::Model {
         meta: None,
         model_spec: Some(pb::ModelSpec { model_runtime_info: None, ..spec.clone() }),
         deployment_spec: None,
@@ -57,7 +58,7 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
     };
     let scaling = scaling(&name, model.deployment_spec.as_ref())?;
     Ok(Definition {
-        spec: asked.encode_to_vec().into(),
+        spec: spec_only.encode_to_vec().into(),
         whole: model.encode_to_vec().into(),
         needs,
         scaling,
@@ -87,7 +88,6 @@ fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scalin
     Ok(Scaling { replicas: d.replicas, min: d.min_replicas, max: d.max_replicas })
 }
 
-/// What is expected of a server.
 pub(crate) fn expected_replicas(server: &pb::ServerNotify) -> Result<ExpectedReplicas, Invalid> {
     if let Err(problem) = check_name(&server.name) {
         return invalid(format!("server name {problem}"));
@@ -100,7 +100,6 @@ pub(crate) fn expected_replicas(server: &pb::ServerNotify) -> Result<ExpectedRep
     })
 }
 
-/// The announcement of a server, as a command.
 pub(crate) fn upsert_server(server: pb::ServerNotify, by: Owner) -> Result<Command, Invalid> {
     let expected = expected_replicas(&server)?;
     Ok(Command::UpsertServer {
@@ -112,8 +111,8 @@ pub(crate) fn upsert_server(server: pb::ServerNotify, by: Owner) -> Result<Comma
     })
 }
 
-/// The contract's message that a definition was made from.
+/// The gRPC message of a definition.
 pub(crate) fn decode(definition: &Definition) -> pb::Model {
-    // It was encoded by `definition`, so it decodes; an empty model is the answer to a program error.
+    // Encoded by `definition`, so decoding cannot fail.
     pb::Model::decode(&*definition.whole).unwrap_or_default()
 }

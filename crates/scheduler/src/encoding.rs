@@ -1,8 +1,8 @@
-//! What the store keeps of models and servers, and how it is read again.
+//! Encoding of stored records.
 
 use crate::convert::{self, Invalid};
 use gantry_core::scheduling::{
-    Endpoint, Owner, ModelRecord, Replica, ReplicaId, ServerRecord, VersionRecord,
+    Endpoint, ModelRecord, Owner, Replica, ReplicaId, ServerRecord, VersionRecord,
 };
 use gantry_proto::{
     gantry::{StoredModel, StoredServer, stored_model, stored_server},
@@ -11,10 +11,9 @@ use gantry_proto::{
 use prost::Message as _;
 use std::sync::Arc;
 
-/// The form that is written. The first one knew nothing of managers and places.
+/// Version of the record form. Form 0 had no owners and placements.
 const RECORD_FORM: u32 = 1;
 
-/// A model for the store.
 pub(crate) fn encode_model(record: &ModelRecord) -> Vec<u8> {
     let versions = record
         .versions
@@ -37,17 +36,16 @@ pub(crate) fn encode_model(record: &ModelRecord) -> Vec<u8> {
     StoredModel { deleted: record.deleted, versions, manager, form: RECORD_FORM }.encode_to_vec()
 }
 
-/// A model from the store.
 pub(crate) fn decode_model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
     let stored = StoredModel::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
     check_form(stored.form)?;
     let latest = stored.versions.last().map(|v| v.number);
     let mut versions = Vec::with_capacity(stored.versions.len());
     for v in stored.versions {
-        let asked = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
+        let definition = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
         versions.push(VersionRecord {
             number: v.number,
-            definition: Arc::new(convert::definition(asked)?),
+            definition: Arc::new(convert::definition(definition)?),
             served: v.served || (stored.form == 0 && Some(v.number) != latest),
             scaled: v.scaled,
             server: Some(v.server).filter(|s| !s.is_empty()).map(Arc::from),
@@ -62,7 +60,6 @@ pub(crate) fn decode_model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
     Ok(ModelRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions })
 }
 
-/// A server for the store.
 pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
     let announced = record.expected.map(|expected| pb::ServerNotify {
         name: record.name.to_string(),
@@ -100,14 +97,13 @@ pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// A server from the store.
 pub(crate) fn decode_server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
     let stored = StoredServer::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
     let expected = stored.announced.as_ref().map(convert::expected_replicas).transpose()?;
     let (name, shared) = match &stored.announced {
-        // The first form had nothing but the announcement.
+        // Form 0 consists of the server notification only.
         Some(announced) => (announced.name.as_str(), announced.shared),
-        None if stored.name.is_empty() => return Err(Invalid::new("it is empty")),
+        None if stored.name.is_empty() => return Err(Invalid::new("empty record")),
         None => (stored.name.as_str(), stored.shared),
     };
     let mut replicas = Vec::with_capacity(stored.replicas.len());
@@ -143,7 +139,9 @@ pub(crate) fn decode_server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
 
 fn check_form(form: u32) -> Result<(), Invalid> {
     if form > RECORD_FORM {
-        return Err(Invalid::new(format!("it has form {form}, this gantry knows forms up to {RECORD_FORM}")));
+        return Err(Invalid::new(format!(
+            "unknown record form {form}; this version reads forms up to {RECORD_FORM}"
+        )));
     }
     Ok(())
 }

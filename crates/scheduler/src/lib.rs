@@ -1,34 +1,34 @@
-//! The control plane: one writer around `gantry_core::scheduling`, its gRPC, its subscriptions.
+//! The scheduler: a single-writer control plane around `gantry_core::scheduling`, with gRPC services and subscriptions.
 //!
 //! ```text
-//! gRPC (service/) ──▶ engine: one writer ──▶ core decides ──▶ store, then acknowledge
-//!      ▲                                                  ├─▶ view: what is known, for everybody who reads
-//!      └──────────────── reads ───────────────────────────┘
-//!                                                         └─▶ outboxes of agents, gateways and subscribers
+//! gRPC (service/) ──▶ engine: single writer ──▶ core decides ──▶ commit to the store, then reply
+//!      ▲                                                     ├─▶ read model: immutable snapshots
+//!      └──────────────── reads ──────────────────────────────┘
+//!                                                            └─▶ outboxes of agents, gateways and subscribers
 //! ```
 //!
-//! Messages that came while the disk was busy share the next write. If it fails, what must last is taken back and
-//! refused, and the rest goes on. Readers see what is durable, and never wait for the disk.
+//! Messages that arrive during a commit share the next one. If it fails, its commands are rolled back and rejected, and
+//! reports still apply. Readers see durable state and never wait for the disk. Outboxes are bounded by the number of
+//! objects, not by the reader's speed.
 //!
-//! An outbox holds what its reader has not seen yet and is bounded by what exists, not by how slow the reader is: see
-//! the module `outbox`.
-//!
-//! [`start`] serves it over TCP, [`build`] gives the parts to serve elsewhere: see `Running::serve_clients` for a
-//! listener with TLS, and `tests/it/world.rs` for a world without sockets, threads or a clock.
+//! [`start`] serves it over TCP; [`build`] returns the parts, for TLS (`Running::serve_clients`) or a simulation without
+//! sockets and threads (`tests/it/in_memory.rs`).
+
+#![allow(missing_docs, reason = "internal: names carry the meaning, comments only what names cannot")]
 
 mod clock;
 mod convert;
+mod encoding;
 mod engine;
+mod liveness;
 mod metrics;
 mod outbox;
-mod liveness;
-mod encoding;
+mod read_model;
 mod restore;
 mod scheduler;
 mod server;
 mod service;
 mod status;
-mod read_model;
 
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, Thread};

@@ -1,4 +1,4 @@
-//! Whether the one writer moves. A process that answers but decides nothing is not alive.
+//! Liveness of the engine: a process that responds but applies no commands is not alive.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -6,33 +6,28 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A writer that took nothing for this long, though something waits, is stuck.
+/// An engine that processed nothing for this long with messages queued is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(15);
 
-/// How the writer is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It takes what it is sent, or has nothing to take.
+    /// Processing messages, or idle.
     Live,
-    /// Messages wait and it takes none.
+    /// Messages are queued and none is processed.
     Stuck {
-        /// How many wait.
         waiting: usize,
-        /// For how long it took none.
         since: Duration,
     },
-    /// It has ended.
     Stopped,
 }
 
 impl Liveness {
-    /// Whether the writer moves.
     pub const fn is_live(self) -> bool {
         matches!(self, Self::Live)
     }
 }
 
-/// The writer's pulse: when it last took something, or looked and found nothing.
+/// Time of the engine's last iteration.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     start: Instant,
@@ -44,7 +39,6 @@ impl Heartbeat {
         Self { start: Instant::now(), last: AtomicU64::new(0) }
     }
 
-    /// The writer is about to take what waits.
     pub(crate) fn beat(&self) {
         let since = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);

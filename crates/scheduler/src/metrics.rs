@@ -1,4 +1,4 @@
-//! What is counted: how the writer does, what there is, and what it is used for.
+//! Metrics of the engine and usage metrics.
 
 use crate::engine::Handle;
 use gantry_core::scheduling::ModelState;
@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-/// A gauge that takes fractions.
 type Seconds = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -33,11 +32,8 @@ struct KindLabel {
     kind: &'static str,
 }
 
-/// Everything that is counted.
 pub(crate) struct Metrics {
-    /// From a command's arrival until it is durable and answered.
     pub(crate) schedule_seconds: Histogram,
-    /// From the start until every replica of the last life has joined again, or is given up.
     pub(crate) resync_seconds: Seconds,
     commit_seconds: Histogram,
     commit_failures: Counter,
@@ -47,7 +43,7 @@ pub(crate) struct Metrics {
     usage: Usage,
 }
 
-/// What is there, under the names that Hodometer gives it. It stays here: nothing is sent anywhere.
+/// Usage metrics with the names of Seldon's Hodometer. Nothing is sent anywhere.
 #[derive(Default)]
 struct Usage {
     models: Gauge,
@@ -67,7 +63,7 @@ fn latency() -> Histogram {
     ])
 }
 
-/// Counts a subscriber for as long as it is kept.
+/// Counts a subscriber until dropped.
 pub(crate) struct Counted(Gauge);
 
 impl Drop for Counted {
@@ -94,47 +90,42 @@ impl Metrics {
         let own = registry.sub_registry_with_prefix("gantry_scheduler");
         own.register_with_unit(
             "schedule",
-            "From a command's arrival until it is durable and answered",
+            "Time from a command's arrival to its durable reply",
             Unit::Seconds,
             self.schedule_seconds.clone(),
         );
         own.register_with_unit(
             "resync",
-            "From the start until every replica of the last life had joined again or was given up",
+            "Time from the start until all known replicas reconnected or expired",
             Unit::Seconds,
             self.resync_seconds.clone(),
         );
         own.register_with_unit(
             "store_commit",
-            "Time that a write to the store took",
+            "Duration of store commits",
             Unit::Seconds,
             self.commit_seconds.clone(),
         );
-        own.register(
-            "store_commit_failures",
-            "Writes to the store that failed",
-            self.commit_failures.clone(),
-        );
-        own.register("commands_refused", "Commands that were not carried out", self.refused.clone());
+        own.register("store_commit_failures", "Failed store commits", self.commit_failures.clone());
+        own.register("commands_refused", "Rejected commands by reason", self.refused.clone());
         own.register("models", "Models by the state of their latest version", self.models.clone());
-        own.register("subscribers", "Streams that are open", self.subscribers.clone());
+        own.register("subscribers", "Open streams by kind", self.subscribers.clone());
         own.register_collector(Box::new(Queue(engine)));
         let usage = registry.sub_registry_with_prefix("gantry_usage");
         usage.register("model_count", "Models", self.usage.models.clone());
         usage.register("pipeline_count", "Pipelines", self.usage.pipelines.clone());
         usage.register("experiment_count", "Experiments", self.usage.experiments.clone());
         usage.register("server_count", "Servers", self.usage.servers.clone());
-        usage.register("server_replica_count", "Replicas of servers", self.usage.replicas.clone());
-        usage.register("multimodel_enabled_count", "Servers with several models", self.usage.shared.clone());
+        usage.register("server_replica_count", "Server replicas", self.usage.replicas.clone());
+        usage.register("multimodel_enabled_count", "Servers with multiple models", self.usage.shared.clone());
         usage.register(
             "overcommit_enabled_count",
-            "Servers that over-commit",
+            "Servers with memory over-commit",
             self.usage.over_commit.clone(),
         );
         usage.register("server_memory_gb_sum", "Memory for models, in GB", self.usage.memory_gb.clone());
     }
 
-    /// A write to the store ended.
     pub(crate) fn committed(&self, took: Duration, well: bool) {
         self.commit_seconds.observe(took.as_secs_f64());
         if !well {
@@ -142,12 +133,10 @@ impl Metrics {
         }
     }
 
-    /// A command was not carried out.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// A stream was opened.
     pub(crate) fn subscribed(&self, kind: &'static str) -> Counted {
         let gauge = self.subscribers.get_or_create(&KindLabel { kind }).clone();
         gauge.inc();
@@ -160,11 +149,11 @@ impl Metrics {
         }
         let there = |state: ModelState| state != ModelState::Terminated;
         if let Some(state) = before {
-            self.models.get_or_create(&StateLabel { state: word(state) }).dec();
+            self.models.get_or_create(&StateLabel { state: label(state) }).dec();
             self.usage.models.inc_by(-i64::from(there(state)));
         }
         if let Some(state) = after {
-            self.models.get_or_create(&StateLabel { state: word(state) }).inc();
+            self.models.get_or_create(&StateLabel { state: label(state) }).inc();
             self.usage.models.inc_by(i64::from(there(state)));
         }
     }
@@ -190,7 +179,7 @@ impl Metrics {
     }
 }
 
-const fn word(state: ModelState) -> &'static str {
+const fn label(state: ModelState) -> &'static str {
     match state {
         ModelState::Progressing => "ModelProgressing",
         ModelState::Available => "ModelAvailable",
@@ -203,7 +192,7 @@ const fn word(state: ModelState) -> &'static str {
     }
 }
 
-/// Looks at the writer's queue when somebody asks.
+/// Reads the engine's queue when scraped.
 struct Queue(Handle);
 
 impl fmt::Debug for Queue {
@@ -218,7 +207,7 @@ impl Collector for Queue {
         depth.set(i64::try_from(self.0.waiting()).unwrap_or(i64::MAX));
         let metric = encoder.encode_descriptor(
             "queue_depth",
-            "Messages that wait for the writer",
+            "Messages queued for the engine",
             None,
             depth.metric_type(),
         )?;
@@ -227,7 +216,7 @@ impl Collector for Queue {
         moving.set(i64::from(self.0.liveness().is_live()));
         let metric = encoder.encode_descriptor(
             "moving",
-            "1 while the writer takes what it is sent",
+            "1 while the engine processes messages",
             None,
             moving.metric_type(),
         )?;
@@ -241,7 +230,6 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Registers everything that is counted.
 pub(crate) fn register(registry: &mut Registry, engine: &Handle) {
     let metrics: Arc<Metrics> = engine.metrics.clone();
     metrics.register(registry, engine.clone());

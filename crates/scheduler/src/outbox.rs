@@ -1,11 +1,8 @@
-//! What a reader has not seen yet.
+//! Bounded outboxes between the engine and its stream readers.
 //!
-//! Three kinds of reader, three bounded boxes:
-//! - a subscriber to statuses has a set of names: however often a model changes, it stands there once, and the reader
-//!   gets its state as it is then;
-//! - an agent has a list of orders: core gives no second order for a model before the first is answered;
-//! - a gateway has route changes by number, because it acknowledges by number; if it falls too far behind, it starts
-//!   again from the whole.
+//! - status subscribers: a set of changed names; the current status is read when it is sent;
+//! - agents: a queue of orders; core sends no second order for a model before the first is reported;
+//! - gateways: route changes by sequence number, because they are acknowledged by number; a lagging gateway is reset.
 
 use gantry_core::scheduling::Order;
 use std::{
@@ -14,7 +11,6 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// A box that one side fills and the other empties.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox<T> {
     content: Mutex<T>,
@@ -27,7 +23,7 @@ impl<T: Default> Outbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        // The content is valid at every moment: each change is a single insertion.
+        // Poisoning is harmless: every change is a single insertion.
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,7 +32,7 @@ impl<T: Default> Outbox<T> {
         self.filled.notify_one();
     }
 
-    /// Waits until `is_empty` says no, then takes everything.
+    /// Waits until the outbox is not empty, then takes everything.
     async fn take(&self, is_empty: impl Fn(&T) -> bool) -> T {
         loop {
             let filled = self.filled.notified();
@@ -51,7 +47,7 @@ impl<T: Default> Outbox<T> {
     }
 }
 
-/// Names of what changed.
+/// Names of changed objects.
 pub(crate) type Names = BTreeSet<Arc<str>>;
 
 impl Outbox<Names> {
@@ -70,7 +66,7 @@ impl Outbox<VecDeque<Order>> {
     }
 }
 
-/// Route changes by number, or the word to start again.
+/// Route changes by sequence number, or a reset.
 #[derive(Debug, Default)]
 pub(crate) struct RouteChanges {
     pub(crate) by_sequence: BTreeMap<u64, Arc<str>>,
@@ -93,12 +89,12 @@ impl Outbox<RouteChanges> {
     }
 }
 
-/// Everybody who wants to know about changes of one kind.
+/// Subscribers to changes of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers(Mutex<Vec<Weak<Outbox<Names>>>>);
 
 impl Subscribers {
-    /// A box that gets the name of everything that changes from now on, for as long as it is kept.
+    /// An outbox for changes from now on, until it is dropped.
     pub(crate) fn join(&self) -> Arc<Outbox<Names>> {
         let outbox = Outbox::new();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&outbox));

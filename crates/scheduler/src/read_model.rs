@@ -1,8 +1,7 @@
-//! What is known, for everybody who reads: made anew for what changed, after it was made durable.
+//! Read model: immutable per-object snapshots, republished after each commit.
 //!
-//! The writer owns the state and publishes what follows from it, one immutable part for each model and server. A
-//! reader holds a part for as long as it likes and stops nobody; the writer waits for readers only while one of them
-//! looks up a name.
+//! The engine owns the state and publishes one snapshot per model and server. Readers keep a snapshot as long as they
+//! like; the engine waits for them only during a lookup by name.
 
 use crate::{metrics::Metrics, status};
 use gantry_core::scheduling::{Effects, Model, ReplicaId, State, VersionStatus};
@@ -17,25 +16,21 @@ use std::{
 
 type Snapshots<T> = RwLock<BTreeMap<Arc<str>, Arc<T>>>;
 
-/// What is known of a model.
 #[derive(Debug)]
 pub(crate) struct ModelSnapshot {
     pub(crate) model: Model,
-    /// Of the latest version.
     pub(crate) summary: Option<VersionStatus>,
-    /// `None` when the model is not to be known to gateways.
+    /// `None` when gateways must not know the model.
     pub(crate) route: Option<own::Route>,
 }
 
-/// What is known of a server.
 #[derive(Debug)]
 pub(crate) struct ServerSnapshot {
     pub(crate) status: pb::ServerStatusResponse,
-    /// How many replicas it is to have, when that is not what was announced.
-    pub(crate) asked: Option<u32>,
+    /// Replicas requested by autoscaling.
+    pub(crate) requested: Option<u32>,
 }
 
-/// What is known.
 #[derive(Debug, Default)]
 pub(crate) struct ReadModel {
     models: Snapshots<ModelSnapshot>,
@@ -44,7 +39,7 @@ pub(crate) struct ReadModel {
 }
 
 fn read<T>(parts: &Snapshots<T>) -> RwLockReadGuard<'_, BTreeMap<Arc<str>, Arc<T>>> {
-    // Each change is a single insertion: the map is valid at every moment.
+    // Poisoning is harmless: every change is a single insertion.
     parts.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,17 +64,17 @@ impl ReadModel {
         read(&self.servers).keys().cloned().collect()
     }
 
-    /// The number of the last route change that is in the view.
+    /// Sequence number of the last published route change.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 }
 
-/// Keeps the view and what is counted of it.
+/// Updates the read model and the metrics derived from it.
 pub(crate) struct Publisher {
     read_model: Arc<ReadModel>,
     metrics: Arc<Metrics>,
-    /// Model replicas in a route, by server replica.
+    /// Routed model replicas by server replica.
     loaded: BTreeMap<ReplicaId, usize>,
 }
 
@@ -88,7 +83,6 @@ impl Publisher {
         Self { read_model, metrics, loaded: BTreeMap::new() }
     }
 
-    /// Publishes all that there is.
     pub(crate) fn publish_all(&mut self, state: &State) {
         let everything = Effects {
             models: state.models().keys().cloned().collect(),
@@ -98,7 +92,7 @@ impl Publisher {
         self.publish(state, &everything);
     }
 
-    /// Publishes what a turn changed.
+    /// Publishes changed objects.
     pub(crate) fn publish(&mut self, state: &State, effects: &Effects) {
         let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
         let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state))).collect();
@@ -119,7 +113,10 @@ impl Publisher {
                     let id = ReplicaId { server: name.clone(), index };
                     self.loaded.get(&id).copied().unwrap_or(0)
                 };
-                Arc::new(ServerSnapshot { status: status::server(name, server, loaded), asked: server.requested_replicas })
+                Arc::new(ServerSnapshot {
+                    status: status::server(name, server, loaded),
+                    requested: server.requested_replicas,
+                })
             });
             let before = {
                 let mut servers = write(&self.read_model.servers);

@@ -1,30 +1,25 @@
-//! The state as it was stored.
+//! Restores the state from the store.
 
 use crate::{encoding, scheduler::StartError};
 use gantry_core::scheduling::{Millis, Policy, State};
 use gantry_store::{Store, Table};
 use std::{collections::BTreeSet, sync::Arc};
 
-/// A record in the store cannot be understood. It is named, and nothing is started on half a state.
+/// A stored record cannot be decoded. The scheduler does not start with partial state.
 #[derive(Debug, thiserror::Error)]
-#[error("the record of {table} {key} in the store cannot be read: {reason}")]
+#[error("stored record of {table} {key} is invalid: {reason}")]
 pub struct RecordError {
-    /// Which table it is in.
     pub table: &'static str,
-    /// Its key.
     pub key: String,
-    /// What is wrong.
     pub reason: String,
 }
 
-/// What was there before.
 pub(crate) struct Restored {
     pub(crate) state: State,
-    /// Gateways that may be out there, with the routes that they had.
+    /// Gateways that may still use routes from before the restart.
     pub(crate) gateways: BTreeSet<Arc<str>>,
 }
 
-/// Reads everything.
 pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restored, StartError> {
     let models = read(store, Table::Models, "model", encoding::decode_model)?;
     let servers = read(store, Table::Servers, "server", encoding::decode_server)?;

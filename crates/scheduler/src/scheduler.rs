@@ -1,10 +1,10 @@
-//! The scheduler without sockets: its state restored, its engine ready to run, its services ready to be served.
+//! The scheduler without sockets: restored state, engine and gRPC services.
 
 use crate::{
     clock::{Clock, SystemClock},
     engine::{self, Engine, Handle},
-    metrics,
     liveness::Liveness,
+    metrics,
     restore::{self, RecordError},
     service::{Agents, Control, Gateways, Health, Models},
 };
@@ -25,56 +25,38 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, HealthServer};
 
-/// The largest message from a client: a plan of ten thousand models is one.
+/// Large enough for a dry run of 10,000 models.
 const MAX_CLIENT_MESSAGE: usize = 64 << 20;
-/// The largest message from an agent: it joins with the whole definition of everything that it holds.
+/// Agents subscribe with the full definitions of all loaded models.
 const MAX_AGENT_MESSAGE: usize = 256 << 20;
 
-/// What the scheduler is made of. `Config { clock, ..Config::new(store) }` changes one part.
 #[derive(Debug)]
 pub struct Config {
-    /// What is kept.
     pub store: Store,
-    /// Tells the time of day.
     pub clock: Arc<dyn Clock>,
-    /// The numbers that decisions follow.
     pub policy: Policy,
 }
 
 impl Config {
-    /// A scheduler as people run it.
+    /// System clock and default policy.
     pub fn new(store: Store) -> Self {
         Self { store, clock: Arc::new(SystemClock), policy: Policy::default() }
     }
 }
 
-/// Why the scheduler did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A port is taken, or may not be used.
     #[error("{what} cannot listen on {address}: {source}; choose another with {flag}, 0 for any free one")]
-    Listen {
-        /// Who wanted to listen.
-        what: &'static str,
-        /// Where.
-        address: SocketAddr,
-        /// The flag that sets it.
-        flag: &'static str,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// The store cannot be read.
+    Listen { what: &'static str, address: SocketAddr, flag: &'static str, source: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A record in the store cannot be understood.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A thread could not be started, or gRPC not be set up.
     #[error("the scheduler cannot start: {0}")]
     Other(String),
 }
 
-/// A way to reach the engine: the services, and whether it works. Clones reach the same engine.
+/// Handle to the engine and its gRPC services. Clones share the engine.
 #[derive(Clone)]
 pub struct Scheduler {
     engine: Handle,
@@ -88,9 +70,9 @@ impl fmt::Debug for Scheduler {
     }
 }
 
-/// Restores the state and makes the engine. Nothing runs yet, and nothing listens.
+/// Restores the state and builds the engine, without starting it.
 ///
-/// Calls wait until the engine runs: on a thread of its own ([`Engine::on_a_thread`]), or as a future
+/// Calls block until the engine runs, on a dedicated thread ([`Engine::spawn_thread`]) or as a future
 /// ([`Engine::run`]).
 pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
     let restored = restore::load(&config.store, config.policy, config.clock.now())?;
@@ -100,7 +82,7 @@ pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
 }
 
 impl Scheduler {
-    /// What clients and gateways call: the scheduler's contract, routing, why and what if, health, reflection.
+    /// Services for clients and gateways: Scheduler, Routing, Control, health, reflection.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
@@ -114,7 +96,7 @@ impl Scheduler {
         self.common(routes, &names)
     }
 
-    /// What agents call: the agents' contract, health, reflection.
+    /// Services for agents: AgentService, health, reflection.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
         let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
         let routes = Routes::new(agents.max_decoding_message_size(MAX_AGENT_MESSAGE));
@@ -126,7 +108,7 @@ impl Scheduler {
             let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(gantry_proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-            // Only what is served here is listed, not everything that the contracts describe.
+            // List only the services of this listener.
             let everywhere = [health_server::SERVICE_NAME, health_check_service_server::SERVICE_NAME];
             names.iter().chain(&everywhere).fold(builder, |builder, name| builder.with_service_name(*name))
         };
@@ -140,22 +122,22 @@ impl Scheduler {
             .prepare())
     }
 
-    /// Whether the one writer takes what it is sent. A probe that is red here is worth a restart.
+    /// Liveness of the engine, for probes.
     pub fn liveness(&self) -> Liveness {
         self.engine.liveness()
     }
 
-    /// Registers what is counted here: names beginning with `gantry_scheduler_` and `gantry_usage_`.
+    /// Registers the metrics `gantry_scheduler_*` and `gantry_usage_*`.
     pub fn register_metrics(&self, registry: &mut Registry) {
         metrics::register(registry, &self.engine);
     }
 
-    /// Counts the starts over this state: the past can be told from the present by it.
+    /// Number of starts with this store; distinguishes messages of earlier starts.
     pub const fn epoch(&self) -> u64 {
         self.engine.epoch
     }
 
-    /// Lets the engine end after what it is doing. Calls that wait are answered with an error.
+    /// Stops the engine after its current batch. Pending calls fail.
     pub fn stop(&self) {
         self.engine.stop.cancel();
     }

@@ -1,4 +1,4 @@
-//! Serves the scheduler: over TCP, or over any stream of connections, such as one with TLS around each.
+//! Serves the scheduler over TCP or any other stream of connections, such as TLS.
 
 use crate::{
     engine::Thread,
@@ -20,20 +20,16 @@ use tonic::{
     },
 };
 
-/// Pings that tell a dead peer from a quiet one.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The contract's number: a control plane may open as many streams as it likes over one connection.
+/// As Seldon's scheduler: effectively unlimited.
 const MAX_STREAMS: u32 = 1_000_000;
-/// How long calls may take to end when the scheduler stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A scheduler whose engine runs on a thread of its own. It stops when `stop` is called.
+/// A started scheduler. Runs until `stop` is called.
 #[derive(Debug)]
 pub struct Running {
-    /// Where clients connect.
     pub clients: SocketAddr,
-    /// Where agents connect.
     pub agents: SocketAddr,
     scheduler: Scheduler,
     engine: Thread,
@@ -42,12 +38,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// The scheduler itself: its services, and whether it works.
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// Serves clients on connections that come from elsewhere besides, such as from a listener with TLS.
+    /// Serves clients on additional connections, such as a TLS listener.
     pub fn serve_clients<IO>(
         &mut self,
         incoming: impl Stream<Item = io::Result<IO>> + Send + 'static,
@@ -60,7 +55,7 @@ impl Running {
         Ok(())
     }
 
-    /// Serves agents on connections that come from elsewhere besides.
+    /// Serves agents on additional connections.
     pub fn serve_agents<IO>(
         &mut self,
         incoming: impl Stream<Item = io::Result<IO>> + Send + 'static,
@@ -73,20 +68,18 @@ impl Running {
         Ok(())
     }
 
-    /// Stops taking calls, ends the streams and waits until all is written and the store is closed. Whoever still waits
-    /// for an answer is told that the scheduler is stopping.
+    /// Stops accepting calls, ends the streams and waits until the store is closed. Pending calls fail.
     pub async fn stop(mut self) {
         self.stop.cancel();
         self.scheduler.stop();
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        // A stream whose reader does not go away is cut off.
+        // Streams with a client that does not disconnect are aborted.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         self.tasks.shutdown().await;
         self.engine.ended().await;
     }
 }
 
-/// Starts the scheduler and serves it on two TCP ports; 0 for any free one.
 pub async fn start(config: Config, clients: SocketAddr, agents: SocketAddr) -> Result<Running, StartError> {
     let other = |e: io::Error| StartError::Other(e.to_string());
     let client_listener = listen("the scheduler", clients, "--scheduler-port").await?;
@@ -102,12 +95,11 @@ pub async fn start(config: Config, clients: SocketAddr, agents: SocketAddr) -> R
     Ok(running)
 }
 
-/// Connections over TCP that send what they have at once: waiting for more would cost 40 ms for each change.
+/// TCP connections with `TCP_NODELAY`; Nagle's algorithm would add 40 ms per change.
 pub fn tcp(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
-/// Serves routes on connections until told to stop.
 pub async fn serve<IO>(
     who: &'static str,
     routes: Routes,
@@ -124,7 +116,7 @@ pub async fn serve<IO>(
         .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
         .await;
     if let Err(error) = served {
-        tracing::error!(%error, "the listener for {who} failed");
+        tracing::error!(%error, clients = who, "listener failed");
     }
 }
 

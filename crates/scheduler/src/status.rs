@@ -1,9 +1,9 @@
-//! What is known, in the contract's messages.
+//! Statuses and routes as gRPC messages.
 
 use crate::convert;
 use gantry_core::scheduling::{
-    Owner, Millis, Model, ModelState, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State,
-    VersionStatus, Version,
+    Millis, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State, Version,
+    VersionStatus,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 
@@ -20,7 +20,7 @@ const fn replica_number(state: ReplicaState) -> i32 {
     state as i32
 }
 
-/// The status of a model: its latest version, or all of them.
+/// Status of the latest version, or of all versions.
 pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelStatusResponse {
     let versions = model
         .versions
@@ -62,7 +62,7 @@ fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
             available_replicas: available,
             unavailable_replicas: unavailable,
             last_change_timestamp: Some(timestamp(version.since)),
-            // Requests go straight to the model: its gateway is ready when the model is.
+            // There is no separate model gateway: it is ready when the model is.
             model_gw_state: state_number(state),
             model_gw_reason: String::new(),
             reason_code: code.map(|c| c.to_string()).unwrap_or_default(),
@@ -79,7 +79,7 @@ fn replica_status(replica: &ReplicaStatus) -> pb::ModelReplicaStatus {
     }
 }
 
-/// The status of a server; `loaded` knows how many model replicas one of its replicas has.
+/// `loaded` returns the number of model replicas on a server replica.
 pub(crate) fn server(name: &str, server: &Server, loaded: impl Fn(u32) -> usize) -> pb::ServerStatusResponse {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let resources: Vec<pb::ServerReplicaResources> = server
@@ -111,16 +111,16 @@ pub(crate) fn server(name: &str, server: &Server, loaded: impl Fn(u32) -> usize)
     }
 }
 
-/// The word to whoever owns a server that it is to have another number of replicas.
-pub(crate) fn scaling_request(server: &pb::ServerStatusResponse, asked: u32) -> pb::ServerStatusResponse {
+/// Asks the server's owner to scale it.
+pub(crate) fn scaling_request(server: &pb::ServerStatusResponse, requested: u32) -> pb::ServerStatusResponse {
     pb::ServerStatusResponse {
-        expected_replicas: i32::try_from(asked).unwrap_or(i32::MAX),
+        expected_replicas: i32::try_from(requested).unwrap_or(i32::MAX),
         r#type: pb::server_status_response::Type::ScalingRequest as i32,
         ..server.clone()
     }
 }
 
-/// The route of a model; `None` when the model is not to be known to gateways.
+/// `None` when gateways must not know the model.
 pub(crate) fn route(
     name: &str,
     model: &Model,

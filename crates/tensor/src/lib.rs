@@ -1,4 +1,6 @@
-//! Tensors as the Open Inference Protocol knows them: a name, a shape, a datatype and the elements.
+//! Tensors of the Open Inference Protocol: name, shape, datatype and elements.
+
+#![allow(missing_docs, reason = "variants and accessors are named after the protocol")]
 
 mod raw;
 
@@ -10,36 +12,25 @@ use std::fmt;
 pub enum DataType {
     /// `BOOL`, one byte an element.
     Bool,
-    /// `UINT8`
     Uint8,
-    /// `UINT16`
     Uint16,
-    /// `UINT32`
     Uint32,
-    /// `UINT64`
     Uint64,
-    /// `INT8`
     Int8,
-    /// `INT16`
     Int16,
-    /// `INT32`
     Int32,
-    /// `INT64`
     Int64,
     /// `FP16`, IEEE 754 half precision.
     Fp16,
     /// `BF16`, the upper half of an `FP32`.
     Bf16,
-    /// `FP32`
     Fp32,
-    /// `FP64`
     Fp64,
     /// `BYTES`, elements of any length; on the wire each has a four-byte little-endian length before it.
     Bytes,
 }
 
 impl DataType {
-    /// Every datatype of the protocol.
     pub const ALL: [Self; 14] = [
         Self::Bool,
         Self::Uint8,
@@ -57,7 +48,6 @@ impl DataType {
         Self::Bytes,
     ];
 
-    /// The protocol's name, in capitals.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -77,7 +67,7 @@ impl DataType {
         }
     }
 
-    /// The datatype of this name, if the protocol has it.
+    /// Case-sensitive.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|d| d.name() == name)
     }
@@ -105,37 +95,25 @@ impl fmt::Display for DataType {
 /// `FP16` and `BF16` keep their bits; [`f16_to_f32`] and [`bf16_to_f32`] give their values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elements {
-    /// `BOOL`
     Bool(Vec<bool>),
-    /// `UINT8`
     Uint8(Vec<u8>),
-    /// `UINT16`
     Uint16(Vec<u16>),
-    /// `UINT32`
     Uint32(Vec<u32>),
-    /// `UINT64`
     Uint64(Vec<u64>),
-    /// `INT8`
     Int8(Vec<i8>),
-    /// `INT16`
     Int16(Vec<i16>),
-    /// `INT32`
     Int32(Vec<i32>),
-    /// `INT64`
     Int64(Vec<i64>),
     /// `FP16`, as bits.
     Fp16(Vec<u16>),
     /// `BF16`, as bits.
     Bf16(Vec<u16>),
-    /// `FP32`
     Fp32(Vec<f32>),
-    /// `FP64`
     Fp64(Vec<f64>),
-    /// `BYTES`
     Bytes(Vec<Bytes>),
 }
 
-/// Runs the same expression on whichever vector an [`Elements`] holds.
+/// Evaluates an expression on the vector of an [`Elements`].
 macro_rules! for_each_elements {
     ($elements:expr, $v:ident => $body:expr) => {
         match $elements {
@@ -158,7 +136,6 @@ macro_rules! for_each_elements {
 }
 
 impl Elements {
-    /// The datatype of these elements.
     pub const fn datatype(&self) -> DataType {
         match self {
             Self::Bool(_) => DataType::Bool,
@@ -178,12 +155,10 @@ impl Elements {
         }
     }
 
-    /// How many elements there are.
     pub const fn len(&self) -> usize {
         for_each_elements!(self, v => v.len())
     }
 
-    /// Whether there is no element.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -241,25 +216,14 @@ pub struct Tensor {
     elements: Elements,
 }
 
-/// Why a tensor could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     /// The number of elements is not the product of the shape.
     #[error("shape {} needs {needed} values, got {got}", ShapeText(shape))]
-    Count {
-        /// The shape that was given.
-        shape: Vec<usize>,
-        /// Its product.
-        needed: usize,
-        /// How many elements there were.
-        got: usize,
-    },
+    Count { shape: Vec<usize>, needed: usize, got: usize },
     /// The product of the shape does not fit.
     #[error("the product of shape {} is too large", ShapeText(shape))]
-    Overflow {
-        /// The shape that was given.
-        shape: Vec<usize>,
-    },
+    Overflow { shape: Vec<usize> },
 }
 
 struct ShapeText<'a>(&'a [usize]);
@@ -287,7 +251,7 @@ pub fn shape_product(shape: &[usize]) -> Option<usize> {
 }
 
 impl Tensor {
-    /// Makes a tensor, if the shape holds just as many elements as there are.
+    /// Fails unless the product of the shape is the number of elements.
     pub fn new(
         name: impl Into<String>,
         shape: impl Into<Vec<usize>>,
@@ -303,19 +267,16 @@ impl Tensor {
         }
     }
 
-    /// The tensor's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same tensor under another name.
     #[must_use]
     pub fn renamed(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -325,25 +286,20 @@ impl Tensor {
         &self.elements
     }
 
-    /// The datatype of the elements.
     pub const fn datatype(&self) -> DataType {
         self.elements.datatype()
     }
 
-    /// Takes the tensor apart.
     pub fn into_parts(self) -> (String, Vec<usize>, Elements) {
         (self.name, self.shape, self.elements)
     }
 }
 
-/// What a model says of one of its inputs or outputs. A dimension that varies is -1, as in the protocol.
+/// Metadata of a model input or output. A variable dimension is -1, as in the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// The tensor's name.
     pub name: String,
-    /// The datatype.
     pub datatype: DataType,
-    /// The dimensions; -1 where any size goes.
     pub shape: Vec<i64>,
 }
 
@@ -413,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_survives_the_round_trip() {
+    fn f16_round_trips() {
         for bits in 0..=u16::MAX {
             let value = f16_to_f32(bits);
             if value.is_nan() {
@@ -425,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bf16_survives_the_round_trip() {
+    fn bf16_round_trips() {
         for bits in 0..=u16::MAX {
             let value = bf16_to_f32(bits);
             if value.is_nan() {
@@ -437,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_round_to_even() {
+    fn f16_rounds_ties_to_even() {
         assert_eq!(f32_to_f16(65504.0), 0x7bff);
         assert_eq!(f32_to_f16(65520.0), 0x7c00, "past the largest half is infinity");
         assert_eq!(f32_to_f16(1.0 + 1.0 / 2048.0), 0x3c00, "a tie goes to the even neighbour");
@@ -445,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_cannot_lie_about_its_shape() {
+    fn new_rejects_shape_that_does_not_match_elements() {
         assert!(Tensor::new("x", [2, 2], Elements::Fp32(vec![0.0; 4])).is_ok());
         let error = Tensor::new("x", [1, 4], Elements::Fp32(vec![0.0; 3])).unwrap_err();
         assert_eq!(error.to_string(), "shape [1,4] needs 4 values, got 3");

@@ -1,9 +1,9 @@
-//! Elements as raw bytes, little-endian: the form in which they leave a process.
+//! Elements as raw little-endian bytes.
 
 use super::{DataType, Elements};
 
 impl Elements {
-    /// How many bytes [`write_raw`](Self::write_raw) appends.
+    /// Number of bytes that [`write_raw`](Self::write_raw) appends.
     pub fn raw_len(&self) -> usize {
         match self {
             Self::Bytes(v) => v.iter().map(|e| e.len().saturating_add(4)).sum(),
@@ -11,7 +11,7 @@ impl Elements {
         }
     }
 
-    /// Appends the raw bytes of these elements. Each of `BYTES` has its length before it.
+    /// Appends the raw bytes of these elements. `BYTES` elements are length-prefixed.
     pub fn write_raw(&self, out: &mut Vec<u8>) {
         macro_rules! numbers {
             ($v:expr) => {
@@ -32,7 +32,7 @@ impl Elements {
             Self::Fp64(v) => numbers!(v),
             Self::Bytes(v) => {
                 for element in v {
-                    // A length beyond four bytes cannot come from a request: bodies are limited far below it.
+                    // Bodies are limited far below 4 GiB.
                     let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
                     out.extend_from_slice(&length.to_le_bytes());
                     out.extend(element.iter().take(length as usize));
@@ -41,8 +41,8 @@ impl Elements {
         }
     }
 
-    /// The elements that these bytes are; bytes at the end that make no whole element are left. A `BOOL` is whatever
-    /// is not zero. `None` for `BYTES`, whose elements are not all of one size.
+    /// Decodes raw bytes; an incomplete element at the end is ignored, and any non-zero byte is `true`. `None` for
+    /// `BYTES`, whose elements vary in size.
     pub fn from_raw(datatype: DataType, raw: &[u8]) -> Option<Self> {
         macro_rules! numbers {
             ($size:literal, $variant:ident, $read:expr) => {{
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_survive_the_way_out_and_back() {
+    fn numbers_round_trip() {
         let table = [
             Elements::Bool(vec![true, false]),
             Elements::Int8(vec![-1, 7]),

@@ -2,8 +2,8 @@
 
 use super::{
     Millis,
-    owner::{Kind, Owner},
     model::Definition,
+    owner::{Kind, Owner},
     server::{ExpectedReplicas, Replica, ReplicaId},
 };
 use std::{

@@ -3,11 +3,12 @@
 use super::{
     Millis,
     command::{Command, Order},
-    owner::Kind,
+    explain::many,
     model::{Model, Version},
-    unschedulable::Bytes,
+    owner::Kind,
     server::ReplicaId,
     state::State,
+    unschedulable::Bytes,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -105,10 +106,10 @@ fn model(
             .map(|id| id.to_string())
             .collect();
         let messages = match (old, placements.is_empty()) {
-            (None, _) => return (Action::Unchanged, vec!["is deleted already".to_owned()], false),
-            (Some(_), true) => "would be forgotten; nothing serves it".to_owned(),
+            (None, _) => return (Action::Unchanged, vec!["already deleted".to_owned()], false),
+            (Some(_), true) => "would be removed; no replica serves it".to_owned(),
             (Some(_), false) => format!(
-                "would leave {} when its last request is answered",
+                "would be unloaded from {} after its last request",
                 placements.into_iter().collect::<Vec<_>>().join(", ")
             ),
         };
@@ -130,23 +131,30 @@ fn model(
     if !loads.is_empty() {
         messages.push(loading(after, version, old, &loads));
     } else if action == Action::Unchanged {
-        messages.push("is what it would be".to_owned());
+        messages.push("unchanged".to_owned());
     } else if version.desired_replicas() == 0 {
-        messages.push("would not be served: no replica is wanted".to_owned());
+        messages.push("would not be served: no replica is desired".to_owned());
     }
     let fewer = orders.iter().filter(|o| o.load.is_none() && o.model == *name).count();
-    if let Some(old) = old_version.filter(|old| action == Action::Adjust && old.desired_replicas() > version.desired_replicas()) {
-        messages.push(format!("would go from {} to {} replicas", old.desired_replicas(), version.desired_replicas()));
+    if let Some(old) = old_version
+        .filter(|old| action == Action::Adjust && old.desired_replicas() > version.desired_replicas())
+    {
+        messages.push(format!(
+            "would scale from {} to {} replicas",
+            old.desired_replicas(),
+            version.desired_replicas()
+        ));
     } else if fewer > 0 {
-        messages.push("would give up what is being loaded now".to_owned());
+        messages.push("would cancel loads in progress".to_owned());
     }
     messages.extend(version.unplaced.as_ref().map(ToString::to_string));
     let older = new.versions.iter().rev().find(|v| v.number != version.number && v.serves_enough());
     if let (Some(older), true) = (older, version.unplaced.is_some()) {
-        messages.push(format!("version {} would go on serving", older.number));
+        messages.push(format!("version {} would continue to serve", older.number));
     }
     messages.extend(overcommitted(after, &loads));
-    let (have, min_acceptable) = (version.count(super::ReplicaState::counts_as_desired), version.min_acceptable());
+    let (have, min_acceptable) =
+        (version.count(super::ReplicaState::counts_as_desired), version.min_acceptable());
     let placed = have >= version.desired_replicas() || (min_acceptable > 0 && have >= min_acceptable);
     (action, messages, placed)
 }
@@ -156,7 +164,11 @@ fn loading(state: &State, version: &Version, old: Option<&Model>, loads: &[&Orde
     let size = state.servers().get(&server).map_or(0, |s| s.replicas.len());
     let place = if size > 1 {
         let placements: Vec<String> = loads.iter().map(|o| o.replica.to_string()).collect();
-        if placements.len() > 3 { format!("{} replicas of {server}", placements.len()) } else { placements.join(" and ") }
+        if placements.len() > 3 {
+            format!("{} replicas of {server}", placements.len())
+        } else {
+            placements.join(" and ")
+        }
     } else {
         server.to_string()
     };
@@ -185,7 +197,7 @@ fn overcommitted(after: &State, loads: &[&Order]) -> Vec<String> {
             let over = used.saturating_sub(replica.memory_real());
             (replica.over_commit > 0 && over > 0).then(|| {
                 format!(
-                    "{id} would be over-committed by {}: it evicts what was used least recently",
+                    "{id} would be over-committed by {}: least recently used models are evicted",
                     Bytes(over)
                 )
             })
@@ -196,11 +208,11 @@ fn overcommitted(after: &State, loads: &[&Order]) -> Vec<String> {
 fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String>) {
     let old = before.servers().get(name);
     let Some(new) = after.servers().get(name) else {
-        let messages = if old.is_some() { "would be forgotten: it has no replica" } else { "is not known" };
+        let messages = if old.is_some() { "would be removed: it has no replica" } else { "not found" };
         return (if old.is_some() { Action::Delete } else { Action::Unchanged }, vec![messages.to_owned()]);
     };
     if old == Some(new) {
-        return (Action::Unchanged, vec!["is what it would be".to_owned()]);
+        return (Action::Unchanged, vec!["unchanged".to_owned()]);
     }
     let action = match old {
         None => Action::Create,
@@ -228,14 +240,14 @@ fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String
         }
     }
     if helped > 0 {
-        messages.push(format!("{helped} that wait would be placed"));
+        messages.push(format!("{} would be placed", many(helped, "waiting model")));
     }
     if moved > 0 {
-        messages.push(format!("{moved} would move to another server first"));
+        messages.push(format!("{} would move to another server first", many(moved, "model")));
     }
     if !stuck.is_empty() {
         let (count, first) = (stuck.len(), stuck.into_iter().take(5).collect::<Vec<_>>().join(", "));
-        messages.push(format!("{count} would have nowhere to go: {first}"));
+        messages.push(format!("{} could not be placed: {first}", many(count, "model")));
     }
     (action, messages)
 }

@@ -170,7 +170,12 @@ impl Index {
     }
 
     /// Moves a model to another class.
-    pub(super) fn wait(&mut self, name: &Arc<str>, model: &mut Model, waits: Option<(Arc<EquivalenceClass>, u64)>) {
+    pub(super) fn wait(
+        &mut self,
+        name: &Arc<str>,
+        model: &mut Model,
+        waits: Option<(Arc<EquivalenceClass>, u64)>,
+    ) {
         if model.waits == waits {
             return;
         }

@@ -48,18 +48,18 @@ mod unschedulable;
 mod tests;
 
 pub use command::{Command, Effects, Order, Rejection, ReplicaEvent};
-pub use explain::{Explanation, Fact};
-pub use owner::{Kind, Owner};
-pub use model::{Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version};
-pub use unschedulable::Unschedulable;
 pub use dry_run::{Action, PlannedChange};
+pub use explain::{Explanation, Fact};
+pub use model::{Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version};
+pub use model_status::VersionStatus;
+pub use owner::{Kind, Owner};
+pub use persisted::{ModelRecord, ServerRecord, VersionRecord};
 pub use policy::Policy;
 pub use reason::Reason;
-pub use persisted::{ModelRecord, ServerRecord, VersionRecord};
 pub use route::{Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use state::State;
-pub use model_status::VersionStatus;
+pub use unschedulable::Unschedulable;
 
 /// Milliseconds since 1970, as the caller's clock has them.
 pub type Millis = u64;

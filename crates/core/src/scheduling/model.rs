@@ -1,6 +1,6 @@
 //! Models, their versions and replica states.
 
-use super::{Millis, index::EquivalenceClass, owner::Owner, unschedulable::Unschedulable, server::ReplicaId};
+use super::{Millis, index::EquivalenceClass, owner::Owner, server::ReplicaId, unschedulable::Unschedulable};
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 /// Placement constraints of a model version.
@@ -216,10 +216,10 @@ impl Version {
     ///
     /// Replicas added by autoscaling are best effort.
     pub fn min_acceptable(&self) -> u32 {
-        let asked = self.definition.scaling;
+        let scaling = self.definition.scaling;
         match self.scaled {
-            Some(scaled) if scaled > asked.replicas && asked.min == 0 => asked.replicas.max(1),
-            _ => asked.min,
+            Some(scaled) if scaled > scaling.replicas && scaling.min == 0 => scaling.replicas.max(1),
+            _ => scaling.min,
         }
     }
 

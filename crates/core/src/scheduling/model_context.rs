@@ -4,7 +4,7 @@ use super::{
     Millis, Policy,
     command::{Effects, Order},
     index::{Index, Timer},
-    model::{Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, PublishedRoute, Version},
+    model::{Model, NEXT_CHANGE, PublishedRoute, ReplicaState, ReplicaStatus, Version},
     route::Route,
     server::{ReplicaId, Server},
 };

@@ -37,9 +37,9 @@ impl Model {
         }
         if desired == 0 && version.definition.scaling.min == 0 && available == 0 {
             let (code, reason) = if version.scaled_to_zero() {
-                (Reason::Sleeping, "it sleeps until somebody asks for it")
+                (Reason::Sleeping, "scaled to zero until the next request")
             } else {
-                (Reason::ScaledDown, "no replica is wanted")
+                (Reason::ScaledDown, "no replica is desired")
             };
             return summary(ModelState::ScaledDown, Some(code), reason.into());
         }
@@ -87,17 +87,17 @@ fn progress(version: &Version) -> (Reason, String) {
     if let Some((place, ..)) = first(version, ReplicaState::LoadedUnavailable)
         .or_else(|| first(version, ReplicaState::LoadRequested))
     {
-        return (Reason::Silent, format!("{place} does not answer"));
+        return (Reason::Silent, format!("{place} is disconnected"));
     }
     if version.any(|s| s == ReplicaState::Loading) {
-        let again = version.last_failure.as_ref().map(|failure| format!("tried again after {failure}"));
+        let again = version.last_failure.as_ref().map(|failure| format!("retried after {failure}"));
         return (Reason::Loading, again.unwrap_or_default());
     }
     if version.any(|s| s == ReplicaState::Loaded) {
         return (Reason::Routing, String::new());
     }
     match first(version, ReplicaState::Draining) {
-        Some((place, ..)) => (Reason::Draining, format!("{place} is being drained")),
+        Some((place, ..)) => (Reason::Draining, format!("{place} is draining")),
         None => (Reason::Loading, String::new()),
     }
 }

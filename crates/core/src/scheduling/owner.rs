@@ -10,9 +10,7 @@ pub enum Owner {
     /// The command line.
     Cli,
     /// The Kubernetes operator.
-    Operator {
-        namespace: String,
-    },
+    Operator { namespace: String },
     /// A gateway forwarding a model repository call; it acts for the owner.
     Gateway,
     /// Any other client, by its own name.

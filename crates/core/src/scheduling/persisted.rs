@@ -4,8 +4,8 @@ use super::{
     Millis, Policy,
     command::Effects,
     index::Index,
-    owner::Owner,
     model::{Definition, Demand, Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
+    owner::Owner,
     server::{ExpectedReplicas, Replica, ReplicaId, Server},
     state::State,
 };

@@ -3,15 +3,19 @@
 use super::{
     index::Index,
     model::{Needs, ReplicaState, Version},
-    unschedulable::{Unschedulable, diagnose},
     server::{Replica, Server},
+    unschedulable::{Unschedulable, diagnose},
 };
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// On these replicas, including current ones. `short` is why there are fewer than desired.
-    On { server: Arc<str>, replicas: Vec<u32>, short: Option<Unschedulable> },
+    On {
+        server: Arc<str>,
+        replicas: Vec<u32>,
+        short: Option<Unschedulable>,
+    },
     Nowhere(Unschedulable),
 }
 
@@ -100,11 +104,7 @@ pub(super) fn place(
                 None => false,
             };
             let room = free(index, name, number, replica);
-            if holds
-                || (replica.takes_models()
-                    && room >= demand
-                    && offers_all(needs, replica))
-            {
+            if holds || (replica.takes_models() && room >= demand && offers_all(needs, replica)) {
                 fits.push(Fit {
                     holds,
                     fresh: !version.avoid.contains(&number),

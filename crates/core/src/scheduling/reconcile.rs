@@ -2,9 +2,9 @@
 
 use super::{
     Millis,
-    model_context::ModelContext,
     index::{EquivalenceClass, Timer},
     model::{Model, ReplicaState, Version},
+    model_context::ModelContext,
     placement::{Placement, place},
     server::Server,
 };
@@ -93,7 +93,8 @@ impl ModelContext<'_> {
                         self.effects.store_models.insert(self.name.clone());
                         self.drain_leaving(version);
                     }
-                    let missing = desired.saturating_sub(version.count(ReplicaState::counts_as_desired)) as usize;
+                    let missing =
+                        desired.saturating_sub(version.count(ReplicaState::counts_as_desired)) as usize;
                     let mut placed = 0;
                     self.effects.orders.reserve(missing.min(replicas.len()));
                     for index in replicas {
@@ -154,7 +155,10 @@ impl ModelContext<'_> {
     fn drain_leaving(&mut self, version: &mut Version) {
         let current_server = version.server.as_ref().map(|name| self.servers.get(name));
         // Fast path: this runs for every report, and almost always nothing is draining.
-        if version.leaving.is_empty() && current_server.is_none_or(|current_server| current_server.is_some_and(Server::nothing_draining)) {
+        if version.leaving.is_empty()
+            && current_server
+                .is_none_or(|current_server| current_server.is_some_and(Server::nothing_draining))
+        {
             return;
         }
         let is_draining = |server: &str, index| self.servers.get(server).is_none_or(|s| s.is_draining(index));

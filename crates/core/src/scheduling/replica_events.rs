@@ -3,11 +3,11 @@
 use super::{
     Millis,
     command::{Effects, Order, ReplicaEvent},
-    model_context::ModelContext,
     index::Timer,
     model::{Model, ReplicaState},
-    server::{Replica, ReplicaId},
+    model_context::ModelContext,
     reconcile::versions_on,
+    server::{Replica, ReplicaId},
     state::State,
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -184,8 +184,9 @@ impl State {
         // A failed load releases its reserved memory.
         let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
-        let known =
-            self.with(name, now, effects, |ctx, model| ctx.apply_report(model, number, id, event)).unwrap_or(false);
+        let known = self
+            .with(name, now, effects, |ctx, model| ctx.apply_report(model, number, id, event))
+            .unwrap_or(false);
         if loaded && !known {
             // A version without a placement here must not stay in memory.
             effects.orders.push(unload(id, name, number));
@@ -219,7 +220,13 @@ impl State {
         }
     }
 
-    pub(super) fn routes_acknowledged(&mut self, applied: u64, drained: u64, now: Millis, effects: &mut Effects) {
+    pub(super) fn routes_acknowledged(
+        &mut self,
+        applied: u64,
+        drained: u64,
+        now: Millis,
+        effects: &mut Effects,
+    ) {
         self.drained = drained;
         let reached = applied.max(drained);
         let later = self.index.awaiting_routes.split_off(&reached.saturating_add(1));

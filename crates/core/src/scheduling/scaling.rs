@@ -2,9 +2,9 @@
 
 use super::{
     Millis,
-    model_context::ModelContext,
     index::Timer,
     model::{Demand, Model, Version},
+    model_context::ModelContext,
     placement::{admits, offers_all},
 };
 use std::sync::Arc;
@@ -17,7 +17,13 @@ impl ModelContext<'_> {
     }
 
     /// Records the load reported by gateways, and scales.
-    pub(super) fn record_demand(&mut self, model: &mut Model, in_flight_milli: u64, answered: u64, waits: bool) {
+    pub(super) fn record_demand(
+        &mut self,
+        model: &mut Model,
+        in_flight_milli: u64,
+        answered: u64,
+        waits: bool,
+    ) {
         if !model.latest().is_some_and(|v| v.autoscaled) {
             return;
         }
@@ -45,8 +51,9 @@ impl ModelContext<'_> {
         let desired = self.desired_by_demand(model, version, current);
         let policy = *self.policy;
         let monotonic_now = self.monotonic_now;
-        let demand =
-            model.demand.get_or_insert_with(|| Box::new(Demand { active: monotonic_now, ..Demand::default() }));
+        let demand = model
+            .demand
+            .get_or_insert_with(|| Box::new(Demand { active: monotonic_now, ..Demand::default() }));
         if desired >= current {
             demand.low_since = None;
             if desired > current {
@@ -86,8 +93,8 @@ impl ModelContext<'_> {
         demand.changed = Some(monotonic_now);
         demand.low_since = None;
         let Some(version) = model.versions.last_mut() else { return };
-        let asked = version.definition.scaling.replicas;
-        version.scaled = (replicas != asked).then_some(replicas);
+        let requested = version.definition.scaling.replicas;
+        version.scaled = (replicas != requested).then_some(replicas);
         version.since = self.now;
         self.effects.store_models.insert(self.name.clone());
         self.effects.models.insert(self.name.clone());
@@ -160,7 +167,7 @@ impl ModelContext<'_> {
         let Some((target, name)) = best else { return };
         let monotonic_now = self.monotonic_now;
         if let Some(server) = self.servers.get_mut(&name)
-            && (server.requested_replicas.is_none_or(|asked| asked < target)
+            && (server.requested_replicas.is_none_or(|requested| requested < target)
                 // Repeat the request: it may have been lost.
                 || monotonic_now.saturating_sub(server.requested_at) >= self.policy.cool_down)
         {

@@ -2,14 +2,14 @@
 
 use super::{
     Millis, Policy,
-    logical_clock::LogicalClock,
     command::{Command, Effects, Rejection},
-    model_context::ModelContext,
-    index::{Index, EquivalenceClass},
-    undo_log::UndoLog,
+    index::{EquivalenceClass, Index},
+    logical_clock::LogicalClock,
     model::Model,
+    model_context::ModelContext,
     route::Route,
     server::{ReplicaId, Server},
+    undo_log::UndoLog,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,7 +70,8 @@ impl State {
 
     pub fn loaded_on(&self, id: &ReplicaId) -> usize {
         let Some(assigned) = self.index.on(&id.server, id.index) else { return 0 };
-        assigned.models
+        assigned
+            .models
             .keys()
             .filter_map(|name| self.models.get(name))
             .flat_map(|m| &m.versions)
@@ -99,7 +100,9 @@ impl State {
                 self.replica_reported(&id, &model, version, event, memory_free, now, effects);
             }
             Command::DrainReplica { id } => self.drain_replica(&id, now, effects),
-            Command::RoutesAcknowledged { applied, drained } => self.routes_acknowledged(applied, drained, now, effects),
+            Command::RoutesAcknowledged { applied, drained } => {
+                self.routes_acknowledged(applied, drained, now, effects)
+            }
             Command::ScaleModel { name, version, change } => {
                 self.with(&name, now, effects, |ctx, model| {
                     ctx.scale_by(model, version, change);
@@ -146,7 +149,13 @@ impl State {
     }
 
     /// Reconciles every model with a replica on this server replica.
-    pub(super) fn reconcile_all_on(&mut self, id: &ReplicaId, retry_now: bool, now: Millis, effects: &mut Effects) {
+    pub(super) fn reconcile_all_on(
+        &mut self,
+        id: &ReplicaId,
+        retry_now: bool,
+        now: Millis,
+        effects: &mut Effects,
+    ) {
         for name in self.index.models_on(id) {
             self.with(&name, now, effects, |ctx, model| ctx.reconcile(model, retry_now));
         }

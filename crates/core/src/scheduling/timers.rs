@@ -68,7 +68,13 @@ impl State {
     /// Retries waiting models after a change on a server, smallest first. When one cannot be placed, no larger one of its
     /// class can. When the set of replicas changed, all waiting models are also retried in batches, because their reason
     /// may have changed.
-    pub(super) fn retry_waiting(&mut self, server: &Arc<str>, replicas: bool, now: Millis, effects: &mut Effects) {
+    pub(super) fn retry_waiting(
+        &mut self,
+        server: &Arc<str>,
+        replicas: bool,
+        now: Millis,
+        effects: &mut Effects,
+    ) {
         if self.index.waiting.is_empty() {
             return;
         }

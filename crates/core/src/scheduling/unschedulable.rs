@@ -53,12 +53,12 @@ impl fmt::Display for Unschedulable {
         match self {
             Self::NoServer => f.write_str("no server has joined yet"),
             Self::NotShared(name) => {
-                write!(f, "server {name} takes only models that name it, and no other server has joined")
+                write!(f, "server {name} is not shared, and no other server has joined")
             }
-            Self::Disconnected(id) => write!(f, "{id} does not answer"),
-            Self::Draining(id) => write!(f, "{id} is being drained"),
-            Self::ServerNotFound(name) => write!(f, "server {name}, which the model names, has not joined"),
-            Self::ServerTerminating(name) => write!(f, "server {name} is going away"),
+            Self::Disconnected(id) => write!(f, "{id} is disconnected"),
+            Self::Draining(id) => write!(f, "{id} is draining"),
+            Self::ServerNotFound(name) => write!(f, "server {name} in spec.server has not joined"),
+            Self::ServerTerminating(name) => write!(f, "server {name} is terminating"),
             Self::MissingCapabilities { missing, nearest, offers } => {
                 write!(
                     f,
@@ -71,7 +71,7 @@ impl fmt::Display for Unschedulable {
                 write!(f, "needs {}, most free is {} on {on}", Bytes(*needs), Bytes(*free))
             }
             Self::InsufficientReplicas { desired, possible, server, because } => {
-                write!(f, "{desired} replicas are wanted, server {server} can take {possible}")?;
+                write!(f, "{desired} replicas desired, server {server} can take {possible}")?;
                 because.as_ref().map_or(Ok(()), |because| write!(f, ": {because}"))
             }
         }
@@ -156,7 +156,12 @@ pub(super) fn diagnose(
     }
     if let Some((server, possible)) = partly {
         let because = nearest.map(Box::new);
-        return Unschedulable::InsufficientReplicas { desired: version.desired_replicas(), possible, server: server.clone(), because };
+        return Unschedulable::InsufficientReplicas {
+            desired: version.desired_replicas(),
+            possible,
+            server: server.clone(),
+            because,
+        };
     }
     nearest.unwrap_or_else(|| match &needs.server {
         Some(only) => Unschedulable::ServerNotFound(only.clone()),

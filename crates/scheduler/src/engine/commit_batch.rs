@@ -1,19 +1,17 @@
-//! One turn of the writer: the messages that share one write to the store.
+//! The messages that share one commit.
 
 use super::{CommandError, Reply};
 use gantry_core::scheduling::{Command, Effects};
 use tokio::time::Instant;
 
-/// What a turn gathers before it is made durable and told.
 #[derive(Default)]
 pub(super) struct CommitBatch {
     pub(super) effects: Effects,
-    /// Commands that must last, carried out but not answered.
+    /// Applied commands that await the commit.
     pub(super) commands: Vec<(Reply<()>, Instant)>,
-    /// Agents and gateways that joined and are not told so yet.
+    /// Agents and gateways that joined in this batch.
     pub(super) joined: Vec<Reply<()>>,
-    /// Commands that nobody waits for: carried out again when the turn has to be taken back. Only gathered when
-    /// there is something that may have to be taken back.
+    /// Reports, reapplied after a rollback. Collected only when the batch has commands that may be rolled back.
     pub(super) reports: Option<Vec<Command>>,
 }
 
@@ -22,11 +20,11 @@ impl CommitBatch {
         Self { reports: has_commands.then(Vec::new), ..Self::default() }
     }
 
-    /// Answers everybody who waits for the disk, alike.
+    /// Sends the same result to all commands.
     pub(super) fn answer(&mut self, result: &Result<(), CommandError>, mut seen: impl FnMut(Instant)) {
         for (reply, at) in self.commands.drain(..) {
             seen(at);
-            // Whoever asked may have gone away; the decision stands all the same.
+            // The caller may be gone; the change stays.
             let _ = reply.send(result.clone());
         }
     }

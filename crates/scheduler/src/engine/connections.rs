@@ -1,6 +1,6 @@
-//! Who is connected: agents and gateways, and how far each is.
+//! Connected agents and gateways, and the gateways' acknowledged routes.
 
-use super::{StreamGuard, Reply, demand::Demand};
+use super::{Reply, StreamGuard, demand::Demand};
 use crate::outbox::{Outbox, RouteChanges};
 use gantry_core::scheduling::{Order, ReplicaId};
 use std::{
@@ -10,10 +10,10 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A gateway that is this late with an acknowledgement is taken for dead. A gateway of an earlier life of the
-/// scheduler has this long to come back before anything that it may still route to is unloaded.
+/// A gateway without an acknowledgement for this long is disconnected. After a restart, gateways have this long to
+/// reconnect before replicas that they may route to are unloaded.
 const GATEWAY_ACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a gateway whose connection ended is believed to serve on with the routes that it had.
+/// How long a disconnected gateway is assumed to serve with its last routes.
 const GATEWAY_GRACE: Duration = Duration::from_secs(15);
 
 pub(super) struct Agent {
@@ -28,36 +28,35 @@ pub(super) struct Gateway {
     _guard: StreamGuard,
     applied: u64,
     drained: u64,
-    /// The last change that it was told of.
+    /// The last sequence number sent.
     last_sent: u64,
-    /// When it last acknowledged something, or was told of a change after it had acknowledged all others.
+    /// Time of the last acknowledgement, or of the first change sent after it.
     progress: Instant,
 }
 
-/// A gateway whose connection ended: requests may still go where its routes say.
+/// A disconnected gateway: it may still route requests.
 struct DisconnectedGateway {
     drained: u64,
     since: Instant,
 }
 
-/// Everybody who is connected.
 #[derive(Default)]
 pub(super) struct Connections {
     pub(super) agents: BTreeMap<ReplicaId, Agent>,
     gateways: BTreeMap<Arc<str>, Gateway>,
     disconnected: BTreeMap<Arc<str>, DisconnectedGateway>,
-    /// Gateways of an earlier life that are not back yet, and until when they are waited for.
+    /// Gateways from before the restart that have not reconnected, and their deadline.
     awaiting_reconnect: BTreeSet<Arc<str>>,
     reconnect_deadline: Option<Instant>,
     pub(super) demand: Demand,
-    /// Who waits for a replica to be drained.
+    /// Pending drain calls.
     drains: BTreeMap<ReplicaId, Vec<Reply<bool>>>,
-    /// Replicas that were drained: when their connection ends, that is a goodbye.
+    /// Drained replicas: the end of their connection is a regular shutdown.
     leaving: BTreeSet<ReplicaId>,
 }
 
 impl Connections {
-    /// Nobody is connected yet; gateways of an earlier life may be out there with routes of that life.
+    /// `awaiting_reconnect` are gateways that may still use routes from before the restart.
     pub(super) fn new(awaiting_reconnect: BTreeSet<Arc<str>>) -> Self {
         let reconnect_deadline = Some(Instant::now() + GATEWAY_ACK_TIMEOUT);
         Self { awaiting_reconnect, reconnect_deadline, ..Self::default() }
@@ -68,21 +67,19 @@ impl Connections {
         self.agents.insert(id, agent);
     }
 
-    /// Whether the connection was the replica's last one, and whether it had said goodbye.
+    /// How the replica disconnected; `None` when it has a newer connection.
     pub(super) fn agent_left(&mut self, id: &ReplicaId, connection: u64) -> Option<Disconnect> {
-        // A replica that has subscribed again is not lost when its old connection ends.
         if self.agents.get(id).is_none_or(|a| a.connection != connection) {
             return None;
         }
         self.agents.remove(id);
-        // Nobody is left to be drained.
         for reply in self.drains.remove(id).into_iter().flatten() {
             let _ = reply.send(Ok(false));
         }
         Some(if self.leaving.remove(id) { Disconnect::Drained } else { Disconnect::ConnectionLost })
     }
 
-    /// Whether a report is of the present subscription of its replica.
+    /// Whether a report belongs to the current subscription of its replica.
     pub(super) fn is_current(&self, id: &ReplicaId, epoch: u64, subscription: Option<(u64, u64)>) -> bool {
         let Some(agent) = self.agents.get(id) else { return false };
         subscription.is_none_or(|s| s == (epoch, agent.connection))
@@ -109,18 +106,21 @@ impl Connections {
         guard: StreamGuard,
     ) {
         let progress = Instant::now();
-        let gateway = Gateway { connection, outbox, _guard: guard, applied: 0, drained: 0, last_sent: 0, progress };
+        let gateway =
+            Gateway { connection, outbox, _guard: guard, applied: 0, drained: 0, last_sent: 0, progress };
         self.disconnected.remove(&name);
         self.awaiting_reconnect.remove(&name);
         self.gateways.insert(name, gateway);
     }
 
-    /// Whether a gateway is there, or may be out there with routes that it had.
+    /// Whether a gateway is connected or may still use its last routes.
     pub(super) fn may_route(&self, name: &Arc<str>) -> bool {
-        self.gateways.contains_key(name) || self.disconnected.contains_key(name) || self.awaiting_reconnect.contains(name)
+        self.gateways.contains_key(name)
+            || self.disconnected.contains_key(name)
+            || self.awaiting_reconnect.contains(name)
     }
 
-    /// Whether a gateway is gone that was there.
+    /// Whether the current connection of the gateway ended.
     pub(super) fn gateway_left(&mut self, name: &Arc<str>, connection: u64) -> bool {
         let Some(gateway) = self.gateways.get(name).filter(|g| g.connection == connection) else {
             return false;
@@ -147,8 +147,7 @@ impl Connections {
         self.gateways.len()
     }
 
-    /// What every gateway has applied and drained, when the last change has this number. A gateway that is away holds
-    /// up nothing but the unloading of what it may still route to.
+    /// The route sequences applied and drained by every gateway. A disconnected gateway delays only unloads.
     pub(super) fn acknowledged_by_all(&self, sequence: u64) -> (u64, u64) {
         let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
         if self.awaits_gateways() {
@@ -159,12 +158,12 @@ impl Connections {
         (applied, drained)
     }
 
-    /// Whether gateways may be out there that have not come back since the scheduler started.
+    /// Whether gateways from before the restart may still reconnect.
     pub(super) fn awaits_gateways(&self) -> bool {
         !self.awaiting_reconnect.is_empty()
     }
 
-    /// Tells every gateway of changes, in the order of their numbers.
+    /// Sends changes to every gateway, ordered by sequence number.
     pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
         for gateway in self.gateways.values_mut() {
             if gateway.applied >= gateway.last_sent {
@@ -175,14 +174,14 @@ impl Connections {
         }
     }
 
-    /// A gateway that does not keep up, or does not come back, must not keep models from being available, or replicas
-    /// from being unloaded. Returns the names of those that are not counted on any more.
+    /// Drops gateways that lag behind or stay disconnected, so that they do not block availability and unloads. Returns
+    /// their names.
     pub(super) fn expire_gateways(&mut self, sequence: u64) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         self.gateways.retain(|name, gateway| {
             let dead = gateway.applied < sequence && gateway.progress.elapsed() > GATEWAY_ACK_TIMEOUT;
             if dead {
-                tracing::warn!(gateway = %name, "gateway does not follow the routes and is left behind");
+                tracing::warn!(gateway = %name, "gateway lagging; closing its route stream");
                 gone.push(name.clone());
             }
             !dead
@@ -202,11 +201,10 @@ impl Connections {
     }
 }
 
-/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
-    /// The replica was drained before: it is gone for good.
+    /// After a drain: regular shutdown.
     Drained,
-    /// Nobody said anything: the replica may still serve.
+    /// The replica may still serve.
     ConnectionLost,
 }

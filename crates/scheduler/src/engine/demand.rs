@@ -1,7 +1,6 @@
-//! What gateways see asked of models, added up.
+//! Request load of models, summed over gateways.
 //!
-//! A gateway reports what it sees; core wants to know what all of them see together. What a gateway does not name any
-//! more is idle there.
+//! Models missing from a gateway's report are idle there.
 
 use gantry_core::scheduling::Command;
 use gantry_proto::gantry::ModelDemand;
@@ -10,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-/// Requests under way at once, in thousandths, by model and by gateway.
+/// Mean requests in flight, times 1,000, by model and gateway.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     by_model: BTreeMap<Arc<str>, BTreeMap<Arc<str>, u64>>,
@@ -18,7 +17,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// A gateway's report; `find` knows models by name. Gives what core is to be told.
+    /// Merges a gateway's report and returns the commands for core. `find` resolves model names.
     pub(super) fn report(
         &mut self,
         gateway: &Arc<str>,
@@ -45,7 +44,7 @@ impl Demand {
         commands
     }
 
-    /// A gateway is gone, and with it what it saw.
+    /// Drops the load of a disconnected gateway.
     pub(super) fn forget(&mut self, gateway: &Arc<str>) -> Vec<Command> {
         self.report(gateway, Vec::new(), |_| None)
     }

@@ -1,17 +1,17 @@
-//! The one writer: takes messages in order, lets core decide, makes it durable, then tells everybody.
+//! The engine: a single writer that applies messages in order, commits, then responds and publishes.
 
-mod demand;
-mod connections;
 mod commit_batch;
+mod connections;
+mod demand;
 mod writer;
 
 use crate::{
-    metrics::Metrics,
-    outbox::{Subscribers, Outbox, RouteChanges},
     liveness::{Heartbeat, Liveness},
+    metrics::Metrics,
+    outbox::{Outbox, RouteChanges, Subscribers},
+    read_model::ReadModel,
     restore::Restored,
     scheduler::Config,
-    read_model::ReadModel,
 };
 use gantry_core::scheduling::{Command, Order, Rejection, ReplicaId, State};
 use gantry_proto::gantry::ModelDemand;
@@ -31,42 +31,39 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 use writer::Writer;
 
-/// How many messages wait before a sender has to.
+/// Senders wait when this many messages are queued.
 const QUEUE_CAPACITY: usize = 4096;
-/// How many messages share one write to the store.
+/// Messages per commit.
 const BATCH_SIZE: usize = 1024;
-/// How often the writer looks around when nothing is sent.
+/// Interval of gateway expiry.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a command was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    #[error("the change could not be stored, so it is not made: {reason}")]
+    #[error("change rejected, the store write failed: {reason}")]
     NotStored { reason: String, full: bool },
     #[error("the scheduler is stopping")]
     Stopping,
 }
 
-/// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
-/// What the writer is asked to look up in the state, as it was last made durable.
+/// A read of the durable state, run by the engine.
 pub(crate) type Query = Box<dyn FnOnce(&State) + Send>;
 
-/// Keeps a stream open: when the writer lets go of it, because somebody took the place or did not keep up, it ends, and
-/// whoever reads it starts again.
+/// Ends a stream when dropped: its client was replaced or lags behind, and has to subscribe again.
 pub(crate) type StreamGuard = DropGuard;
 
 pub(crate) enum Message {
-    /// What must last. It is answered when it is on disk.
+    /// A durable change. The reply is sent after the commit.
     Command {
         command: Command,
         reply: Reply<()>,
         at: Instant,
     },
-    /// An agent's report. Nobody waits for it: what is lost with the scheduler, agents say again when they join.
+    /// An agent's report. Not durable: agents report their inventory again when they rejoin.
     Report {
         id: ReplicaId,
         subscription: Option<(u64, u64)>,
@@ -78,14 +75,14 @@ pub(crate) enum Message {
         outbox: Arc<Outbox<VecDeque<Order>>>,
         guard: StreamGuard,
         command: Command,
-        /// Answered when it is known to everybody.
+        /// Sent after the read model is updated.
         reply: Reply<()>,
     },
     AgentLeft {
         id: ReplicaId,
         connection: u64,
     },
-    /// Answered when nothing is served from there any more; `false` when not everything could be moved.
+    /// Replies when the replica is empty; `false` when not every model could be moved.
     Drain {
         id: ReplicaId,
         reply: Reply<bool>,
@@ -95,7 +92,7 @@ pub(crate) enum Message {
         connection: u64,
         outbox: Arc<Outbox<RouteChanges>>,
         guard: StreamGuard,
-        /// Answered when its name is durable: from then on nothing is unloaded that it may route to.
+        /// Sent when its name is durable: from then on nothing is unloaded that it may route to.
         reply: Reply<()>,
     },
     GatewayLeft {
@@ -114,7 +111,7 @@ pub(crate) enum Message {
     Query(Query),
 }
 
-/// What the services hold: a way to send messages, and to read what is known.
+/// The services' handle to the engine.
 #[derive(Clone)]
 pub(crate) struct Handle {
     sender: mpsc::Sender<Message>,
@@ -129,30 +126,29 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Tells connections of the same name apart.
+    /// Unique connection number.
     pub(crate) fn next_connection(&self) -> u64 {
         self.last_connection.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many messages wait for the writer.
+    /// Queued messages.
     pub(crate) fn waiting(&self) -> usize {
         self.sender.max_capacity().saturating_sub(self.sender.capacity())
     }
 
-    /// Whether the writer takes what it is sent.
     pub(crate) fn liveness(&self) -> Liveness {
         self.heartbeat.liveness(self.waiting(), self.sender.is_closed())
     }
 
-    /// Sends a message; false when the engine has stopped.
+    /// `false` when the engine has stopped.
     pub(crate) async fn send(&self, message: Message) -> bool {
         self.sender.send(message).await.is_ok()
     }
 
-    /// Sends a message from where nobody can wait. A full queue is waited for in a task of its own.
+    /// Sends from a non-async context; when the queue is full, a task waits for capacity.
     pub(crate) fn send_detached(&self, message: Message) {
         if let Err(mpsc::error::TrySendError::Full(message)) = self.sender.try_send(message)
-            // There is none when the process ends.
+            // No runtime during process exit.
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let sender = self.sender.clone();
@@ -160,17 +156,14 @@ impl Handle {
         }
     }
 
-    /// Carries out a command and waits until it is durable.
+    /// Applies a command and waits until it is durable.
     pub(crate) async fn command(&self, command: Command) -> Result<(), CommandError> {
         let at = Instant::now();
         self.call(|reply| Message::Command { command, reply, at }).await
     }
 
-    /// Sends a message that is answered, and waits for the answer.
-    pub(crate) async fn call<T>(
-        &self,
-        message: impl FnOnce(Reply<T>) -> Message,
-    ) -> Result<T, CommandError> {
+    /// Sends a message and waits for the reply.
+    pub(crate) async fn call<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, CommandError> {
         let (reply, answer) = oneshot::channel();
         if !self.send(message(reply)).await {
             return Err(CommandError::Stopping);
@@ -178,14 +171,14 @@ impl Handle {
         answer.await.unwrap_or(Err(CommandError::Stopping))
     }
 
-    /// Looks something up in the whole state. What is asked often is in the view instead.
+    /// Reads the whole state. Frequent reads use the read model instead.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
         query: impl FnOnce(&State) -> T + Send + 'static,
     ) -> Result<T, CommandError> {
         self.call(|reply: Reply<T>| {
             Message::Query(Box::new(move |state| {
-                // Whoever asked may have gone away.
+                // The caller may be gone.
                 let _ = reply.send(Ok(query(state)));
             }))
         })
@@ -193,7 +186,7 @@ impl Handle {
     }
 }
 
-/// The one writer, ready to run. It ends when the scheduler stops or nobody can reach it any more.
+/// The single writer. Ends when the scheduler stops or every handle is dropped.
 pub struct Engine {
     receiver: mpsc::Receiver<Message>,
     stop: CancellationToken,
@@ -207,21 +200,18 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The thread that an engine runs on.
 #[derive(Debug)]
 pub struct Thread {
     ended: oneshot::Receiver<()>,
 }
 
 impl Thread {
-    /// Waits until the engine has ended and its store is closed.
     pub async fn ended(self) {
-        // The sender is dropped when the thread ends, however it ends.
+        // The sender is dropped when the thread ends, also by a panic.
         let _ = self.ended.await;
     }
 }
 
-/// A writer around a state, and the way to reach it.
 pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
     let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
     let handle = Handle {
@@ -241,7 +231,7 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
 }
 
 impl Engine {
-    /// Runs on a thread of its own, because it waits for the disk.
+    /// Runs on a dedicated thread, because commits block.
     pub fn spawn_thread(self) -> std::io::Result<Thread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (on_end, ended) = oneshot::channel::<()>();
@@ -252,9 +242,9 @@ impl Engine {
         Ok(Thread { ended })
     }
 
-    /// Runs where it is polled: for a world in which everything happens on one thread. It blocks while it writes.
+    /// Runs on the caller's task, for single-threaded simulation. Blocks during commits.
     pub async fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH_SIZE);
+        let mut messages = Vec::with_capacity(BATCH_SIZE);
         let mut tick = Instant::now();
         loop {
             self.heartbeat.beat();
@@ -262,15 +252,15 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                count = self.receiver.recv_many(&mut batch, BATCH_SIZE) => if count == 0 { return },
+                count = self.receiver.recv_many(&mut messages, BATCH_SIZE) => if count == 0 { return },
                 () = tokio::time::sleep_until(wake) => {}
             }
-            // Looked at here and not in an arm above, because there is always a message when many are sent.
+            // Not a `select!` arm: under load the message arm would always win.
             if Instant::now() >= tick {
                 tick = Instant::now() + TICK_INTERVAL;
                 self.writer.expire_gateways();
             }
-            self.writer.turn(&mut batch);
+            self.writer.process(&mut messages);
         }
     }
 }

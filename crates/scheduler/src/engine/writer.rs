@@ -1,13 +1,13 @@
-//! What the writer does with messages: decide, make durable, answer, tell.
+//! Message processing: apply, commit, publish, reply.
 
 use super::{
     CommandError, Handle, Message, Query,
-    connections::{Agent, Disconnect, Connections},
     commit_batch::CommitBatch,
+    connections::{Agent, Connections, Disconnect},
 };
 use crate::{
-    clock::Clock, metrics::Metrics, encoding, outbox::Subscribers, restore::Restored, scheduler::Config,
-    read_model::Publisher,
+    clock::Clock, encoding, metrics::Metrics, outbox::Subscribers, read_model::Publisher, restore::Restored,
+    scheduler::Config,
 };
 use gantry_core::scheduling::{
     Command, Effects, Millis, Order, Rejection, ReplicaId, ReplicaState, State, Version,
@@ -20,15 +20,14 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How many changes beyond twice the number of models may wait for a gateway before it starts again.
+/// Pending route changes beyond twice the number of models before a gateway is reset.
 const ROUTE_SLACK: usize = 4096;
-/// How long agents keep what nobody has asked for yet after a start from nothing: when a state is lost, a control plane
-/// sends it again.
+/// After a start with empty state, unexpected models stay loaded this long: the control plane may send the desired
+/// state again.
 const RESYNC_GRACE: Duration = Duration::from_secs(15);
-/// How long a disk that failed is left alone when nobody waits for it.
+/// Retry interval after a failed write, unless a command waits.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// While core waits for a time it is told the time at least this often, because it does not believe in long steps: a
-/// clock may jump.
+/// With a timer pending, core gets a tick at least this often, because its logical clock caps long steps.
 const MAX_TICK_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
@@ -41,26 +40,24 @@ pub(super) struct Writer {
     models: Arc<Subscribers>,
     servers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
-    /// What the last settlement was, so that nothing is settled twice.
+    /// Last `RoutesAcknowledged` sent to core.
     acknowledged: (u64, u64),
-    /// When core next wants to know the time.
+    /// Core's next timer.
     wake_at: Option<Millis>,
-    /// When core was last told the time.
     last_tick: Instant,
-    /// Records that are out of date, and that nobody waits for.
+    /// Records to write.
     dirty: DirtyRecords,
-    /// Orders to unload that wait: see `holds_back`.
+    /// See `defers_unloads`.
     deferred_unloads: Vec<Order>,
-    /// When the last write failed, if it did: that is said once.
+    /// Time of the last failed write; logged once.
     store_failed_at: Option<Instant>,
-    /// Replicas of the last life that have not joined again, and since when they are waited for.
+    /// Replicas from before the restart that have not rejoined.
     unsynced_replicas: BTreeSet<ReplicaId>,
     started: Instant,
-    /// Whether there was no model at the start.
+    /// Whether the restored state had no model.
     started_empty: bool,
 }
 
-/// Names of records that are out of date.
 #[derive(Default)]
 struct DirtyRecords {
     models: BTreeSet<Arc<str>>,
@@ -87,7 +84,7 @@ impl Writer {
             servers: handle.servers.clone(),
             metrics: handle.metrics.clone(),
             acknowledged: (0, 0),
-            // The first look at the clock comes at once: what was restored may have waited for a time that is past.
+            // Tick at once: restored timers may be overdue.
             wake_at: Some(0),
             last_tick: Instant::now(),
             dirty: DirtyRecords::default(),
@@ -102,11 +99,12 @@ impl Writer {
         writer
     }
 
-    /// When the writer wants to be woken though nothing is sent.
+    /// When to wake without messages.
     pub(super) fn wake(&self) -> Instant {
         let now = Instant::now();
         let Some(at) = self.wake_at else { return now + Duration::from_hours(1) };
-        (now + Duration::from_millis(at.saturating_sub(self.clock.now()))).min(self.last_tick + MAX_TICK_INTERVAL)
+        (now + Duration::from_millis(at.saturating_sub(self.clock.now())))
+            .min(self.last_tick + MAX_TICK_INTERVAL)
     }
 
     fn tick_due(&self) -> bool {
@@ -117,51 +115,51 @@ impl Writer {
         self.dirty.gateways.extend(self.connections.expire_gateways(self.state.sequence()));
         if !self.defers_unloads() && !self.deferred_unloads.is_empty() {
             let mut orders = std::mem::take(&mut self.deferred_unloads);
-            // Somebody may have asked for it meanwhile.
+            // It may be desired again meanwhile.
             orders.retain(|order| !is_placed(&self.state, order, ReplicaState::counts_as_desired));
             self.send_orders(&orders);
         }
     }
 
-    /// Takes messages in order, makes durable what must last, then answers and tells.
-    pub(super) fn turn(&mut self, batch: &mut Vec<Message>) {
-        let has_commands = batch.iter().any(|m| matches!(m, Message::Command { .. }));
-        let mut turn = CommitBatch::new(has_commands);
+    /// Applies messages in order, commits, then publishes and replies.
+    pub(super) fn process(&mut self, messages: &mut Vec<Message>) {
+        let has_commands = messages.iter().any(|m| matches!(m, Message::Command { .. }));
+        let mut batch = CommitBatch::new(has_commands);
         let mut queries = Vec::new();
         if has_commands {
             self.state.begin();
         }
-        for message in batch.drain(..) {
-            self.take(message, &mut turn, &mut queries);
+        for message in messages.drain(..) {
+            self.handle(message, &mut batch, &mut queries);
         }
         if self.tick_due() {
-            self.apply_report(Command::Tick, &mut turn);
+            self.apply_report(Command::Tick, &mut batch);
         }
-        self.acknowledge_routes(&mut turn);
-        self.dirty.models.append(&mut turn.effects.store_models);
-        self.dirty.servers.append(&mut turn.effects.store_servers);
+        self.acknowledge_routes(&mut batch);
+        self.dirty.models.append(&mut batch.effects.store_models);
+        self.dirty.servers.append(&mut batch.effects.store_servers);
         let stored = self.persist(has_commands);
         let answer = match stored {
-            Err(error) if has_commands => Err(self.roll_back(&mut turn, &error)),
+            Err(error) if has_commands => Err(self.roll_back(&mut batch, &error)),
             _ => {
                 self.state.commit();
                 Ok(())
             }
         };
-        // Whoever is answered and asks at once sees what was changed, and it is not news any more.
-        self.publisher.publish(&self.state, &turn.effects);
-        self.dispatch(std::mem::take(&mut turn.effects));
+        // Publish before replying: callers must read their own writes.
+        self.publisher.publish(&self.state, &batch.effects);
+        self.dispatch(std::mem::take(&mut batch.effects));
         let metrics = &self.metrics;
         let refused = answer.is_err();
-        turn.answer(&answer, |at| {
+        batch.answer(&answer, |at| {
             if refused {
                 metrics.refused("not_stored");
             } else {
                 metrics.schedule_seconds.observe(at.elapsed().as_secs_f64());
             }
         });
-        for reply in turn.joined {
-            // Also when its name could not be stored: a full disk is no reason to route nothing.
+        for reply in batch.joined {
+            // Also after a failed write: a full disk must not stop routing.
             let _ = reply.send(Ok(()));
         }
         self.check_resync();
@@ -170,46 +168,46 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, message: Message, turn: &mut CommitBatch, queries: &mut Vec<Query>) {
+    fn handle(&mut self, message: Message, batch: &mut CommitBatch, queries: &mut Vec<Query>) {
         match message {
-            Message::Command { command, reply, at } => match self.apply(command, turn) {
-                Ok(()) => turn.commands.push((reply, at)),
+            Message::Command { command, reply, at } => match self.apply(command, batch) {
+                Ok(()) => batch.commands.push((reply, at)),
                 Err(rejection) => {
                     self.metrics.refused("refused");
                     let _ = reply.send(Err(rejection.into()));
                 }
             },
             Message::Report { id, subscription, command } => {
-                // A late report of an earlier subscription speaks of a replica that has said since how it is.
+                // Reports of an earlier subscription are superseded by the current inventory.
                 if self.connections.is_current(&id, self.epoch, subscription) {
-                    self.apply_report(command, turn);
+                    self.apply_report(command, batch);
                 }
             }
             Message::AgentJoined { id, connection, outbox, guard, command, reply } => {
-                turn.joined.push(reply);
+                batch.joined.push(reply);
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
-                // What it holds and should not is decided anew.
+                // Its inventory is evaluated again.
                 self.deferred_unloads.retain(|order| order.replica != id);
                 self.connections.agent_joined(id, Agent { connection, outbox, _guard: guard });
-                self.apply_report(command, turn);
+                self.apply_report(command, batch);
             }
             Message::AgentLeft { id, connection } => match self.connections.agent_left(&id, connection) {
                 Some(Disconnect::Drained) => {
                     tracing::info!(server = %id.server, replica = id.index, "replica left");
-                    self.apply_report(Command::ReplicaLost { id }, turn);
+                    self.apply_report(Command::ReplicaLost { id }, batch);
                 }
                 Some(Disconnect::ConnectionLost) => {
-                    tracing::warn!(server = %id.server, replica = id.index, "the connection to a replica ended");
-                    self.apply_report(Command::ReplicaDisconnected { id }, turn);
+                    tracing::warn!(server = %id.server, replica = id.index, "replica connection lost");
+                    self.apply_report(Command::ReplicaDisconnected { id }, batch);
                 }
                 None => {}
             },
             Message::Drain { id, reply } => {
                 if self.connections.agents.contains_key(&id) {
                     self.connections.drain(id.clone(), reply);
-                    self.apply_report(Command::DrainReplica { id }, turn);
+                    self.apply_report(Command::DrainReplica { id }, batch);
                 } else {
-                    // Nothing of ours is there.
+                    // An unknown replica holds nothing.
                     let _ = reply.send(Ok(true));
                 }
             }
@@ -218,14 +216,14 @@ impl Writer {
                 if !self.connections.may_route(&name) {
                     self.dirty.gateways.insert(name.clone());
                 }
-                turn.joined.push(reply);
+                batch.joined.push(reply);
                 self.connections.gateway_joined(name, connection, outbox, guard);
             }
             Message::GatewayLeft { name, connection } => {
                 if self.connections.gateway_left(&name, connection) {
                     tracing::info!(gateway = %name, "gateway left");
                     for command in self.connections.demand.forget(&name) {
-                        self.apply_report(command, turn);
+                        self.apply_report(command, batch);
                     }
                 }
             }
@@ -237,7 +235,7 @@ impl Writer {
                     let known = self.state.models();
                     let find = |name: &str| known.get_key_value(name).map(|(name, _)| name.clone());
                     for command in self.connections.demand.report(&gateway, models, find) {
-                        self.apply_report(command, turn);
+                        self.apply_report(command, batch);
                     }
                 }
             }
@@ -245,55 +243,56 @@ impl Writer {
         }
     }
 
-    fn apply(&mut self, command: Command, turn: &mut CommitBatch) -> Result<(), Rejection> {
+    fn apply(&mut self, command: Command, batch: &mut CommitBatch) -> Result<(), Rejection> {
         let effects = self.state.apply(command, self.clock.now())?;
         self.wake_at = effects.wake_at;
         self.last_tick = Instant::now();
-        turn.effects.merge(effects);
+        batch.effects.merge(effects);
         Ok(())
     }
 
-    /// Carries out what nobody waits for.
-    fn apply_report(&mut self, command: Command, turn: &mut CommitBatch) {
-        if let Some(reports) = &mut turn.reports {
+    /// Applies a report, which has no reply.
+    fn apply_report(&mut self, command: Command, batch: &mut CommitBatch) {
+        if let Some(reports) = &mut batch.reports {
             reports.push(command.clone());
         }
-        // A refusal has no reader here, and changes nothing.
-        let _ = self.apply(command, turn);
+        // A rejection changes nothing.
+        let _ = self.apply(command, batch);
     }
 
-    /// Tells core how far the gateways are, for as long as that changes anything.
-    fn acknowledge_routes(&mut self, turn: &mut CommitBatch) {
+    /// Reports the gateways' acknowledgements to core until nothing changes.
+    fn acknowledge_routes(&mut self, batch: &mut CommitBatch) {
         loop {
             let (applied, drained) = self.connections.acknowledged_by_all(self.state.sequence());
             if (applied, drained) == self.acknowledged {
                 return;
             }
             self.acknowledged = (applied, drained);
-            let _ = self.apply(Command::RoutesAcknowledged { applied, drained }, turn);
+            let _ = self.apply(Command::RoutesAcknowledged { applied, drained }, batch);
         }
     }
 
-    /// What must last could not be stored: as if it had never been asked for. What happened besides happened.
-    fn roll_back(&mut self, turn: &mut CommitBatch, error: &StoreError) -> CommandError {
+    /// Rolls back the commands of a batch that could not be stored, and reapplies its reports.
+    fn roll_back(&mut self, batch: &mut CommitBatch, error: &StoreError) -> CommandError {
         self.state.rollback();
-        // What was settled belongs to what was taken back, and so does what core waits for.
+        // Acknowledgements and timers were rolled back too.
         self.acknowledged = (0, 0);
         self.wake_at = Some(0);
-        turn.effects = Effects::default();
-        for command in turn.reports.take().unwrap_or_default() {
-            let _ = self.apply(command, turn);
+        batch.effects = Effects::default();
+        for command in batch.reports.take().unwrap_or_default() {
+            let _ = self.apply(command, batch);
         }
-        self.acknowledge_routes(turn);
-        self.dirty.models.append(&mut turn.effects.store_models);
-        self.dirty.servers.append(&mut turn.effects.store_servers);
+        self.acknowledge_routes(batch);
+        self.dirty.models.append(&mut batch.effects.store_models);
+        self.dirty.servers.append(&mut batch.effects.store_servers);
         CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
-    /// Writes every record that is out of date. What could not be written stays so, and is tried again.
+    /// Writes all dirty records. They stay dirty after a failure and are retried.
     fn persist(&mut self, has_commands: bool) -> Result<(), StoreError> {
-        // A disk that fails is not asked at every report: each time costs a look at the whole file.
-        let rests = self.store_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_INTERVAL) && !has_commands;
+        // Do not retry for every report: reopening checks the whole file.
+        let rests =
+            self.store_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_INTERVAL) && !has_commands;
         if self.dirty.is_empty() || rests {
             return Ok(());
         }
@@ -321,20 +320,20 @@ impl Writer {
             Ok(()) => {
                 self.dirty = DirtyRecords::default();
                 if self.store_failed_at.take().is_some() {
-                    tracing::info!("the disk takes changes again");
+                    tracing::info!("store writes recovered");
                 }
                 Ok(())
             }
             Err(error) => {
                 if self.store_failed_at.replace(Instant::now()).is_none() {
-                    tracing::error!(%error, "changes cannot be stored and are refused; what serves goes on");
+                    tracing::error!(%error, "store write failed; rejecting changes, serving continues");
                 }
                 Err(error)
             }
         }
     }
 
-    /// Lets everybody know whom it concerns.
+    /// Sends effects to agents, gateways and subscribers.
     fn dispatch(&mut self, effects: Effects) {
         for (id, all) in effects.drained {
             self.connections.drained(id, all);
@@ -353,7 +352,7 @@ impl Writer {
             let mut changes: Vec<(u64, Arc<str>)> = effects
                 .routes
                 .iter()
-                // A model that is forgotten was taken from the routes when it was deleted.
+                // An expired tombstone left the routes when it was deleted.
                 .filter_map(|name| known.get(name).map(|m| (m.route_sequence, name.clone())))
                 .collect();
             changes.sort_unstable();
@@ -365,14 +364,14 @@ impl Writer {
         self.servers.notify(&servers);
     }
 
-    /// Whether not everything is to be unloaded for now: a gateway of the last life may still route there; or the state
-    /// was empty, and of what nobody has asked for yet whoever knows has not had the time to say so.
+    /// Whether unloads are deferred after a restart: gateways may still route there, or clients have not re-sent the
+    /// desired state yet.
     fn defers_unloads(&self) -> bool {
         let is_too_early = self.started_empty && self.started.elapsed() < RESYNC_GRACE;
         self.connections.awaits_gateways() || is_too_early
     }
 
-    /// Gives orders to their agents. Those of one replica go into its box at once, so that its reader wakes once.
+    /// Queues orders, grouped by replica so that each reader wakes once.
     fn send_orders(&self, orders: &[Order]) {
         let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
         for order in orders {
@@ -385,7 +384,7 @@ impl Writer {
         }
     }
 
-    /// Looks whether every replica of the last life is there again, or given up.
+    /// Reports when all replicas from before the restart have rejoined or expired.
     fn check_resync(&mut self) {
         if self.unsynced_replicas.is_empty() {
             return;
@@ -401,13 +400,13 @@ impl Writer {
             self.metrics.resync_seconds.set(took.as_secs_f64());
             tracing::info!(
                 seconds = took.as_secs_f64(),
-                "every replica of the last life has joined again or is given up"
+                "resync complete: all known replicas reconnected or expired"
             );
         }
     }
 }
 
-/// Whether a version is, in such a state, on the replica that an order would take it from.
+/// Whether the version of an order has a replica there in a matching state.
 fn is_placed(state: &State, order: &Order, such: impl Fn(ReplicaState) -> bool) -> bool {
     let versions = state.models().get(&order.model).into_iter().flat_map(|m| &m.versions);
     let mut placements = versions.filter(|v| v.number == order.version).flat_map(Version::placements);

@@ -1,6 +1,6 @@
-//! `seldon.mlops.agent.AgentService`: the agents beside the inference servers.
+//! `seldon.mlops.agent.AgentService`.
 
-use super::{Stream, WINDOW, answer, identity,deliver};
+use super::{Stream, WINDOW, answer, deliver, identity};
 use crate::{
     engine::{Handle, Message},
     outbox::Outbox,
@@ -13,14 +13,14 @@ use std::{collections::VecDeque, time::Duration};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
-/// How long a replica may take to be drained. Loading its models elsewhere may take a while.
+/// Includes loading the models elsewhere.
 const DRAIN_DEADLINE: Duration = Duration::from_mins(5);
 
 pub(crate) struct Agents {
     pub(crate) engine: Handle,
 }
 
-/// Reports the replica as lost when the connection ends, however it ends.
+/// Reports the end of the connection when dropped.
 struct Connection {
     engine: Handle,
     id: ReplicaId,
@@ -47,7 +47,7 @@ impl pb::agent_service_server::AgentService for Agents {
         }
         let Some(config) = request.replica_config else {
             return Err(Status::failed_precondition(
-                "replicaConfig is missing: it says where the replica serves",
+                "replicaConfig is missing: it contains the inference endpoints",
             ));
         };
         let port = |value: i32, field: &str| {
@@ -109,7 +109,7 @@ impl pb::agent_service_server::AgentService for Agents {
             }
         });
         let mut response = Response::new(Stream::new(receiver));
-        // An agent that gives it back with its reports is never misunderstood after a new subscription.
+        // Returned with reports, it identifies those of an earlier subscription.
         if let Ok(value) = subscription.parse() {
             response.metadata_mut().insert(identity::SUBSCRIPTION, value);
         }
@@ -191,11 +191,11 @@ impl pb::agent_service_server::AgentService for Agents {
     ) -> Result<Response<pb::AgentDrainResponse>, Status> {
         let pb::AgentDrainRequest { server_name, replica_idx } = request.into_inner();
         let id = ReplicaId { server: server_name.into(), index: replica_idx };
-        tracing::info!(server = %id.server, replica = id.index, "replica is drained");
+        tracing::info!(server = %id.server, replica = id.index, "draining replica");
         let drained = self.engine.call(|reply| Message::Drain { id, reply });
         match tokio::time::timeout(DRAIN_DEADLINE, drained).await {
             Ok(success) => Ok(Response::new(pb::AgentDrainResponse { success: success? })),
-            // Nobody took the models over in time: the agent decides whether it goes all the same.
+            // Not drained in time; the agent decides whether to stop.
             Err(_) => Ok(Response::new(pb::AgentDrainResponse { success: false })),
         }
     }
@@ -218,7 +218,7 @@ fn operation(order: &Order) -> pb::ModelOperationMessage {
     }
 }
 
-/// How many times a model's memory its runtime takes.
+/// Memory multiplier: one copy per worker or instance.
 fn multiplier(info: &scheduler::ModelRuntimeInfo) -> Option<u64> {
     use scheduler::model_runtime_info::ModelRuntimeInfo;
     match info.model_runtime_info.as_ref()? {

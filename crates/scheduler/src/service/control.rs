@@ -1,13 +1,13 @@
-//! `gantry.v1.Control`: why, what if, and whose it is.
+//! `gantry.v1.Control`: explain, dry-run, adopt.
 
-use super::{answer, identity,within_deadline};
+use super::{answer, identity, within_deadline};
 use crate::{clock::Clock, convert, engine::Handle};
-use gantry_core::scheduling::{Command, Explanation, Kind, Owner, PlannedChange, State, explain, dry_run};
+use gantry_core::scheduling::{Command, Explanation, Kind, Owner, PlannedChange, State, dry_run, explain};
 use gantry_proto::gantry::{self as pb, control_server};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// How many objects one plan may have: it is made by the one writer.
+/// A dry run blocks the engine.
 const MAX_PLANNED: usize = 10_000;
 
 pub(crate) struct Control {
@@ -15,18 +15,16 @@ pub(crate) struct Control {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-fn kind(word: &str) -> Result<Kind, Status> {
-    match word {
+fn kind(name: &str) -> Result<Kind, Status> {
+    match name {
         "model" => Ok(Kind::Model),
         "server" => Ok(Kind::Server),
-        other => Err(Status::failed_precondition(format!("kind {other} is not known: say model or server"))),
+        other => Err(Status::failed_precondition(format!("unknown kind {other}: use model or server"))),
     }
 }
 
 fn not_found(kind: Kind, name: &str) -> Status {
-    Status::failed_precondition(format!(
-        "{kind} {name} is not known: `gantry get {kind}s` lists those that are"
-    ))
+    Status::failed_precondition(format!("{kind} {name} not found: `gantry get {kind}s` lists all"))
 }
 
 #[tonic::async_trait]
@@ -35,13 +33,13 @@ impl control_server::Control for Control {
         &self,
         request: Request<pb::ExplainRequest>,
     ) -> Result<Response<pb::Explanation>, Status> {
-        let pb::ExplainRequest { kind: word, name } = request.into_inner();
-        let kind = kind(&word)?;
+        let pb::ExplainRequest { kind: kind_name, name } = request.into_inner();
+        let kind = kind(&kind_name)?;
         let now = self.clock.now();
-        let asked = name.clone();
+        let object = name.clone();
         let explained = answer(self.engine.query(move |state| match kind {
-            Kind::Model => explain::model(state, &asked, now),
-            Kind::Server => explain::server(state, &asked, now),
+            Kind::Model => explain::model(state, &object, now),
+            Kind::Server => explain::server(state, &object, now),
         }))
         .await?;
         explained.map(|e| Response::new(explanation(e))).ok_or_else(|| not_found(kind, &name))
@@ -53,7 +51,7 @@ impl control_server::Control for Control {
         let count = models.len() + servers.len() + unload.len();
         if count > MAX_PLANNED {
             return Err(Status::failed_precondition(format!(
-                "{count} objects are too many for one plan: ask for at most {MAX_PLANNED}"
+                "too many objects in one dry run: {count}, at most {MAX_PLANNED}"
             )));
         }
         let mut commands = Vec::with_capacity(count);
@@ -71,26 +69,26 @@ impl control_server::Control for Control {
             commands.push(Command::UnloadModel { name: name.into(), by });
         }
         let now = self.clock.now();
-        let changes = answer(self.engine.query(move |state: &State| dry_run::dry_run(state, commands, now))).await?;
+        let changes =
+            answer(self.engine.query(move |state: &State| dry_run::dry_run(state, commands, now))).await?;
         Ok(Response::new(pb::PlanResponse { changes: changes.into_iter().map(planned).collect() }))
     }
 
     async fn adopt(&self, request: Request<pb::AdoptRequest>) -> Result<Response<pb::AdoptResponse>, Status> {
-        let (metadata, _, pb::AdoptRequest { kind: word, name }) = request.into_parts();
+        let (metadata, _, pb::AdoptRequest { kind: kind_name, name }) = request.into_parts();
         let by = identity::owner(&metadata, None)?;
         if by == Owner::Gateway {
-            return Err(Status::failed_precondition("an owner has a name: it cannot be `owner`"));
+            return Err(Status::failed_precondition(
+                "`owner` is reserved for gateways: adopt needs a named owner",
+            ));
         }
-        let kind = kind(&word)?;
+        let kind = kind(&kind_name)?;
         let name: Arc<str> = name.into();
-        let owner = |manager: Option<&Owner>| manager.map(ToString::to_string).unwrap_or_default();
+        let owner = |owner: Option<&Owner>| owner.map(ToString::to_string).unwrap_or_default();
         let (previous, command) = match kind {
             Kind::Model => {
                 let view = self.engine.read_model.model(&name).ok_or_else(|| not_found(kind, &name))?;
-                (
-                    owner(view.model.owner.as_ref()),
-                    Command::AdoptModel { name: name.clone(), by: by.clone() },
-                )
+                (owner(view.model.owner.as_ref()), Command::AdoptModel { name: name.clone(), by: by.clone() })
             }
             Kind::Server => {
                 let view = self.engine.read_model.server(&name).ok_or_else(|| not_found(kind, &name))?;
@@ -99,7 +97,7 @@ impl control_server::Control for Control {
             }
         };
         within_deadline(self.engine.command(command)).await?;
-        tracing::info!(%kind, %name, %previous, manager = %by, "taken over");
+        tracing::info!(%kind, %name, %previous, owner = %by, "ownership transferred");
         Ok(Response::new(pb::AdoptResponse { previous }))
     }
 }

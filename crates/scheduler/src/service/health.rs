@@ -1,4 +1,4 @@
-//! Whether the scheduler works: `grpc.health.v1.Health` and the contract's own question. Both ask for progress.
+//! `grpc.health.v1.Health` and Seldon's `HealthCheckService`; both report the engine's liveness.
 
 use super::{Stream, WINDOW, deliver};
 use crate::engine::Handle;
@@ -10,10 +10,9 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::{self, health_check_response::ServingStatus, health_server};
 
-/// How often a watcher's answer is looked at anew.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Names that can be asked for; the empty one is the whole.
+/// The empty name is the whole server.
 const SERVICES: [&str; 6] = [
     "",
     "seldon.mlops.scheduler.Scheduler",
@@ -29,8 +28,7 @@ pub(crate) struct Health {
 }
 
 fn status(engine: &Handle) -> i32 {
-    let status =
-        if engine.liveness().is_live() { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let status = if engine.liveness().is_live() { ServingStatus::Serving } else { ServingStatus::NotServing };
     status as i32
 }
 
@@ -44,7 +42,7 @@ impl health_server::Health for Health {
     ) -> Result<Response<pb::HealthCheckResponse>, Status> {
         let service = request.into_inner().service;
         if !SERVICES.contains(&service.as_str()) {
-            return Err(Status::not_found(format!("service {service} is not known")));
+            return Err(Status::not_found(format!("unknown service {service}")));
         }
         Ok(Response::new(pb::HealthCheckResponse { status: status(&self.engine) }))
     }
@@ -53,18 +51,18 @@ impl health_server::Health for Health {
         &self,
         request: Request<pb::HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        // The protocol wants an unknown service to be watched too: it may come.
+        // The protocol requires watching unknown services: they may be added later.
         let known = SERVICES.contains(&request.into_inner().service.as_str());
         let engine = self.engine.clone();
         let (sender, receiver) = mpsc::channel(WINDOW);
         tokio::spawn(async move {
-            let mut told = None;
+            let mut last = None;
             loop {
                 let now = if known { status(&engine) } else { ServingStatus::ServiceUnknown as i32 };
-                if told != Some(now) && !deliver(&sender, pb::HealthCheckResponse { status: now }).await {
+                if last != Some(now) && !deliver(&sender, pb::HealthCheckResponse { status: now }).await {
                     return;
                 }
-                told = Some(now);
+                last = Some(now);
                 tokio::select! {
                     biased;
                     () = sender.closed() => return,

@@ -1,9 +1,9 @@
-//! The gRPC services: each turns requests into commands for the engine, and what is known into answers.
+//! The gRPC services: they turn requests into engine commands, and the read model into responses.
 
 mod agent;
-mod identity;
 mod control;
 mod health;
+mod identity;
 mod models;
 mod routing;
 mod subscribe;
@@ -20,17 +20,15 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-/// A subscriber that takes no message for this long is dropped.
+/// A subscriber that receives nothing for this long is dropped.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// A command that is not decided in this time is answered with an error.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How many messages are under way to one subscriber.
+/// Messages buffered per subscriber.
 const WINDOW: usize = 64;
 
-/// What a stream sends.
 pub(crate) type Stream<T> = ReceiverStream<Result<T, Status>>;
 
-/// Sends a message to a subscriber; false when the subscriber is gone or does not read.
+/// `false` when the subscriber is gone or does not read.
 async fn deliver<T>(to: &mpsc::Sender<Result<T, Status>>, message: T) -> bool {
     matches!(tokio::time::timeout(SEND_TIMEOUT, to.send(Ok(message))).await, Ok(Ok(())))
 }
@@ -52,20 +50,18 @@ impl From<crate::convert::Invalid> for Status {
     }
 }
 
-/// Bounds the time that a command may take.
 async fn within_deadline(command: impl Future<Output = Result<(), CommandError>>) -> Result<(), Status> {
     match tokio::time::timeout(DEADLINE, command).await {
         Ok(result) => result.map_err(Status::from),
         Err(_) => Err(Status::deadline_exceeded(
-            "the scheduler did not decide in time; the change may still happen",
+            "the scheduler did not commit in time; the change may still be applied",
         )),
     }
 }
 
-/// Bounds the time that a question may take.
 async fn answer<T>(query: impl Future<Output = Result<T, CommandError>>) -> Result<T, Status> {
     match tokio::time::timeout(DEADLINE, query).await {
         Ok(result) => result.map_err(Status::from),
-        Err(_) => Err(Status::deadline_exceeded("the scheduler did not answer in time")),
+        Err(_) => Err(Status::deadline_exceeded("the scheduler did not respond in time")),
     }
 }

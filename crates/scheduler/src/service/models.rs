@@ -1,7 +1,7 @@
 //! `seldon.mlops.scheduler.Scheduler`: models and servers.
 
 use super::{
-    Stream, WINDOW, identity, deliver,
+    Stream, WINDOW, deliver, identity,
     subscribe::{snapshot, subscribe},
     within_deadline,
 };
@@ -12,12 +12,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 
-/// How long a control plane may take to send its servers before it is asked for the rest.
+/// How long a control plane may take to send its servers before models are requested.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Models {
     pub(crate) engine: Handle,
-    /// How many times a control plane has sent all its servers.
+    /// Completed first syncs of servers.
     pub(crate) first_syncs: Arc<watch::Sender<u64>>,
 }
 
@@ -29,11 +29,11 @@ fn describe_model(engine: &Handle, name: &Arc<str>) -> Vec<pb::ModelStatusRespon
     engine.read_model.model(name).map(|v| status::model(name, &v.model, false)).into_iter().collect()
 }
 
-/// The status, and what is asked of whoever owns the server.
+/// The status, and a scaling request if there is one.
 fn describe_server(engine: &Handle, name: &Arc<str>) -> Vec<pb::ServerStatusResponse> {
     let Some(view) = engine.read_model.server(name) else { return Vec::new() };
-    let asked = view.asked.map(|asked| status::scaling_request(&view.status, asked));
-    std::iter::once(view.status.clone()).chain(asked).collect()
+    let requested = view.requested.map(|requested| status::scaling_request(&view.status, requested));
+    std::iter::once(view.status.clone()).chain(requested).collect()
 }
 
 #[tonic::async_trait]
@@ -62,7 +62,7 @@ impl pb::scheduler_server::Scheduler for Models {
         let definition = Box::new(convert::definition(model)?);
         let name = definition.name.clone();
         within_deadline(self.engine.command(Command::LoadModel { definition, by })).await?;
-        tracing::info!(model = %name, %uri, "model asked for");
+        tracing::info!(model = %name, %uri, "model accepted");
         Ok(Response::new(pb::LoadModelResponse {}))
     }
 
@@ -78,7 +78,7 @@ impl pb::scheduler_server::Scheduler for Models {
         }
         let command = Command::UnloadModel { name: name.as_str().into(), by };
         within_deadline(self.engine.command(command)).await?;
-        tracing::info!(model = %name, "model to be unloaded");
+        tracing::info!(model = %name, "model unload requested");
         Ok(Response::new(pb::UnloadModelResponse {}))
     }
 
@@ -87,13 +87,13 @@ impl pb::scheduler_server::Scheduler for Models {
         request: Request<pb::ServerNotifyRequest>,
     ) -> Result<Response<pb::ServerNotifyResponse>, Status> {
         let (metadata, _, pb::ServerNotifyRequest { servers, is_first_sync }) = request.into_parts();
-        // All or nothing: check every one before the first is carried out.
+        // All or nothing: validate every server before applying the first.
         let mut commands = Vec::with_capacity(servers.len());
         for server in servers {
             let by = identity::owner(&metadata, server.kubernetes_meta.as_ref())?;
             commands.push(convert::upsert_server(server, by)?);
         }
-        // Sent in order and at once, so that they share a write.
+        // Sent concurrently, so that they share a commit.
         let commands = commands.into_iter().map(|command| within_deadline(self.engine.command(command)));
         for result in futures::future::join_all(commands).await {
             result?;
@@ -113,7 +113,7 @@ impl pb::scheduler_server::Scheduler for Models {
             None => self.engine.read_model.models(),
             Some(model) if self.engine.read_model.model(&model.name).is_some() => vec![model.name.into()],
             Some(model) => {
-                return Err(Status::failed_precondition(format!("model {} is not known", model.name)));
+                return Err(Status::failed_precondition(format!("model {} not found", model.name)));
             }
         };
         Ok(snapshot(&self.engine, names, move |engine, name| {
@@ -129,10 +129,12 @@ impl pb::scheduler_server::Scheduler for Models {
             None => self.engine.read_model.servers(),
             Some(name) if self.engine.read_model.server(&name).is_some() => vec![name.into()],
             Some(name) => {
-                return Err(Status::failed_precondition(format!("server {name} is not known")));
+                return Err(Status::failed_precondition(format!("server {name} not found")));
             }
         };
-        Ok(snapshot(&self.engine, names, |engine, name| engine.read_model.server(name).map(|v| v.status.clone())))
+        Ok(snapshot(&self.engine, names, |engine, name| {
+            engine.read_model.server(name).map(|v| v.status.clone())
+        }))
     }
 
     async fn scheduler_status(
@@ -154,7 +156,13 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         _: Request<pb::ServerSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeServerStatusStream>, Status> {
-        Ok(subscribe(&self.engine, "server", &self.engine.servers, |e| e.read_model.servers(), describe_server))
+        Ok(subscribe(
+            &self.engine,
+            "server",
+            &self.engine.servers,
+            |e| e.read_model.servers(),
+            describe_server,
+        ))
     }
 
     async fn subscribe_control_plane(
@@ -171,7 +179,7 @@ impl pb::scheduler_server::Scheduler for Models {
             if !send(Event::SendServers).await {
                 return;
             }
-            // Servers come first, so that models find theirs. One that has none to send is not waited for for ever.
+            // Servers first, so that models can be placed; bounded, because there may be none.
             tokio::select! {
                 biased;
                 () = sender.closed() => return,
@@ -197,7 +205,7 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         _: Request<pb::ModelUpdateStatusMessage>,
     ) -> Result<Response<pb::ModelUpdateStatusResponse>, Status> {
-        // Gateways of ours acknowledge routes instead; one of another make may report, and nothing waits for it.
+        // Gantry's gateways acknowledge routes instead; reports of others are ignored.
         Ok(Response::new(pb::ModelUpdateStatusResponse {}))
     }
 
@@ -265,7 +273,7 @@ impl pb::scheduler_server::Scheduler for Models {
     }
 }
 
-/// A place without what may be a secret in it: user and password, and the query.
+/// The URI without credentials and query, which may contain secrets.
 fn redacted(uri: &str) -> String {
     let without_query = uri.split(['?', '#']).next().unwrap_or_default();
     match without_query.split_once("://") {

@@ -1,4 +1,4 @@
-//! `gantry.v1.Routing`: the gateways' view.
+//! `gantry.v1.Routing`: route streams of gateways.
 
 use super::{Stream, WINDOW, answer, deliver};
 use crate::{
@@ -64,7 +64,7 @@ impl Connection {
         if !self.send(to, 0, Event::Reset(Reset {})).await {
             return false;
         }
-        // The number is taken first: what changes while the routes are sent follows as a change of its own.
+        // Read the sequence first: changes during the dump follow as separate events.
         let last = self.engine.read_model.sequence();
         for name in self.engine.read_model.models() {
             let Some(view) = self.engine.read_model.model(&name) else { continue };
@@ -121,7 +121,7 @@ impl Routing for Gateways {
         request: Request<RouteAcknowledgement>,
     ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
         let RouteAcknowledgement { subscriber, epoch, applied, drained } = request.into_inner();
-        // An acknowledgement of another life of the scheduler says nothing about this one.
+        // Acknowledgements of an earlier start do not apply.
         if epoch == self.engine.epoch {
             self.engine
                 .send(Message::GatewayAcknowledged { name: subscriber.into(), applied, drained })

@@ -1,4 +1,4 @@
-//! Streams of statuses: what there is and then the end, or what there is and then every change.
+//! Status streams: snapshots and subscriptions.
 
 use super::{Stream, WINDOW, deliver};
 use crate::{engine::Handle, outbox::Subscribers};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::Response;
 
-/// The current state of everything, then every change. The answer is made when it is sent: a slow subscriber gets the
-/// newest, not the oldest.
+/// Sends the current state of every object, then changes. Messages are built when sent, so a slow subscriber gets the
+/// latest state.
 pub(super) fn subscribe<T: Send + 'static>(
     engine: &Handle,
     kind: &'static str,
@@ -46,7 +46,7 @@ pub(super) fn subscribe<T: Send + 'static>(
     Response::new(Stream::new(receiver))
 }
 
-/// Sends what is there, then ends.
+/// Sends the current state, then ends.
 pub(super) fn snapshot<T: Send + 'static>(
     engine: &Handle,
     names: Vec<Arc<str>>,

@@ -5,10 +5,10 @@
 mod burst;
 mod contract;
 mod durability;
+mod harness;
+mod in_memory;
 mod lifecycle;
 mod metrics;
 mod ownership;
-mod timeouts;
 mod subscriptions;
-mod harness;
-mod in_memory;
+mod timeouts;

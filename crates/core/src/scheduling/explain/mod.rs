@@ -56,7 +56,7 @@ fn ago(now: Millis, since: Millis) -> Span {
     Span(now.saturating_sub(since))
 }
 
-fn many(count: usize, thing: &str) -> String {
+pub(super) fn many(count: usize, thing: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{ending}")
 }

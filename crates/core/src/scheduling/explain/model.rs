@@ -2,9 +2,9 @@
 
 use super::{Explanation, Fact, Span, State, ago, capabilities, fact, many};
 use crate::scheduling::{
-    Millis, Model, ModelState, Unschedulable, Reason, ReplicaState, Server, Version,
-    unschedulable::{Bytes, diagnose},
+    Millis, Model, ModelState, Reason, ReplicaState, Server, Unschedulable, Version,
     placement::{Placement, admits, free, place},
+    unschedulable::{Bytes, diagnose},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ pub fn model(state: &State, name: &str, now: Millis) -> Option<Explanation> {
         ModelState::Terminated => (
             Reason::Deleted,
             format!("{name} was deleted {} ago.", ago(now, version.since)),
-            "apply its manifest again to bring it back".to_owned(),
+            "apply its manifest again to recreate it".to_owned(),
         ),
         ModelState::Terminating => case.terminating(),
         ModelState::TerminateFailed => case.not_unloaded(),
@@ -69,28 +69,27 @@ impl Case<'_> {
         let (cause, next) = if let Some((place, _, since)) = self.first(ReplicaState::UnloadEnvoyRequested) {
             let for_long = ago(self.now, since);
             (
-                format!("a gateway still has requests on {place}, since {for_long}"),
-                "wait: it is unloaded when its last request is answered",
+                format!("a gateway has had requests in flight on {place} for {for_long}"),
+                "wait until its last request completes",
             )
         } else if let Some((place, _, since)) = self.first(ReplicaState::UnloadRequested) {
             (
-                format!("{place} has not been heard of for {}", ago(self.now, since)),
-                "wait until its agent is back, or is given up",
+                format!("{place} has been disconnected for {}", ago(self.now, since)),
+                "wait until its agent reconnects or its grace period ends",
             )
         } else {
             let (place, _, since) = self.first(ReplicaState::Unloading).unwrap_or_default();
-            (
-                format!("{place} has been at it for {}", ago(self.now, since)),
-                "look at the agent's log if it takes long",
-            )
+            (format!("{place} has been unloading it for {}", ago(self.now, since)), "check the agent's log")
         };
         (Reason::Terminating, format!("{} is being unloaded: {cause}.", self.name), next.to_owned())
     }
 
     fn not_unloaded(&self) -> Answer {
         let (place, why, _) = self.first(ReplicaState::UnloadFailed).unwrap_or_default();
-        let headline = format!("{} is not gone: {place} could not unload it: {}.", self.name, strip_period(why));
-        let next = format!("look at the log of the server of {place}; it is tried again by itself");
+        let headline =
+            format!("{} is not unloaded: {place} failed to unload it: {}.", self.name, strip_period(why));
+        let next =
+            format!("check the log of the model server of {place}; unloading is retried automatically");
         (Reason::UnloadFailed, headline, next)
     }
 
@@ -99,27 +98,27 @@ impl Case<'_> {
         let no_memory = self.version.statuses().any(|s| s.state == ReplicaState::LoadFailed && s.no_memory);
         let number = self.version.number;
         if no_memory {
-            let cause = format!("{place} ran out of memory when it loaded version {number}: {}", strip_period(why));
-            let next = "set spec.memory to what the model really takes, or give the server more memory";
+            let cause = format!("{place} ran out of memory loading version {number}: {}", strip_period(why));
+            let next = "set spec.memory to the model's actual use, or add memory to the server";
             return (Reason::LoadFailedMemory, self.wrong(&cause), next.to_owned());
         }
-        let cause = format!("{place} could not load version {number}: {}", strip_period(why));
+        let cause = format!("{place} failed to load version {number}: {}", strip_period(why));
         let next = match self.version.retry_at {
             Some(due) => format!(
-                "fix what {place} says and apply the model again; without that it is tried again in {}",
+                "fix the cause and apply the model again; next retry in {}",
                 Span(due.saturating_sub(self.state.clock.monotonic_now))
             ),
-            None => format!("fix what {place} says and apply the model again"),
+            None => "fix the cause and apply the model again".to_owned(),
         };
         (Reason::LoadFailed, self.wrong(&cause), next)
     }
 
     fn scaled_down(&self) -> Answer {
         if self.version.scaled_to_zero() {
-            let headline = format!("{} sleeps: nobody asks for it.", self.name);
-            return (Reason::Sleeping, headline, "send it a request: it wakes and answers".to_owned());
+            let headline = format!("{} is scaled to zero: it has no requests.", self.name);
+            return (Reason::Sleeping, headline, "send a request to scale it up".to_owned());
         }
-        let headline = format!("{} is not served: no replica is wanted.", self.name);
+        let headline = format!("{} is not served: no replica is desired.", self.name);
         (Reason::ScaledDown, headline, "set spec.replicas to 1 or more".to_owned())
     }
 
@@ -175,7 +174,7 @@ impl Case<'_> {
                     .and_then(|s| s.replicas.get(&id.index))
                     .and_then(|r| r.disconnected_since);
                 let for_long = ago(self.now, since.unwrap_or(self.now));
-                format!("{id}, which could take it, has not been heard of for {for_long}")
+                format!("{id}, which could take it, has been disconnected for {for_long}")
             }
             other => other.to_string(),
         }
@@ -186,85 +185,79 @@ impl Case<'_> {
         let number = self.version.number;
         if let Some((place, _, since)) = self.first(ReplicaState::LoadedUnavailable) {
             let for_long = ago(self.now, since);
-            let cause = format!("{place}, which holds it, has not been heard of for {for_long}");
-            return (Reason::Silent, cause, silent_next(&place));
+            let cause = format!("{place}, which holds it, has been disconnected for {for_long}");
+            return (Reason::Silent, cause, check_agent(&place));
         }
         if let Some((place, _, since)) = self.first(ReplicaState::LoadRequested) {
             let for_long = ago(self.now, since);
-            let cause = format!("{place} was to load it and has not been heard of for {for_long}");
-            return (Reason::Silent, cause, silent_next(&place));
+            let cause = format!("{place} has to load it and has been disconnected for {for_long}");
+            return (Reason::Silent, cause, check_agent(&place));
         }
         if let Some((place, _, since)) = self.first(ReplicaState::Loading) {
             let for_long = ago(self.now, since);
             if let Some(failure) = &self.version.last_failure {
                 let cause = format!(
-                    "{}; {place} has been loading version {number} again for {for_long}",
+                    "{}; {place} has been retrying version {number} for {for_long}",
                     strip_period(failure)
                 );
-                return (
-                    Reason::LoadFailed,
-                    cause,
-                    format!("fix what {place} said, or wait for the outcome"),
-                );
+                return (Reason::LoadFailed, cause, "fix the cause, or wait for the retry".to_owned());
             }
             let cause = format!("{place} has been loading version {number} for {for_long}");
-            return (Reason::Loading, cause, format!("wait; the agent's log tells how far {place} is"));
+            return (Reason::Loading, cause, format!("wait; the agent's log of {place} shows the progress"));
         }
         if let Some((place, _, since)) = self.first(ReplicaState::Loaded) {
             let for_long = ago(self.now, since);
             let cause =
-                format!("{place} has loaded it, and for {for_long} a gateway has not taken up its route");
-            return (
-                Reason::Routing,
-                cause,
-                "look whether every gateway runs and follows its routes".to_owned(),
-            );
+                format!("{place} has loaded it, but a gateway has not acknowledged its route for {for_long}");
+            return (Reason::Routing, cause, "check that every gateway runs and is connected".to_owned());
         }
         if let Some((place, ..)) = self.first(ReplicaState::Draining) {
-            let cause = format!("{place} is being drained, and nothing else has it yet");
-            return (Reason::Draining, cause, "add a replica to the server, or let it finish".to_owned());
+            let cause = format!("{place} is draining and no other replica serves it yet");
+            return (Reason::Draining, cause, "add a server replica, or wait".to_owned());
         }
         let busy =
             [ReplicaState::UnloadEnvoyRequested, ReplicaState::Unloading, ReplicaState::UnloadRequested];
         let place = busy.into_iter().find_map(|state| self.first(state)).unwrap_or_default().0;
-        let cause = format!("{place} has to unload it before it can load it again");
+        let cause = format!("{place} must unload it before loading it again");
         (Reason::Terminating, cause, "wait".to_owned())
     }
 
     fn remedy(&self, obstacle: &Unschedulable) -> String {
         match obstacle {
             Unschedulable::NoServer => {
-                "start a server, or look whether its agent can reach the scheduler".to_owned()
+                "start a server, or check that its agent can reach the scheduler".to_owned()
             }
             Unschedulable::NotShared(server) => {
-                format!("name it in spec.server: {server}, or start a shared server")
+                format!("set spec.server: {server}, or start a shared server")
             }
             Unschedulable::ServerNotFound(server) => {
                 let known: Vec<&str> = self.state.servers().keys().map(|k| &**k).collect();
                 if known.is_empty() {
                     return format!("start server {server}");
                 }
-                format!("start server {server}, or name one of those that there are: {}", known.join(", "))
+                format!("start server {server}, or set spec.server to one of: {}", known.join(", "))
             }
             Unschedulable::ServerTerminating(server) => {
-                format!("keep server {server}, or start another that offers the same")
+                format!("keep server {server}, or start another with the same capabilities")
             }
             Unschedulable::MissingCapabilities { missing, .. } => {
                 format!("add {} to a server's capabilities, or remove the requirement", missing.join(" and "))
             }
-            Unschedulable::Disconnected(id) => silent_next(&id.to_string()),
-            Unschedulable::Draining(_) => "wait for another replica, or add one".to_owned(),
+            Unschedulable::Disconnected(id) => check_agent(&id.to_string()),
+            Unschedulable::Draining(_) => "wait, or add a server replica".to_owned(),
             Unschedulable::InsufficientMemory { needs, free, .. } => format!(
                 "free {} on a server, add a replica with more memory, or lower spec.memory",
                 Bytes(needs.saturating_sub(*free))
             ),
-            Unschedulable::InsufficientReplicas { possible, server, desired, because } => match because.as_deref() {
-                Some(because) => self.remedy(because),
-                None => format!(
-                    "add {} to server {server}, or set spec.replicas to {possible}, or spec.minReplicas",
-                    many(desired.saturating_sub(*possible) as usize, "replica")
-                ),
-            },
+            Unschedulable::InsufficientReplicas { possible, server, desired, because } => {
+                match because.as_deref() {
+                    Some(because) => self.remedy(because),
+                    None => format!(
+                        "add {} to server {server}, or set spec.replicas to {possible}, or set spec.minReplicas",
+                        many(desired.saturating_sub(*possible) as usize, "replica")
+                    ),
+                }
+            }
         }
     }
 
@@ -273,10 +266,10 @@ impl Case<'_> {
         let retries = (version.attempts > 0).then(|| {
             let next = version
                 .retry_at
-                .map(|due| format!(", again in {}", Span(due.saturating_sub(self.state.clock.monotonic_now))));
+                .map(|due| format!(", next in {}", Span(due.saturating_sub(self.state.clock.monotonic_now))));
             let last = version.last_failure.as_ref().map(|failure| format!(", last on {failure}"));
             let (next, last) = (next.unwrap_or_default(), last.unwrap_or_default());
-            format!("{} in a row failed{last}{next}", many(version.attempts as usize, "load"))
+            format!("{} failed in a row{last}{next}", many(version.attempts as usize, "load"))
         });
         let verdicts = (!self.model.deleted).then(|| {
             self.state.servers().iter().map(|(name, server)| self.verdict(name, server)).collect::<Vec<_>>()
@@ -294,17 +287,17 @@ impl Case<'_> {
             })
         });
         [
-            fact("asked", self.asked()),
+            fact("desired", self.desired_state()),
             fact("servers", verdicts.unwrap_or_default()),
             fact("replicas", replicas),
-            fact("tried", retries),
+            fact("retries", retries),
         ]
         .into_iter()
         .flatten()
         .collect()
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn desired_state(&self) -> Vec<String> {
         let definition = &self.version.definition;
         let needs = &definition.needs;
         let mut what = vec![format!("version {}", self.version.number)];
@@ -317,7 +310,7 @@ impl Case<'_> {
             what.push(format!("at most {}", scaling.max));
         }
         if let Some(scaled) = self.version.scaled {
-            what.push(format!("{scaled} by demand"));
+            what.push(format!("{scaled} by autoscaling"));
         }
         if !needs.requirements.is_empty() {
             what.push(format!("requirements: {}", needs.requirements.join(" ")));
@@ -355,23 +348,28 @@ impl Case<'_> {
         }
         if !admits(needs, name, server) {
             let why = match &needs.server {
-                Some(only) => format!("the model names {only}"),
-                None => "takes only models that name it".to_owned(),
+                Some(only) => format!("the model requires server {only}"),
+                None => "not shared".to_owned(),
             };
             return format!("{line}   {why}");
         }
         let only = BTreeMap::from([(name.clone(), server.clone())]);
         match place(self.version, &only, &self.state.index, None) {
-            Placement::On { short: None, .. } => format!("{line}   can take it"),
+            Placement::On { short: None, .. } => format!("{line}   suitable"),
             Placement::On { short: Some(short), .. } => format!("{line}   {short}"),
             Placement::Nowhere(_) => {
                 let why = match diagnose(self.version, &only, &self.state.index, None) {
-                    Unschedulable::MissingCapabilities { missing, .. } => format!("lacks {}", missing.join(" and ")),
+                    Unschedulable::MissingCapabilities { missing, .. } => {
+                        format!("lacks {}", missing.join(" and "))
+                    }
                     Unschedulable::InsufficientMemory { needs, free, .. } => {
                         format!("lacks {}", Bytes(needs.saturating_sub(free)))
                     }
                     Unschedulable::NoServer | Unschedulable::ServerNotFound(_) => {
-                        format!("has fewer than {} for it", many(self.version.desired_replicas() as usize, "replica"))
+                        format!(
+                            "has fewer than {} for it",
+                            many(self.version.desired_replicas() as usize, "replica")
+                        )
                     }
                     other => other.to_string(),
                 };
@@ -381,12 +379,12 @@ impl Case<'_> {
     }
 }
 
-fn silent_next(place: &str) -> String {
-    format!("look whether the agent of {place} runs and reaches the scheduler")
+fn check_agent(place: &str) -> String {
+    format!("check that the agent of {place} runs and can reach the scheduler")
 }
 
 /// A foreign message without its full stop.
 fn strip_period(sentence: &str) -> &str {
     let strip_period = sentence.trim().trim_end_matches('.');
-    if strip_period.is_empty() { "it did not say why" } else { strip_period }
+    if strip_period.is_empty() { "no reason given" } else { strip_period }
 }

@@ -1,7 +1,7 @@
 //! Explains the state of a server.
 
 use super::{Explanation, Fact, State, ago, capabilities, fact, many};
-use crate::scheduling::{Millis, Reason, Replica, ReplicaId, Server, unschedulable::Bytes, placement::free};
+use crate::scheduling::{Millis, Reason, Replica, ReplicaId, Server, placement::free, unschedulable::Bytes};
 use std::sync::Arc;
 
 /// `None` for an unknown server.
@@ -16,19 +16,19 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
     let models = |index: u32| state.index.on(name, index).map_or(0, |assigned| assigned.models.len());
     if server.is_terminating() {
         let left: usize = server.replicas.keys().map(|&index| models(index)).sum();
-        let headline = format!("{name} is going away: {} still on it.", many(left, "model"));
+        let headline = format!("{name} is terminating: {} still on it.", many(left, "model"));
         let next = if left == 0 {
-            "wait until its replicas say goodbye".to_owned()
+            "wait until its replicas deregister".to_owned()
         } else {
-            "start another server that offers the same, or delete the models".to_owned()
+            "start another server with the same capabilities, or delete the models".to_owned()
         };
         return (Reason::ServerLeaving, headline, next);
     }
     let silent = server.replicas.iter().find_map(|(&index, r)| Some((index, r.disconnected_since?)));
     if let Some((index, since)) = silent {
         let headline =
-            format!("{name} is not ready: {name}-{index} has not been heard of for {}.", ago(now, since));
-        let next = format!("look whether the agent of {name}-{index} runs and reaches the scheduler");
+            format!("{name} is not ready: {name}-{index} has been disconnected for {}.", ago(now, since));
+        let next = format!("check that the agent of {name}-{index} runs and can reach the scheduler");
         return (Reason::Silent, headline, next);
     }
     let expected = server.expected.map_or(joined, |e| e.replicas as usize);
@@ -57,9 +57,8 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
         return (Reason::ReplicasMissing, headline, start(name));
     }
     if let Some((&index, _)) = server.replicas.iter().find(|(_, r)| r.draining) {
-        let headline =
-            format!("{name}-{index} is being drained: {} still on it.", many(models(index), "model"));
-        let next = "add a replica when what is left cannot go elsewhere".to_owned();
+        let headline = format!("{name}-{index} is draining: {} still on it.", many(models(index), "model"));
+        let next = "add a replica if the remaining models cannot move elsewhere".to_owned();
         return (Reason::Draining, headline, if models(index) == 0 { String::new() } else { next });
     }
     let loaded: usize = server
@@ -76,33 +75,40 @@ fn answer(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> (Reas
 }
 
 fn start(name: &str) -> String {
-    format!("start the missing replicas of {name}, or look whether their agents reach the scheduler")
+    format!("start the missing replicas of {name}, or check that their agents can reach the scheduler")
 }
 
 fn facts(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> Vec<Fact> {
-    let mut asked: Vec<String> = Vec::new();
-    if let Some(expected) = server.expected {
-        let bounds = match (expected.min, expected.max) {
+    let mut expected: Vec<String> = Vec::new();
+    if let Some(e) = server.expected {
+        let bounds = match (e.min, e.max) {
             (0, 0) => String::new(),
             (min, 0) => format!(", at least {min}"),
             (min, max) => format!(", {min} to {max}"),
         };
-        asked.push(format!("{} expected{bounds}", many(expected.replicas as usize, "replica")));
+        expected.push(format!("{} expected{bounds}", many(e.replicas as usize, "replica")));
     }
-    asked.extend(server.requested_replicas.map(|asked| format!("was asked to have {}", many(asked as usize, "replica"))));
-    asked.push(if server.shared { "takes any model" } else { "takes only models that name it" }.to_owned());
-    asked.extend(server.owner.as_ref().map(|owner| format!("managed by {owner}")));
+    expected.extend(
+        server
+            .requested_replicas
+            .map(|count| format!("{} requested by autoscaling", many(count as usize, "replica"))),
+    );
+    expected.push(if server.shared { "shared" } else { "not shared" }.to_owned());
+    expected.extend(server.owner.as_ref().map(|owner| format!("managed by {owner}")));
     let offers = (!server.replicas.is_empty()).then(|| capabilities(server));
     let replicas = server.replicas.iter().map(|(&index, replica)| line(state, name, index, replica, now));
-    [fact("asked", asked), fact("offers", offers), fact("replicas", replicas)].into_iter().flatten().collect()
+    [fact("expected", expected), fact("offers", offers), fact("replicas", replicas)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn line(state: &State, name: &Arc<str>, index: u32, replica: &Replica, now: Millis) -> String {
     let models = state.index.on(name, index).map_or(0, |assigned| assigned.models.len());
     let room = free(&state.index, name, index, replica);
     let condition = match replica.disconnected_since {
-        Some(since) => format!("   silent for {}", ago(now, since)),
-        None if replica.draining => "   is being drained".to_owned(),
+        Some(since) => format!("   disconnected for {}", ago(now, since)),
+        None if replica.draining => "   draining".to_owned(),
         None => String::new(),
     };
     format!(

@@ -1,5 +1,3 @@
-//! What `plan` says before anything changes.
-
 use super::*;
 use crate::scheduling::dry_run;
 
@@ -22,7 +20,7 @@ fn served() -> Harness {
 }
 
 #[test]
-fn what_a_model_would_become() {
+fn dry_run_predicts_model_changes() {
     let harness = served();
     let with = |name: &str, spec, change: fn(&mut Definition)| {
         let mut d = definition(name, spec, 1);
@@ -38,12 +36,12 @@ fn what_a_model_would_become() {
             true,
         ),
         (with("new", 1, |_| ()), Action::Create, (None, Some(1)), vec!["would load on builtin"], true),
-        (with("fraud", 1, |_| ()), Action::Unchanged, (Some(1), Some(1)), vec!["is what it would be"], true),
+        (with("fraud", 1, |_| ()), Action::Unchanged, (Some(1), Some(1)), vec!["unchanged"], true),
         (
             with("fraud", 1, |d| d.scaling.replicas = 0),
             Action::Adjust,
             (Some(1), Some(1)),
-            vec!["would not be served: no replica is wanted", "would go from 1 to 0 replicas"],
+            vec!["would not be served: no replica is desired", "would scale from 1 to 0 replicas"],
             true,
         ),
         (
@@ -57,14 +55,14 @@ fn what_a_model_would_become() {
             with("fraud", 2, |d| d.needs.memory = 6_000_000_000),
             Action::Update,
             (Some(1), Some(2)),
-            vec!["needs 6.0 GB, most free is 90 B on builtin-0", "version 1 would go on serving"],
+            vec!["needs 6.0 GB, most free is 90 B on builtin-0", "version 1 would continue to serve"],
             false,
         ),
         (
             unload("fraud"),
             Action::Delete,
             (Some(1), None),
-            vec!["would leave builtin-0 when its last request is answered"],
+            vec!["would be unloaded from builtin-0 after its last request"],
             false,
         ),
     ] {
@@ -76,7 +74,7 @@ fn what_a_model_would_become() {
 }
 
 #[test]
-fn a_plan_changes_nothing_and_its_steps_follow_each_other() {
+fn dry_run_applies_commands_in_order_to_a_copy() {
     let harness = served();
     let before = harness.state.clone();
     let commands = vec![ask(definition("a", 1, 1)), ask(definition("a", 2, 1)), unload("a"), Command::Tick];
@@ -88,7 +86,7 @@ fn a_plan_changes_nothing_and_its_steps_follow_each_other() {
 }
 
 #[test]
-fn what_would_be_refused_and_what_would_be_over_committed() {
+fn dry_run_reports_rejection_and_over_commit() {
     let mut harness = served();
     harness
         .apply(Command::AdoptModel { name: "fraud".into(), by: Owner::File("/m/fraud.yaml".into()) })
@@ -108,20 +106,20 @@ fn what_would_be_refused_and_what_would_be_over_committed() {
         change.effects,
         [
             "would load on big",
-            "big-0 would be over-committed by 50 B: it evicts what was used least recently"
+            "big-0 would be over-committed by 50 B: least recently used models are evicted"
         ]
     );
 }
 
 #[test]
-fn what_a_server_would_change() {
+fn dry_run_predicts_server_changes() {
     let mut harness = served();
     let change = one(&harness, expect("builtin", 0, 0, 0));
     assert_eq!(change.action, Action::Delete);
-    assert_eq!(change.effects, ["1 would have nowhere to go: fraud"]);
+    assert_eq!(change.effects, ["1 model could not be placed: fraud"]);
     harness.join(&id("other", 0), 100);
     let change = one(&harness, expect("builtin", 0, 0, 0));
-    assert_eq!(change.effects, ["1 would move to another server first"]);
+    assert_eq!(change.effects, ["1 model would move to another server first"]);
     let change = one(&harness, expect("new", 2, 0, 0));
     assert_eq!((change.action, change.placed), (Action::Create, false));
     assert_eq!(change.effects, ["would wait for 2 of 2 replicas"]);

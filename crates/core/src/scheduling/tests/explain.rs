@@ -1,11 +1,10 @@
-//! `explain` on a table of failures: the first line names the root cause.
+//! `explain` on a table of failures.
 
 use super::*;
 use crate::scheduling::explain;
 
 const GB: u64 = 1_000_000_000;
 
-/// A world with servers that offer something each.
 fn harness(servers: &[(&str, u32, &[&str], u64)]) -> Harness {
     let mut harness = Harness::new();
     for (server, replicas, capabilities, memory) in servers {
@@ -42,7 +41,7 @@ fn failure(harness: Harness, reason: Reason, headline: &'static str, next: &'sta
     Failure { harness, reason, headline, next }
 }
 
-fn not_placed() -> Vec<Failure> {
+fn unschedulable() -> Vec<Failure> {
     let two: &[(&str, u32, &[&str], u64)] =
         &[("mlserver-a", 2, &["sklearn", "xgboost"], 5 * GB), ("triton-a", 1, &["onnx", "tensorrt"], 4 * GB)];
     let on = |servers, change: fn(&mut Definition)| {
@@ -94,26 +93,26 @@ fn not_placed() -> Vec<Failure> {
         failure(
             on(two, |d| d.needs.server = Some("gpu".into())),
             Reason::UnknownServer,
-            "demand is not ready: server gpu, which the model names, has not joined.",
-            "start server gpu, or name one of those that there are: mlserver-a, triton-a",
+            "demand is not ready: server gpu in spec.server has not joined.",
+            "start server gpu, or set spec.server to one of: mlserver-a, triton-a",
         ),
         failure(
             on(&[], |d| d.needs.server = Some("gpu".into())),
             Reason::UnknownServer,
-            "demand is not ready: server gpu, which the model names, has not joined.",
+            "demand is not ready: server gpu in spec.server has not joined.",
             "start server gpu",
         ),
         failure(
             on(&[], |_| ()),
             Reason::NoServer,
             "demand is not ready: no server has joined yet.",
-            "start a server, or look whether its agent can reach the scheduler",
+            "start a server, or check that its agent can reach the scheduler",
         ),
         failure(
             on(two, |d| d.scaling.replicas = 3),
             Reason::TooFewReplicas,
-            "demand is not ready: 3 replicas are wanted, server triton-a can take 1.",
-            "add 2 replicas to server triton-a, or set spec.replicas to 1, or spec.minReplicas",
+            "demand is not ready: 3 replicas desired, server triton-a can take 1.",
+            "add 2 replicas to server triton-a, or set spec.replicas to 1, or set spec.minReplicas",
         ),
         failure(
             leaving,
@@ -124,25 +123,25 @@ fn not_placed() -> Vec<Failure> {
         failure(
             dedicated,
             Reason::NotShared,
-            "demand is not ready: server own takes only models that name it, and no other server has joined.",
-            "name it in spec.server: own, or start a shared server",
+            "demand is not ready: server own is not shared, and no other server has joined.",
+            "set spec.server: own, or start a shared server",
         ),
         failure(
             silent,
             Reason::Silent,
-            "demand is not ready: s-0, which could take it, has not been heard of for 4 s.",
-            "look whether the agent of s-0 runs and reaches the scheduler",
+            "demand is not ready: s-0, which could take it, has been disconnected for 4 s.",
+            "check that the agent of s-0 runs and can reach the scheduler",
         ),
         failure(
             draining,
             Reason::Draining,
-            "demand is not ready: s-0 is being drained.",
-            "wait for another replica, or add one",
+            "demand is not ready: s-0 is draining.",
+            "wait, or add a server replica",
         ),
     ]
 }
 
-fn on_the_way() -> Vec<Failure> {
+fn progressing_or_failed() -> Vec<Failure> {
     let s = id("s", 0);
     let started = |work: fn(&mut Harness)| {
         let mut harness = harness(&[("s", 1, &["onnx"], GB)]);
@@ -162,19 +161,19 @@ fn on_the_way() -> Vec<Failure> {
             started(|w| w.now += 90_000),
             Reason::Loading,
             "demand is not ready: s-0 has been loading version 1 for 90 s.",
-            "wait; the agent's log tells how far s-0 is",
+            "wait; the agent's log of s-0 shows the progress",
         ),
         failure(
             started(|w| w.work(&id("s", 0), Outcome::Success)),
             Reason::Routing,
-            "demand is not ready: s-0 has loaded it, and for 0 ms a gateway has not taken up its route.",
-            "look whether every gateway runs and follows its routes",
+            "demand is not ready: s-0 has loaded it, but a gateway has not acknowledged its route for 0 ms.",
+            "check that every gateway runs and is connected",
         ),
         failure(
             started(|w| w.work(&id("s", 0), Outcome::Failure)),
             Reason::LoadFailed,
-            "demand is not ready: s-0 could not load version 1: no such file.",
-            "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
+            "demand is not ready: s-0 failed to load version 1: no such file.",
+            "fix the cause and apply the model again; next retry in 1 s",
         ),
         failure(
             started(|w| {
@@ -183,14 +182,14 @@ fn on_the_way() -> Vec<Failure> {
                 w.now += 2_000;
             }),
             Reason::LoadFailed,
-            "demand is not ready: s-0: no such file; s-0 has been loading version 1 again for 2 s.",
-            "fix what s-0 said, or wait for the outcome",
+            "demand is not ready: s-0: no such file; s-0 has been retrying version 1 for 2 s.",
+            "fix the cause, or wait for the retry",
         ),
         failure(
             started(|w| w.work(&id("s", 0), Outcome::OutOfMemory)),
             Reason::LoadFailedMemory,
-            "demand is not ready: s-0 ran out of memory when it loaded version 1: no such file.",
-            "set spec.memory to what the model really takes, or give the server more memory",
+            "demand is not ready: s-0 ran out of memory loading version 1: no such file.",
+            "set spec.memory to the model's actual use, or add memory to the server",
         ),
         failure(
             started(|w| {
@@ -198,8 +197,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.now += 2_000;
             }),
             Reason::Silent,
-            "demand is not ready: s-0 was to load it and has not been heard of for 2 s.",
-            "look whether the agent of s-0 runs and reaches the scheduler",
+            "demand is not ready: s-0 has to load it and has been disconnected for 2 s.",
+            "check that the agent of s-0 runs and can reach the scheduler",
         ),
         failure(
             served(&|w| {
@@ -207,8 +206,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.now += 3_000;
             }),
             Reason::Silent,
-            "demand is not ready: s-0, which holds it, has not been heard of for 3 s.",
-            "look whether the agent of s-0 runs and reaches the scheduler",
+            "demand is not ready: s-0, which holds it, has been disconnected for 3 s.",
+            "check that the agent of s-0 runs and can reach the scheduler",
         ),
         failure(
             served(&|w| {
@@ -217,7 +216,7 @@ fn on_the_way() -> Vec<Failure> {
             }),
             Reason::NoServer,
             "demand is not ready: no server has joined yet.",
-            "start a server, or look whether its agent can reach the scheduler",
+            "start a server, or check that its agent can reach the scheduler",
         ),
         failure(
             served(&|w| {
@@ -225,8 +224,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.work(&s, Outcome::Failure);
             }),
             Reason::LoadFailed,
-            "demand version 2 is not ready: s-0 could not load version 2: no such file; version 1 serves.",
-            "fix what s-0 says and apply the model again; without that it is tried again in 1 s",
+            "demand version 2 is not ready: s-0 failed to load version 2: no such file; version 1 serves.",
+            "fix the cause and apply the model again; next retry in 1 s",
         ),
         failure(
             served(&|w| {
@@ -246,8 +245,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.now += 5_000;
             }),
             Reason::Terminating,
-            "demand is being unloaded: a gateway still has requests on s-0, since 5 s.",
-            "wait: it is unloaded when its last request is answered",
+            "demand is being unloaded: a gateway has had requests in flight on s-0 for 5 s.",
+            "wait until its last request completes",
         ),
         failure(
             served(&|w| {
@@ -256,8 +255,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.work(&s, Outcome::Failure);
             }),
             Reason::UnloadFailed,
-            "demand is not gone: s-0 could not unload it: no such file.",
-            "look at the log of the server of s-0; it is tried again by itself",
+            "demand is not unloaded: s-0 failed to unload it: no such file.",
+            "check the log of the model server of s-0; unloading is retried automatically",
         ),
         failure(
             served(&|w| {
@@ -267,7 +266,7 @@ fn on_the_way() -> Vec<Failure> {
             }),
             Reason::Deleted,
             "demand was deleted 3 min ago.",
-            "apply its manifest again to bring it back",
+            "apply its manifest again to recreate it",
         ),
         failure(
             served(&|w| {
@@ -275,7 +274,7 @@ fn on_the_way() -> Vec<Failure> {
                 w.quiesce();
             }),
             Reason::ScaledDown,
-            "demand is not served: no replica is wanted.",
+            "demand is not served: no replica is desired.",
             "set spec.replicas to 1 or more",
         ),
         failure(
@@ -284,8 +283,8 @@ fn on_the_way() -> Vec<Failure> {
                 w.quiesce();
             }),
             Reason::Sleeping,
-            "demand sleeps: nobody asks for it.",
-            "send it a request: it wakes and answers",
+            "demand is scaled to zero: it has no requests.",
+            "send a request to scale it up",
         ),
         failure(
             served(&|w| {
@@ -293,27 +292,27 @@ fn on_the_way() -> Vec<Failure> {
                 w.quiesce();
             }),
             Reason::TooFewReplicas,
-            "demand is ready with 1 of 3 replicas: 3 replicas are wanted, server s can take 1.",
-            "add 2 replicas to server s, or set spec.replicas to 1, or spec.minReplicas",
+            "demand is ready with 1 of 3 replicas: 3 replicas desired, server s can take 1.",
+            "add 2 replicas to server s, or set spec.replicas to 1, or set spec.minReplicas",
         ),
         failure(served(&|_| ()), Reason::Ready, "demand is ready: version 1 serves in 1 replica on s.", ""),
     ]
 }
 
 #[test]
-fn the_first_line_names_the_root_cause() {
-    let table: Vec<Failure> = not_placed().into_iter().chain(on_the_way()).collect();
+fn headline_names_root_cause() {
+    let table: Vec<Failure> = unschedulable().into_iter().chain(progressing_or_failed()).collect();
     assert!(table.len() > 20);
     for Failure { harness, reason, headline, next } in table {
         let explanation = explain::model(&harness.state, "demand", harness.now).unwrap();
         assert_eq!(explanation.headline, headline);
         assert_eq!((explanation.reason, explanation.next.as_str()), (reason, next), "{headline}");
-        assert!(explanation.facts.iter().any(|f| f.label == "asked"), "{headline}");
+        assert!(explanation.facts.iter().any(|f| f.label == "desired"), "{headline}");
     }
 }
 
 #[test]
-fn the_chain_follows_the_first_line() {
+fn facts_list_desired_state_and_servers() {
     let mut harness = harness(&[("mlserver-a", 2, &["sklearn"], 5 * GB), ("triton-a", 1, &["onnx"], 4 * GB)]);
     harness
         .load(needing(|d| {
@@ -328,7 +327,7 @@ fn the_chain_follows_the_first_line() {
         facts,
         [
             (
-                "asked",
+                "desired",
                 vec![
                     "version 1, 1 replica, requirements: lightgbm, 2.0 GB each".to_owned(),
                     "managed by cli, generation 1".to_owned()
@@ -346,7 +345,7 @@ fn the_chain_follows_the_first_line() {
 }
 
 #[test]
-fn why_a_server_is_as_it_is() {
+fn explain_server_reports_each_state() {
     let messages = |harness: &Harness| {
         let explanation = explain::server(&harness.state, "s", harness.now).unwrap();
         (explanation.reason, explanation.headline)
@@ -372,14 +371,20 @@ fn why_a_server_is_as_it_is() {
     harness.join(&id("s", 1), 100);
     harness.load(definition("m", 1, 2)).unwrap();
     harness.quiesce();
-    assert_eq!(messages(&harness), (Reason::Ready, "s is ready: 2 replicas with 2 model replicas loaded.".into()));
+    assert_eq!(
+        messages(&harness),
+        (Reason::Ready, "s is ready: 2 replicas with 2 model replicas loaded.".into())
+    );
     harness.disconnect(&id("s", 1));
     harness.now += 2_000;
-    assert_eq!(messages(&harness), (Reason::Silent, "s is not ready: s-1 has not been heard of for 2 s.".into()));
+    assert_eq!(
+        messages(&harness),
+        (Reason::Silent, "s is not ready: s-1 has been disconnected for 2 s.".into())
+    );
     harness.subscribe(&id("s", 1));
     harness.apply(Command::DrainReplica { id: id("s", 1) }).unwrap();
-    assert_eq!(messages(&harness), (Reason::Draining, "s-1 is being drained: 1 model still on it.".into()));
+    assert_eq!(messages(&harness), (Reason::Draining, "s-1 is draining: 1 model still on it.".into()));
     harness.apply(expect("s", 0, 1, 4)).unwrap();
-    assert_eq!(messages(&harness), (Reason::ServerLeaving, "s is going away: 2 models still on it.".into()));
+    assert_eq!(messages(&harness), (Reason::ServerLeaving, "s is terminating: 2 models still on it.".into()));
     assert_eq!(explain::server(&harness.state, "x", 0), None);
 }

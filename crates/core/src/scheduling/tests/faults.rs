@@ -1,8 +1,8 @@
-//! Silence, loss, draining, moves, retries, restarts and clocks.
+//! Disconnects, loss, draining, moves, retries, restarts and clocks.
 
 use super::*;
 
-/// A world in which `m` serves in one replica on `s-0`.
+/// `m` serves in one replica on `s-0`.
 fn served() -> Harness {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
@@ -13,11 +13,16 @@ fn served() -> Harness {
 
 fn states(harness: &Harness, name: &str) -> Vec<(String, ReplicaState)> {
     let model = &harness.state.models()[name];
-    model.versions.iter().flat_map(Version::placements).map(|(s, i, r)| (format!("{s}-{i}"), r.state)).collect()
+    model
+        .versions
+        .iter()
+        .flat_map(Version::placements)
+        .map(|(s, i, r)| (format!("{s}-{i}"), r.state))
+        .collect()
 }
 
 #[test]
-fn states_have_the_contracts_numbers() {
+fn state_numbers_match_seldon_api() {
     let replicas = [
         (ReplicaState::LoadRequested, 1),
         (ReplicaState::Loading, 2),
@@ -46,22 +51,25 @@ fn states_have_the_contracts_numbers() {
 }
 
 #[test]
-fn a_silent_replica_keeps_its_routes_and_counts_for_nothing() {
+fn disconnected_replica_keeps_routes_but_is_unavailable() {
     let mut harness = served();
     let s = id("s", 0);
     harness.disconnect(&s);
     assert_eq!(states(&harness, "m"), [("s-0".to_owned(), ReplicaState::LoadedUnavailable)]);
     assert_eq!(harness.version_status("m").state, ModelState::Progressing);
-    assert_eq!((harness.version_status("m").code, harness.version_status("m").available), (Some(Reason::Silent), 0));
+    assert_eq!(
+        (harness.version_status("m").code, harness.version_status("m").available),
+        (Some(Reason::Silent), 0)
+    );
     assert_eq!(harness.routed_to("m"), ["s-0"]);
     let effects = harness.subscribe(&s);
     assert_eq!(harness.version_status("m").state, ModelState::Available);
-    assert!(effects.routes.is_empty(), "every gateway routes to it as before");
+    assert!(effects.routes.is_empty(), "routes are unchanged");
     assert!(effects.orders.is_empty());
 }
 
 #[test]
-fn a_replica_that_comes_back_elsewhere_is_routed_anew() {
+fn rejoin_with_new_endpoint_publishes_route() {
     let mut harness = served();
     harness.disconnect(&id("s", 0));
     let endpoint = Endpoint { host: "10.0.0.7".into(), http_port: 1, grpc_port: 2 };
@@ -70,13 +78,13 @@ fn a_replica_that_comes_back_elsewhere_is_routed_anew() {
     let loaded = vec![("m".into(), 1)];
     let joined = Command::ReplicaJoined { id: id("s", 0), replica, shared: true, loaded };
     assert!(harness.apply(joined).unwrap().routes.contains("m"));
-    assert_eq!(harness.version_status("m").state, ModelState::Progressing, "gateways still have the old place");
+    assert_eq!(harness.version_status("m").state, ModelState::Progressing, "gateways have the old endpoint");
     harness.acknowledge_routes();
     assert_eq!(harness.version_status("m").state, ModelState::Available);
 }
 
 #[test]
-fn after_the_grace_a_silent_replica_is_lost() {
+fn disconnected_replica_is_lost_after_grace_period() {
     let mut harness = served();
     harness.join(&id("t", 0), 100);
     harness.disconnect(&id("s", 0));
@@ -89,10 +97,10 @@ fn after_the_grace_a_silent_replica_is_lost() {
 }
 
 #[test]
-fn what_comes_back_and_is_not_wanted_stays_until_no_gateway_uses_it() {
+fn deleted_model_reloading_after_rejoin_is_drained_first() {
     let mut harness = served();
     let s = id("s", 0);
-    // The server lost the model, and its agent joins again at once; a gateway has not heard of either.
+    // The server loses the model and its agent rejoins at once; gateways have not acknowledged either.
     harness.disconnect(&s);
     harness.agents.get_mut(&s).unwrap().loaded.clear();
     harness.forget(&s, None);
@@ -104,14 +112,14 @@ fn what_comes_back_and_is_not_wanted_stays_until_no_gateway_uses_it() {
     harness.quiesce();
     assert_eq!(harness.version_status("m").state, ModelState::Terminated);
     assert!(harness.agents[&s].loaded.is_empty());
-    // What no gateway ever heard of goes at once.
+    // A model that was never routed is unloaded at once.
     harness.load(definition("n", 1, 1)).unwrap();
     assert_eq!(states(&harness, "n"), [("s-0".to_owned(), ReplicaState::Loading)]);
     assert_eq!(harness.apply(unload("n")).unwrap().orders.len(), 1);
 }
 
 #[test]
-fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
+fn rejoin_reloads_lost_models_and_resends_orders() {
     let mut harness = served();
     let s = id("s", 0);
     harness.load(definition("n", 1, 1)).unwrap();
@@ -132,7 +140,7 @@ fn what_an_agent_lost_is_loaded_again_and_orders_are_given_again() {
 }
 
 #[test]
-fn a_drained_replica_serves_until_another_does() {
+fn draining_replica_serves_until_another_is_available() {
     let mut harness = served();
     let (from, to) = (id("s", 0), id("s", 1));
     harness.join(&to, 100);
@@ -154,20 +162,20 @@ fn a_drained_replica_serves_until_another_does() {
 }
 
 #[test]
-fn what_cannot_go_anywhere_stays_and_the_drain_says_so() {
+fn drain_fails_when_models_cannot_move() {
     let mut harness = served();
     let effects = harness.apply(Command::DrainReplica { id: id("s", 0) }).unwrap();
     assert_eq!(effects.drained, [(id("s", 0), false)]);
     assert_eq!(harness.routed_to("m"), ["s-0"]);
     let effects = harness.apply(Command::DrainReplica { id: id("x", 9) }).unwrap();
-    assert_eq!(effects.drained, [(id("x", 9), true)], "nothing is on what is not there");
+    assert_eq!(effects.drained, [(id("x", 9), true)], "an unknown replica is empty");
     harness.subscribe(&id("s", 0));
     harness.quiesce();
-    assert_eq!(harness.version_status("m").state, ModelState::Available, "it is back after all");
+    assert_eq!(harness.version_status("m").state, ModelState::Available, "it rejoined");
 }
 
 #[test]
-fn a_replica_that_ends_leaves_the_route_of_a_model_that_others_serve_even_without_room_for_one_more() {
+fn terminating_replica_leaves_route_when_others_serve() {
     let mut harness = Harness::new();
     for index in 0..2 {
         harness.join(&id("s", index), 100);
@@ -188,11 +196,11 @@ fn a_replica_that_ends_leaves_the_route_of_a_model_that_others_serve_even_withou
     harness.lose(&id("s", 1));
     harness.join(&id("s", 1), 100);
     harness.quiesce();
-    assert_eq!(harness.routed_to("m"), ["s-0", "s-1"], "the one that comes back is filled again");
+    assert_eq!(harness.routed_to("m"), ["s-0", "s-1"], "the rejoined replica is used again");
 }
 
 #[test]
-fn models_leave_a_server_that_goes_and_are_served_meanwhile() {
+fn models_move_off_terminating_server_without_interruption() {
     let mut harness = served();
     harness.join(&id("t", 0), 100);
     harness.apply(expect("s", 0, 0, 0)).unwrap();
@@ -208,7 +216,7 @@ fn models_leave_a_server_that_goes_and_are_served_meanwhile() {
 }
 
 #[test]
-fn a_version_moves_when_its_server_can_no_longer_hold_it() {
+fn version_moves_when_server_lacks_replicas() {
     let mut harness = Harness::new();
     for index in 0..2 {
         harness.join(&id("s", index), 100);
@@ -217,7 +225,7 @@ fn a_version_moves_when_its_server_can_no_longer_hold_it() {
     harness.quiesce();
     harness.lose(&id("s", 1));
     assert_eq!(harness.version_status("m").state, ModelState::Progressing);
-    assert_eq!(harness.version_status("m").reason, "2 replicas are wanted, server s can take 1");
+    assert_eq!(harness.version_status("m").reason, "2 replicas desired, server s can take 1");
     for index in 0..2 {
         harness.join(&id("t", index), 100);
     }
@@ -227,7 +235,7 @@ fn a_version_moves_when_its_server_can_no_longer_hold_it() {
 }
 
 #[test]
-fn a_failed_load_is_tried_again_with_growing_waits() {
+fn failed_load_is_retried_with_backoff() {
     let mut harness = Harness::new();
     let s = id("s", 0);
     harness.join(&s, 100);
@@ -251,7 +259,7 @@ fn a_failed_load_is_tried_again_with_growing_waits() {
 }
 
 #[test]
-fn a_failed_load_is_tried_at_once_when_replicas_change_and_elsewhere_first() {
+fn failed_load_is_retried_elsewhere_when_replicas_change() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
     harness.join(&id("s", 1), 50);
@@ -266,7 +274,7 @@ fn a_failed_load_is_tried_at_once_when_replicas_change_and_elsewhere_first() {
 }
 
 #[test]
-fn what_could_not_be_unloaded_is_tried_again() {
+fn failed_unload_is_retried() {
     let mut harness = served();
     let s = id("s", 0);
     harness.apply(unload("m")).unwrap();
@@ -279,7 +287,7 @@ fn what_could_not_be_unloaded_is_tried_again() {
 }
 
 #[test]
-fn after_a_restart_everything_is_routed_at_once() {
+fn restart_restores_routes_at_once() {
     let mut harness = served();
     harness.load(definition("asleep", 1, 0)).unwrap();
     harness.join(&id("t", 0), 100);
@@ -288,48 +296,44 @@ fn after_a_restart_everything_is_routed_at_once() {
     assert_eq!(harness.version_status("m").state, ModelState::Progressing);
     harness.acknowledge_routes();
     let effects = harness.subscribe(&id("s", 0));
-    assert!(effects.orders.is_empty(), "what is loaded stays");
+    assert!(effects.orders.is_empty(), "loaded models stay");
     assert_eq!(harness.version_status("m").state, ModelState::Available);
     harness.restart();
     harness.subscribe(&id("s", 0));
-    assert_eq!(
-        harness.version_status("m").state,
-        ModelState::Progressing,
-        "gateways have not said that they route to it"
-    );
+    assert_eq!(harness.version_status("m").state, ModelState::Progressing, "not acknowledged");
     harness.acknowledge_routes();
     assert_eq!(harness.version_status("m").state, ModelState::Available);
     harness.restart();
     harness.subscribe(&id("t", 0));
-    assert!(harness.agents[&id("t", 0)].orders.is_empty(), "its replica has its time of grace");
+    assert!(harness.agents[&id("t", 0)].orders.is_empty(), "within the grace period");
     harness.wait(11_000);
     harness.quiesce();
     assert_eq!(harness.routed_to("m"), ["t-0"]);
 }
 
 #[test]
-fn a_jump_of_the_clock_expires_nothing() {
+fn clock_jump_expires_nothing() {
     let mut harness = served();
     harness.disconnect(&id("s", 0));
     harness.now += 3_600_000;
     harness.apply(Command::Tick).unwrap();
-    assert_eq!(harness.routed_to("m"), ["s-0"], "an hour forward");
+    assert_eq!(harness.routed_to("m"), ["s-0"], "one hour forward");
     harness.now -= 7_200_000;
     for _ in 0..3 {
         harness.apply(Command::Tick).unwrap();
     }
     assert_eq!(harness.routed_to("m"), ["s-0"], "two hours back");
     harness.wait(11_000);
-    assert!(harness.routed_to("m").is_empty(), "and the grace ends all the same");
+    assert!(harness.routed_to("m").is_empty(), "the grace period still ends");
 }
 
 #[test]
-fn the_scheduler_asks_to_be_woken_when_there_is_something_to_do() {
+fn wake_at_is_set_while_timers_are_pending() {
     let mut harness = served();
-    assert_eq!(harness.apply(Command::Tick).unwrap().wake_at, None, "nothing is to do");
+    assert_eq!(harness.apply(Command::Tick).unwrap().wake_at, None, "no timer");
     harness.agents.get_mut(&id("s", 0)).unwrap().connected = false;
     let effects = harness.apply(Command::ReplicaDisconnected { id: id("s", 0) }).unwrap();
-    assert_eq!(effects.wake_at, Some(harness.now + 5_000), "longer steps would not count");
+    assert_eq!(effects.wake_at, Some(harness.now + 5_000), "limited by max_clock_step");
     harness.now += 4_000;
     let effects = harness.apply(Command::Tick).unwrap();
     assert_eq!(effects.wake_at, Some(harness.now + 5_000));
@@ -339,7 +343,7 @@ fn the_scheduler_asks_to_be_woken_when_there_is_something_to_do() {
 }
 
 #[test]
-fn a_number_never_means_two_versions() {
+fn version_number_is_never_reused() {
     let mut harness = served();
     let number = |w: &Harness| w.state.models()["m"].latest().unwrap().number;
     harness.load(definition("m", 2, 1)).unwrap();
@@ -350,21 +354,21 @@ fn a_number_never_means_two_versions() {
     };
     gone(&mut harness);
     harness.load(definition("m", 2, 1)).unwrap();
-    assert_eq!(number(&harness), 2, "the same again");
+    assert_eq!(number(&harness), 2, "same spec");
     gone(&mut harness);
     harness.load(definition("m", 1, 1)).unwrap();
-    assert_eq!(number(&harness), 3, "something else");
+    assert_eq!(number(&harness), 3, "another spec");
     gone(&mut harness);
     harness.load(Definition { generation: Some(9), ..definition("m", 1, 1) }).unwrap();
     assert_eq!(number(&harness), 9);
     gone(&mut harness);
     let effects = harness.wait(2 * 86_400_000);
     assert!(effects.store_models.contains("m"));
-    assert!(!harness.state.models().contains_key("m"), "what was deleted is forgotten in the end");
+    assert!(!harness.state.models().contains_key("m"), "the tombstone expires");
 }
 
 #[test]
-fn a_join_costs_what_it_can_place() {
+fn join_touches_only_models_it_can_place() {
     let mut harness = Harness::new();
     for number in 0..600 {
         let mut d = definition(&format!("m{number}"), 1, 1);
@@ -376,18 +380,18 @@ fn a_join_costs_what_it_can_place() {
     }
     let effects = harness.join(&id("s", 0), 25);
     assert_eq!(effects.orders.len(), 2);
-    assert!(effects.models.len() <= 4, "{} models were looked at", effects.models.len());
-    assert_eq!(effects.wake_at, Some(harness.now), "the others are looked at in parts");
+    assert!(effects.models.len() <= 4, "{} models were touched", effects.models.len());
+    assert_eq!(effects.wake_at, Some(harness.now), "the others are retried in batches");
     let looked_at = |effects: Effects| effects.models.len();
     let parts =
         [looked_at(harness.apply(Command::Tick).unwrap()), looked_at(harness.apply(Command::Tick).unwrap())];
     assert!(parts.iter().all(|part| *part <= 500) && parts.iter().sum::<usize>() >= 596, "{parts:?}");
     assert!(harness.version_status("m599").reason.starts_with("needs 11 B, most free is 5 B"));
-    assert_eq!(harness.apply(Command::Tick).unwrap().models.len(), 0, "and only once");
+    assert_eq!(harness.apply(Command::Tick).unwrap().models.len(), 0, "retried once");
 }
 
 #[test]
-fn small_ones_do_not_wait_behind_large_ones() {
+fn small_models_are_placed_before_large_ones() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 30);
     for (name, memory) in [("a", 30), ("large", 25), ("small", 5)] {
@@ -407,16 +411,16 @@ fn small_ones_do_not_wait_behind_large_ones() {
 }
 
 #[test]
-fn replicas_are_chosen_by_room_then_by_how_little_they_have() {
+fn placement_prefers_free_memory_then_fewer_models() {
     let mut harness = Harness::new();
     for (index, memory) in [(0, 50), (1, 80), (2, 80)] {
         harness.join(&id("s", index), memory);
     }
     let placed = |w: &Harness, name: &str| states(w, name)[0].0.clone();
     harness.load(definition("a", 1, 1)).unwrap();
-    assert_eq!(placed(&harness, "a"), "s-1", "most free, then the first");
+    assert_eq!(placed(&harness, "a"), "s-1", "most free memory, then lowest index");
     harness.load(definition("b", 1, 1)).unwrap();
-    assert_eq!(placed(&harness, "b"), "s-2", "what is promised is not free");
+    assert_eq!(placed(&harness, "b"), "s-2", "reserved memory is not free");
     let mut weightless = definition("c", 1, 1);
     weightless.needs.memory = 0;
     harness.load(weightless.clone()).unwrap();
@@ -426,7 +430,7 @@ fn replicas_are_chosen_by_room_then_by_how_little_they_have() {
 }
 
 #[test]
-fn what_the_runtime_takes_counts_from_then_on() {
+fn reported_memory_multiplier_applies_to_placement() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
     harness.join(&id("s", 1), 35);
@@ -440,12 +444,12 @@ fn what_the_runtime_takes_counts_from_then_on() {
     harness.load(definition("m", 1, 2)).unwrap();
     assert_eq!(
         harness.version_status("m").reason,
-        "2 replicas are wanted, server s can take 1: needs 40 B, most free is 35 B on s-1"
+        "2 replicas desired, server s can take 1: needs 40 B, most free is 35 B on s-1"
     );
 }
 
 #[test]
-fn what_agents_say_of_sharing_counts() {
+fn shared_flag_of_agents_is_kept() {
     let mut harness = Harness::new();
     let unsaid = |replicas| Command::UpsertServer {
         name: "s".into(),
@@ -463,7 +467,7 @@ fn what_agents_say_of_sharing_counts() {
 }
 
 #[test]
-fn what_could_not_be_loaded_leaves_its_room_to_others() {
+fn failed_load_releases_reserved_memory() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 15);
     harness.load(definition("a", 1, 1)).unwrap();
@@ -473,42 +477,45 @@ fn what_could_not_be_loaded_leaves_its_room_to_others() {
     assert_eq!(states(&harness, "b"), [("s-0".to_owned(), ReplicaState::Loading)]);
     harness.quiesce();
     harness.wait(2_000);
-    assert_eq!(harness.version_status("a").code, Some(Reason::NoMemory), "now it has to wait");
+    assert_eq!(harness.version_status("a").code, Some(Reason::NoMemory), "no memory left");
 }
 
 #[test]
-fn an_older_version_helps_until_it_is_superseded_and_never_after() {
+fn older_version_serves_until_superseded() {
     let mut harness = served();
     harness.join(&id("s", 1), 300);
     harness.load(definition("m", 2, 1)).unwrap();
     harness.work(&id("s", 1), Outcome::Success);
     assert_eq!(harness.routed("m"), [2]);
     harness.disconnect(&id("s", 1));
-    assert_eq!(harness.routed("m"), [1, 2], "the new one fell silent before it took over");
+    assert_eq!(harness.routed("m"), [1, 2], "the new version disconnected before taking over");
     harness.subscribe(&id("s", 1));
     assert_eq!(harness.routed("m"), [2]);
     harness.acknowledge_routes();
     harness.disconnect(&id("s", 1));
     harness.wait(11_000);
     harness.quiesce();
-    assert_eq!(harness.routed("m"), [2], "it had taken over");
+    assert_eq!(harness.routed("m"), [2], "the new version had taken over");
     assert_eq!(harness.routed_to("m"), ["s-0"]);
 }
 
 #[test]
-fn what_turns_out_not_to_be_loaded_leaves_the_route() {
+fn crashed_replica_leaves_route_and_is_retried() {
     let mut harness = served();
     harness.crash(&id("s", 0));
     assert!(harness.routed_to("m").is_empty());
     assert_eq!(harness.version_status("m").reason, "s-0: it crashed");
     harness.wait(1_500);
-    assert_eq!(harness.version_status("m").reason, "tried again after s-0: it crashed");
+    assert_eq!(harness.version_status("m").reason, "retried after s-0: it crashed");
     harness.quiesce();
-    assert_eq!((harness.version_status("m").state, harness.version_status("m").reason.as_str()), (ModelState::Available, ""));
+    assert_eq!(
+        (harness.version_status("m").state, harness.version_status("m").reason.as_str()),
+        (ModelState::Available, "")
+    );
 }
 
 #[test]
-fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
+fn unexpected_replica_is_unloaded_after_gateways_drain() {
     let mut harness = served();
     let (s, t) = (id("s", 0), id("t", 0));
     harness.join(&t, 100);
@@ -516,7 +523,7 @@ fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
     harness.wait(11_000);
     harness.work(&t, Outcome::Success);
     let effects = harness.subscribe(&s);
-    assert!(effects.orders.is_empty(), "a gateway may not know yet that it moved");
+    assert!(effects.orders.is_empty(), "a gateway may still use the old route");
     harness.acknowledge(0, 9);
     assert!(harness.agents[&s].orders.is_empty());
     harness.acknowledge_routes();
@@ -527,18 +534,18 @@ fn what_nobody_wants_is_unloaded_when_no_gateway_can_use_it() {
 }
 
 #[test]
-fn a_replica_is_unloaded_when_its_last_request_is_answered_not_before() {
+fn replica_is_unloaded_only_when_drained() {
     let mut harness = served();
     let s = id("s", 0);
     harness.apply(unload("m")).unwrap();
     harness.acknowledge(0, 1);
-    assert!(harness.agents[&s].orders.is_empty(), "gateways know, but are not done");
+    assert!(harness.agents[&s].orders.is_empty(), "applied, but not drained");
     harness.acknowledge(0, 0);
     assert_eq!(harness.agents[&s].orders.len(), 1);
 }
 
 #[test]
-fn why_a_model_waits_is_found_anew_when_servers_change() {
+fn unschedulable_reason_is_updated_when_servers_change() {
     let mut harness = Harness::new();
     let mut d = definition("m", 1, 1);
     d.needs.requirements = vec!["lightgbm".into()];

@@ -1,23 +1,23 @@
-//! Single decisions of a model's life, one history each.
+//! Lifecycle of a model.
 
 use super::*;
 
 #[test]
-fn a_model_is_available_only_when_every_gateway_routes_to_it() {
+fn model_is_available_after_gateways_acknowledge() {
     let mut harness = Harness::new();
     let builtin = id("builtin", 0);
     harness.join(&builtin, 100);
     harness.load(definition("iris", 1, 1)).unwrap();
     assert_eq!(harness.version_status("iris").state, ModelState::Progressing);
     harness.work(&builtin, Outcome::Success);
-    assert_eq!(harness.version_status("iris").state, ModelState::Progressing, "no gateway has the route yet");
+    assert_eq!(harness.version_status("iris").state, ModelState::Progressing, "not acknowledged yet");
     assert_eq!(harness.state.route("iris").versions.len(), 1);
     harness.acknowledge_routes();
     assert_eq!(harness.version_status("iris").state, ModelState::Available);
 }
 
 #[test]
-fn the_old_version_serves_until_the_new_one_does() {
+fn old_version_serves_until_new_one_does() {
     let mut harness = Harness::new();
     let builtin = id("builtin", 0);
     harness.join(&builtin, 100);
@@ -33,14 +33,14 @@ fn the_old_version_serves_until_the_new_one_does() {
     harness.load(definition("iris", 3, 1)).unwrap();
     harness.work(&builtin, Outcome::Success);
     assert_eq!(harness.routed("iris"), [3]);
-    assert_eq!(harness.agents[&builtin].loaded.len(), 2, "the old one stays until no gateway uses it");
+    assert_eq!(harness.agents[&builtin].loaded.len(), 2, "the old version stays until drained");
     harness.quiesce();
     assert_eq!(harness.agents[&builtin].loaded.len(), 1);
     assert_eq!(harness.state.models()["iris"].versions.len(), 1);
 }
 
 #[test]
-fn asking_for_the_same_again_changes_nothing_but_retries_a_failure() {
+fn reapplying_a_model_only_retries_failures() {
     let mut harness = Harness::new();
     let builtin = id("builtin", 0);
     harness.join(&builtin, 100);
@@ -57,7 +57,7 @@ fn asking_for_the_same_again_changes_nothing_but_retries_a_failure() {
 }
 
 #[test]
-fn why_a_model_is_not_placed() {
+fn unschedulable_model_reports_reason() {
     let needs = |change: fn(&mut Needs)| {
         let mut d = definition("m", 1, 1);
         change(&mut d.needs);
@@ -70,8 +70,8 @@ fn why_a_model_is_not_placed() {
         ),
         (needs(|n| n.explainer = true), "no server offers alibi-explain; builtin offers onnx, xgboost"),
         (needs(|n| n.memory = 6_000_000_000), "needs 6.0 GB, most free is 100 B on builtin-0"),
-        (needs(|n| n.server = Some("triton".into())), "server triton, which the model names, has not joined"),
-        (definition("m", 1, 3), "3 replicas are wanted, server builtin can take 1"),
+        (needs(|n| n.server = Some("triton".into())), "server triton in spec.server has not joined"),
+        (definition("m", 1, 3), "3 replicas desired, server builtin can take 1"),
     ] {
         let mut harness = Harness::new();
         harness.join(&id("builtin", 0), 100);
@@ -85,7 +85,7 @@ fn why_a_model_is_not_placed() {
 }
 
 #[test]
-fn gateways_are_told_why_nothing_serves_a_model() {
+fn route_is_published_when_reason_changes() {
     let mut harness = Harness::new();
     let effects = harness.load(definition("m", 1, 1)).unwrap();
     assert!(effects.routes.contains("m"), "no server has joined");
@@ -98,11 +98,11 @@ fn gateways_are_told_why_nothing_serves_a_model() {
     let event = ReplicaEvent::LoadFailed { reason: "no such file".into() };
     let failed = Command::ReplicaReported { id: s, model: order.model, version: 1, event, memory_free: 100 };
     assert!(harness.apply(failed.clone()).unwrap().routes.contains("m"), "it could not be loaded");
-    assert!(harness.apply(failed).unwrap().routes.is_empty(), "nothing is new");
+    assert!(harness.apply(failed).unwrap().routes.is_empty(), "no change");
 }
 
 #[test]
-fn a_model_with_a_floor_is_placed_in_part_and_grows() {
+fn model_with_min_replicas_is_placed_partially() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
     let mut d = definition("m", 1, 3);
@@ -110,7 +110,7 @@ fn a_model_with_a_floor_is_placed_in_part_and_grows() {
     harness.load(d).unwrap();
     harness.quiesce();
     assert_eq!(harness.version_status("m").state, ModelState::Available);
-    assert_eq!(harness.version_status("m").reason, "3 replicas are wanted, server s can take 1");
+    assert_eq!(harness.version_status("m").reason, "3 replicas desired, server s can take 1");
     harness.join(&id("s", 1), 100);
     harness.join(&id("s", 2), 100);
     harness.quiesce();
@@ -118,7 +118,7 @@ fn a_model_with_a_floor_is_placed_in_part_and_grows() {
 }
 
 #[test]
-fn a_deleted_model_stays_known_and_can_come_back() {
+fn deleted_model_is_kept_as_tombstone() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
     harness.load(definition("m", 1, 1)).unwrap();
@@ -139,7 +139,7 @@ fn a_deleted_model_stays_known_and_can_come_back() {
 }
 
 #[test]
-fn a_restart_brings_back_what_was_stored_and_what_served() {
+fn restart_restores_latest_and_serving_versions() {
     let version = |number: u32, served| VersionRecord {
         number,
         definition: Arc::new(definition("m", number as u8, 1)),
@@ -155,7 +155,7 @@ fn a_restart_brings_back_what_was_stored_and_what_served() {
     harness.state = State::restore(Policy::default(), stored, [], 0);
     let s = id("s", 0);
     harness.join(&s, 100);
-    assert_eq!(harness.agents[&s].orders.len(), 2, "the version that served comes back beside the new one");
+    assert_eq!(harness.agents[&s].orders.len(), 2, "the serving version is restored beside the new one");
     harness.work(&s, Outcome::Success);
     assert_eq!(harness.state.route("m").versions.len(), 1);
     harness.quiesce();
@@ -164,7 +164,7 @@ fn a_restart_brings_back_what_was_stored_and_what_served() {
 }
 
 #[test]
-fn an_agent_that_comes_back_keeps_what_is_wanted() {
+fn rejoin_keeps_desired_and_unloads_unknown_models() {
     let mut harness = Harness::new();
     let s = id("s", 0);
     harness.join(&s, 100);

@@ -1,12 +1,12 @@
-//! Tables for single decisions, and properties over whole histories of commands.
+//! Unit tests of single decisions, and properties over command sequences.
 
+mod arbitrary_commands;
+mod dry_run;
 mod explain;
 mod faults;
-mod arbitrary_commands;
-mod properties;
 mod lifecycle;
 mod ownership;
-mod dry_run;
+mod properties;
 mod scaling;
 
 use super::*;
@@ -62,21 +62,21 @@ fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
     }
 }
 
-/// Half as many cases as usual, because each is long; `PROPTEST_CASES=20000` looks longer.
-fn few() -> proptest::prelude::ProptestConfig {
+/// Half the default number of cases, because each is long; `PROPTEST_CASES=20000` overrides it.
+fn proptest_config() -> proptest::prelude::ProptestConfig {
     let usual = proptest::prelude::ProptestConfig::default();
     proptest::prelude::ProptestConfig { cases: usual.cases / 2, failure_persistence: None, ..usual }
 }
 
-/// Replicas, and the version that each serves.
+/// Replicas with the version that each serves.
 type Places = BTreeSet<(ReplicaId, u32)>;
 
-/// Agents that do what they are told, and gateways that follow: the world around a [`State`].
+/// A [`State`] with simulated agents and gateways.
 struct Harness {
     state: State,
     agents: BTreeMap<ReplicaId, Agent>,
     now: Millis,
-    /// Every route that gateways were told, by its number; and up to which one they have nothing under way any more.
+    /// Published routes by sequence number, and the sequence up to which gateways have drained.
     published: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
     drained: u64,
 }
@@ -95,7 +95,6 @@ impl Agent {
     }
 }
 
-/// How an agent's work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Success,
@@ -128,8 +127,8 @@ impl Harness {
             self.check_effects(&before, effects, &shown);
             self.publish(&effects.routes);
         } else {
-            assert_eq!(before.models(), self.state.models(), "what is refused changes nothing");
-            assert_eq!(before.servers(), self.state.servers(), "what is refused changes nothing");
+            assert_eq!(before.models(), self.state.models(), "a rejected command changes nothing");
+            assert_eq!(before.servers(), self.state.servers(), "a rejected command changes nothing");
         }
         let mut twin = before;
         assert_eq!(twin.apply(command, self.now), result, "the same command gives the same effects");
@@ -141,7 +140,6 @@ impl Harness {
         self.apply(Command::LoadModel { definition: Box::new(definition), by: Owner::Cli })
     }
 
-    /// Gateways are told of routes.
     fn publish(&mut self, names: &BTreeSet<Arc<str>>) {
         for name in names {
             let Some(model) = self.state.models().get(name) else { continue };
@@ -149,11 +147,14 @@ impl Harness {
                 let number = v.version;
                 v.replicas.into_iter().map(move |id| (id, number))
             });
-            self.published.entry(name.clone()).or_default().insert(model.route_sequence, placements.collect());
+            self.published
+                .entry(name.clone())
+                .or_default()
+                .insert(model.route_sequence, placements.collect());
         }
     }
 
-    /// Nobody can use what an agent lost by itself.
+    /// Drops routes to models that an agent lost.
     fn forget(&mut self, id: &ReplicaId, model: Option<&str>) {
         for (name, routes) in &mut self.published {
             if model.is_none_or(|m| m == &**name) {
@@ -170,7 +171,7 @@ impl Harness {
         self.subscribe(id)
     }
 
-    /// An agent subscribes and says what it holds.
+    /// An agent subscribes with its inventory.
     fn subscribe(&mut self, id: &ReplicaId) -> Effects {
         let agent = self.agents.get_mut(id).unwrap();
         agent.connected = true;
@@ -187,7 +188,7 @@ impl Harness {
         }
     }
 
-    /// An agent finds that it does not hold what it held.
+    /// An agent loses a loaded model.
     fn crash(&mut self, id: &ReplicaId) {
         let Some(agent) = self.agents.get_mut(id).filter(|a| a.connected) else { return };
         let Some((model, version)) = agent.loaded.pop_first() else { return };
@@ -203,7 +204,7 @@ impl Harness {
         self.apply(Command::ReplicaLost { id: id.clone() }).unwrap();
     }
 
-    /// Lets an agent carry out its next order.
+    /// Executes an agent's next order.
     fn work(&mut self, id: &ReplicaId, outcome: Outcome) {
         let Some(agent) = self.agents.get_mut(id) else { return };
         let Some(order) = agent.orders.pop_front() else { return };
@@ -223,7 +224,7 @@ impl Harness {
             }
         };
         if !agent.connected {
-            // It did what it was told before the connection ended; nobody hears of it.
+            // Executed before the disconnect, but not reported.
             return;
         }
         let (model, version, memory_free) = (order.model, order.version, agent.memory_free());
@@ -234,7 +235,7 @@ impl Harness {
         self.acknowledge(0, 0);
     }
 
-    /// Gateways follow, but for the last so many changes.
+    /// Gateways acknowledge all but the last changes.
     fn acknowledge(&mut self, not_applied: u64, not_drained: u64) {
         let sequence = self.state.sequence();
         let applied = sequence.saturating_sub(not_applied);
@@ -242,16 +243,18 @@ impl Harness {
         self.apply(Command::RoutesAcknowledged { applied, drained: self.drained }).unwrap();
     }
 
-    /// Every place that a gateway may send a request to.
+    /// Every replica that a gateway may send a request to.
     fn in_use(&self) -> impl Iterator<Item = (&Arc<str>, &(ReplicaId, u32))> {
         self.published.iter().flat_map(|(name, routes)| {
             let last = routes.range(..=self.drained).next_back();
             let later = routes.range(self.drained + 1..);
-            last.into_iter().chain(later).flat_map(move |(_, placements)| placements.iter().map(move |p| (name, p)))
+            last.into_iter()
+                .chain(later)
+                .flat_map(move |(_, placements)| placements.iter().map(move |p| (name, p)))
         })
     }
 
-    /// Lets time pass, with ticks as often as they are asked for.
+    /// Advances time in ticks.
     fn wait(&mut self, time: Millis) -> Effects {
         let end = self.now + time;
         let mut all = Effects::default();
@@ -262,7 +265,7 @@ impl Harness {
         all
     }
 
-    /// The scheduler stops and starts again from what it stored. Every agent has to subscribe again.
+    /// Restarts the scheduler from its records; agents have to subscribe again.
     fn restart(&mut self) {
         let state = &self.state;
         let models: Vec<ModelRecord> = state.models().keys().filter_map(|n| state.model_record(n)).collect();
@@ -279,7 +282,7 @@ impl Harness {
         self.check();
     }
 
-    /// Lets everything that is under way come to an end.
+    /// Runs until nothing is in flight.
     fn quiesce(&mut self) {
         for _ in 0..200 {
             let busy: Vec<ReplicaId> =
@@ -293,18 +296,21 @@ impl Harness {
                 return;
             }
         }
-        panic!("the world does not come to rest");
+        panic!("the state does not settle");
     }
 
-    /// What a command says it changed is all that it changed.
+    /// Effects must cover every change of the state.
     fn check_effects(&self, before: &State, effects: &Effects, shown: &str) {
         let names: BTreeSet<&Arc<str>> = before.models().keys().chain(self.state.models().keys()).collect();
         for name in names {
             if before.model_record(name) != self.state.model_record(name) {
-                assert!(effects.store_models.contains(name), "{shown}: {name} is not stored");
+                assert!(
+                    effects.store_models.contains(name),
+                    "{shown}: {name} is missing from the stored records"
+                );
             }
             if before.route(name) != self.state.route(name) {
-                assert!(effects.routes.contains(name), "{shown}: gateways are not told of {name}");
+                assert!(effects.routes.contains(name), "{shown}: {name} is missing from effects.routes");
             }
             let status = |state: &State| {
                 let model = state.models().get(name)?;
@@ -317,7 +323,7 @@ impl Harness {
             };
             let forgotten = !self.state.models().contains_key(name);
             if status(before) != status(&self.state) && !forgotten {
-                assert!(effects.models.contains(name), "{shown}: nobody is told of {name}");
+                assert!(effects.models.contains(name), "{shown}: {name} is missing from effects.models");
             }
         }
         let servers: BTreeSet<&Arc<str>> =
@@ -329,12 +335,15 @@ impl Harness {
                 Some((r.expected, r.shared, r.namespace, r.owner, replicas))
             };
             if record(before) != record(&self.state) {
-                assert!(effects.store_servers.contains(name), "{shown}: {name} is not stored");
+                assert!(
+                    effects.store_servers.contains(name),
+                    "{shown}: {name} is missing from the stored records"
+                );
             }
         }
     }
 
-    /// What must hold at every moment.
+    /// Invariants.
     fn check(&self) {
         self.state.check_index();
         for (name, (id, version)) in self.in_use() {
@@ -353,7 +362,7 @@ impl Harness {
                 assert_eq!(version.weight as usize, version.replicas.len());
                 for replica in &version.replicas {
                     let known = self.state.servers()[&replica.server].replicas.get(&replica.index);
-                    assert!(known.is_some(), "{name} is routed to {replica}, which is not there");
+                    assert!(known.is_some(), "{name} is routed to unknown replica {replica}");
                     let agent = &self.agents[replica];
                     assert!(
                         !agent.connected || agent.loaded.contains(&(name.clone(), version.version)),
@@ -367,10 +376,10 @@ impl Harness {
                     let silent = !self.agents[&id].connected;
                     let needs_connection =
                         matches!(status.state, ReplicaState::Loading | ReplicaState::Unloading);
-                    assert!(!(silent && needs_connection), "{name} on {id}: nobody heard the order");
+                    assert!(!(silent && needs_connection), "{name} on {id}: order sent without a connection");
                     let serves = matches!(status.state, ReplicaState::Loaded | ReplicaState::Available);
-                    assert!(!(silent && serves), "{name} on {id} is silent and counts");
-                    // An order to unload may have overtaken one to load: then nothing is there, or promised still.
+                    assert!(!(silent && serves), "{name} on {id} is disconnected and counts as loaded");
+                    // An unload order may overtake a load order: then nothing is loaded, or memory is still reserved.
                     let loaded = self.agents[&id].loaded.contains(&(name.clone(), version.number));
                     let takes = if loaded { version.memory_required() } else { 0 };
                     *used.entry(id).or_default() += takes.max(status.reserved);
@@ -379,7 +388,7 @@ impl Harness {
         }
         for (id, used) in used {
             let agent = &self.agents[&id];
-            assert!(!agent.connected || used <= agent.memory, "{id} promises {used} of {}", agent.memory);
+            assert!(!agent.connected || used <= agent.memory, "{id} has reserved {used} of {}", agent.memory);
         }
     }
 
@@ -388,12 +397,10 @@ impl Harness {
         model.version_status(model.latest().unwrap())
     }
 
-    /// The versions that take traffic.
     fn routed(&self, name: &str) -> Vec<u32> {
         self.state.route(name).versions.iter().map(|v| v.version).collect()
     }
 
-    /// The replicas that take traffic.
     fn routed_to(&self, name: &str) -> Vec<String> {
         let route = self.state.route(name);
         route.versions.iter().flat_map(|v| v.replicas.iter().map(ToString::to_string)).collect()

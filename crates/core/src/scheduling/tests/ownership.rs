@@ -1,4 +1,4 @@
-//! Whose an object is.
+//! Ownership of models and servers.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn by(name: &str, spec: u8, owner: Owner) -> Command {
 }
 
 #[test]
-fn managers_are_words() {
+fn owner_round_trips_as_text() {
     for (word, owner) in [
         ("file:/p/iris.yaml", Owner::File("/p/iris.yaml".into())),
         ("cli", Owner::Cli),
@@ -22,7 +22,7 @@ fn managers_are_words() {
 }
 
 #[test]
-fn what_belongs_to_somebody_is_refused_to_others() {
+fn change_by_another_owner_is_rejected() {
     let operator = Owner::Operator { namespace: "ml".into() };
     let mut harness = Harness::new();
     let mut iris = definition("iris", 1, 1);
@@ -44,14 +44,14 @@ fn what_belongs_to_somebody_is_refused_to_others() {
     assert_eq!(
         harness.state.models()["iris"].owner,
         Some(Owner::File("/p".into())),
-        "what was deleted has no owner"
+        "a deleted model has no owner"
     );
     let refused = harness.apply(by("iris", 2, Owner::Cli)).unwrap_err().to_string();
     assert!(refused.starts_with("iris belongs to the file /p: change it there."), "{refused}");
 }
 
 #[test]
-fn the_first_to_name_itself_owns_what_gateways_asked_for() {
+fn first_named_owner_takes_model_created_by_gateway() {
     let mut harness = Harness::new();
     harness.apply(by("m", 1, Owner::Gateway)).unwrap();
     assert_eq!(harness.state.models()["m"].owner, None);
@@ -61,7 +61,7 @@ fn the_first_to_name_itself_owns_what_gateways_asked_for() {
 }
 
 #[test]
-fn servers_have_owners_too() {
+fn server_change_by_another_owner_is_rejected() {
     let mut harness = Harness::new();
     harness.apply(expect("s", 1, 0, 0)).unwrap();
     let theirs = |replicas| Command::UpsertServer {

@@ -1,4 +1,4 @@
-//! Properties over whole histories of commands.
+//! Properties over command sequences.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 enum Step {
     Load { model: u8, spec: u8, replicas: u32, min: u32, max: u32 },
     Unload { model: u8 },
-    Refused { model: u8, spec: u8 },
+    Rollback { model: u8, spec: u8 },
     Join { id: ReplicaId },
     Subscribe { id: ReplicaId },
     Disconnect { id: ReplicaId },
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
             model, spec, replicas, min, max
         }),
         2 => (0u8..4).prop_map(|model| Step::Unload { model }),
-        1 => (0u8..4, 0u8..3).prop_map(|(model, spec)| Step::Refused { model, spec }),
+        1 => (0u8..4, 0u8..3).prop_map(|(model, spec)| Step::Rollback { model, spec }),
         3 => some_id().prop_map(|id| Step::Join { id }),
         2 => some_id().prop_map(|id| Step::Subscribe { id }),
         2 => some_id().prop_map(|id| Step::Disconnect { id }),
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Step {
-    /// Whether a model that is served may stop being served by it.
+    /// Whether the step may interrupt serving.
     const fn may_interrupt(&self) -> bool {
         matches!(
             self,
@@ -67,47 +67,47 @@ impl Step {
     }
 }
 
-/// Replicas of each server in the end.
+/// Replicas of each server after recovery.
 const REPLICAS: u32 = 4;
 
-type Asked = BTreeMap<String, (u8, Scaling)>;
+type DesiredModels = BTreeMap<String, (u8, Scaling)>;
 
-fn asked(model: u8, spec: u8, scaling: Scaling) -> Definition {
+fn desired_model(model: u8, spec: u8, scaling: Scaling) -> Definition {
     Definition { scaling, ..definition(&format!("m{model}"), spec, scaling.replicas) }
 }
 
-fn take(harness: &mut Harness, step: Step, book: &mut Asked) {
+fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
     match step {
         Step::Load { model, spec, replicas, min, max } => {
             let max = if max == 0 { 0 } else { max.max(replicas) };
             let scaling = Scaling { replicas: replicas.max(min), min, max };
             let name = format!("m{model}");
-            if let Ok(effects) = harness.load(asked(model, spec, scaling)) {
+            if let Ok(effects) = harness.load(desired_model(model, spec, scaling)) {
                 assert!(effects.models.iter().all(|n| **n == *name), "only the changed model is touched");
                 assert!(
                     effects.orders.iter().all(|o| *o.model == *name),
                     "only the changed model is touched"
                 );
-                book.insert(name, (spec, scaling));
+                models.insert(name, (spec, scaling));
             }
         }
         Step::Unload { model } => {
             let name = format!("m{model}");
             let known = harness.state.models().contains_key(name.as_str());
             assert_eq!(harness.apply(unload(&name)).is_ok(), known);
-            book.remove(&name);
+            models.remove(&name);
         }
-        Step::Refused { model, spec } => {
+        Step::Rollback { model, spec } => {
             let before = harness.state.clone();
             harness.state.begin();
             let scaling = Scaling { replicas: 2, min: 0, max: 0 };
-            let definition = Box::new(asked(model, spec, scaling));
-            let asks = [
+            let definition = Box::new(desired_model(model, spec, scaling));
+            let commands = [
                 Command::LoadModel { definition, by: Owner::Cli },
                 unload(&format!("m{}", (model + 1) % 4)),
                 expect("s0", 0, 0, 0),
                 Command::AdoptModel { name: format!("m{model}").into(), by: Owner::Other("me".into()) },
-                // Facts that were told in between are taken back too, and told again.
+                // Reports are rolled back too, and reapplied.
                 demand(&format!("m{model}"), 99, true),
                 Command::ReplicaDisconnected { id: id("s0", 1) },
                 Command::ReplicaLost { id: id("s1", 1) },
@@ -115,8 +115,8 @@ fn take(harness: &mut Harness, step: Step, book: &mut Asked) {
                 Command::RoutesAcknowledged { applied: u64::MAX - 1, drained: u64::MAX - 1 },
                 Command::Tick,
             ];
-            for (ask, time) in asks.into_iter().zip(1..) {
-                let _ = harness.state.apply(ask, harness.now + time * 4_000);
+            for (command, time) in commands.into_iter().zip(1..) {
+                let _ = harness.state.apply(command, harness.now + time * 4_000);
             }
             harness.state.rollback();
             assert_eq!(before.models(), harness.state.models());
@@ -146,7 +146,7 @@ fn take(harness: &mut Harness, step: Step, book: &mut Asked) {
         Step::Demand { model, in_flight, waiting } => {
             let name = format!("m{model}");
             let effects = harness.apply(demand(&name, in_flight, waiting)).unwrap();
-            assert!(effects.models.iter().all(|n| **n == *name), "only the model in demand is touched");
+            assert!(effects.models.iter().all(|n| **n == *name), "only the reported model is touched");
         }
         Step::Scale { model, version, change } => {
             harness.apply(Command::ScaleModel { name: format!("m{model}").into(), version, change }).unwrap();
@@ -160,7 +160,7 @@ fn take(harness: &mut Harness, step: Step, book: &mut Asked) {
     }
 }
 
-/// Every server whole again and every agent connected, with room for everybody; then time for every retry.
+/// Reconnects every agent with enough memory for all models, then waits for every retry.
 fn recover(harness: &mut Harness) {
     for server in ["s0", "s1"] {
         if harness.state.servers().contains_key(server) {
@@ -178,19 +178,18 @@ fn recover(harness: &mut Harness) {
 }
 
 proptest! {
-    #![proptest_config(few())]
+    #![proptest_config(proptest_config())]
 
-    /// Whatever happens in whatever order, the invariants hold at each step; and when the world comes to rest with
-    /// room for everybody, every model is what was asked for last.
+    /// Invariants hold after each step; after recovery every model reaches its desired state.
     #[test]
-    fn every_history_converges(steps in prop::collection::vec(step(), 1..80)) {
+    fn every_command_sequence_converges(steps in prop::collection::vec(step(), 1..80)) {
         let mut harness = Harness::new();
-        let mut book = Asked::new();
+        let mut models = DesiredModels::new();
         for step in steps {
             let served: Vec<Arc<str>> =
                 harness.state.models().keys().filter(|n| !harness.routed(n).is_empty()).cloned().collect();
             let (shown, interrupts) = (format!("{step:?}"), step.may_interrupt());
-            take(&mut harness, step, &mut book);
+            apply_step(&mut harness, step, &mut models);
             for name in served.iter().filter(|_| !interrupts) {
                 let model = &harness.state.models()[name];
                 let desired = model.latest().is_some_and(|v| v.desired_replicas() > 0);
@@ -201,16 +200,16 @@ proptest! {
             }
         }
         recover(&mut harness);
-        for (name, (spec, scaling)) in &book {
+        for (name, (spec, scaling)) in &models {
             let model: u8 = name[1..].parse().unwrap();
-            harness.load(asked(model, *spec, *scaling)).unwrap();
+            harness.load(desired_model(model, *spec, *scaling)).unwrap();
         }
         harness.quiesce();
-        for (name, (spec, scaling)) in &book {
+        for (name, (spec, scaling)) in &models {
             let model = &harness.state.models()[name.as_str()];
             let latest = model.latest().unwrap();
             prop_assert_eq!(latest.definition.spec.first(), Some(spec));
-            prop_assert_eq!(model.versions.len(), 1, "{}: older versions linger", name);
+            prop_assert_eq!(model.versions.len(), 1, "{}: older versions remain", name);
             prop_assert_eq!(&latest.definition.scaling, scaling);
             let desired = latest.desired_replicas();
             let expected = if desired == 0 { ModelState::ScaledDown } else { ModelState::Available };
@@ -219,10 +218,10 @@ proptest! {
             prop_assert!(latest.autoscaled || desired == scaling.replicas);
         }
         for (name, model) in harness.state.models() {
-            prop_assert_eq!(model.deleted, !book.contains_key(&**name));
+            prop_assert_eq!(model.deleted, !models.contains_key(&**name));
         }
         let assigned: usize = harness.agents.values().map(|a| a.loaded.len()).sum();
         let desired: u32 = harness.state.models().values().filter(|m| !m.deleted).map(|m| m.latest().unwrap().desired_replicas().min(REPLICAS)).sum();
-        prop_assert_eq!(assigned, desired as usize, "agents hold what nobody asked for");
+        prop_assert_eq!(assigned, desired as usize, "agents hold undesired models");
     }
 }

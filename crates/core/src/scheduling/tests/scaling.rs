@@ -1,4 +1,4 @@
-//! Scaling by demand.
+//! Autoscaling.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn scaled(replicas: u32, min: u32, max: u32) -> Definition {
     Definition { scaling: Scaling { replicas, min, max }, ..definition("m", 1, replicas) }
 }
 
-/// A world in which `m` serves, on a server of five replicas.
+/// `m` serves on a server with five replicas.
 fn served(definition: Definition) -> Harness {
     let mut harness = Harness::new();
     for index in 0..5 {
@@ -22,16 +22,20 @@ fn desired(harness: &Harness) -> u32 {
 }
 
 #[test]
-fn demand_scales_up_at_once_and_down_after_a_while() {
+fn model_scales_up_at_once_and_down_after_cool_down() {
     let mut harness = served(scaled(1, 1, 3));
     for (in_flight, replicas) in [(30, 1), (31, 2), (500, 3)] {
         let effects = harness.apply(demand("m", in_flight, false)).unwrap();
         assert_eq!(desired(&harness), replicas, "{in_flight} requests at once");
-        assert_eq!(effects.store_models.contains("m"), in_flight > 30, "what is scaled is durable");
+        assert_eq!(effects.store_models.contains("m"), in_flight > 30, "the scale is durable");
     }
     harness.quiesce();
     assert_eq!(harness.version_status("m").available, 3);
-    assert_eq!(harness.state.models()["m"].latest().unwrap().definition.scaling.replicas, 1, "as asked");
+    assert_eq!(
+        harness.state.models()["m"].latest().unwrap().definition.scaling.replicas,
+        1,
+        "unchanged definition"
+    );
     for _ in 0..11 {
         harness.apply(demand("m", 20, false)).unwrap();
         harness.wait(5_000);
@@ -40,19 +44,19 @@ fn demand_scales_up_at_once_and_down_after_a_while() {
     harness.apply(demand("m", 20, false)).unwrap();
     harness.wait(5_000);
     harness.apply(demand("m", 20, false)).unwrap();
-    assert_eq!(desired(&harness), 1, "a minute of less");
+    assert_eq!(desired(&harness), 1, "lower load for a minute");
     harness.quiesce();
     assert_eq!(harness.routed_to("m").len(), 1);
 }
 
 #[test]
-fn a_model_that_may_sleep_sleeps_and_wakes() {
+fn idle_model_scales_to_zero_and_back() {
     let mut harness = served(scaled(1, 0, 2));
     harness.wait(500_000);
     assert_eq!(desired(&harness), 1);
     harness.apply(demand("m", 1, false)).unwrap();
     harness.wait(590_000);
-    assert_eq!(desired(&harness), 1, "it was asked for meanwhile");
+    assert_eq!(desired(&harness), 1, "it had a request meanwhile");
     let effects = harness.wait(20_000);
     assert!(effects.routes.contains("m"));
     harness.quiesce();
@@ -62,7 +66,7 @@ fn a_model_that_may_sleep_sleeps_and_wakes() {
     assert!(harness.agents.values().all(|a| a.loaded.is_empty()));
     harness.restart();
     (0..5).for_each(|index| drop(harness.subscribe(&id("s", index))));
-    assert!(harness.state.route("m").scaled_to_zero, "a restart does not wake it");
+    assert!(harness.state.route("m").scaled_to_zero, "still scaled to zero after a restart");
     harness.apply(demand("m", 0, true)).unwrap();
     assert!(!harness.state.route("m").scaled_to_zero);
     harness.quiesce();
@@ -70,7 +74,7 @@ fn a_model_that_may_sleep_sleeps_and_wakes() {
 }
 
 #[test]
-fn a_new_version_of_what_sleeps_is_tried() {
+fn new_version_of_scaled_to_zero_model_is_loaded() {
     let mut harness = served(scaled(1, 0, 2));
     harness.wait(700_000);
     harness.quiesce();
@@ -81,7 +85,7 @@ fn a_new_version_of_what_sleeps_is_tried() {
 }
 
 #[test]
-fn what_was_not_given_bounds_is_not_scaled() {
+fn model_without_bounds_is_not_autoscaled() {
     let mut harness = served(scaled(2, 0, 0));
     harness.apply(demand("m", 500, true)).unwrap();
     harness.wait(3_600_000);
@@ -91,11 +95,11 @@ fn what_was_not_given_bounds_is_not_scaled() {
     harness.join(&id("s", 0), 100);
     harness.load(scaled(1, 0, 3)).unwrap();
     harness.apply(demand("m", 500, true)).unwrap();
-    assert_eq!(desired(&harness), 1, "it is switched off");
+    assert_eq!(desired(&harness), 1, "autoscaling is disabled");
 }
 
 #[test]
-fn triggers_scale_within_bounds_and_not_too_often() {
+fn scaling_triggers_respect_bounds_and_cool_down() {
     let mut harness = served(scaled(1, 1, 3));
     let mut trigger = |version, change, after: Millis| {
         harness.wait(after);
@@ -103,37 +107,37 @@ fn triggers_scale_within_bounds_and_not_too_often() {
         desired(&harness)
     };
     assert_eq!(trigger(1, 1, 0), 2);
-    assert_eq!(trigger(1, 1, 30_000), 2, "it changed a moment ago");
+    assert_eq!(trigger(1, 1, 30_000), 2, "within the cool-down");
     assert_eq!(trigger(1, 9, 40_000), 3);
-    assert_eq!(trigger(2, -1, 70_000), 3, "not the version that there is");
+    assert_eq!(trigger(2, -1, 70_000), 3, "not the latest version");
     assert_eq!(trigger(1, -9, 70_000), 1);
 }
 
 #[test]
-fn asking_for_another_number_overrules_demand() {
+fn changed_replicas_override_autoscaling() {
     let mut harness = served(scaled(1, 1, 5));
     harness.apply(demand("m", 100, false)).unwrap();
     assert_eq!(desired(&harness), 4);
     harness.load(scaled(1, 1, 5)).unwrap();
-    assert_eq!(desired(&harness), 4, "the same again changes nothing");
+    assert_eq!(desired(&harness), 4, "reapplying changes nothing");
     harness.load(scaled(2, 1, 5)).unwrap();
     assert_eq!(desired(&harness), 2);
 }
 
 #[test]
-fn a_server_is_asked_to_grow_for_what_waits() {
+fn server_scale_up_is_requested_for_waiting_models() {
     let mut harness = Harness::new();
     harness.apply(expect("s", 1, 1, 3)).unwrap();
     harness.join(&id("s", 0), 100);
-    let asked = |effects: &Effects| {
+    let requested = |effects: &Effects| {
         effects.scale_servers.iter().map(|(s, n)| (s.to_string(), *n)).collect::<Vec<_>>()
     };
     let effects = harness.load(definition("m", 1, 2)).unwrap();
-    assert_eq!(asked(&effects), [("s".to_owned(), 2)]);
+    assert_eq!(requested(&effects), [("s".to_owned(), 2)]);
     let effects = harness.load(definition("n", 1, 2)).unwrap();
-    assert_eq!(asked(&effects), [], "it was asked already");
+    assert_eq!(requested(&effects), [], "already requested");
     let effects = harness.load(definition("too-many", 1, 4)).unwrap();
-    assert_eq!(asked(&effects), [], "it would not help");
+    assert_eq!(requested(&effects), [], "insufficient even at max");
     harness.apply(expect("s", 2, 1, 3)).unwrap();
     harness.join(&id("s", 1), 100);
     harness.quiesce();
@@ -141,11 +145,11 @@ fn a_server_is_asked_to_grow_for_what_waits() {
     let mut large = definition("large", 1, 1);
     large.needs.memory = 95;
     let effects = harness.load(large).unwrap();
-    assert_eq!(asked(&effects), [("s".to_owned(), 3)], "memory is missing: one more may have it");
+    assert_eq!(requested(&effects), [("s".to_owned(), 3)], "one more replica may have the memory");
 }
 
 #[test]
-fn a_server_is_asked_to_shrink_when_its_last_replicas_are_empty() {
+fn server_scale_down_is_requested_for_empty_replicas() {
     let mut harness = Harness::new();
     harness.apply(expect("s", 3, 1, 5)).unwrap();
     for index in 0..3 {
@@ -159,12 +163,12 @@ fn a_server_is_asked_to_shrink_when_its_last_replicas_are_empty() {
     assert_eq!(harness.routed_to("m"), ["s-0"]);
     let effects = harness.wait(70_000);
     assert_eq!(effects.scale_servers.get("s"), Some(&1));
-    assert!(harness.wait(200_000).scale_servers.is_empty(), "once is enough");
+    assert!(harness.wait(200_000).scale_servers.is_empty(), "requested once");
     let mut harness = Harness::with(Policy { server_autoscaling: false, ..Policy::default() });
     harness.apply(expect("s", 2, 1, 5)).unwrap();
     harness.join(&id("s", 0), 100);
     harness.join(&id("s", 1), 100);
-    assert!(harness.wait(200_000).scale_servers.is_empty(), "it is switched off");
+    assert!(harness.wait(200_000).scale_servers.is_empty(), "autoscaling is disabled");
 }
 
 #[test]
@@ -186,18 +190,18 @@ fn packing_frees_the_last_replica() {
     let effects = harness.wait(130_000);
     assert_eq!(effects.scale_servers.get("s"), Some(&1));
     harness.wait(130_000);
-    assert!(!harness.state.servers()["s"].replicas[&1].draining, "nobody took it away: it is of use again");
+    assert!(!harness.state.servers()["s"].replicas[&1].draining, "not removed: back in service");
 }
 
 #[test]
-fn more_than_was_asked_is_taken_as_far_as_it_can_be_had() {
+fn autoscaled_replicas_are_best_effort() {
     let mut harness = Harness::new();
     harness.join(&id("s", 0), 100);
     harness.join(&id("s", 1), 100);
     harness.load(scaled(1, 0, 4)).unwrap();
     harness.quiesce();
     harness.apply(demand("m", 100, false)).unwrap();
-    assert_eq!(harness.version_status("m").state, ModelState::Available, "as many serve as were asked for");
+    assert_eq!(harness.version_status("m").state, ModelState::Available, "as many serve as requested");
     harness.quiesce();
     assert_eq!((desired(&harness), harness.version_status("m").available), (4, 2));
     assert_eq!(harness.version_status("m").code, Some(Reason::TooFewReplicas));
