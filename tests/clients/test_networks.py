@@ -87,7 +87,7 @@ def test_too_much_memory_is_the_requests_own_error(served):
         until("the network answers again", lambda: turns(served, "doubling", 10).status == 200)
     right(served, "doubling", 12, 4096)
     logged = served.command("logs", "model/doubling").stdout
-    assert logged.count("the process of a network ended") == 3, logged
+    assert logged.count("onnx worker process ended") == 3, logged
     assert served.resident() - before < 32 << 20, "the bombs were not paid for by the program"
 
 

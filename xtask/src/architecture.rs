@@ -1,4 +1,4 @@
-//! The shape of the house: which crate may know which, and the rules that hold in every room.
+//! Allowed crate dependencies and source rules.
 
 use crate::{
     Failure,
@@ -6,19 +6,19 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
-/// A crate, the crates of ours that it may use, those that its tests may use besides, and why.
-type Arrow = (&'static str, &'static [&'static str], &'static [&'static str], &'static str);
+/// A crate, its allowed workspace dependencies, additional ones of its tests, and the reason.
+type Dependencies = (&'static str, &'static [&'static str], &'static [&'static str], &'static str);
 
-/// Everything that is not here is not allowed.
-const ARROWS: &[Arrow] = &[
+/// Dependencies that are not listed are not allowed.
+const ALLOWED: &[Dependencies] = &[
     ("gantry-core", &[], &[], "pure decisions: no transport, no files, no clock"),
     ("gantry-tensor", &[], &[], "tensors and datatypes; no codec, no model"),
     ("gantry-trees", &[], &[], "evaluates trees on rows of numbers; useful without the rest"),
-    ("gantry-proto", &[], &[], "the contracts stand before everybody who speaks them"),
-    ("gantry-store", &[], &[], "keeps bytes under keys; what they mean is the scheduler's"),
-    ("gantry-artifacts", &[], &[], "fetches files; it does not know what a model is"),
-    ("gantry-tls", &[], &[], "wraps connections; it does not know what is said over them"),
-    ("gantry-trace", &["gantry-tls"], &[], "tells a collector how long things took, over TLS where it must"),
+    ("gantry-proto", &[], &[], "the gRPC contracts; used by all services"),
+    ("gantry-store", &[], &[], "stores bytes by key; the scheduler defines their meaning"),
+    ("gantry-artifacts", &[], &[], "fetches files; independent of models"),
+    ("gantry-tls", &[], &[], "wraps connections; independent of the protocol"),
+    ("gantry-trace", &["gantry-tls"], &[], "exports spans to a collector, over TLS if configured"),
     (
         "gantry-onnx",
         &["gantry-tensor", "gantry-trees"],
@@ -35,7 +35,7 @@ const ARROWS: &[Arrow] = &[
         "gantry-api",
         &["gantry-core", "gantry-proto"],
         &[],
-        "what people write, turned into what the scheduler takes",
+        "manifests, validated and converted for the scheduler",
     ),
     (
         "gantry-scheduler",
@@ -43,11 +43,12 @@ const ARROWS: &[Arrow] = &[
         &[],
         "one writer around core: names are checked by api, state is kept by store",
     ),
+    ("gantry-transport", &["gantry-oip"], &[], "HTTP serving, without routing or models"),
     (
         "gantry-agent",
-        &["gantry-artifacts", "gantry-oip", "gantry-proto", "gantry-trace"],
+        &["gantry-artifacts", "gantry-oip", "gantry-proto", "gantry-trace", "gantry-transport"],
         &["gantry-scheduler", "gantry-store"],
-        "reaches the scheduler over gRPC only; its tests have a real one; passes the protocol's requests on",
+        "reaches the scheduler over gRPC only; its tests use a real one; proxies inference requests",
     ),
     (
         "gantry-runtime",
@@ -58,14 +59,15 @@ const ARROWS: &[Arrow] = &[
             "gantry-proto",
             "gantry-tensor",
             "gantry-trace",
+            "gantry-transport",
             "gantry-trees",
         ],
         &[],
-        "an inference server like any other: it does not know who manages it",
+        "an inference server, independent of its manager",
     ),
     (
         "gantry-gateway",
-        &["gantry-core", "gantry-oip", "gantry-proto", "gantry-trace"],
+        &["gantry-oip", "gantry-proto", "gantry-trace", "gantry-transport"],
         &["gantry-tensor"],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
@@ -88,7 +90,7 @@ const ARROWS: &[Arrow] = &[
         "gantry-operator",
         &["gantry-api", "gantry-core", "gantry-proto", "gantry-tls"],
         &["gantry-kube-sim", "gantry-scheduler", "gantry-store"],
-        "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and nothing below it knows the cluster",
+        "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and no crate below depends on Kubernetes",
     ),
     (
         "gantry-standalone",
@@ -129,7 +131,7 @@ const ARROWS: &[Arrow] = &[
     ("xtask", &[], &[], "is compiled first and alone, so that nothing is compiled twice"),
 ];
 
-/// Files that may contain `unsafe`, and why.
+/// Files that may contain `unsafe`, with the reason.
 const UNSAFE: &[(&str, &str)] = &[
     (
         "crates/core/examples/schedule.rs",
@@ -162,19 +164,19 @@ const FORBIDDEN: &[&str] = &[
     "zstd-sys",
 ];
 
-const LONGEST: usize = 800;
+const MAX_LINES: usize = 800;
 
-/// Everything that breaks a rule, one sentence each.
+/// All violations.
 pub(crate) fn problems() -> Result<Vec<String>, Failure> {
     let packages = metadata::packages()?;
     let mut problems = Vec::new();
     for package in &packages {
-        problems.extend(arrows(package, ARROWS));
-        problems.extend(manners(package));
+        problems.extend(check_dependencies(package, ALLOWED));
+        problems.extend(check_manifest(package));
         for file in sources(&package.directory)? {
             let text = std::fs::read_to_string(&file)?;
             let shown = file.strip_prefix(metadata::root()).unwrap_or(&file).display().to_string();
-            problems.extend(rules_of_files(&shown, &text, UNSAFE));
+            problems.extend(check_file(&shown, &text, UNSAFE));
         }
     }
     let resolved = metadata::resolved()?;
@@ -187,21 +189,21 @@ pub(crate) fn problems() -> Result<Vec<String>, Failure> {
     Ok(problems)
 }
 
-fn arrows(package: &Package, table: &[Arrow]) -> Vec<String> {
+fn check_dependencies(package: &Package, table: &[Dependencies]) -> Vec<String> {
     let name = &package.name;
     let Some((_, uses, tests_use, why)) = table.iter().find(|(crate_name, ..)| crate_name == name) else {
         return vec![format!(
-            "{name} is not in the table of xtask/src/architecture.rs: say there what it may use, and why"
+            "{name} is not in the table of xtask/src/architecture.rs: add its allowed dependencies and the reason"
         )];
     };
-    let wrong =
+    let forbidden =
         |used: &&String, extra: &[&str]| !uses.contains(&used.as_str()) && !extra.contains(&used.as_str());
-    let of_code = package.uses.iter().filter(|used| wrong(used, &[]));
-    let of_tests = package.tests_use.iter().filter(|used| wrong(used, tests_use));
+    let of_code = package.uses.iter().filter(|used| forbidden(used, &[]));
+    let of_tests = package.tests_use.iter().filter(|used| forbidden(used, tests_use));
     of_code.chain(of_tests).map(|used| format!("{name} must not depend on {used}: it {why}")).collect()
 }
 
-fn manners(package: &Package) -> Vec<String> {
+fn check_manifest(package: &Package) -> Vec<String> {
     let Package { name, edition, license, manifest, .. } = package;
     let lints = manifest
         .split("\n[")
@@ -216,26 +218,26 @@ fn manners(package: &Package) -> Vec<String> {
     .collect()
 }
 
-fn rules_of_files(file: &str, text: &str, may: &[(&str, &str)]) -> Vec<String> {
+fn check_file(file: &str, text: &str, may: &[(&str, &str)]) -> Vec<String> {
     let mut problems = Vec::new();
     let lines = text.lines().count();
-    if lines > LONGEST {
-        problems.push(format!("{file} has {lines} lines: over {LONGEST} it is two subjects"));
+    if lines > MAX_LINES {
+        problems.push(format!("{file} has {lines} lines: split it, the limit is {MAX_LINES}"));
     }
     if may.iter().any(|(path, _)| *path == file) {
         return problems;
     }
-    for (number, line) in text.lines().enumerate().filter(|(_, l)| says_unsafe(l)) {
+    for (number, line) in text.lines().enumerate().filter(|(_, l)| contains_unsafe(l)) {
         let line = line.trim();
         problems.push(format!("{file}:{}: `unsafe` outside the named files: {line}", number + 1));
     }
     problems
 }
 
-/// Whether a line of code opens something unsafe, or allows to.
-fn says_unsafe(line: &str) -> bool {
+/// Whether a line of code contains an unsafe item or allows one.
+fn contains_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
-    // Put together here, so that this file does not name itself.
+    // Concatenated, so that this file does not match itself.
     let word = concat!("un", "safe");
     let opens =
         ["{", "fn", "impl", "extern", "trait"].iter().any(|next| code.contains(&format!("{word} {next}")));
@@ -263,24 +265,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_house_keeps_its_rules() {
+    fn workspace_follows_the_rules() {
         let problems = problems().unwrap();
         assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
     }
 
     #[test]
-    fn the_table_names_every_crate_once_and_points_one_way() {
-        let names: Vec<&str> = ARROWS.iter().map(|(name, ..)| *name).collect();
+    fn table_is_complete_and_acyclic() {
+        let names: Vec<&str> = ALLOWED.iter().map(|(name, ..)| *name).collect();
         let found: Vec<String> = metadata::packages().unwrap().into_iter().map(|p| p.name).collect();
         assert!(
             names.iter().all(|n| found.iter().any(|f| f == n)),
-            "a crate of the table is gone: {found:?}"
+            "the table has a crate that does not exist: {found:?}"
         );
-        for (position, (name, uses, tests_use, _)) in ARROWS.iter().enumerate() {
+        for (position, (name, uses, tests_use, _)) in ALLOWED.iter().enumerate() {
             for used in uses.iter().chain(*tests_use) {
                 let earlier = names.iter().position(|n| n == used).unwrap();
-                assert!(earlier < position, "{name} uses {used}, which comes after it: an arrow points back");
-                assert!(*used != "gantry-cli" && *used != "xtask", "nobody depends on {used}");
+                assert!(earlier < position, "{name} uses {used}, which comes after it in the table");
+                assert!(*used != "gantry-cli" && *used != "xtask", "no crate may depend on {used}");
             }
         }
     }
@@ -299,43 +301,44 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_that_is_not_in_the_table_is_found() {
-        for (name, uses, tests_use, says) in [
+    fn unlisted_dependency_is_reported() {
+        for (name, uses, tests_use, message) in [
             ("gantry-core", &["gantry-proto"][..], &[][..], "gantry-core must not depend on gantry-proto"),
             ("gantry-agent", &["gantry-scheduler"], &[], "gantry-agent must not depend on gantry-scheduler"),
             ("gantry-gateway", &[], &["gantry-runtime"], "gantry-gateway must not depend on gantry-runtime"),
             ("gantry-new", &[], &[], "gantry-new is not in the table"),
         ] {
-            let found = arrows(&package(name, uses, tests_use, ""), ARROWS);
-            assert!(found.len() == 1 && found[0].starts_with(says), "{found:?}");
+            let found = check_dependencies(&package(name, uses, tests_use, ""), ALLOWED);
+            assert!(found.len() == 1 && found[0].starts_with(message), "{found:?}");
         }
         assert!(
-            arrows(&package("gantry-agent", &["gantry-proto"], &["gantry-store"], ""), ARROWS).is_empty()
+            check_dependencies(&package("gantry-agent", &["gantry-proto"], &["gantry-store"], ""), ALLOWED)
+                .is_empty()
         );
     }
 
     #[test]
-    fn broken_manners_are_found() {
+    fn invalid_manifest_is_reported() {
         let good = "[package]\nname = \"x\"\n\n[lints]\nworkspace = true\n";
-        assert!(manners(&package("x", &[], &[], good)).is_empty());
-        assert_eq!(manners(&package("x", &[], &[], "[package]\nworkspace = true\n")).len(), 1);
+        assert!(check_manifest(&package("x", &[], &[], good)).is_empty());
+        assert_eq!(check_manifest(&package("x", &[], &[], "[package]\nworkspace = true\n")).len(), 1);
         let other = Package { edition: "2021".into(), license: "MIT".into(), ..package("x", &[], &[], good) };
-        assert_eq!(manners(&other).len(), 2);
+        assert_eq!(check_manifest(&other).len(), 2);
     }
 
     #[test]
-    fn files_that_break_the_rules_are_found() {
+    fn invalid_file_is_reported() {
         let word = concat!("un", "safe");
-        assert!(rules_of_files("a.rs", &format!("// {word} fn is a word\n"), &[]).is_empty());
+        assert!(check_file("a.rs", &format!("// {word} fn is a word\n"), &[]).is_empty());
         for line in [
             format!("{word} {{ x() }}"),
             format!("{word} impl Send for X {{}}"),
             format!("#[allow({word}_code)]"),
         ] {
-            assert_eq!(rules_of_files("a.rs", &line, &[]).len(), 1, "{line}");
-            assert!(rules_of_files("a.rs", &line, &[("a.rs", "why")]).is_empty());
+            assert_eq!(check_file("a.rs", &line, &[]).len(), 1, "{line}");
+            assert!(check_file("a.rs", &line, &[("a.rs", "why")]).is_empty());
         }
-        assert_eq!(rules_of_files("a.rs", &"x\n".repeat(LONGEST + 1), &[]).len(), 1);
-        assert!(rules_of_files("a.rs", &"x\n".repeat(LONGEST), &[]).is_empty());
+        assert_eq!(check_file("a.rs", &"x\n".repeat(MAX_LINES + 1), &[]).len(), 1);
+        assert!(check_file("a.rs", &"x\n".repeat(MAX_LINES), &[]).is_empty());
     }
 }

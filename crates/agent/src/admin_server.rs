@@ -8,17 +8,16 @@ use gantry_proto::agent_debug::{
     agent_debug_service_server::{AgentDebugService, AgentDebugServiceServer},
     model_replica_state::State,
 };
+use gantry_transport::ServerOptions;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, sync::Semaphore};
+use hyper::body::Incoming;
+use std::{sync::Arc, time::Duration};
+use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections per port; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -29,35 +28,15 @@ pub(crate) type Page = (StatusCode, &'static str, String);
 pub(crate) type Pages = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Page>> + Send + Sync>;
 
 pub(crate) async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
-        };
-        let Ok((socket, _)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        let Ok(slot) = slots.clone().acquire_owned().await else { return };
-        let pages = pages.clone();
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            let _slot = slot;
-            let service = service_fn(move |request| answer(pages.clone(), request));
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            let connection = builder.serve_connection(TokioIo::new(socket), service);
-            tokio::select! {
-                _ = connection => {}
-                // A second to finish the current response.
-                () = async { stop.cancelled().await; tokio::time::sleep(Duration::from_secs(1)).await } => {}
-            }
-        });
-    }
+    let options = ServerOptions {
+        max_connections: MAX_CONNECTIONS,
+        drain_timeout: Duration::from_secs(1),
+        ..ServerOptions::default()
+    };
+    gantry_transport::serve(listener, options, move |request| answer(pages.clone(), request), stop).await;
 }
 
-async fn answer(pages: Pages, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(pages: Pages, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let page = pages(request.uri().path().to_owned()).await;
     let missing = || {
         (
@@ -72,7 +51,7 @@ async fn answer(pages: Pages, request: Request<Incoming>) -> Result<Response<Ful
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
-    Ok(response)
+    response
 }
 
 /// `agent_debug`: residency and last access of each model.

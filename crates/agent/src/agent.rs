@@ -16,6 +16,7 @@ use gantry_proto::{
     },
     scheduler,
 };
+use gantry_transport::Backoff;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -104,7 +105,7 @@ impl Agent {
 
     /// Runs until `stop` is cancelled, reconnecting with backoff.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut wait = BACKOFF_MIN;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         while !stop.is_cancelled() {
             let before = Instant::now();
             let reason = tokio::select! {
@@ -113,14 +114,13 @@ impl Agent {
             };
             self.reporter.ended();
             if before.elapsed() > BACKOFF_MAX {
-                wait = BACKOFF_MIN;
+                backoff.reset();
             }
             tracing::warn!(server = %self.config.server, replica = self.config.replica, %reason, "not connected to the scheduler");
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(backoff.next_delay()) => {}
                 () = stop.cancelled() => break,
             }
-            wait = (wait * 2).min(BACKOFF_MAX);
         }
         self.reporter.ended();
         self.tasks.close();

@@ -1,44 +1,22 @@
 //! Prometheus metrics, with the names of Seldon's agent.
 
+use gantry_transport::{
+    Protocol,
+    metrics::{InferenceMetrics, ModelLabels},
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-type Seconds = Counter<f64, AtomicU64>;
 type Number = Gauge<u64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Replica {
     server: String,
     server_replica: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Inference {
-    server: String,
-    server_replica: u32,
-    model: String,
-    model_internal: String,
-    method_type: &'static str,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Api {
-    server: String,
-    server_replica: u32,
-    method: &'static str,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Aggregate {
-    server: String,
-    server_replica: u32,
-    method_type: &'static str,
 }
 
 pub(crate) struct Metrics {
@@ -55,11 +33,7 @@ pub(crate) struct Metrics {
     capacity: Number,
     over_commit: Number,
     over_commit_percent: u32,
-    infer_total: Family<Inference, Counter>,
-    infer_seconds: Family<Inference, Seconds>,
-    api_seconds: Family<Api, Histogram, fn() -> Histogram>,
-    aggregate_total: Family<Aggregate, Counter>,
-    aggregate_seconds: Family<Aggregate, Seconds>,
+    inference: InferenceMetrics,
 }
 
 fn latency() -> Histogram {
@@ -102,34 +76,9 @@ impl Metrics {
             capacity,
             over_commit,
             over_commit_percent,
-            infer_total: Family::default(),
-            infer_seconds: Family::default(),
-            api_seconds: Family::new_with_constructor(latency as fn() -> Histogram),
-            aggregate_total: Family::default(),
-            aggregate_seconds: Family::default(),
+            inference: InferenceMetrics::new(latency),
         };
-        let r = registry;
-        r.register("seldon_model_infer", "Inference requests", metrics.infer_total.clone());
-        r.register(
-            "seldon_model_infer_seconds",
-            "Total duration of inference requests in seconds",
-            metrics.infer_seconds.clone(),
-        );
-        r.register(
-            "seldon_model_infer_api_seconds",
-            "Inference latency in seconds",
-            metrics.api_seconds.clone(),
-        );
-        r.register(
-            "seldon_model_aggregate_infer",
-            "Inference requests per replica",
-            metrics.aggregate_total.clone(),
-        );
-        r.register(
-            "seldon_model_aggregate_infer_seconds",
-            "Total duration of inference requests per replica in seconds",
-            metrics.aggregate_seconds.clone(),
-        );
+        metrics.inference.register(registry);
         metrics
     }
 
@@ -145,31 +94,16 @@ impl Metrics {
         self.evicted_bytes.set(evicted);
     }
 
-    pub(crate) fn record_inference(
-        &self,
-        internal: &str,
-        method_type: &'static str,
-        code: u16,
-        took: Duration,
-    ) {
-        let seconds = took.as_secs_f64();
-        let (server, server_replica) = (self.server.clone(), self.replica);
-        let code = code.to_string();
-        let model = internal.rsplit_once('_').map_or(internal, |(model, _)| model).to_owned();
-        let labels = Inference {
-            server: server.clone(),
-            server_replica,
-            model,
+    pub(crate) fn record_inference(&self, internal: &str, protocol: Protocol, code: u16, took: Duration) {
+        let model = internal.rsplit_once('_').map_or(internal, |(model, _)| model);
+        let labels = ModelLabels {
+            server: self.server.clone(),
+            server_replica: self.replica,
+            model: model.to_owned(),
             model_internal: internal.to_owned(),
-            method_type,
-            code: code.clone(),
+            method_type: protocol.name(),
+            code: code.to_string(),
         };
-        self.infer_total.get_or_create(&labels).inc();
-        self.infer_seconds.get_or_create(&labels).inc_by(seconds);
-        let aggregate = Aggregate { server: server.clone(), server_replica, method_type };
-        self.aggregate_total.get_or_create(&aggregate).inc();
-        self.aggregate_seconds.get_or_create(&aggregate).inc_by(seconds);
-        let api = Api { server, server_replica, method: method_type, code };
-        self.api_seconds.get_or_create(&api).observe(seconds);
+        self.inference.record(&labels, protocol, code, took);
     }
 }

@@ -180,7 +180,7 @@ async fn load_errors_reach_the_model_status() {
         }),
         ..at("s3://bucket/model")
     };
-    for (i, (spec, says)) in [
+    for (i, (spec, expected)) in [
         (at(&broken), "builtin-0: model.txt is broken"),
         (at(&missing), "nowhere"),
         (at("gopher://x/y"), "storageUri: "),
@@ -194,6 +194,6 @@ async fn load_errors_reach_the_model_status() {
         let name = format!("m{i}");
         harness.load(&name, spec).await;
         let reason = harness.until(&name, ModelState::ModelFailed).await;
-        assert!(reason.contains(says), "{reason}");
+        assert!(reason.contains(expected), "{reason}");
     }
 }

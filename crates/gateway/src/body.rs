@@ -1,26 +1,16 @@
-//! Response bodies, and request bodies on their way to a replica.
+//! Response bodies.
 
 use crate::serve::RequestGuard;
 use bytes::Bytes;
 use gantry_oip::server::Reply;
+use gantry_transport::{BoxError, body::BodyError};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Instant,
 };
-use tokio::time::Sleep;
-
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
-    #[error("the body is larger than the {0} bytes allowed")]
-    TooLarge(usize),
-    #[error("request deadline exceeded")]
-    DeadlineExceeded,
-}
+use tokio::time::{Instant, Sleep};
 
 pub(crate) enum ResponseBody {
     Whole(Reply),
@@ -102,8 +92,7 @@ impl Streamed {
             }
             Poll::Pending => {
                 let deadline = self.deadline;
-                let timer =
-                    self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
                 ready!(timer.as_mut().poll(cx));
                 Poll::Ready(Some(Err(BodyError::DeadlineExceeded.into())))
             }
@@ -116,70 +105,6 @@ impl Streamed {
         }
         if let Some(guard) = self.guard.take() {
             guard.done();
-        }
-    }
-}
-
-pub(crate) enum RequestBody {
-    /// Fully buffered, so it can be retried.
-    Whole(Bytes),
-    /// The buffered prefix, then the remaining frames as they arrive from the client.
-    Streamed { first: Bytes, rest: Incoming, left: usize, limit: usize },
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut *self {
-            Self::Whole(bytes) | Self::Streamed { first: bytes, .. } if !bytes.is_empty() => {
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
-            }
-            Self::Whole(_) => Poll::Ready(None),
-            Self::Streamed { rest, left, limit, .. } => {
-                let frame = ready!(Pin::new(rest).poll_frame(cx));
-                Poll::Ready(match frame {
-                    None => None,
-                    Some(Err(error)) => Some(Err(error.into())),
-                    Some(Ok(frame)) => {
-                        let length = frame.data_ref().map_or(0, Bytes::len);
-                        match left.checked_sub(length) {
-                            None => Some(Err(BodyError::TooLarge(*limit).into())),
-                            Some(rest) => {
-                                *left = rest;
-                                Some(Ok(frame))
-                            }
-                        }
-                    }
-                })
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(bytes) => bytes.is_empty(),
-            Self::Streamed { first, rest, .. } => first.is_empty() && rest.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Streamed { first, rest, .. } => {
-                let first = first.len() as u64;
-                let rest = rest.size_hint();
-                let mut hint = SizeHint::new();
-                hint.set_lower(rest.lower().saturating_add(first));
-                if let Some(upper) = rest.upper() {
-                    hint.set_upper(upper.saturating_add(first));
-                }
-                hint
-            }
         }
     }
 }

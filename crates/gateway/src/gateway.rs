@@ -8,6 +8,7 @@ use crate::{
 };
 use arc_swap::ArcSwapOption;
 use gantry_oip::server::InferenceServer;
+use gantry_transport::{ServerOptions, accept};
 use prometheus_client::registry::Registry;
 use std::{
     io,
@@ -17,7 +18,6 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -50,9 +50,15 @@ impl Gateway {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let metrics = Arc::new(Metrics::new());
+        let options = ServerOptions {
+            header_timeout: config.header_timeout,
+            max_headers: config.max_headers,
+            ..ServerOptions::default()
+        };
         let shared = Arc::new(Shared {
             routes: Routes::new(Arc::clone(&metrics)),
             metrics,
+            http: options.builder(),
             config,
             control: ArcSwapOption::empty(),
             stopping: CancellationToken::new(),
@@ -92,22 +98,13 @@ impl Gateway {
         }
         let listener = tokio::net::TcpListener::from_std(self.listener).map_err(BindError::Worker)?;
         loop {
-            let accepted = tokio::select! {
+            let stream = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                accepted = listener.accept() => accepted,
+                stream = accept(&listener) => stream,
             };
-            match accepted {
-                Ok((stream, _)) => {
-                    if let Ok(stream) = stream.into_std() {
-                        dispatch(&workers, &self.shared, stream);
-                    }
-                }
-                Err(error) => {
-                    // Most likely out of file descriptors: wait for connections to close.
-                    tracing::warn!(%error, "failed to accept connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+            if let Ok(stream) = stream.into_std() {
+                dispatch(&workers, &self.shared, stream);
             }
         }
         drop(listener);

@@ -1,4 +1,4 @@
-//! Putting rows of several requests into one run, and taking the answers apart again.
+//! Dynamic batching: rows of several requests share one run.
 
 use crate::{InferenceError, model::Model};
 use gantry_tensor::{Elements, Tensor};
@@ -9,8 +9,8 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// Requests that wait for one model before new ones are refused.
-const LONGEST: usize = 1024;
+/// Queue limit per model.
+const MAX_QUEUED: usize = 1024;
 
 pub(crate) type Answer = Result<Vec<Tensor>, InferenceError>;
 
@@ -21,7 +21,7 @@ struct Waiting {
     reply: oneshot::Sender<Answer>,
 }
 
-/// Collects requests for one model while it is busy, and for a little longer if it is told to.
+/// Collects requests while the model is busy, and for up to `longest_wait`.
 pub(crate) struct Batcher {
     most_rows: usize,
     longest_wait: Duration,
@@ -45,8 +45,7 @@ impl Batcher {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a request into the queue. `Ok(true)` means that the caller has to see to it that [`Batcher::run`] is
-    /// called; it is running already otherwise.
+    /// Enqueues a request. With `true` the caller must schedule [`Batcher::run`]; otherwise it is running already.
     pub(crate) fn enqueue(
         &self,
         inputs: Vec<Tensor>,
@@ -54,7 +53,7 @@ impl Batcher {
         let (reply, answer) = oneshot::channel();
         let rows = inputs.first().and_then(|t| t.shape().first().copied()).unwrap_or(1);
         let mut queue = self.lock();
-        if queue.waiting.len() >= LONGEST {
+        if queue.waiting.len() >= MAX_QUEUED {
             return Err(InferenceError::Busy { waiting: queue.waiting.len() });
         }
         queue.waiting.push_back(Waiting { inputs, rows, since: Instant::now(), reply });
@@ -65,8 +64,8 @@ impl Batcher {
         Ok((answer, start))
     }
 
-    /// Takes back the promise to run, when no thread could be had for it: whoever waits is told.
-    pub(crate) fn refuse_all(&self, error: &InferenceError) {
+    /// Fails all queued requests when no thread is available.
+    pub(crate) fn fail_all(&self, error: &InferenceError) {
         let mut queue = self.lock();
         queue.running = false;
         queue.rows = 0;
@@ -75,7 +74,7 @@ impl Batcher {
         }
     }
 
-    /// Runs batches until nobody waits. `record` gets the rows and the requests of each run.
+    /// Runs batches until the queue is empty. `record` gets the rows and the duration of each run.
     pub(crate) fn run(&self, model: &dyn Model, record: impl Fn(usize, Duration)) {
         while let Some(batch) = self.next_batch() {
             let started = Instant::now();
@@ -101,16 +100,16 @@ impl Batcher {
         let mut batch: Vec<Waiting> = Vec::new();
         let mut rows = 0;
         while let Some(next) = queue.waiting.front() {
-            let fits = batch
-                .first()
-                .is_none_or(|first| rows + next.rows <= self.most_rows && alike(&first.inputs, &next.inputs));
+            let fits = batch.first().is_none_or(|first| {
+                rows + next.rows <= self.most_rows && can_concat(&first.inputs, &next.inputs)
+            });
             if !fits {
                 break;
             }
             if let Some(next) = queue.waiting.pop_front() {
                 rows += next.rows;
                 queue.rows = queue.rows.saturating_sub(next.rows);
-                // Whoever hung up needs no answer.
+                // Skip cancelled requests.
                 if !next.reply.is_closed() {
                     batch.push(next);
                 }
@@ -120,8 +119,8 @@ impl Batcher {
     }
 }
 
-/// Whether tensors can be put together: same names, same types, same shape but for the rows.
-fn alike(a: &[Tensor], b: &[Tensor]) -> bool {
+/// Whether tensors can be concatenated: same names, types and shapes, except for the rows.
+fn can_concat(a: &[Tensor], b: &[Tensor]) -> bool {
     let tail = |t: &Tensor| t.shape().get(1..).map(<[usize]>::to_vec);
     a.len() == b.len()
         && a.iter().zip(b).all(|(x, y)| {
@@ -135,7 +134,7 @@ fn alike(a: &[Tensor], b: &[Tensor]) -> bool {
 
 fn answer(model: &dyn Model, batch: Vec<Waiting>) {
     let total: usize = batch.iter().map(|w| w.rows).sum();
-    let infer = |inputs: &[Tensor]| crate::executor::guarded(model, inputs, &[]);
+    let infer = |inputs: &[Tensor]| crate::executor::catch_panic(model, inputs, &[]);
     if let [_, _, ..] = batch.as_slice() {
         let columns = batch.first().map_or(0, |w| w.inputs.len());
         let together: Option<Vec<Tensor>> =
@@ -147,13 +146,12 @@ fn answer(model: &dyn Model, batch: Vec<Waiting>) {
             for waiting in batch {
                 let part: Option<Vec<Tensor>> = outputs.iter().map(|t| rows(t, from, waiting.rows)).collect();
                 from += waiting.rows;
-                let part =
-                    part.ok_or_else(|| InferenceError::Model("the batch could not be taken apart".into()));
+                let part = part.ok_or_else(|| InferenceError::Model("the batch could not be split".into()));
                 let _ = waiting.reply.send(part);
             }
             return;
         }
-        // One bad request must not spoil the others: each gets the answer it would have had alone.
+        // Fall back to single runs, so that one invalid request does not fail the others.
     }
     for waiting in batch {
         let result = infer(&waiting.inputs);
@@ -161,7 +159,7 @@ fn answer(model: &dyn Model, batch: Vec<Waiting>) {
     }
 }
 
-/// Tensors one below the other.
+/// Concatenates along the first dimension.
 fn concat<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Option<Tensor> {
     let mut tensors = tensors;
     let (name, mut shape, mut elements) = tensors.next()?.clone().into_parts();
@@ -191,7 +189,6 @@ fn append(to: &mut Elements, from: &Elements) -> Option<()> {
     Some(())
 }
 
-/// Some rows of a tensor.
 fn rows(tensor: &Tensor, from: usize, count: usize) -> Option<Tensor> {
     let width = tensor.shape().get(1..)?.iter().product::<usize>();
     let range = from * width..(from + count) * width;
@@ -214,7 +211,7 @@ mod tests {
     use gantry_tensor::TensorSpec;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Doubles its input, fails on negative numbers, and counts its runs.
+    /// Doubles its input, fails on negative numbers, counts runs.
     #[derive(Default)]
     struct Doubler {
         runs: AtomicUsize,
@@ -241,7 +238,7 @@ mod tests {
         }
         fn infer(&self, inputs: &[Tensor], _: &[&str]) -> Answer {
             self.runs.fetch_add(1, Ordering::Relaxed);
-            let Elements::Fp32(values) = inputs[0].elements() else { panic!("floats were sent") };
+            let Elements::Fp32(values) = inputs[0].elements() else { panic!("expected floats") };
             if values.iter().any(|v| *v < 0.0) {
                 return Err(InferenceError::Request("negative".into()));
             }
@@ -259,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_share_a_run_and_get_their_own_rows() {
+    fn batched_requests_get_their_own_rows() {
         let batcher = Batcher::new(8, Duration::ZERO);
         let model = Doubler::default();
         let answers: Vec<_> = [1, 2, 3].map(|n| (n, ask(&batcher, input(n, n as f32)))).into();
@@ -273,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_request_does_not_spoil_the_others() {
+    fn invalid_request_does_not_fail_its_batch() {
         let batcher = Batcher::new(8, Duration::ZERO);
         let mut good = ask(&batcher, input(1, 1.0));
         let mut bad = ask(&batcher, input(1, -1.0));
@@ -283,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_a_limit_and_only_like_requests_share_one() {
+    fn batches_are_bounded_and_homogeneous() {
         let batcher = Batcher::new(4, Duration::ZERO);
         let model = Doubler::default();
         let other = vec![Tensor::new("z", [1, 2], Elements::Fp32(vec![1.0; 2])).unwrap()];
@@ -294,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_has_an_end() {
+    fn full_queue_is_reported_as_busy() {
         let batcher = Batcher::new(8, Duration::ZERO);
-        let _kept: Vec<_> = (0..LONGEST).map(|_| ask(&batcher, input(1, 1.0))).collect();
-        assert!(matches!(batcher.enqueue(input(1, 1.0)), Err(InferenceError::Busy { waiting: LONGEST })));
+        let _kept: Vec<_> = (0..MAX_QUEUED).map(|_| ask(&batcher, input(1, 1.0))).collect();
+        assert!(matches!(batcher.enqueue(input(1, 1.0)), Err(InferenceError::Busy { waiting: MAX_QUEUED })));
     }
 }

@@ -1,4 +1,4 @@
-//! Which file of an artifact is the model, and of which format.
+//! Model file detection.
 
 use gantry_trees::Format as TreeFormat;
 use std::{
@@ -7,62 +7,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The formats that can be run, for people to read.
+/// Supported formats, for error messages.
 pub const FORMATS: &str = "ONNX (.onnx), XGBoost (.json, .ubj) and LightGBM (.txt)";
 
-/// How many files of an artifact are looked at.
-const MOST_FILES: usize = 10_000;
-/// How many bytes of a file tell its format.
-const HEAD: usize = 4096;
+/// Limit of files inspected per artifact.
+const MAX_FILES: usize = 10_000;
+/// Bytes read to detect a format.
+const SNIFF_BYTES: usize = 4096;
 
-/// A format that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// ONNX.
     Onnx,
-    /// XGBoost or LightGBM.
     Trees(TreeFormat),
 }
 
-/// Why no model was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DetectError {
-    /// Nothing is there.
     #[error("{path} does not exist")]
-    Missing {
-        /// The path.
-        path: String,
-    },
-    /// It cannot be read.
+    Missing { path: String },
     #[error("{path} cannot be read: {reason}")]
-    Unreadable {
-        /// The path.
-        path: String,
-        /// What the operating system said.
-        reason: String,
-    },
-    /// There are files, and none of them is a model that can be run.
-    #[error("{path} holds no model that can be run; the built-in runtime runs {FORMATS}. {hint}")]
-    NoModel {
-        /// The path.
-        path: String,
-        /// What to do.
-        hint: String,
-    },
-    /// There are several, and nothing says which.
-    #[error("{path} holds more than one model ({found}): keep one, or call it model with its ending")]
-    Several {
-        /// The path.
-        path: String,
-        /// Their names.
-        found: String,
-    },
+    Unreadable { path: String, reason: String },
+    #[error("{path} contains no supported model; the built-in runtime supports {FORMATS}. {hint}")]
+    NoModel { path: String, hint: String },
+    #[error("{path} contains more than one model ({found}): keep one, or name it `model` with its extension")]
+    Several { path: String, found: String },
 }
 
 /// Finds the model in a file or a directory.
 ///
-/// In a directory a file called `model` wins; otherwise there has to be just one that looks like a model. Folders
-/// inside are looked into when the directory itself has none.
+/// In a directory a file named `model` wins; otherwise exactly one file must look like a model. Subdirectories are
+/// searched when the directory itself has none.
 pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
     let shown =
         || path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
@@ -82,7 +56,7 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
     }
     let mut all = Vec::new();
     let mut level = vec![path.to_owned()];
-    // The nearest level that has a model is the one; a level deeper than a few is no model repository.
+    // The topmost level with a model wins; the depth is limited.
     for _ in 0..4 {
         let mut files = Vec::new();
         let mut deeper = Vec::new();
@@ -94,7 +68,7 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
         }
         files.sort();
         all.extend(files.iter().cloned());
-        if all.len() + deeper.len() > MOST_FILES {
+        if all.len() + deeper.len() > MAX_FILES {
             break;
         }
         if let Some(found) = choose(&shown(), &files)? {
@@ -108,7 +82,7 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
 fn choose(shown: &str, files: &[PathBuf]) -> Result<Option<(PathBuf, Format)>, DetectError> {
     let mut found = Vec::new();
     for file in files {
-        if looks_like_a_model(file)
+        if is_model_file_name(file)
             && let Ok(Some(format)) = format_of(file)
         {
             found.push((file.clone(), format));
@@ -130,8 +104,8 @@ fn choose(shown: &str, files: &[PathBuf]) -> Result<Option<(PathBuf, Format)>, D
     }
 }
 
-/// By its name: settings and notes beside a model are not models, whatever they begin with.
-fn looks_like_a_model(file: &Path) -> bool {
+/// By name: settings and documentation files are not models, whatever their content.
+fn is_model_file_name(file: &Path) -> bool {
     let name = file.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let ending = name.rsplit_once('.').map_or("", |(_, e)| e);
     let is_settings = matches!(
@@ -146,17 +120,17 @@ fn looks_like_a_model(file: &Path) -> bool {
     !is_settings && matches!(ending, "onnx" | "json" | "ubj" | "xgb" | "bst" | "txt" | "lgb" | "model" | "")
 }
 
-/// By its ending for ONNX, which has no mark of its own, and by its first bytes for the rest.
+/// ONNX by extension, since it has no magic number; the others by their first bytes.
 fn format_of(file: &Path) -> std::io::Result<Option<Format>> {
     if file.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) {
         return Ok(Some(Format::Onnx));
     }
     let mut head = Vec::new();
-    File::open(file)?.take(HEAD as u64).read_to_end(&mut head)?;
+    File::open(file)?.take(SNIFF_BYTES as u64).read_to_end(&mut head)?;
     Ok(TreeFormat::sniff(&head).ok().map(Format::Trees))
 }
 
-/// How to make a model that can be run out of what is there.
+/// How to convert the artifact into a supported format.
 fn hint(files: &[PathBuf]) -> String {
     let has = |endings: &[&str]| {
         files.iter().any(|f| f.extension().is_some_and(|e| endings.iter().any(|x| e.eq_ignore_ascii_case(x))))
@@ -181,7 +155,7 @@ fn hint(files: &[PathBuf]) -> String {
             .take(5)
             .map(|n| n.to_string_lossy().into_owned())
             .collect();
-        format!("It holds {}.", names.join(", "))
+        format!("It contains {}.", names.join(", "))
     }
 }
 
@@ -200,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_found() {
+    fn detect_finds_the_model() {
         let lightgbm = Format::Trees(TreeFormat::LightgbmText);
         let xgboost = Format::Trees(TreeFormat::XgboostJson);
         for (files, name, format) in [
@@ -220,22 +194,22 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused_with_the_way_out() {
-        for (files, says) in [
+    fn unsupported_artifacts_are_rejected_with_a_hint() {
+        for (files, expected) in [
             (vec![], "It is empty"),
             (vec![("model.joblib", "\u{80}")], "skl2onnx"),
             (vec![("model.pkl", "x")], "skl2onnx"),
             (vec![("model.pt", "x")], "torch.onnx.export"),
             (vec![("saved_model.pb", "x")], "tf2onnx"),
             (vec![("model.bst", "binf")], "old binary format"),
-            (vec![("notes.md", "x")], "It holds notes.md"),
+            (vec![("notes.md", "x")], "It contains notes.md"),
             (vec![("a.onnx", ""), ("b.onnx", "")], "more than one model (a.onnx, b.onnx)"),
         ] {
             let dir = artifact(&files);
-            let said = detect(dir.path()).unwrap_err().to_string();
-            assert!(said.contains(says), "{files:?} said: {said}");
+            let message = detect(dir.path()).unwrap_err().to_string();
+            assert!(message.contains(expected), "{files:?}: {message}");
         }
-        let said = detect(Path::new("/no/such/place")).unwrap_err().to_string();
-        assert_eq!(said, "/no/such/place does not exist");
+        let message = detect(Path::new("/no/such/place")).unwrap_err().to_string();
+        assert_eq!(message, "/no/such/place does not exist");
     }
 }

@@ -1,4 +1,4 @@
-//! Where a request runs: on the thread that took it, on the pool, or together with others.
+//! Where a request runs: on the calling thread, on the pool, or batched.
 
 use crate::{
     InferenceError, Settings,
@@ -15,10 +15,9 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// A run that is expected to be shorter than this is not worth the way to another thread, which costs about as much.
-const SHORT: Duration = Duration::from_micros(50);
+/// Runs expected to be shorter stay on the calling thread: a thread switch costs about as much.
+const INLINE_MAX: Duration = Duration::from_micros(50);
 
-/// A loaded model with what is needed to run it.
 pub(crate) struct Loaded {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -31,10 +30,7 @@ impl Loaded {
     pub(crate) fn new(name: &str, model: Box<dyn Model>, settings: &Settings) -> Self {
         let batches = settings.max_batch_size > 1 && model.batchable();
         if settings.max_batch_size > 1 && !batches {
-            tracing::warn!(
-                model = name,
-                "the model's shapes do not allow batching; it runs request by request"
-            );
+            tracing::warn!(model = name, "batching disabled: the model's shapes do not allow it");
         }
         let version = name.rsplit_once('_').map_or("1", |(_, v)| v).to_owned();
         Self {
@@ -46,41 +42,41 @@ impl Loaded {
         }
     }
 
-    /// Whether a request of so many rows may run on the thread that took it.
-    pub(crate) fn is_short(&self, rows: usize) -> bool {
+    /// Whether a request of so many rows may run on the calling thread.
+    pub(crate) fn runs_inline(&self, rows: usize) -> bool {
         self.batcher.is_none()
-            && !self.model.waits()
-            && self.statistics.estimate(rows).is_some_and(|e| e < SHORT)
+            && !self.model.may_block()
+            && self.statistics.estimate(rows).is_some_and(|e| e < INLINE_MAX)
     }
 
-    /// Runs here and now.
+    /// Runs on the calling thread.
     pub(crate) fn run(&self, inputs: &[Tensor], wanted: &[&str]) -> Answer {
         let started = Instant::now();
-        let answer = guarded(&*self.model, inputs, wanted);
-        self.statistics.ran(rows_of(inputs), started.elapsed());
+        let answer = catch_panic(&*self.model, inputs, wanted);
+        self.statistics.record_run(rows_of(inputs), started.elapsed());
         answer
     }
 
-    /// Runs on the pool, with others if the model batches.
-    pub(crate) async fn run_elsewhere(
+    /// Runs on the pool, batched if configured.
+    pub(crate) async fn run_on_pool(
         self: &Arc<Self>,
         inputs: Vec<Tensor>,
         wanted: Vec<String>,
         pool: &Pool,
     ) -> Answer {
         let answer = match &self.batcher {
-            // Outputs that are asked for by name are made on their own: they may not be the usual ones.
-            Some(batcher) if wanted.is_empty() || self.usual(&wanted) => {
+            // Requests for non-default outputs are not batched.
+            Some(batcher) if wanted.is_empty() || self.has_default_outputs(&wanted) => {
                 let (answer, start) = batcher.enqueue(inputs)?;
                 if start {
                     let this = self.clone();
                     let run = move || {
                         if let Some(batcher) = &this.batcher {
-                            batcher.run(&*this.model, |rows, took| this.statistics.ran(rows, took));
+                            batcher.run(&*this.model, |rows, took| this.statistics.record_run(rows, took));
                         }
                     };
                     if let Err(busy) = pool.submit(run) {
-                        batcher.refuse_all(&busy);
+                        batcher.fail_all(&busy);
                     }
                 }
                 answer
@@ -97,15 +93,14 @@ impl Loaded {
                 answer
             }
         };
-        answer.await.unwrap_or_else(|_| Err(InferenceError::Model("the model gave no answer".into())))
+        answer.await.unwrap_or_else(|_| Err(InferenceError::Model("the model returned no result".into())))
     }
 
-    fn usual(&self, wanted: &[String]) -> bool {
+    fn has_default_outputs(&self, wanted: &[String]) -> bool {
         wanted.iter().all(|w| self.model.outputs().iter().any(|o| o.name == *w))
     }
 
-    /// One run on zeros, so that the first request finds a model that is warm and whose speed is known. A model that
-    /// cannot run on zeros is not wrong for that.
+    /// Runs on zeros, so that the first request finds a warm model with known latency. Failures are ignored.
     pub(crate) fn warm_up(&self) {
         let inputs: Option<Vec<Tensor>> = self.model.inputs().iter().map(crate::runtime::zeros).collect();
         if let Some(inputs) = inputs {
@@ -122,9 +117,8 @@ pub(crate) fn rows_of(inputs: &[Tensor]) -> usize {
     inputs.first().and_then(|t| t.shape().first().copied()).unwrap_or(1)
 }
 
-/// Runs a model; a panic in it is its error, not ours.
-pub(crate) fn guarded(model: &dyn Model, inputs: &[Tensor], wanted: &[&str]) -> Answer {
-    catch_unwind(AssertUnwindSafe(|| model.infer(inputs, wanted))).unwrap_or_else(|_| {
-        Err(InferenceError::Model("the model failed in an unexpected way; the log says where".into()))
-    })
+/// Runs a model and converts panics to errors.
+pub(crate) fn catch_panic(model: &dyn Model, inputs: &[Tensor], wanted: &[&str]) -> Answer {
+    catch_unwind(AssertUnwindSafe(|| model.infer(inputs, wanted)))
+        .unwrap_or_else(|_| Err(InferenceError::Model("the model panicked; see the log".into())))
 }

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! files ─▶ detect (which format) ─▶ model (onnx · trees) ─▶ Runtime: models by name
-//! request ─▶ service (REST, gRPC) ─▶ executor (here, pooled or batched) ─▶ model ─▶ response
+//! request ─▶ service (REST, gRPC) ─▶ executor (inline, pooled or batched) ─▶ model ─▶ response
 //! ```
 //!
-//! Models are parsed, never executed: there is no Python here. A model that answers in microseconds runs on the
-//! thread that took the request; anything longer runs on a pool of its own, so that it cannot hold up other requests.
+//! Model files are parsed, never executed: no Python. Models that respond in microseconds run on the calling thread,
+//! all others on a separate pool, so that they cannot delay other requests.
+
+#![allow(missing_docs, reason = "internal crate: names document themselves")]
 
 mod batch;
 mod detect;
@@ -25,7 +27,7 @@ mod trees;
 mod tests;
 
 pub use detect::{DetectError, FORMATS, Format, detect};
-pub use gantry_onnx::{Apart, serve_apart};
+pub use gantry_onnx::{WorkerCommand, serve_worker};
 pub use model::{InferenceError, LoadError, Model};
 pub use runtime::{Config, ModelInfo, Runtime, Usage};
 pub use serve::{ServeError, serve};

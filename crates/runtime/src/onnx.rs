@@ -1,7 +1,7 @@
 //! ONNX models.
 
 use crate::{InferenceError, LoadError, Model, Settings};
-use gantry_onnx::{Apart, Options, RunError, Session};
+use gantry_onnx::{Options, RunError, Session, WorkerCommand};
 use gantry_tensor::{Tensor, TensorSpec};
 use std::path::Path;
 
@@ -15,17 +15,17 @@ impl OnnxModel {
         name: &str,
         file: &Path,
         settings: &Settings,
-        apart: Option<&Apart>,
+        worker: Option<&WorkerCommand>,
     ) -> Result<Self, LoadError> {
         let options = Options {
             threads: settings.threads,
             max_run_bytes: settings.max_run_memory,
             max_run_time: settings.max_run_time,
-            apart: apart.cloned(),
+            worker: worker.cloned(),
             ..Options::default()
         };
         let session = Session::load(file, &options)
-            .map_err(|e| LoadError::Invalid { file: crate::model::shown(file), reason: e.to_string() })?;
+            .map_err(|e| LoadError::Invalid { file: crate::model::file_name(file), reason: e.to_string() })?;
         Ok(Self { name: name.to_owned(), session })
     }
 }
@@ -55,19 +55,19 @@ impl Model for OnnxModel {
         self.session.batchable()
     }
 
-    fn waits(&self) -> bool {
-        self.session.is_apart()
+    fn may_block(&self) -> bool {
+        self.session.is_subprocess()
     }
 
     fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
         self.session.run(inputs, wanted).map_err(|error| match &error {
             RunError::Node { .. } | RunError::Engine { .. } => InferenceError::Model(error.to_string()),
             RunError::Ended { reason } => {
-                // The scheduler's models are called `<model>_<version>` here, and asked for by name in the log.
+                // Internal names are `<model>_<version>`.
                 let number = |v: &str| v.bytes().all(|b| b.is_ascii_digit());
                 let (model, version) =
                     self.name.rsplit_once('_').filter(|(_, v)| number(v)).unwrap_or((&self.name, "1"));
-                tracing::warn!(model, version, reason, "the process of a network ended");
+                tracing::warn!(model, version, reason, "onnx worker process ended");
                 InferenceError::Model(error.to_string())
             }
             _ => InferenceError::Request(error.to_string()),

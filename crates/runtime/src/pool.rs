@@ -1,4 +1,4 @@
-//! Threads for inference, with a queue that has an end.
+//! Inference thread pool with a bounded queue.
 
 use crate::InferenceError;
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that run models. They end when the pool is dropped.
+/// Threads end when the pool is dropped.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
@@ -27,7 +27,7 @@ struct Queue {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Jobs run outside the lock, so a panic cannot leave the queue half changed.
+        // Jobs run outside the lock, so a panic cannot leave the queue inconsistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +61,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Hands a job to the next free thread; refuses it when too many wait already.
+    /// Fails when the queue is full.
     pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) -> Result<(), InferenceError> {
         let mut queue = self.shared.lock();
         if queue.jobs.len() >= self.shared.longest {

@@ -1,4 +1,4 @@
-//! Models by name: load, unload, look up.
+//! Loaded models by name.
 
 use crate::{LoadError, Settings, executor::Loaded, model, pool::Pool};
 use gantry_oip::{Limits, ModelMetadata, Parameter};
@@ -9,23 +9,21 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-/// Most elements of a tensor that is made only to warm a model up.
-const MOST_ZEROS: usize = 1 << 22;
+/// Element limit of warm-up tensors.
+const MAX_WARM_UP_ELEMENTS: usize = 1 << 22;
 
-/// How the runtime works.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Threads for models that take longer than a moment.
+    /// Pool threads, for models that do not run inline.
     pub threads: usize,
-    /// Requests that may wait for such a thread.
+    /// Queue limit of the pool.
     pub queue: usize,
-    /// What a request may ask for.
     pub limits: Limits,
-    /// Where models are that can be loaded by name over the protocol; `None` switches that off.
+    /// Model repository for load requests; `None` disables them.
     pub repository: Option<PathBuf>,
-    /// How to start the process that a network runs in which may take more than it should; `None` runs it in this one.
-    pub apart: Option<gantry_onnx::Apart>,
-    /// Makes spans of requests; off unless somebody takes them.
+    /// Runs networks without a memory bound in a subprocess; `None` runs them in process.
+    pub onnx_worker: Option<gantry_onnx::WorkerCommand>,
+    /// Disabled unless an exporter is configured.
     pub tracer: gantry_trace::Tracer,
 }
 
@@ -36,37 +34,31 @@ impl Default for Config {
             queue: 1024,
             limits: Limits::default(),
             repository: None,
-            apart: None,
+            onnx_worker: None,
             tracer: gantry_trace::Tracer::off(),
         }
     }
 }
 
-/// What there is to say about a model that was loaded.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// `onnx`, `xgboost` or `lightgbm`.
     pub platform: &'static str,
-    /// Which engine runs it, and why.
+    /// The engine and the reason for its choice.
     pub engine: String,
-    /// About how much memory it takes.
+    /// Estimate.
     pub memory_bytes: usize,
 }
 
-/// What a model has done so far.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    /// Counts and sums.
     pub statistics: gantry_oip::ModelStatistics,
-    /// The time within which half of the requests were answered.
     pub p50: Option<std::time::Duration>,
-    /// The time within which 99 of 100 requests were answered.
     pub p99: Option<std::time::Duration>,
 }
 
 type Models = HashMap<String, Arc<Loaded>>;
 
-/// The inference server, in this process.
 pub struct Runtime {
     models: RwLock<Models>,
     pub(crate) pool: Pool,
@@ -80,20 +72,19 @@ impl std::fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// A runtime without models.
     pub fn new(config: Config) -> std::io::Result<Self> {
         let pool = Pool::new(config.threads, config.queue)?;
         Ok(Self { models: RwLock::default(), pool, config })
     }
 
-    /// Loads a model under a name, in the place of one that has it. Reads files: not for a thread that must not wait.
+    /// Loads or replaces a model. Blocking.
     pub fn load<'a>(
         &self,
         name: &str,
         path: &Path,
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<ModelInfo, LoadError> {
-        let loaded = prepare(name, path, parameters, self.config.apart.as_ref())?;
+        let loaded = prepare(name, path, parameters, self.config.onnx_worker.as_ref())?;
         let info = ModelInfo {
             platform: loaded.model.platform(),
             engine: loaded.model.engine(),
@@ -108,12 +99,12 @@ impl Runtime {
         self.write().insert(loaded.name.clone(), loaded);
     }
 
-    /// Unloads a model; false when there was none. Requests that run on it finish.
+    /// Returns whether the model was loaded. Requests in flight finish.
     pub fn unload(&self, name: &str) -> bool {
         self.write().remove(name).is_some()
     }
 
-    // The map is whole at every moment, also after a panic elsewhere; the lock is held for one look-up or change.
+    // The map stays consistent after a panic: each lock covers a single operation.
     fn read(&self) -> RwLockReadGuard<'_, Models> {
         self.models.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +123,6 @@ impl Runtime {
         all
     }
 
-    /// What each model has done so far.
     pub fn usage(&self) -> Vec<Usage> {
         let usage = |m: &Arc<Loaded>| Usage {
             statistics: m.statistics.report(&m.name, &m.version),
@@ -142,21 +132,20 @@ impl Runtime {
         self.all().iter().map(usage).collect()
     }
 
-    /// Memory that all models take together.
     pub fn memory_bytes(&self) -> usize {
         self.read().values().map(|m| m.model.memory_bytes()).sum()
     }
 }
 
-/// Reads a model and warms it up, without making it known to anybody yet.
+/// Loads and warms up a model without publishing it.
 pub(crate) fn prepare<'a>(
     name: &str,
     path: &Path,
     parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
-    apart: Option<&gantry_onnx::Apart>,
+    worker: Option<&gantry_onnx::WorkerCommand>,
 ) -> Result<Arc<Loaded>, LoadError> {
     let settings = Settings::parse(parameters)?;
-    let loaded = Loaded::new(name, model::load(name, path, &settings, apart)?, &settings);
+    let loaded = Loaded::new(name, model::load(name, path, &settings, worker)?, &settings);
     loaded.warm_up();
     Ok(Arc::new(loaded))
 }
@@ -173,10 +162,10 @@ pub(crate) fn metadata(loaded: &Loaded) -> ModelMetadata {
     }
 }
 
-/// A tensor of zeros that fits, with one row; `None` when it would be large.
+/// A one-row tensor of zeros for a spec; `None` if too large.
 pub(crate) fn zeros(spec: &TensorSpec) -> Option<Tensor> {
     let shape: Vec<usize> = spec.shape.iter().map(|&d| usize::try_from(d).unwrap_or(1)).collect();
-    let count = gantry_tensor::shape_product(&shape).filter(|n| *n <= MOST_ZEROS)?;
+    let count = gantry_tensor::shape_product(&shape).filter(|n| *n <= MAX_WARM_UP_ELEMENTS)?;
     let elements = match spec.datatype {
         DataType::Bool => Elements::Bool(vec![false; count]),
         DataType::Uint8 => Elements::Uint8(vec![0; count]),

@@ -1,4 +1,4 @@
-//! The protocol's calls on a runtime, REST and gRPC.
+//! REST and gRPC endpoints.
 
 use crate::{
     InferenceError, Runtime,
@@ -16,8 +16,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use prost::Message;
 use std::{sync::Arc, time::Instant};
 
-/// A body larger than this is decoded on the pool: it takes longer than other requests should wait.
-const LARGE: usize = 64 << 10;
+/// Larger bodies are decoded on the pool.
+const INLINE_DECODE_MAX: usize = 64 << 10;
 const GRPC_PREFIX: &str = "/inference.GRPCInferenceService/";
 
 type Answer = Result<Response<Reply>, Error>;
@@ -41,7 +41,7 @@ impl InferenceServer for Runtime {
     }
 }
 
-/// The part of a request's trace that is spent here. Whoever asks whether a server lives begins no trace.
+/// Health checks are not traced.
 fn span(tracer: &gantry_trace::Tracer, path: &str, headers: &HeaderMap) -> gantry_trace::Span {
     let method = path.strip_prefix(GRPC_PREFIX);
     if method.is_some_and(|m| m.starts_with("Server")) || path.starts_with("/v2/health/") {
@@ -52,7 +52,7 @@ fn span(tracer: &gantry_trace::Tracer, path: &str, headers: &HeaderMap) -> gantr
     if span.is_recording()
         && let Some(model) = headers.get(INTERNAL_MODEL).and_then(|m| m.to_str().ok())
     {
-        span.set("gantry.model", model);
+        span.set("gantry.model", model.to_owned());
     }
     span
 }
@@ -75,7 +75,7 @@ fn unknown_model(name: &str) -> Error {
 }
 
 impl Runtime {
-    /// The model of a request: the header's word counts before the path's or the message's.
+    /// The internal model header takes precedence over path and message.
     fn model(&self, headers: &HeaderMap, named: &str) -> Result<Arc<Loaded>, Error> {
         let name = headers.get(INTERNAL_MODEL).and_then(|v| v.to_str().ok()).unwrap_or(named);
         self.get(name).ok_or_else(|| unknown_model(name))
@@ -105,7 +105,7 @@ impl Runtime {
                 let model = self.model(headers, name)?;
                 ok(rest::encode_statistics(&[model.statistics.report(&model.name, &model.version)]))
             }
-            ("GET", ["v2"]) => ok(rest::encode_server_metadata(&about())),
+            ("GET", ["v2"]) => ok(rest::encode_server_metadata(&server_metadata())),
             ("GET", ["v2", "health", question @ ("live" | "ready")]) => {
                 ok(format!("{{\"{question}\":true}}").into())
             }
@@ -118,14 +118,14 @@ impl Runtime {
                 self.unload_by_name(name)?;
                 ok(Bytes::new())
             }
-            _ => Err(Error::not_found(format!("{method} {path} is not part of the protocol"))),
+            _ => Err(Error::not_found(format!("{method} {path} is not an OIP path"))),
         }
     }
 
     async fn infer_rest(&self, model: &Arc<Loaded>, headers: &HeaderMap, body: Bytes) -> Answer {
         let started = Instant::now();
         let answer = self.answer_rest(model, headers, body).await;
-        model.statistics.answered(answer.is_ok(), started.elapsed());
+        model.statistics.record_request(answer.is_ok(), started.elapsed());
         answer
     }
 
@@ -147,19 +147,19 @@ impl Runtime {
             let body = rest::decompress(body, encoding, limits.body)?;
             rest::decode_request(body, header_length, &limits)
         };
-        let request = self.here_or_there(headers, decode).await?;
+        let request = self.run_inline_or_on_pool(headers, decode).await?;
         let (request, response) = self.infer(model, request).await?;
         Ok(server::inferred(rest::encode_response(&response, &request)?))
     }
 
-    /// Does small work here, large work on the pool.
-    async fn here_or_there<T: Send + 'static>(
+    /// Runs small work inline, large work on the pool.
+    async fn run_inline_or_on_pool<T: Send + 'static>(
         &self,
         headers: &HeaderMap,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|l| l <= LARGE) {
+        if length.is_some_and(|l| l <= INLINE_DECODE_MAX) {
             return work();
         }
         let (reply, answer) = tokio::sync::oneshot::channel();
@@ -167,7 +167,7 @@ impl Runtime {
         answer.await.map_err(|_| Error::internal("the request could not be decoded"))?
     }
 
-    /// Runs the model; gives the request back without its inputs, because encoding looks at what it asked for.
+    /// Returns the request without inputs, too: encoding needs its output options.
     async fn infer(
         &self,
         model: &Arc<Loaded>,
@@ -175,11 +175,11 @@ impl Runtime {
     ) -> Result<(InferRequest, InferResponse), Error> {
         let inputs: Vec<_> = std::mem::take(&mut request.inputs).into_iter().map(|i| i.tensor).collect();
         let wanted: Vec<&str> = request.outputs.iter().map(|o| o.name.as_str()).collect();
-        let tensors = if model.is_short(rows_of(&inputs)) {
+        let tensors = if model.runs_inline(rows_of(&inputs)) {
             model.run(&inputs, &wanted)?
         } else {
             let wanted = wanted.into_iter().map(str::to_owned).collect();
-            model.run_elsewhere(inputs, wanted, &self.pool).await?
+            model.run_on_pool(inputs, wanted, &self.pool).await?
         };
         let outputs: Vec<InferTensor> = if request.outputs.is_empty() {
             tensors.into_iter().map(InferTensor::from).collect()
@@ -203,7 +203,7 @@ impl Runtime {
             "ModelInfer" => self.infer_grpc(headers, message).await,
             "ServerLive" => Ok(server::grpc_reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(server::grpc_reply(&pb::ServerReadyResponse { ready: true })),
-            "ServerMetadata" => Ok(server::grpc_reply(&pb::ServerMetadataResponse::from(&about()))),
+            "ServerMetadata" => Ok(server::grpc_reply(&pb::ServerMetadataResponse::from(&server_metadata()))),
             "ModelReady" => {
                 let request: pb::ModelReadyRequest = decode(message)?;
                 let ready = self.model(headers, &request.name).is_ok();
@@ -239,9 +239,7 @@ impl Runtime {
                 self.unload_by_name(&request.model_name)?;
                 Ok(server::grpc_reply(&pb::RepositoryModelUnloadResponse {}))
             }
-            other => {
-                Err(Error::new(Code::Unimplemented, format!("method {other} is not part of the protocol")))
-            }
+            other => Err(Error::new(Code::Unimplemented, format!("unknown method {other}"))),
         }
     }
 
@@ -250,7 +248,7 @@ impl Runtime {
         let model = self.model(headers, &named)?;
         let started = Instant::now();
         let limits = self.config.limits;
-        let large = message.len() > LARGE;
+        let large = message.len() > INLINE_DECODE_MAX;
         let decode = move || grpc::decode_request(decode::<pb::ModelInferRequest>(message)?, &limits);
         let decoded = async {
             if !large {
@@ -264,7 +262,7 @@ impl Runtime {
             Ok(request) => self.infer(&model, request).await,
             Err(error) => Err(error),
         };
-        model.statistics.answered(answer.is_ok(), started.elapsed());
+        model.statistics.record_request(answer.is_ok(), started.elapsed());
         let (request, response) = answer?;
         Ok(server::grpc_reply(&grpc::encode_response(response, &request)))
     }
@@ -290,19 +288,16 @@ impl Runtime {
 
     async fn load_by_name(&self, name: &str) -> Result<(), Error> {
         let Some(root) = &self.config.repository else {
-            return Err(Error::new(
-                Code::FailedPrecondition,
-                "this runtime has no model repository to load from",
-            ));
+            return Err(Error::new(Code::FailedPrecondition, "no model repository is configured"));
         };
         let plain = !name.is_empty() && !name.contains(['/', '\\', '\0']) && name != "." && name != "..";
         if !plain {
-            return Err(Error::invalid(format!("\"{}\" is not a model's name", name.escape_debug())));
+            return Err(Error::invalid(format!("\"{}\" is not a valid model name", name.escape_debug())));
         }
         let (name, path) = (name.to_owned(), root.join(name));
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let apart = self.config.apart.clone();
-        self.pool.submit(move || drop(reply.send(prepare(&name, &path, [], apart.as_ref()))))?;
+        let worker = self.config.onnx_worker.clone();
+        self.pool.submit(move || drop(reply.send(prepare(&name, &path, [], worker.as_ref()))))?;
         let prepared = answer.await.map_err(|_| Error::internal("the model could not be loaded"))?;
         self.install(prepared.map_err(|e| Error::invalid(e.to_string()))?);
         Ok(())
@@ -317,7 +312,7 @@ fn decode<M: Message + Default>(message: Bytes) -> Result<M, Error> {
     M::decode(message).map_err(|e| Error::invalid(format!("the message cannot be decoded: {e}")))
 }
 
-fn about() -> ServerMetadata {
+fn server_metadata() -> ServerMetadata {
     ServerMetadata {
         name: "gantry".into(),
         version: env!("CARGO_PKG_VERSION").into(),

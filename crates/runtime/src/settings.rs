@@ -1,19 +1,18 @@
-//! What a Model's parameters can set.
+//! Model parameters of the runtime.
 
 use std::time::Duration;
 
-/// How one model is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Rows that are put together into one run; 0 or 1 for no batching.
+    /// Rows per batched run; 0 or 1 disables batching.
     pub max_batch_size: usize,
-    /// How long a request waits for others to share a run with.
+    /// How long a request waits for others to share its run.
     pub max_batch_time: Duration,
-    /// Threads that one run may use.
+    /// Threads per run.
     pub threads: usize,
-    /// Bytes that the values of one run may take.
+    /// Memory limit of a run's values, in bytes.
     pub max_run_memory: usize,
-    /// How long one run of a network may take.
+    /// Time limit of a run.
     pub max_run_time: Duration,
 }
 
@@ -30,7 +29,6 @@ impl Default for Settings {
     }
 }
 
-/// A parameter that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parameter {name}: {problem}")]
 pub struct SettingsError {
@@ -38,12 +36,11 @@ pub struct SettingsError {
     problem: String,
 }
 
-/// Parameters that belong to others and are left alone: ours for bookkeeping start with this.
+/// Gantry's own parameters, ignored here.
 const OWN_PREFIX: &str = "gantry.";
 
 impl Settings {
-    /// Reads parameters; names that this runtime does not know are passed over, because a Model may carry
-    /// parameters for another server.
+    /// Unknown parameters are ignored: they may be meant for another server.
     pub fn parse<'a>(
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, SettingsError> {
@@ -76,7 +73,7 @@ impl Settings {
                             if bytes > 0 {
                                 Ok(bytes)
                             } else {
-                                Err("0 is too little: a run needs some memory".to_owned())
+                                Err("0 is too small: a run needs memory".to_owned())
                             }
                         });
                     settings.max_run_memory =
@@ -127,7 +124,7 @@ mod tests {
         for (bad, problem) in [
             ("much", "\"much\" is not an amount: write it as 100Ki, 512Mi, 2Gi or a number of bytes"),
             ("-1", "\"-1\" is negative: memory is at least 0"),
-            ("0", "0 is too little: a run needs some memory"),
+            ("0", "0 is too small: a run needs memory"),
         ] {
             let error = Settings::parse([("max_run_memory", bad)]).unwrap_err().to_string();
             assert_eq!(error, format!("parameter max_run_memory: {problem}"));

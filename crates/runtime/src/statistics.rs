@@ -1,4 +1,4 @@
-//! What a model has done: counts and times, without a lock.
+//! Per-model statistics, lock-free.
 
 use gantry_oip::{Duration as Spent, ModelStatistics};
 use std::{
@@ -23,7 +23,7 @@ impl Counter {
     }
 }
 
-/// How long requests took: two buckets for each doubling, from a microsecond to days.
+/// Latency histogram: two buckets per doubling, from a microsecond to days.
 #[derive(Debug)]
 struct Histogram([AtomicU32; Self::BUCKETS]);
 
@@ -45,7 +45,6 @@ impl Histogram {
         }
     }
 
-    /// The time within which a share of the requests was answered.
     fn quantile(&self, share: f64) -> Option<Duration> {
         let counts: Vec<u64> = self.0.iter().map(|c| u64::from(c.load(Relaxed))).collect();
         let rank = (counts.iter().sum::<u64>() as f64 * share).ceil();
@@ -59,7 +58,6 @@ impl Histogram {
     }
 }
 
-/// What one model has done.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
     last: AtomicU64,
@@ -69,26 +67,24 @@ pub(crate) struct Statistics {
     fail: Counter,
     infer: Counter,
     times: Histogram,
-    /// Nanoseconds that a row takes, as of late.
+    /// Recent nanoseconds per row.
     row_ns: AtomicU64,
 }
 
 impl Statistics {
-    /// A run of the model on so many rows.
-    pub(crate) fn ran(&self, rows: usize, took: Duration) {
+    pub(crate) fn record_run(&self, rows: usize, took: Duration) {
         let rows = (rows as u64).max(1);
         self.executions.fetch_add(1, Relaxed);
         self.inferences.fetch_add(rows, Relaxed);
         self.infer.add(took);
         let sample = (u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / rows).max(1);
         let known = self.row_ns.load(Relaxed);
-        // Quick to learn that a model is slow, slow to believe that it is quick.
+        // Adapts fast to slow runs, slowly to fast ones.
         let next = if sample > known { known.midpoint(sample) } else { known - (known - sample) / 16 };
         self.row_ns.store(next, Relaxed);
     }
 
-    /// A request answered.
-    pub(crate) fn answered(&self, ok: bool, took: Duration) {
+    pub(crate) fn record_request(&self, ok: bool, took: Duration) {
         self.times.add(took);
         if ok {
             self.success.add(took);
@@ -99,13 +95,13 @@ impl Statistics {
         self.last.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// How long so many rows will take, judging by the past; `None` when the model has never run.
+    /// Expected duration of a run; `None` before the first.
     pub(crate) fn estimate(&self, rows: usize) -> Option<Duration> {
         let row = self.row_ns.load(Relaxed);
         (row > 0).then(|| Duration::from_nanos(row.saturating_mul((rows as u64).max(1))))
     }
 
-    /// The time within which a share of the requests was answered; `None` before the first.
+    /// `None` before the first request.
     pub(crate) fn quantile(&self, share: f64) -> Option<Duration> {
         self.times.quantile(share)
     }
@@ -130,28 +126,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_near_the_truth() {
+    fn quantiles_are_close() {
         let statistics = Statistics::default();
         assert_eq!(statistics.quantile(0.5), None);
         for ms in 1..=1000 {
-            statistics.answered(true, Duration::from_millis(ms));
+            statistics.record_request(true, Duration::from_millis(ms));
         }
         for (share, truth) in [(0.5, 0.5), (0.99, 0.99)] {
             let found = statistics.quantile(share).unwrap().as_secs_f64();
             assert!((found / truth).abs().log2().abs() < 0.5, "{share}: {found}");
         }
-        statistics.answered(true, Duration::ZERO);
-        statistics.answered(true, Duration::MAX);
+        statistics.record_request(true, Duration::ZERO);
+        statistics.record_request(true, Duration::MAX);
     }
 
     #[test]
-    fn a_model_that_turns_slow_is_found_out_at_once() {
+    fn estimate_adapts_to_slow_runs_at_once() {
         let statistics = Statistics::default();
         for _ in 0..100 {
-            statistics.ran(1, Duration::from_micros(2));
+            statistics.record_run(1, Duration::from_micros(2));
         }
         assert!(statistics.estimate(1).unwrap() < Duration::from_micros(5));
-        statistics.ran(1, Duration::from_millis(10));
+        statistics.record_run(1, Duration::from_millis(10));
         assert!(statistics.estimate(1).unwrap() > Duration::from_millis(4));
     }
 }

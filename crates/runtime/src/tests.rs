@@ -1,4 +1,4 @@
-//! The protocol's calls on the example models.
+//! REST and gRPC calls with the example models.
 
 use crate::{Config, Runtime};
 use bytes::Bytes;
@@ -55,7 +55,7 @@ async fn call<M: Message, R: Message + Default>(
 }
 
 #[tokio::test]
-async fn rest_calls() {
+async fn rest_endpoints() {
     let runtime = runtime();
     let infer =
         r#"{"id":"7","inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}"#;
@@ -70,7 +70,7 @@ async fn rest_calls() {
     let short = r#"{"inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[1,2,3]}]}"#;
     let wide = r#"{"inputs":[{"name":"X","shape":[1,3],"datatype":"FP32","data":[1,2,3]}]}"#;
     let words = r#"{"inputs":[{"name":"x","shape":[1,4],"datatype":"BYTES","data":["a","b","c","d"]}]}"#;
-    for (method, path, body, status, says) in [
+    for (method, path, body, status, expected) in [
         (
             "POST",
             "/v2/models/iris_1/infer",
@@ -102,10 +102,10 @@ async fn rest_calls() {
         ("POST", "/v2/models/iris_1/infer", wide, 400, "input X: expected FP32 [-1,4], got FP32 [1,3]"),
         ("POST", "/v2/models/fraud_1/infer", wide, 400, "expected shape [-1,4]"),
         ("POST", "/v2/models/iris_1/infer", "{", 400, "error"),
-        ("POST", "/v2/models/nobody/infer", infer, 404, "model nobody is not loaded"),
+        ("POST", "/v2/models/absent/infer", infer, 404, "model absent is not loaded"),
         ("GET", "/v2/models/iris_1", "", 200, r#"{"name":"X","datatype":"FP32","shape":[-1,4]}"#),
         ("GET", "/v2/models/iris_1/ready", "", 200, r#"{"name":"iris_1","ready":true}"#),
-        ("GET", "/v2/models/nobody/ready", "", 404, "nobody"),
+        ("GET", "/v2/models/absent/ready", "", 404, "absent"),
         ("GET", "/v2/models/iris_1/stats", "", 200, r#""success":{"count":2"#),
         ("GET", "/v2/models/stats", "", 200, r#""name":"demand_1""#),
         ("GET", "/v2", "", 200, r#""name":"gantry""#),
@@ -116,18 +116,18 @@ async fn rest_calls() {
         ("POST", "/v2/repository/index", "", 200, r#"{"name":"iris","version":"1","state":"READY""#),
         ("POST", "/v2/repository/models/iris/unload", "", 200, ""),
         ("POST", "/v2/repository/models/iris/unload", "", 404, "iris"),
-        ("POST", "/v2/repository/models/../load", "", 400, "is not a model's name"),
+        ("POST", "/v2/repository/models/../load", "", 400, "is not a valid model name"),
         ("POST", "/v2/repository/models/none/load", "", 400, "does not exist"),
-        ("GET", "/v3", "", 404, "is not part of the protocol"),
+        ("GET", "/v3", "", 404, "is not an OIP path"),
     ] {
         let (got, text) = rest(&runtime, method.parse().unwrap(), path, body).await;
         assert_eq!(got.as_u16(), status, "{method} {path}: {text}");
-        assert!(text.contains(says), "{method} {path} said {text}");
+        assert!(text.contains(expected), "{method} {path}: {text}");
     }
 }
 
 #[tokio::test]
-async fn grpc_calls() {
+async fn grpc_endpoints() {
     let runtime = runtime();
     let input = |shape: Vec<i64>| pb::model_infer_request::InferInputTensor {
         name: "X".into(),
@@ -152,13 +152,13 @@ async fn grpc_calls() {
     let (code, message) =
         call::<_, pb::ModelInferResponse>(&runtime, "ModelInfer", &request).await.unwrap_err();
     assert_eq!(code, "3", "{message}");
-    request.model_name = "nobody".into();
+    request.model_name = "absent".into();
     let (code, message) =
         call::<_, pb::ModelInferResponse>(&runtime, "ModelInfer", &request).await.unwrap_err();
-    assert_eq!((code.as_str(), message.as_str()), ("5", "model nobody is not loaded"));
+    assert_eq!((code.as_str(), message.as_str()), ("5", "model absent is not loaded"));
     let name = |name: &str| pb::ModelReadyRequest { name: name.into(), version: String::new() };
     let ready: pb::ModelReadyResponse = call(&runtime, "ModelReady", &name("iris_1")).await.unwrap();
-    let absent: pb::ModelReadyResponse = call(&runtime, "ModelReady", &name("nobody")).await.unwrap();
+    let absent: pb::ModelReadyResponse = call(&runtime, "ModelReady", &name("absent")).await.unwrap();
     assert!(ready.ready && !absent.ready);
     let metadata: pb::ModelMetadataResponse =
         call(&runtime, "ModelMetadata", &name("fraud_1")).await.unwrap();
@@ -171,7 +171,7 @@ async fn grpc_calls() {
 }
 
 #[tokio::test]
-async fn the_routed_name_counts_before_the_one_in_the_path() {
+async fn internal_model_header_takes_precedence() {
     let runtime = runtime();
     let request =
         Request::get("/v2/models/iris").header(INTERNAL_MODEL, "iris_1").body(Bytes::new()).unwrap();
@@ -179,7 +179,7 @@ async fn the_routed_name_counts_before_the_one_in_the_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batched_answers_are_the_same_as_single_ones() {
+async fn batched_results_equal_single_results() {
     let runtime = std::sync::Arc::new(runtime());
     let batching = [("max_batch_size", "16"), ("max_batch_time", "0.01")];
     runtime.load("batched_1", &examples().join("demand"), batching).unwrap();
@@ -202,7 +202,7 @@ async fn batched_answers_are_the_same_as_single_ones() {
     let (_, statistics) = rest(&runtime, Method::GET, "/v2/models/batched_1/stats", "").await;
     let report: Vec<_> = runtime.usage().into_iter().filter(|u| u.statistics.name == "batched_1").collect();
     let [usage] = report.as_slice() else { panic!("{statistics}") };
-    // Three runs warmed the model up.
+    // Three warm-up runs.
     assert_eq!(usage.statistics.inference_count, 24 + 3);
     assert!(usage.statistics.execution_count < 24, "{statistics}");
 }

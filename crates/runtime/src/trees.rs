@@ -5,9 +5,8 @@ use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
 use gantry_trees::{Format, Output, PredictError, Prediction, PredictionValues, Rows};
 use std::path::Path;
 
-/// Largest model file that is read.
-const LARGEST: u64 = 4 << 30;
-/// The name of the one input. Trees have none of their own; any other name is taken for it.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Trees have no input names; any name is accepted.
 const INPUT: &str = "input-0";
 
 pub(crate) struct TreeModel {
@@ -20,12 +19,12 @@ pub(crate) struct TreeModel {
 
 impl TreeModel {
     pub(crate) fn load(file: &Path, format: Format, settings: &Settings) -> Result<Self, LoadError> {
-        let name = || crate::model::shown(file);
+        let name = || crate::model::file_name(file);
         let io = |source| LoadError::Io { file: name(), source };
         let invalid = |reason: String| LoadError::Invalid { file: name(), reason };
         let size = std::fs::metadata(file).map_err(io)?.len();
-        if size > LARGEST {
-            return Err(invalid(format!("{size} bytes are more than the {LARGEST} that are read")));
+        if size > MAX_FILE_BYTES {
+            return Err(invalid(format!("{size} bytes exceed the limit of {MAX_FILE_BYTES}")));
         }
         let bytes = std::fs::read(file).map_err(io)?;
         let model = gantry_trees::Model::from_bytes(&bytes, format).map_err(|e| invalid(e.to_string()))?;
@@ -45,7 +44,7 @@ impl TreeModel {
         })
     }
 
-    /// The columns of tensors that are named after features, put together into rows; `None` when they are not.
+    /// Assembles rows from one tensor per feature; `None` if the inputs are not named after features.
     fn columns(&self, inputs: &[Tensor]) -> Option<Result<(usize, Vec<f64>), InferenceError>> {
         let names = self.model.feature_names();
         let by_name = inputs.len() > 1 && inputs.iter().all(|t| names.iter().any(|n| n == t.name()));
@@ -98,7 +97,7 @@ impl TreeModel {
         };
         let not_numbers = || InferenceError::Request(format!("input {name}: expected numbers, got BYTES"));
         match input.elements() {
-            // Integers beyond 2²⁴ and doubles keep their digits where the library compares in double.
+            // LightGBM compares in double precision.
             Elements::Fp32(values) => self.evaluate(Rows::f32(values, rows, features), output),
             _ if self.platform == "xgboost" => {
                 let values = input.elements().to_f32().ok_or_else(not_numbers)?;
@@ -121,7 +120,7 @@ impl TreeModel {
     }
 }
 
-/// Outputs that can be asked for by name.
+/// Outputs on demand.
 fn output_of(name: &str) -> Option<Output> {
     match name {
         "predict" => Some(Output::Predict),

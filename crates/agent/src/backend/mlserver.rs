@@ -81,8 +81,8 @@ fn base(order: &LoadOrder, spec: &ModelSpec) -> PathBuf {
         return order.directory.clone();
     }
     let folders = numbered(&order.root);
-    let asked = spec.artifact_version.and_then(|v| folders.iter().find(|(n, _)| *n == v));
-    let chosen = asked.or(folders.last().filter(|(_, name)| has(&order.root.join(name))));
+    let requested = spec.artifact_version.and_then(|v| folders.iter().find(|(n, _)| *n == v));
+    let chosen = requested.or(folders.last().filter(|(_, name)| has(&order.root.join(name))));
     chosen.map_or_else(|| order.directory.clone(), |(_, name)| order.root.join(name))
 }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn arrange_errors_state_the_cause() {
-        for (files, requirement, says) in [
+        for (files, requirement, expected) in [
             (&[("model.bin", "")][..], "huggingface", "that sets its task"),
             (&[("model.bin", "")], "tensorflow", "there is no default for requirements [tensorflow]"),
             (&[("m.py", "class X:\n")], "python", "a class that derives from MLModel"),
@@ -313,7 +313,7 @@ mod tests {
             ),
         ] {
             let error = arranged(files, "", asks(requirement)).1.unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

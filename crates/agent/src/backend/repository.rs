@@ -92,8 +92,8 @@ impl Repository for Oip {
     fn ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(async {
             // Liveness: some servers are not ready while one model is not.
-            let asked = self.client.clone().server_live(within(ServerLiveRequest {}, CALL_TIMEOUT)).await;
-            asked.is_ok_and(|answer| answer.get_ref().live)
+            let response = self.client.clone().server_live(within(ServerLiveRequest {}, CALL_TIMEOUT)).await;
+            response.is_ok_and(|answer| answer.get_ref().live)
         })
     }
 
@@ -126,8 +126,8 @@ impl Repository for Oip {
     fn load<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let request = RepositoryModelLoadRequest { model_name: name.to_owned(), ..Default::default() };
-            let asked = self.client.clone().repository_model_load(within(request, limit)).await;
-            asked.map(drop).map_err(|status| failure(&status, limit))
+            let response = self.client.clone().repository_model_load(within(request, limit)).await;
+            response.map(drop).map_err(|status| failure(&status, limit))
         })
     }
 

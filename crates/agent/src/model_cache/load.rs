@@ -2,6 +2,7 @@
 
 use super::{Inner, LoadResult, ModelCache, Residency, channel, lru::Admission};
 use crate::backend::Failure;
+use gantry_transport::Backoff;
 use std::{sync::Arc, time::Duration, time::SystemTime};
 use tokio::time::Instant;
 
@@ -145,7 +146,7 @@ impl Inner {
             return Ok(());
         }
         let limits = &self.setup.limits;
-        let mut wait = BACKOFF_MIN;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         let mut tries = 0;
         loop {
             match self.setup.repository.load(name, limits.load).await {
@@ -153,8 +154,7 @@ impl Inner {
                     tracing::warn!(model = %name, %reason, "retrying load");
                     self.health_check.notify_one();
                     tries += 1;
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(BACKOFF_MAX);
+                    tokio::time::sleep(backoff.next_delay()).await;
                     // Waits for a restarting server, within the load timeout.
                     self.wait_until_responsive().await;
                 }
@@ -222,7 +222,7 @@ impl Inner {
 
     pub(super) async fn unload(&self, name: &str) -> Result<(), Failure> {
         let limits = &self.setup.limits;
-        let mut wait = BACKOFF_MIN;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         let mut tries = 0;
         let unloading = async {
             loop {
@@ -230,8 +230,7 @@ impl Inner {
                     Err(_) if tries < limits.unload_retries => {
                         self.health_check.notify_one();
                         tries += 1;
-                        tokio::time::sleep(wait).await;
-                        wait = (wait * 2).min(BACKOFF_MAX);
+                        tokio::time::sleep(backoff.next_delay()).await;
                     }
                     result => return result,
                 }

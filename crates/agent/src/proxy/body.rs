@@ -1,13 +1,12 @@
 //! Request and response bodies.
 
-use super::headers;
 use crate::{metrics::Metrics, model_cache::InFlightGuard};
-use bytes::{Bytes, BytesMut};
-use gantry_oip::{Code, Error, server::Reply};
+use bytes::Bytes;
+use gantry_oip::server::Reply;
+use gantry_transport::{BoxError, Protocol, body::BodyError, headers};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
-    error::Error as StdError,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,105 +19,6 @@ use tokio::{
 /// Bodies up to this size are buffered, so that they can be retried.
 pub(super) const SMALL: usize = 1 << 20;
 
-pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
-    #[error("the body is larger than the {0} bytes allowed")]
-    TooLarge(usize),
-    #[error("response deadline exceeded")]
-    DeadlineExceeded,
-}
-
-pub(super) enum Payload {
-    Whole(Bytes),
-    Partial { first: Bytes, rest: Incoming },
-}
-
-/// Reads until the body ends or has `enough` bytes.
-pub(super) async fn read(mut body: Incoming, enough: usize, limit: usize) -> Result<Payload, Error> {
-    use http_body_util::BodyExt as _;
-    let mut read = BytesMut::new();
-    loop {
-        if read.len() > limit {
-            return Err(Error::new(Code::PayloadTooLarge, BodyError::TooLarge(limit).to_string()));
-        }
-        match body.frame().await {
-            None => return Ok(Payload::Whole(read.freeze())),
-            Some(Err(_)) => return Err(Error::invalid("the request body ended early")),
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    read.extend_from_slice(&data);
-                }
-            }
-        }
-        if body.is_end_stream() && read.len() <= limit {
-            return Ok(Payload::Whole(read.freeze()));
-        }
-        if read.len() >= enough && read.len() <= limit {
-            return Ok(Payload::Partial { first: read.freeze(), rest: body });
-        }
-    }
-}
-
-pub(super) enum UpstreamBody {
-    Whole(Bytes),
-    Streamed { first: Bytes, rest: Incoming, left: usize, limit: usize },
-}
-
-impl UpstreamBody {
-    pub(super) fn streamed(first: Bytes, rest: Incoming, limit: usize) -> Self {
-        Self::Streamed { left: limit.saturating_sub(first.len()), first, rest, limit }
-    }
-}
-
-impl Body for UpstreamBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.get_mut() {
-            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Streamed { first, rest, left, limit } => {
-                if !first.is_empty() {
-                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(first)))));
-                }
-                let Some(frame) = ready!(Pin::new(rest).poll_frame(context)) else {
-                    return Poll::Ready(None);
-                };
-                let frame = frame?;
-                let size = frame.data_ref().map_or(0, Bytes::len);
-                if size > *left {
-                    return Poll::Ready(Some(Err(BodyError::TooLarge(*limit).into())));
-                }
-                *left -= size;
-                Poll::Ready(Some(Ok(frame)))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(bytes) => bytes.is_empty(),
-            Self::Streamed { first, rest, .. } => first.is_empty() && rest.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Streamed { first, rest, .. } => match rest.size_hint().exact() {
-                Some(exact) => SizeHint::with_exact(exact + first.len() as u64),
-                None => SizeHint::default(),
-            },
-        }
-    }
-}
-
 /// Held until the response body has ended.
 pub(super) struct Guard {
     pub(super) _in_flight: InFlightGuard,
@@ -130,7 +30,7 @@ pub(super) struct Guard {
 pub(super) struct Count {
     pub(super) metrics: Arc<Metrics>,
     pub(super) internal: Arc<str>,
-    pub(super) method: &'static str,
+    pub(super) protocol: Protocol,
     pub(super) started: Instant,
     /// HTTP status, or gRPC status once known.
     pub(super) code: u16,
@@ -141,7 +41,7 @@ impl Drop for Guard {
         if let Some(count) = self.count.take() {
             count.metrics.record_inference(
                 &count.internal,
-                count.method,
+                count.protocol,
                 count.code,
                 count.started.elapsed(),
             );

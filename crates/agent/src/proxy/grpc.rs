@@ -1,8 +1,8 @@
 //! gRPC: the model name is the first field of the message.
 
 use super::{
-    Protocol, Proxy,
-    body::{Payload, ResponseBody, SMALL, read},
+    Proxy,
+    body::{ResponseBody, SMALL},
     headers,
     send::Call,
 };
@@ -11,6 +11,7 @@ use gantry_oip::{
     Code, Error,
     grpc::{SERVICE, decode_frame, frame_message, peek_name, replace_name},
 };
+use gantry_transport::{Protocol, body::Payload};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ impl Proxy {
         slot: OwnedSemaphorePermit,
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
-        let deadline = self.deadline(headers::grpc_timeout(request.headers()));
+        let deadline = self.deadline(gantry_transport::headers::grpc_timeout(request.headers()));
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         let infer = match path.strip_prefix(SERVICE) {
@@ -39,13 +40,13 @@ impl Proxy {
                 return Err(Error::new(Code::Unimplemented, message));
             }
         };
-        let asked = headers::internal_model(&parts.headers);
+        let requested = headers::internal_model(&parts.headers);
         let encoding = parts.headers.remove("grpc-encoding");
-        let naming = name(body, asked, encoding.as_ref(), self.limits.max_body);
+        let naming = name(body, requested, encoding.as_ref(), self.limits.max_body);
         let (payload, internal) = tokio::time::timeout_at(deadline, naming)
             .await
             .map_err(|_| Error::new(Code::DeadlineExceeded, "the message did not arrive in time"))??;
-        headers::to_server(&mut parts.headers);
+        headers::to_server(&mut parts.headers, &self.ids);
         let call = Call {
             protocol: Protocol::Grpc,
             internal: internal.into(),
@@ -63,28 +64,22 @@ impl Proxy {
 /// Replaces the model name in the message; large messages stay partial. Returns the internal name, too.
 async fn name(
     body: Incoming,
-    asked: Option<String>,
+    requested: Option<String>,
     encoding: Option<&HeaderValue>,
     limit: usize,
 ) -> Result<(Payload, String), Error> {
-    let whole = match read(body, SMALL, limit).await? {
-        Payload::Whole(whole) => whole,
-        Payload::Partial { first, rest } => {
-            if let Some(internal) = &asked
-                && let Some(first) = renamed_start(&first, internal)
-            {
-                return Ok((Payload::Partial { first, rest }, internal.clone()));
-            }
-            // The name is not the first field: the whole message is needed.
-            match read(rest, usize::MAX, limit.saturating_sub(first.len())).await? {
-                Payload::Whole(rest) => [first, rest].concat().into(),
-                Payload::Partial { .. } => return Err(Error::invalid("the message ended early")),
-            }
-        }
-    };
+    let payload = Payload::read(body, SMALL, limit).await?;
+    if let (Payload::Partial { first, .. }, Some(internal)) = (&payload, &requested)
+        && let Some(renamed) = renamed_start(first, internal)
+        && let Payload::Partial { rest, .. } = payload
+    {
+        return Ok((Payload::Partial { first: renamed, rest }, internal.clone()));
+    }
+    // Small, or the name is not the first field: the whole message is needed.
+    let whole = payload.into_bytes(limit).await?;
     let message = decode_frame(&whole, encoding.map(HeaderValue::as_bytes), limit)?;
     let invalid = || Error::invalid("the message is not valid protobuf");
-    let internal = match asked {
+    let internal = match requested {
         Some(internal) => internal,
         None => peek_name(&message).ok_or_else(invalid)?.to_owned(),
     };

@@ -18,25 +18,23 @@ use crate::{
     metrics::Metrics,
     model_cache::{ModelCache, Rejected},
 };
-use body::{ResponseBody, UpstreamBody};
-use gantry_oip::{Code, Error, server};
+use body::ResponseBody;
+use gantry_oip::{Code, Error};
 use gantry_trace::{Span, Tracer};
+use gantry_transport::{Protocol, ServerOptions, body::UpstreamBody, request_id::RequestIds};
 use http::{Request, Response, uri::Authority};
-use hyper::{body::Incoming, service::service_fn};
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
+    rt::{TokioExecutor, TokioTimer},
 };
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::Semaphore, time::Instant};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Below MLServer's 5 s keep-alive timeout.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
@@ -68,16 +66,11 @@ pub(crate) struct Proxy {
     limits: RequestLimits,
     tracer: Tracer,
     slots: Arc<Semaphore>,
+    ids: RequestIds,
     http: Client<HttpConnector, UpstreamBody>,
     grpc: Client<HttpConnector, UpstreamBody>,
     http_at: Authority,
     grpc_at: Authority,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    Rest,
-    Grpc,
 }
 
 impl Proxy {
@@ -112,6 +105,7 @@ impl Proxy {
             cache,
             metrics,
             slots: Arc::new(Semaphore::new(limits.max_in_flight.clamp(1, Semaphore::MAX_PERMITS))),
+            ids: RequestIds::new(0),
             limits,
             tracer,
             http: builder().build(connector),
@@ -123,57 +117,12 @@ impl Proxy {
 
     /// Serves until `stop` is cancelled, then drains.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
-        let connections = TaskTracker::new();
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(Some(HEADER_TIMEOUT))
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(8 << 20);
-        loop {
-            let socket = tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((socket, _)) => socket,
-                    Err(error) => {
-                        // Most likely out of file descriptors: wait for connections to close.
-                        tracing::warn!(%error, "failed to accept connection");
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                        continue;
-                    }
-                },
-                () = stop.cancelled() => break,
-            };
-            let _ = socket.set_nodelay(true);
-            let this = self.clone();
-            let service = service_fn(move |request| {
-                let this = this.clone();
-                async move { Ok::<_, Infallible>(this.answer(request).await) }
-            });
-            let connection = builder.serve_connection(TokioIo::new(socket), service).into_owned();
-            let stop = stop.clone();
-            connections.spawn(async move {
-                let mut connection = std::pin::pin!(connection);
-                let ended = tokio::select! {
-                    ended = connection.as_mut() => ended,
-                    () = stop.cancelled() => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
-                };
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection ended");
-                }
-            });
-        }
-        drop(listener);
-        connections.close();
-        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, connections.wait()).await;
+        let handler = move |request| Arc::clone(&self).answer(request);
+        gantry_transport::serve(listener, ServerOptions::default(), handler, stop).await;
     }
 
-    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<ResponseBody> {
-        let protocol = if headers::is_grpc(&request) { Protocol::Grpc } else { Protocol::Rest };
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<ResponseBody> {
+        let protocol = Protocol::of(request.headers());
         let mut span = self.trace(&mut request);
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let error = Error {
@@ -207,17 +156,14 @@ impl Proxy {
         span
     }
 
-    fn deadline(&self, asked: Option<Duration>) -> Instant {
-        Instant::now() + asked.unwrap_or(self.limits.timeout).min(self.limits.max_timeout)
+    fn deadline(&self, requested: Option<Duration>) -> Instant {
+        let timeout = requested.unwrap_or(self.limits.timeout).min(self.limits.max_timeout);
+        gantry_transport::deadline(Instant::now(), timeout)
     }
 }
 
 fn respond(error: &Error, protocol: Protocol) -> Response<ResponseBody> {
-    match protocol {
-        Protocol::Rest => server::rest_error(error),
-        Protocol::Grpc => server::grpc_error(error),
-    }
-    .map(ResponseBody::Own)
+    protocol.error(error).map(ResponseBody::Own)
 }
 
 fn rejected(refused: Rejected, name: &str) -> Error {

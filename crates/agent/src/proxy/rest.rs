@@ -1,12 +1,13 @@
 //! REST: the model name is in the path.
 
 use super::{
-    Protocol, Proxy,
-    body::{Payload, ResponseBody, SMALL, read},
+    Proxy,
+    body::{ResponseBody, SMALL},
     deadline_exceeded, headers,
     send::Call,
 };
 use gantry_oip::Error;
+use gantry_transport::{Protocol, body::Payload};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::sync::Arc;
@@ -52,9 +53,9 @@ impl Proxy {
         let path = format!("/v2/models/{internal}{slash}{tail}{query}");
         let infer = tail.starts_with("infer") || tail.starts_with("generate");
         let internal: Arc<str> = internal.into();
-        headers::to_server(&mut parts.headers);
-        let reading = read(body, SMALL, self.limits.max_body);
-        let payload: Payload =
+        headers::to_server(&mut parts.headers, &self.ids);
+        let reading = Payload::read(body, SMALL, self.limits.max_body);
+        let payload =
             tokio::time::timeout_at(deadline, reading).await.map_err(|_| deadline_exceeded(&internal))??;
         let call = Call {
             protocol: Protocol::Rest,

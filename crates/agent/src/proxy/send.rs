@@ -1,12 +1,17 @@
 //! Upstream requests, with one retry after a reload.
 
 use super::{
-    Protocol, Proxy,
-    body::{BodyError, Count, Guard, Payload, ResponseBody, StreamedResponse, UpstreamBody},
-    deadline_exceeded, headers, rejected,
+    Proxy,
+    body::{Count, Guard, ResponseBody, StreamedResponse},
+    deadline_exceeded, rejected,
 };
 use bytes::Bytes;
-use gantry_oip::{Code, Error};
+use gantry_oip::Error;
+use gantry_transport::{
+    Protocol,
+    body::{Payload, UpstreamBody, exceeded_limit, too_large},
+    headers::{grpc_status, remove_hop_by_hop},
+};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header, uri::Scheme,
 };
@@ -53,11 +58,7 @@ impl Proxy {
         let answering = tokio::time::timeout_at(deadline, self.attempt(call, payload, slot));
         let result = answering.await.unwrap_or_else(|_| Err(deadline_exceeded(&name)));
         if let (Err(error), Some((metrics, name))) = (&result, counted) {
-            let (method, code) = match protocol {
-                Protocol::Rest => ("rest", error.code.http().as_u16()),
-                Protocol::Grpc => ("grpc", u16::from(error.code.grpc())),
-            };
-            metrics.record_inference(&name, method, code, started.elapsed());
+            metrics.record_inference(&name, protocol, protocol.code(error), started.elapsed());
         }
         result
     }
@@ -71,12 +72,8 @@ impl Proxy {
         let enter =
             || async { self.cache.acquire(&call.internal).await.map_err(|r| rejected(r, &call.internal)) };
         let mut hold = enter().await?;
-        let (first_body, again) = match payload {
-            Payload::Whole(bytes) => (UpstreamBody::Whole(bytes.clone()), Some(bytes)),
-            Payload::Partial { first, rest } => {
-                (UpstreamBody::streamed(first, rest, self.limits.max_body), None)
-            }
-        };
+        let again = if let Payload::Whole(bytes) = &payload { Some(bytes.clone()) } else { None };
+        let first_body = UpstreamBody::new(payload, self.limits.max_body);
         let mut response = self.send(&call, first_body).await?;
         // A restarted server has lost its models: reload and retry.
         if let Some(bytes) = again
@@ -88,11 +85,11 @@ impl Proxy {
             response = self.send(&call, UpstreamBody::Whole(bytes)).await?;
         }
         let UpstreamResponse { mut parts, body, first, code } = response;
-        headers::to_client(&mut parts.headers);
+        remove_hop_by_hop(&mut parts.headers);
         let count = call.infer.then(|| Count {
             metrics: self.metrics.clone(),
             internal: call.internal.clone(),
-            method: if call.protocol == Protocol::Rest { "rest" } else { "grpc" },
+            protocol: call.protocol,
             started: call.started,
             code,
         });
@@ -132,21 +129,17 @@ impl Proxy {
             return Ok(UpstreamResponse { parts, body, first: None, code });
         }
         // Trailers-only responses carry the status in the headers.
-        if let Some(code) = headers::grpc_status(&parts.headers) {
+        if let Some(code) = grpc_status(&parts.headers) {
             return Ok(UpstreamResponse { parts, body, first: None, code });
         }
         let first = body.frame().await.transpose().map_err(|_| self.connection_lost(call))?;
-        let code = first.as_ref().and_then(|f| f.trailers_ref()).and_then(headers::grpc_status);
+        let code = first.as_ref().and_then(|f| f.trailers_ref()).and_then(grpc_status);
         Ok(UpstreamResponse { parts, body, first, code: code.unwrap_or(0) })
     }
 
     fn unreachable(&self, error: &hyper_util::client::legacy::Error, call: &Call) -> Error {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(next) = cause {
-            if let Some(BodyError::TooLarge(_)) = next.downcast_ref() {
-                return Error::new(Code::PayloadTooLarge, next.to_string());
-            }
-            cause = next.source();
+        if let Some(limit) = exceeded_limit(error) {
+            return too_large(limit);
         }
         self.cache.request_health_check();
         if error.is_connect() {

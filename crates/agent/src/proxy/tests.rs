@@ -9,12 +9,14 @@ use crate::{
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use gantry_oip::grpc::{SERVICE, decode_frame, frame_message};
+use gantry_oip::server;
 use gantry_proto::{
     agent::ModelVersion,
     inference::{ModelInferRequest, ModelInferResponse},
     scheduler::{MetaData, Model, ModelSpec},
 };
 use gantry_trace::Tracer;
+use gantry_transport::headers::grpc_status;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use prometheus_client::registry::Registry;
@@ -36,7 +38,7 @@ impl FakeServer {
     async fn answer(&self, request: Request<Incoming>) -> Response<server::Reply> {
         let path = request.uri().path_and_query().unwrap().to_string();
         self.paths.lock().unwrap().push((path.clone(), request.headers().clone()));
-        let is_grpc = headers::is_grpc(&request);
+        let is_grpc = Protocol::of(request.headers()) == Protocol::Grpc;
         let body = request.into_body().collect().await.unwrap().to_bytes();
         if is_grpc {
             let message = decode_frame(&body, None, 1 << 30).unwrap();
@@ -116,20 +118,12 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server_at = listener.local_addr().unwrap().to_string();
         let server = fake.clone();
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let server = server.clone();
-                tokio::spawn(async move {
-                    let service = service_fn(move |request| {
-                        let server = server.clone();
-                        async move { Ok::<_, Infallible>(server.answer(request).await) }
-                    });
-                    let builder = auto::Builder::new(TokioExecutor::new());
-                    let _ = builder.serve_connection(TokioIo::new(socket), service).await;
-                });
-            }
-        });
+        let handler = move |request| {
+            let server = server.clone();
+            async move { server.answer(request).await }
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(gantry_transport::serve(listener, ServerOptions::default(), handler, stop.clone()));
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
         let mut registry = Registry::default();
@@ -160,7 +154,6 @@ impl Harness {
             Proxy::new(cache.clone(), metrics, limits, Tracer::off(), &server_at, &server_at).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let stop = CancellationToken::new();
         tokio::spawn(proxy.serve(listener, stop.clone()));
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
         let grpc = Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
@@ -192,11 +185,11 @@ impl Harness {
             .body(Full::from(frame_message(&message.encode_to_vec())))
             .unwrap();
         let response = self.grpc.request(request).await.unwrap();
-        if let Some(status) = headers::grpc_status(response.headers()) {
+        if let Some(status) = grpc_status(response.headers()) {
             return Err(status);
         }
         let collected = response.into_body().collect().await.unwrap();
-        assert_eq!(collected.trailers().and_then(headers::grpc_status), Some(0));
+        assert_eq!(collected.trailers().and_then(grpc_status), Some(0));
         let message = decode_frame(&collected.to_bytes(), None, 1 << 20).unwrap();
         Ok(ModelInferResponse::decode(message).unwrap())
     }
@@ -218,8 +211,8 @@ async fn requests_are_rewritten_to_the_internal_name() {
         ("/v2/models/m/ready", Some("m_7"), "/v2/models/m_7/ready"),
     ] {
         assert_eq!(harness.rest(path, internal, vec![1, 2, 3]).await, (StatusCode::OK, "m_7 3".into()));
-        let (asked, headers) = harness.fake.paths.lock().unwrap().last().unwrap().clone();
-        assert_eq!(asked, expected);
+        let (requested, headers) = harness.fake.paths.lock().unwrap().last().unwrap().clone();
+        assert_eq!(requested, expected);
         assert!(headers.contains_key("x-request-id"));
     }
     // Buffered, and large enough to be streamed.

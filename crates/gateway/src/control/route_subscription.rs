@@ -5,14 +5,13 @@ use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use gantry_proto::gantry::{
     RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
 };
+use gantry_transport::{Backoff, BoxError};
 use std::{collections::BTreeMap, time::Duration};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Applies the routes of the scheduler at `endpoint` until `shutdown` is cancelled.
 ///
@@ -43,20 +42,19 @@ pub async fn subscribe_routes_with(
     routes: Routes,
     shutdown: CancellationToken,
 ) {
-    let mut pause = BACKOFF_MIN;
+    let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     // Draining requests outlive a connection, and a scheduler.
     let mut progress = Progress::default();
     // Repeated identical errors are logged once at warn level.
     let mut last_error = None;
     loop {
-        let before = pause;
-        let session = subscribe_once(&connect, &subscriber, &routes, &mut progress, &mut pause);
+        let session = subscribe_once(&connect, &subscriber, &routes, &mut progress, &mut backoff);
         let error = tokio::select! {
             () = shutdown.cancelled() => return,
             ended = session => ended.err(),
         };
         if let Some(error) = error.map(|e| e.to_string()) {
-            let was_connected = pause < before || before == BACKOFF_MIN;
+            let was_connected = backoff.is_reset();
             if was_connected || last_error.as_ref() != Some(&error) {
                 tracing::warn!(%error, "lost the route stream; keeping the last known routes");
             } else {
@@ -68,9 +66,8 @@ pub async fn subscribe_routes_with(
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(backoff.next_delay()) => {}
         }
-        pause = (pause * 2).min(BACKOFF_MAX);
     }
 }
 
@@ -79,7 +76,7 @@ async fn subscribe_once(
     subscriber: &str,
     routes: &Routes,
     progress: &mut Progress,
-    pause: &mut Duration,
+    backoff: &mut Backoff,
 ) -> Result<(), BoxError> {
     let channel = connect().await?;
     let mut client = RoutingClient::new(channel.clone());
@@ -91,7 +88,7 @@ async fn subscribe_once(
         tokio::select! {
             event = events.message() => {
                 let Some(event) = event? else { return Ok(()) };
-                *pause = BACKOFF_MIN;
+                backoff.reset();
                 progress.apply(routes, event);
             }
             () = progress.drain(), if progress.is_draining() => {}

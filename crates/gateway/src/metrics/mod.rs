@@ -5,40 +5,17 @@ mod versions;
 pub(crate) use versions::ModelMetrics;
 
 use crate::routes::{Endpoint, Version};
+use gantry_transport::{
+    Protocol,
+    metrics::{InferenceMetrics, ModelLabels, Seconds},
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::time::Duration;
 use versions::VersionSeries;
-
-type Seconds = Counter<f64, AtomicU64>;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelLabels {
-    server: String,
-    server_replica: u32,
-    model: String,
-    model_internal: String,
-    method_type: &'static str,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ApiLabels {
-    server: String,
-    server_replica: u32,
-    method: &'static str,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AggregateLabels {
-    server: String,
-    server_replica: u32,
-    method_type: &'static str,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndpointLabels {
@@ -46,35 +23,9 @@ struct EndpointLabels {
     server_replica: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Rest,
-    Grpc,
-}
-
-impl Protocol {
-    const ALL: [Self; 2] = [Self::Rest, Self::Grpc];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Rest => "rest",
-            Self::Grpc => "grpc",
-        }
-    }
-
-    const fn ok(self) -> u16 {
-        match self {
-            Self::Rest => 200,
-            Self::Grpc => 0,
-        }
-    }
-}
-
 pub(crate) struct Metrics {
     versions: VersionSeries,
-    api_seconds: Family<ApiLabels, Histogram, fn() -> Histogram>,
-    aggregate_total: Family<AggregateLabels, Counter>,
-    aggregate_seconds: Family<AggregateLabels, Seconds>,
+    inference: InferenceMetrics,
     breaker_open: Family<EndpointLabels, Gauge>,
     pub(crate) in_flight: Gauge,
     pub(crate) connections: Gauge,
@@ -92,11 +43,10 @@ fn latency() -> Histogram {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
+        let inference = InferenceMetrics::new(latency);
         Self {
-            versions: VersionSeries::default(),
-            api_seconds: Family::new_with_constructor(latency as fn() -> Histogram),
-            aggregate_total: Family::default(),
-            aggregate_seconds: Family::default(),
+            versions: VersionSeries::new(&inference),
+            inference,
             breaker_open: Family::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
@@ -107,28 +57,8 @@ impl Metrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
+        self.inference.register(registry);
         let r = registry;
-        r.register("seldon_model_infer", "Inference requests", self.versions.total.clone());
-        r.register(
-            "seldon_model_infer_seconds",
-            "Total duration of inference requests in seconds",
-            self.versions.seconds.clone(),
-        );
-        r.register(
-            "seldon_model_infer_api_seconds",
-            "Inference latency in seconds",
-            self.api_seconds.clone(),
-        );
-        r.register(
-            "seldon_model_aggregate_infer",
-            "Inference requests per replica",
-            self.aggregate_total.clone(),
-        );
-        r.register(
-            "seldon_model_aggregate_infer_seconds",
-            "Total duration of inference requests per replica in seconds",
-            self.aggregate_seconds.clone(),
-        );
         r.register(
             "gantry_gateway_breaker_open",
             "Circuit breaker state of a replica (1 = open)",
@@ -146,26 +76,9 @@ impl Metrics {
     }
 
     pub(crate) fn endpoint(&self, server: &str, server_replica: u32) -> EndpointMetrics {
-        let labels = |method_type| AggregateLabels { server: server.to_owned(), server_replica, method_type };
-        let api = |protocol: Protocol| {
-            self.api_seconds
-                .get_or_create(&ApiLabels {
-                    server: server.to_owned(),
-                    server_replica,
-                    method: protocol.name(),
-                    code: protocol.ok().to_string(),
-                })
-                .clone()
-        };
         EndpointMetrics {
-            aggregate: Protocol::ALL.map(|p| {
-                let labels = labels(p.name());
-                (
-                    self.aggregate_total.get_or_create(&labels).clone(),
-                    self.aggregate_seconds.get_or_create(&labels).clone(),
-                )
-            }),
-            api: Protocol::ALL.map(api),
+            aggregate: Protocol::ALL.map(|p| self.inference.aggregate(server, server_replica, p)),
+            api: Protocol::ALL.map(|p| self.inference.api(server, server_replica, p, p.ok())),
             breaker_open: self
                 .breaker_open
                 .get_or_create(&EndpointLabels { server: server.to_owned(), server_replica })
@@ -214,14 +127,7 @@ impl Metrics {
         let (total, sum) = self.versions.get(&target.metrics, &labels);
         total.inc();
         sum.inc_by(seconds);
-        self.api_seconds
-            .get_or_create(&ApiLabels {
-                server: endpoint.server.clone(),
-                server_replica: endpoint.replica,
-                method: protocol.name(),
-                code: code.to_string(),
-            })
-            .observe(seconds);
+        self.inference.api(&endpoint.server, endpoint.replica, protocol, code).observe(seconds);
     }
 }
 

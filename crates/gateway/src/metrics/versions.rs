@@ -1,7 +1,7 @@
 //! Per-version series: created by the first request, removed after the version, so that model updates do not leak
 //! series.
 
-use super::{ModelLabels, Seconds};
+use gantry_transport::metrics::{InferenceMetrics, ModelLabels, Seconds};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,6 @@ use tokio::time::Instant;
 /// How long series outlive their version: several scrape intervals.
 const RETENTION: Duration = Duration::from_mins(5);
 
-#[derive(Clone, Default)]
 pub(super) struct VersionSeries {
     pub(super) total: Family<ModelLabels, Counter>,
     pub(super) seconds: Family<ModelLabels, Seconds>,
@@ -28,7 +27,7 @@ struct References {
     unreferenced: VecDeque<(Instant, ModelLabels)>,
 }
 
-/// Series of a version on a replica. Success series are cached by [`super::Protocol`] on first use, since most of ten
+/// Series of a version on a replica. Success series are cached by protocol on first use, since most of ten
 /// thousand models get no request.
 pub(crate) struct ModelMetrics {
     pub(super) ok: [OnceLock<(Counter, Seconds)>; 2],
@@ -42,6 +41,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl VersionSeries {
+    pub(super) fn new(inference: &InferenceMetrics) -> Self {
+        Self {
+            total: inference.total.clone(),
+            seconds: inference.seconds.clone(),
+            references: Arc::default(),
+        }
+    }
+
     pub(super) fn for_version(&self) -> ModelMetrics {
         ModelMetrics {
             ok: Default::default(),
@@ -119,7 +126,7 @@ mod tests {
 
     #[test]
     fn series_are_removed_after_retention() {
-        let series = VersionSeries::default();
+        let series = VersionSeries::new(&InferenceMetrics::new(crate::metrics::latency));
         let (one, other) = (series.for_version(), series.for_version());
         let (ok, bad) = (labels(1, "200"), labels(1, "500"));
         for version in [&one, &other] {
@@ -146,7 +153,7 @@ mod tests {
 
     #[test]
     fn restored_version_keeps_its_series() {
-        let series = VersionSeries::default();
+        let series = VersionSeries::new(&InferenceMetrics::new(crate::metrics::latency));
         let ok = labels(1, "200");
         let first = series.for_version();
         series.get(&first, &ok).0.inc();

@@ -1,7 +1,7 @@
 //! Endpoints served by the gateway itself: metadata, health, repository, aggregated statistics, reflection.
 
 use super::{Worker, grpc, local_response, request_body, rest::json_response};
-use crate::{body::ResponseBody, control::Control, metrics::Protocol};
+use crate::{body::ResponseBody, control::Control};
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use gantry_oip::{
@@ -10,6 +10,7 @@ use gantry_oip::{
     rest, server,
 };
 use gantry_proto::inference as pb;
+use gantry_transport::Protocol;
 use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use prost::Message as _;
@@ -118,7 +119,7 @@ impl Worker {
     }
 
     pub(super) async fn index(&self, mut body: Incoming) -> Result<Response<ResponseBody>, Error> {
-        let body = request_body::whole(&mut body, request_body::SMALL).await?;
+        let body = request_body::read_all(&mut body, request_body::SMALL).await?;
         let ready_only = match body.trim_ascii() {
             [] => false,
             json => match serde_json::from_slice::<serde_json::Value>(json) {

@@ -2,8 +2,7 @@
 
 use super::{RequestGuard, Worker, headers, local_response, request_body};
 use crate::{
-    body::{BodyError, RequestBody, ResponseBody, Streamed},
-    metrics::Protocol,
+    body::{ResponseBody, Streamed},
     policy::retry,
     routes::{InFlightRequest, SelectError},
     upstream::Failure,
@@ -11,15 +10,16 @@ use crate::{
 use bytes::Bytes;
 use futures::FutureExt as _;
 use gantry_oip::{Code, Error, server::Reply};
+use gantry_transport::{
+    Protocol,
+    body::{Payload, UpstreamBody, exceeded_limit},
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, uri::Scheme};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use std::{
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{panic::AssertUnwindSafe, sync::Arc};
+use tokio::time::Instant;
 
 /// A routed request.
 pub(super) struct Call {
@@ -40,20 +40,10 @@ pub(super) enum Target<'a> {
     Grpc(&'a Uri),
 }
 
-pub(super) enum Payload {
-    Whole(Bytes),
-    Partial { first: Bytes, rest: Incoming },
-}
-
 pub(super) struct Head {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
     pub(super) request_id: HeaderValue,
-}
-
-pub(super) fn deadline(started: Instant, allowed: Duration) -> Instant {
-    // Overflow means unlimited.
-    started.checked_add(allowed).unwrap_or_else(|| started + Duration::from_hours(24))
 }
 
 impl Worker {
@@ -94,8 +84,7 @@ impl Worker {
                 return Err(self.select_error(&error, model, protocol));
             }
             woken = true;
-            let changed =
-                tokio::time::timeout_at(deadline.into(), self.shared.routes.wait_for_replica(model));
+            let changed = tokio::time::timeout_at(deadline, self.shared.routes.wait_for_replica(model));
             if changed.await.is_err() {
                 return Err(self.select_error(&error, model, protocol));
             }
@@ -141,8 +130,7 @@ impl Worker {
                     Protocol::Grpc => self.pools.grpc(&endpoint, request).await,
                 }
             };
-            let Failure { unsent, error } = match tokio::time::timeout_at(call.deadline.into(), sending).await
-            {
+            let Failure { unsent, error } = match tokio::time::timeout_at(call.deadline, sending).await {
                 Err(_) => {
                     guard.on_timeout();
                     return Err(deadline_exceeded(call));
@@ -150,7 +138,7 @@ impl Worker {
                 Ok(Ok((response, reuse))) => return answer(call, guard, response, reuse).await,
                 Ok(Err(failure)) => failure,
             };
-            if let Some(limit) = too_large(&*error) {
+            if let Some(limit) = exceeded_limit(&*error) {
                 return Err(request_body::too_large(limit));
             }
             if unsent.is_none() && error.downcast_ref().is_some_and(hyper::Error::is_user) {
@@ -182,10 +170,7 @@ impl Worker {
                 request_id: request_id.unwrap_or(HeaderValue::from_static("0")),
                 headers: parts.headers,
             };
-            payload = match body {
-                RequestBody::Whole(bytes) => Payload::Whole(bytes),
-                RequestBody::Streamed { first, rest, .. } => Payload::Partial { first, rest },
-            };
+            payload = body.into();
         }
     }
 
@@ -200,12 +185,7 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let limit = self.shared.config.max_body;
         let answering = async {
-            let body = match payload {
-                Payload::Whole(bytes) => bytes,
-                Payload::Partial { first, mut rest } => {
-                    request_body::more(&mut rest, first, usize::MAX, limit).await?
-                }
-            };
+            let body = payload.into_bytes(limit).await?;
             let mut request = Request::new(body);
             *request.method_mut() = head.method;
             *request.uri_mut() = uri(&guard.in_flight, target, None)?;
@@ -216,7 +196,7 @@ impl Worker {
                 .await
                 .map_err(|_| Error::internal(format!("the server of model {} panicked", call.model)))
         };
-        match tokio::time::timeout_at(call.deadline.into(), answering).await {
+        match tokio::time::timeout_at(call.deadline, answering).await {
             Err(_) => {
                 guard.on_timeout();
                 Err(deadline_exceeded(call))
@@ -239,18 +219,12 @@ impl Worker {
         target: &Target<'_>,
         mut head: Head,
         payload: Payload,
-    ) -> Result<Request<RequestBody>, Error> {
+    ) -> Result<Request<UpstreamBody>, Error> {
         let limit = self.shared.config.max_body;
-        let body = match payload {
-            Payload::Whole(bytes) => {
-                head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-                RequestBody::Whole(bytes)
-            }
-            Payload::Partial { first, rest } => {
-                RequestBody::Streamed { left: limit.saturating_sub(first.len()), first, rest, limit }
-            }
-        };
-        let mut request = Request::new(body);
+        if let Payload::Whole(bytes) = &payload {
+            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        }
+        let mut request = Request::new(UpstreamBody::new(payload, limit));
         *request.method_mut() = head.method;
         *request.headers_mut() = head.headers;
         *request.uri_mut() = uri(in_flight, target, in_flight.endpoint.grpc_authority.as_ref())?;
@@ -314,7 +288,7 @@ async fn answer(
         }
         Ok::<_, hyper::Error>(data)
     };
-    match tokio::time::timeout_at(call.deadline.into(), collecting).await {
+    match tokio::time::timeout_at(call.deadline, collecting).await {
         Ok(Ok(data)) => {
             reuse();
             guard.done();
@@ -342,16 +316,4 @@ fn replica_unavailable(endpoint: &crate::routes::Endpoint, sent: bool, call: &Ca
         format!("replica {} of server {} (model {}) {what}", endpoint.replica, endpoint.server, call.model),
         1,
     )
-}
-
-/// The body limit, if the client's body exceeded it.
-fn too_large(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(BodyError::TooLarge(limit)) = error.downcast_ref() {
-            return Some(*limit);
-        }
-        next = error.source();
-    }
-    None
 }

@@ -2,11 +2,11 @@
 
 use super::{
     Worker,
-    forward::{Call, Head, Payload, Target, deadline},
+    forward::{Call, Head, Target},
     headers, local_response, request_body,
     rest::plain_model,
 };
-use crate::{body::ResponseBody, metrics::Protocol};
+use crate::body::ResponseBody;
 use bytes::Bytes;
 use gantry_oip::{
     Code, Error,
@@ -14,9 +14,11 @@ use gantry_oip::{
     server,
 };
 use gantry_proto::inference as pb;
+use gantry_transport::{Protocol, body::Payload, deadline};
 use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
-use std::{borrow::Cow, sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc};
+use tokio::time::Instant;
 
 /// Length of the gRPC message prefix.
 pub(super) const PREFIX: usize = 5;
@@ -62,7 +64,7 @@ impl Worker {
         let deadline = deadline(started, self.timeout(&parts));
         let _counted = self.admit()?;
         let reading = self.first_part(&mut body);
-        let Ok(first) = tokio::time::timeout_at(deadline.into(), reading).await else {
+        let Ok(first) = tokio::time::timeout_at(deadline, reading).await else {
             return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
         };
         let mut first = first?;
@@ -72,7 +74,7 @@ impl Worker {
             Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
             None => {
                 let naming = self.name(&parts, &mut body, &mut first);
-                let Ok(name) = tokio::time::timeout_at(deadline.into(), naming).await else {
+                let Ok(name) = tokio::time::timeout_at(deadline, naming).await else {
                     return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
                 };
                 Cow::Owned(name?)
@@ -108,7 +110,7 @@ impl Worker {
     /// The whole message if small, else enough of it to read the model name.
     async fn first_part(&self, body: &mut Incoming) -> Result<Bytes, Error> {
         let limit = self.shared.config.max_body;
-        let first = request_body::more(body, Bytes::new(), PREFIX, limit).await?;
+        let first = request_body::read_more(body, Bytes::new(), PREFIX, limit).await?;
         let Some(length) = message_length(&first) else {
             return Err(Error::invalid(format!("a gRPC body of {} bytes has no message", first.len())));
         };
@@ -116,7 +118,7 @@ impl Worker {
             return Err(request_body::too_large(limit));
         }
         let enough = (PREFIX + length).min(request_body::SMALL);
-        request_body::more(body, first, enough, limit).await
+        request_body::read_more(body, first, enough, limit).await
     }
 
     /// Model name of a message. `first` is the prefix received so far; more is read if needed.
@@ -132,7 +134,7 @@ impl Worker {
             });
         }
         let limit = self.shared.config.max_body;
-        *first = request_body::more(body, std::mem::take(first), usize::MAX, limit).await?;
+        *first = request_body::read_more(body, std::mem::take(first), usize::MAX, limit).await?;
         let encoding = parts.headers.get("grpc-encoding").map(HeaderValue::as_bytes);
         let message = decode_frame(first, encoding, limit)?;
         let name = peek_name(&message).ok_or_else(|| Error::invalid("the message is not valid protobuf"))?;
@@ -164,7 +166,7 @@ impl Worker {
         mut body: Incoming,
     ) -> Result<M, Error> {
         let limit = request_body::SMALL;
-        let reading = request_body::whole(&mut body, limit);
+        let reading = request_body::read_all(&mut body, limit);
         let Ok(bytes) = tokio::time::timeout(self.timeout(parts), reading).await else {
             return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
         };
@@ -181,7 +183,7 @@ impl Worker {
         request_id: HeaderValue,
     ) -> Result<Response<ResponseBody>, Error> {
         // Only a prefix: an empty message names no model.
-        let first = request_body::more(&mut body, Bytes::new(), PREFIX, request_body::SMALL).await?;
+        let first = request_body::read_more(&mut body, Bytes::new(), PREFIX, request_body::SMALL).await?;
         if message_length(&first) == Some(0) && !parts.headers.contains_key(headers::MODEL) {
             return self.grpc_all_statistics().await;
         }
@@ -197,7 +199,7 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
         let deadline = deadline(started, self.timeout(&parts));
-        let mut whole = request_body::more(&mut body, first, usize::MAX, request_body::SMALL).await?;
+        let mut whole = request_body::read_more(&mut body, first, usize::MAX, request_body::SMALL).await?;
         let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
             Some(Ok(name)) => plain_model(name, Protocol::Grpc)?.to_owned(),
             _ => self.name(&parts, &mut body, &mut whole).await?,

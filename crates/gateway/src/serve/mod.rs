@@ -9,7 +9,6 @@ mod local_response;
 mod path;
 mod request_body;
 mod request_guard;
-mod request_id;
 mod rest;
 mod spans;
 mod stream;
@@ -18,6 +17,8 @@ pub(crate) use request_guard::RequestGuard;
 
 use crate::{Config, Routes, control::Control, metrics::Metrics, upstream::Pools};
 use arc_swap::ArcSwapOption;
+use gantry_transport::request_id::RequestIds;
+use hyper_util::{rt::TokioExecutor, server::conn::auto};
 use std::{
     net::TcpStream,
     sync::{
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 /// State shared by all workers.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) http: auto::Builder<TokioExecutor>,
     pub(crate) routes: Routes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) control: ArcSwapOption<Arc<dyn Control>>,
@@ -45,7 +47,7 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     pools: Arc<Pools>,
     open: Arc<AtomicUsize>,
-    ids: request_id::Ids,
+    ids: RequestIds,
     grpc_services: builtin_endpoints::GrpcServices,
 }
 
@@ -58,7 +60,7 @@ impl Worker {
             pools: Arc::new(Pools::new(shared.config.connect_timeout)),
             shared,
             open,
-            ids: request_id::Ids::new(index),
+            ids: RequestIds::new(index),
             grpc_services: builtin_endpoints::GrpcServices::new(),
         }
     }

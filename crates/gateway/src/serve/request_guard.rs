@@ -1,9 +1,11 @@
 //! Completion of a request: metrics, breaker and span are updated exactly once.
 
 use super::{Shared, spans};
-use crate::{metrics::Protocol, policy::breaker::Outcome, routes::InFlightRequest};
+use crate::{policy::breaker::Outcome, routes::InFlightRequest};
+use gantry_transport::Protocol;
 use http::{HeaderMap, StatusCode};
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
+use tokio::time::Instant;
 
 /// A request on its target. On drop it releases the target and is recorded if it was an inference.
 pub(crate) struct RequestGuard {

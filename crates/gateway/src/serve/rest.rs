@@ -2,16 +2,18 @@
 
 use super::{
     Worker,
-    forward::{Call, Head, Payload, Target, deadline},
+    forward::{Call, Head, Target},
     headers, local_response,
     path::{self, Operation, Path},
-    request_body, request_id, spans,
+    request_body, spans,
 };
-use crate::{body::ResponseBody, metrics::Protocol};
+use crate::body::ResponseBody;
 use gantry_oip::{Code, Error, server};
+use gantry_transport::{Protocol, body::Payload, deadline, request_id};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
+use tokio::time::Instant;
 
 impl Worker {
     pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -20,10 +22,7 @@ impl Worker {
             Some(id) if request_id::is_sane(id) => id.clone(),
             _ => self.ids.next(),
         };
-        let is_grpc = parts
-            .headers
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
+        let is_grpc = Protocol::of(&parts.headers) == Protocol::Grpc;
         let mut span = spans::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
         let mut response = if is_grpc {
             self.grpc(parts, body, request_id.clone()).await
@@ -100,8 +99,8 @@ impl Worker {
             trace: self.shared.config.tracer.context(&parts.headers),
         };
         let payload = if size.is_some_and(|n| n <= request_body::SMALL) {
-            let reading = request_body::whole(&mut body, limit);
-            match tokio::time::timeout_at(call.deadline.into(), reading).await {
+            let reading = request_body::read_all(&mut body, limit);
+            match tokio::time::timeout_at(call.deadline, reading).await {
                 Ok(bytes) => Payload::Whole(bytes?),
                 Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the body did not arrive in time")),
             }

@@ -1,9 +1,10 @@
 //! Trace spans of requests; no work is done while tracing is off.
 
 use super::{headers, path::Path};
-use crate::{body::ResponseBody, metrics::Protocol, routes::InFlightRequest};
+use crate::{body::ResponseBody, routes::InFlightRequest};
 use gantry_oip::grpc::SERVICE;
 use gantry_trace::{Span, SpanContext, Tracer};
+use gantry_transport::Protocol;
 use http::{HeaderValue, Response, request::Parts};
 
 /// Continues or starts a trace. Requests that concern no model are not traced.

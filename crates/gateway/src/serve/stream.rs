@@ -2,27 +2,26 @@
 
 use super::{
     Worker,
-    forward::{Call, Head, Payload, Target, deadline},
+    forward::{Call, Head, Target},
     grpc::{PREFIX, message_length},
     headers, request_body,
     rest::plain_model,
 };
-use crate::{
-    body::{BoxError, ResponseBody},
-    metrics::Protocol,
-};
+use crate::body::ResponseBody;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use gantry_oip::{
     Code, Error,
     grpc::{SERVICE, decode_frame, encode_frame, frame_message, peek_name, percent_decode, status_trailers},
 };
 use gantry_proto::inference as pb;
+use gantry_transport::{BoxError, Protocol, body::Payload, deadline};
 use http::{HeaderMap, HeaderValue, Method, Response, Uri, header, request::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 impl Worker {
     pub(super) fn stream(
@@ -120,7 +119,7 @@ impl Worker {
         let payload = Payload::Whole(frame_message(&message));
         let response = self.forward(&call, in_flight, &Target::Grpc(&uri), head, payload).await?;
         let (head, body) = response.into_parts();
-        let collecting = tokio::time::timeout_at(call.deadline.into(), body.collect());
+        let collecting = tokio::time::timeout_at(call.deadline, body.collect());
         let collected = match collecting.await {
             Ok(collected) => collected
                 .map_err(|e: BoxError| Error::unavailable(format!("the response ended early: {e}"), 1))?,

@@ -1,6 +1,7 @@
 //! Upstream TCP connections.
 
-use crate::{body::BoxError, routes::Endpoint};
+use crate::routes::Endpoint;
+use gantry_transport::BoxError;
 use hyper_util::rt::TokioIo;
 use std::{io, time::Duration};
 use tokio::net::TcpStream;

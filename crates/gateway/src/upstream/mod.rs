@@ -5,11 +5,11 @@ mod pool;
 
 pub(crate) use pool::{Pools, ReleaseConnection};
 
-use crate::body::{BoxError, RequestBody};
+use gantry_transport::{BoxError, body::UpstreamBody};
 use http::Request;
 
 pub(crate) struct Failure {
     /// The request, if nothing was sent.
-    pub(crate) unsent: Option<Box<Request<RequestBody>>>,
+    pub(crate) unsent: Option<Box<Request<UpstreamBody>>>,
     pub(crate) error: BoxError,
 }

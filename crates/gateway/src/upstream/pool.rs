@@ -1,10 +1,8 @@
 //! Connection pooling.
 
 use super::{Failure, connect::connect};
-use crate::{
-    body::{BoxError, RequestBody},
-    routes::Endpoint,
-};
+use crate::routes::Endpoint;
+use gantry_transport::{BoxError, body::UpstreamBody};
 use http::{Request, Response};
 use hyper::{
     body::Incoming,
@@ -34,14 +32,14 @@ struct Pool {
 }
 
 struct Idle {
-    sender: http1::SendRequest<RequestBody>,
+    sender: http1::SendRequest<UpstreamBody>,
     since: Instant,
 }
 
 /// An HTTP/2 connection with multiplexed requests.
 #[derive(Clone)]
 struct Shared {
-    sender: http2::SendRequest<RequestBody>,
+    sender: http2::SendRequest<UpstreamBody>,
     /// Counts streams: one reference per request, plus one for the pool.
     streams: Arc<()>,
 }
@@ -66,7 +64,7 @@ impl Pools {
     pub(crate) async fn http(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
-        mut request: Request<RequestBody>,
+        mut request: Request<UpstreamBody>,
     ) -> Result<(Response<Incoming>, ReleaseConnection), Failure> {
         loop {
             let (mut sender, fresh) = match self.idle(endpoint).await {
@@ -101,7 +99,7 @@ impl Pools {
         }
     }
 
-    async fn idle(&self, endpoint: &Arc<Endpoint>) -> Option<http1::SendRequest<RequestBody>> {
+    async fn idle(&self, endpoint: &Arc<Endpoint>) -> Option<http1::SendRequest<UpstreamBody>> {
         loop {
             let mut idle = self.with(endpoint, |pool| pool.idle.pop())?;
             if idle.sender.is_closed() || idle.since.elapsed() > IDLE_TIMEOUT {
@@ -113,7 +111,7 @@ impl Pools {
         }
     }
 
-    async fn open_http(&self, endpoint: &Endpoint) -> Result<http1::SendRequest<RequestBody>, BoxError> {
+    async fn open_http(&self, endpoint: &Endpoint) -> Result<http1::SendRequest<UpstreamBody>, BoxError> {
         let io = connect(endpoint, endpoint.http_port, self.connect_timeout).await?;
         let (sender, connection) = http1::handshake(io).await?;
         tokio::spawn(async move {
@@ -123,7 +121,7 @@ impl Pools {
         Ok(sender)
     }
 
-    fn release(&self, endpoint: &Arc<Endpoint>, sender: http1::SendRequest<RequestBody>) {
+    fn release(&self, endpoint: &Arc<Endpoint>, sender: http1::SendRequest<UpstreamBody>) {
         if sender.is_closed() {
             return;
         }
@@ -137,7 +135,7 @@ impl Pools {
     pub(crate) async fn grpc(
         &self,
         endpoint: &Arc<Endpoint>,
-        mut request: Request<RequestBody>,
+        mut request: Request<UpstreamBody>,
     ) -> Result<(Response<Incoming>, ReleaseConnection), Failure> {
         loop {
             let known = self.with(endpoint, |pool| {

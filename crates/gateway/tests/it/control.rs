@@ -231,7 +231,7 @@ impl tonic::codegen::Service<http::Request<tonic::body::Body>> for FakeModels {
                     fake.unloaded.lock().unwrap().push(name);
                     server::grpc_reply(&pb::UnloadModelResponse {})
                 }
-                other => panic!("nobody asks for {other}"),
+                other => panic!("unexpected call {other}"),
             };
             Ok(reply.map(tonic::body::Body::new))
         })

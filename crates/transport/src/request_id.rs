@@ -8,13 +8,13 @@ use std::{
 };
 
 /// Generates IDs that are unique across workers.
-pub(super) struct Ids {
+pub struct RequestIds {
     place: [u8; 5],
     counter: AtomicU32,
 }
 
-impl Ids {
-    pub(super) fn new(index: usize) -> Self {
+impl RequestIds {
+    pub fn new(index: usize) -> Self {
         let random = RandomState::new().hash_one((std::process::id(), index));
         let mut place = [0; 5];
         for (byte, random) in place.iter_mut().zip(random.to_le_bytes()) {
@@ -23,7 +23,7 @@ impl Ids {
         Self { place, counter: AtomicU32::new((random >> 40) as u32) }
     }
 
-    pub(super) fn next(&self) -> HeaderValue {
+    pub fn next(&self) -> HeaderValue {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
         let text = encode(seconds as u32, self.place, count);
@@ -49,7 +49,7 @@ fn encode(seconds: u32, place: [u8; 5], count: u32) -> [u8; 20] {
 }
 
 /// Whether a client's ID is safe for headers and logs.
-pub(super) fn is_sane(id: &HeaderValue) -> bool {
+pub fn is_sane(id: &HeaderValue) -> bool {
     let bytes = id.as_bytes();
     (1..=128).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
@@ -64,7 +64,7 @@ mod tests {
         // Example from the xid documentation.
         let id = encode(0x4d88_e15b, [0x60, 0xf4, 0x86, 0xe4, 0x28], 0x0041_2dc9);
         assert_eq!(std::str::from_utf8(&id), Ok("9m4e2mr0ui3e8a215n4g"));
-        let ids = Ids::new(0);
+        let ids = RequestIds::new(0);
         let seen: HashSet<_> = (0..1000).map(|_| ids.next()).collect();
         assert_eq!(seen.len(), 1000);
     }

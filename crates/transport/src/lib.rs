@@ -1,0 +1,19 @@
+//! HTTP serving shared by the gateway, the agent's proxy and the runtime: listeners, bodies, headers, deadlines,
+//! request IDs and inference metrics.
+
+#![allow(missing_docs, reason = "internal crate: names document themselves")]
+
+pub mod body;
+pub mod headers;
+pub mod metrics;
+pub mod request_id;
+
+mod backoff;
+mod protocol;
+mod server;
+
+pub use backoff::Backoff;
+pub use protocol::{Protocol, deadline};
+pub use server::{ServerOptions, accept, serve, serve_connection};
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
