@@ -6,7 +6,7 @@ use crate::{
     controller::Controller,
     plan::{Action, ClusterAction, Plan, SchedulerAction},
     schedulers::{RpcOutcome, SchedulerRequest, Operation},
-    workload::Obstacle,
+    workload::FailureCause,
 };
 use std::sync::Arc;
 
@@ -188,11 +188,11 @@ async fn write_status<C: Controller>(
 }
 
 /// A rejection that a retry will not change; `None` for passing errors.
-fn obstacle(error: &ApiError) -> Option<Obstacle> {
+fn obstacle(error: &ApiError) -> Option<FailureCause> {
     match error {
-        ApiError::Rejected(why) | ApiError::Forbidden(why) => Some(Obstacle::ApiServer(why.clone())),
-        ApiError::NotOwned(Ownership::PreviousOwner(owner)) => Some(Obstacle::PreviousOwner(owner.clone())),
-        ApiError::NotOwned(Ownership::Foreign(owner)) => Some(Obstacle::Foreign(owner.clone())),
+        ApiError::Rejected(why) | ApiError::Forbidden(why) => Some(FailureCause::Rejected(why.clone())),
+        ApiError::NotOwned(Ownership::PreviousOwner(owner)) => Some(FailureCause::PreviousOwner(owner.clone())),
+        ApiError::NotOwned(Ownership::Foreign(owner)) => Some(FailureCause::Foreign(owner.clone())),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! The client of the API server.
+//! API server client.
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
@@ -6,12 +6,11 @@ use std::time::Duration;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
-/// A client that answers within its deadlines. What failed is tried again by whoever knows whether it is still wanted,
-/// not by the client, which would try for minutes.
-pub fn connect(mut config: Config, who: &str) -> Result<Client, kube::Error> {
+/// A client without retries of its own: reconciliation retries what is still needed.
+pub fn connect(mut config: Config, component: &str) -> Result<Client, kube::Error> {
     config.default_retry = false;
-    // The API server logs who asks by this.
-    let agent = format!("gantry-operator/{} ({who})", env!("CARGO_PKG_VERSION"));
+    // Appears in the audit log.
+    let agent = format!("gantry-operator/{} ({component})", env!("CARGO_PKG_VERSION"));
     if let Ok(agent) = HeaderValue::try_from(agent) {
         config.headers.push((USER_AGENT, agent));
     }

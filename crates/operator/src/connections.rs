@@ -45,7 +45,7 @@ fn is_needed(context: &Context, namespace: &str) -> bool {
     };
     has(SchedulerRole::Provider)
         || (context.connector.serves_all()
-            && (caches.settings.scope.names(namespace) || has(SchedulerRole::Client)))
+            && (caches.settings.scope.contains(namespace) || has(SchedulerRole::Client)))
 }
 
 fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {

@@ -1,7 +1,7 @@
 //! The contract of a controller.
 
 use crate::{
-    admission::{Request, Verdict},
+    admission::{AdmissionRequest, Decision},
     caches::Caches,
     cluster::{CustomKind, Key, ResourceKind},
     plan::Plan,
@@ -41,8 +41,8 @@ pub trait Controller: Send + Sync + Sized + 'static {
     fn plan(snapshot: &Self::Snapshot, now: Timestamp) -> Plan<<Self::Kind as CustomKind>::Status>;
 
     /// The webhook's verdict on a change of an object of this kind; allows by default.
-    fn admit(_request: &Request, _caches: &Caches) -> Verdict {
-        Verdict::default()
+    fn admit(_request: &AdmissionRequest, _caches: &Caches) -> Decision {
+        Decision::default()
     }
 }
 

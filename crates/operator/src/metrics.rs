@@ -1,4 +1,4 @@
-//! What the operator counts.
+//! Operator metrics.
 
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
@@ -34,7 +34,7 @@ struct ControllerLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     controller: &'static str,
-    /// `worker` when nothing but a free worker is waited for, `time` after a failure or before a look that was planned.
+    /// `worker` for ready keys, `time` for delayed ones.
     waits_for: &'static str,
 }
 
@@ -44,7 +44,6 @@ struct AdmissionLabels {
     outcome: &'static str,
 }
 
-/// Counters of the operator.
 #[derive(Debug)]
 pub struct Metrics {
     writes: Family<WriteLabels, Counter>,
@@ -71,66 +70,65 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes them readable.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "gantry_operator_writes",
-            "Calls that change something, by what came of them",
+            "API writes by result",
             self.writes.clone(),
         );
         registry.register(
             "gantry_operator_reconciles",
-            "Objects looked at, by what came of it",
+            "Reconciliations by result",
             self.reconciles.clone(),
         );
         registry.register(
             "gantry_operator_reconcile_seconds",
-            "Time that one look at an object takes",
+            "Reconcile duration",
             self.seconds.clone(),
         );
         registry.register(
             "gantry_operator_waiting",
-            "Objects that wait to be looked at",
+            "Keys in the work queue",
             self.waiting.clone(),
         );
-        registry.register("gantry_operator_leading", "1 while this operator may write", self.leading.clone());
+        registry.register("gantry_operator_leading", "1 while this operator is the leader", self.leading.clone());
         registry.register(
             "gantry_operator_admissions",
-            "Questions of the API server, by what came of them",
+            "Admission reviews by result",
             self.admissions.clone(),
         );
         registry.register(
             "gantry_operator_webhook_certificate_expiry_seconds",
-            "When the webhook's certificate ends, in seconds since 1970; 0 without one",
+            "Expiry of the webhook certificate as Unix time; 0 without one",
             self.certificate.clone(),
         );
     }
 
-    pub(crate) fn wrote(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
+    pub(crate) fn write(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
         self.writes.get_or_create(&WriteLabels { verb, kind, outcome }).inc();
     }
 
-    pub(crate) fn reconciled(&self, controller: &'static str, outcome: &'static str, took: Duration) {
+    pub(crate) fn reconcile(&self, controller: &'static str, outcome: &'static str, took: Duration) {
         self.reconciles.get_or_create(&ReconcileLabels { controller, outcome }).inc();
         self.seconds.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn waiting(&self, controller: &'static str, (for_worker, for_time): (usize, usize)) {
+    pub(crate) fn queue_depth(&self, controller: &'static str, (for_worker, for_time): (usize, usize)) {
         for (waits_for, count) in [("worker", for_worker), ("time", for_time)] {
             let gauge = self.waiting.get_or_create(&QueueLabels { controller, waits_for });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
-    pub(crate) fn judged(&self, kind: &'static str, outcome: &'static str) {
+    pub(crate) fn reviewed(&self, kind: &'static str, outcome: &'static str) {
         self.admissions.get_or_create(&AdmissionLabels { kind, outcome }).inc();
     }
 
-    pub(crate) fn certificate_until(&self, until: Timestamp) {
+    pub(crate) fn set_certificate_expiry(&self, until: Timestamp) {
         self.certificate.set(until.as_second());
     }
 
-    pub(crate) fn leads(&self, leads: bool) {
+    pub(crate) fn set_leading(&self, leads: bool) {
         self.leading.set(i64::from(leads));
     }
 }

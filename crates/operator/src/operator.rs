@@ -192,7 +192,7 @@ impl Operator {
     }
 
     fn watch_config(&self) -> watcher::Config {
-        let seconds = u32::try_from(self.context.caches.settings.watch_time.as_secs()).unwrap_or(290);
+        let seconds = u32::try_from(self.context.caches.settings.watch_timeout.as_secs()).unwrap_or(290);
         watcher::Config::default().timeout(seconds.clamp(1, 294))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{CustomKind, Desired, Key, KindId, ResourceKind},
-    workload::{Obstacle, Refused},
+    workload::{FailureCause, ApplyFailure},
 };
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ struct Entries {
 }
 
 type Owner = (KindId, Key);
-type Failures = BTreeMap<(ResourceKind, Key), (Refused, Instant)>;
+type Failures = BTreeMap<(ResourceKind, Key), (ApplyFailure, Instant)>;
 
 fn owner<K: CustomKind>(key: &Key) -> Owner {
     (KindId::of::<K>(), key.clone())
@@ -36,18 +36,18 @@ impl RecentFailures {
     }
 
     /// Records a rejected apply; `live_uid` is the UID of the cached object of that name.
-    pub fn record<K: CustomKind>(&self, key: &Key, desired: &Desired, live_uid: &str, why: Obstacle) {
-        let refused = Refused {
+    pub fn record<K: CustomKind>(&self, key: &Key, desired: &Desired, live_uid: &str, cause: FailureCause) {
+        let failure = ApplyFailure {
             kind: desired.kind,
             key: desired.key.clone(),
             digest: desired.digest(),
-            there: live_uid.to_owned(),
-            why,
-            ago: Duration::ZERO,
+            live_uid: live_uid.to_owned(),
+            cause,
+            age: Duration::ZERO,
         };
         let mut entries = self.lock();
         let failures = entries.failures.entry(owner::<K>(key)).or_default();
-        failures.insert((desired.kind, desired.key.clone()), (refused, Instant::now()));
+        failures.insert((desired.kind, desired.key.clone()), (failure, Instant::now()));
     }
 
     /// Forgets the rejection of an object that is applied now.
@@ -63,10 +63,10 @@ impl RecentFailures {
     }
 
     /// Rejected applies of an owner.
-    pub fn of<K: CustomKind>(&self, key: &Key) -> Vec<Refused> {
+    pub fn of<K: CustomKind>(&self, key: &Key) -> Vec<ApplyFailure> {
         let entries = self.lock();
         let failures = entries.failures.get(&owner::<K>(key)).into_iter().flatten();
-        failures.map(|(_, (refused, at))| Refused { ago: at.elapsed(), ..refused.clone() }).collect()
+        failures.map(|(_, (failure, at))| ApplyFailure { age: at.elapsed(), ..failure.clone() }).collect()
     }
 
     pub fn status_written<K: CustomKind>(&self, key: &Key) {

@@ -70,7 +70,7 @@ pub(crate) async fn work<C: Controller>(context: Arc<Context>, stop: Cancellatio
         };
         let start = tokio::time::Instant::now();
         let outcome = reconcile::<C>(&context, &key).await;
-        context.metrics.reconciled(C::NAME, outcome.label(), start.elapsed());
+        context.metrics.reconcile(C::NAME, outcome.label(), start.elapsed());
         match outcome {
             Outcome::Done(requeue_after) => {
                 queue.reset_backoff(&key);
@@ -93,6 +93,6 @@ pub(crate) async fn work<C: Controller>(context: Arc<Context>, stop: Cancellatio
             Outcome::NotLeading => {}
         }
         queue.done(&key);
-        context.metrics.waiting(C::NAME, queue.depth());
+        context.metrics.queue_depth(C::NAME, queue.depth());
     }
 }

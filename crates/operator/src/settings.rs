@@ -1,42 +1,39 @@
-//! What the operator is told.
+//! Settings of the operator.
 
 use std::{collections::BTreeSet, time::Duration};
 
-/// Where and how the operator works.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its own namespace: `SeldonConfig`s and `ServerConfig`s are looked up there.
+    /// The operator's namespace, which contains `SeldonConfig`s and `ServerConfig`s.
     pub namespace: String,
-    /// Where it looks for objects.
     pub scope: Scope,
-    /// Whether Servers become Deployments instead of `StatefulSet`s.
+    /// Deployments instead of `StatefulSet`s for Servers.
     pub use_deployments: bool,
-    /// The image of Gantry's own components, where a configuration names none.
+    /// The image of containers without one.
     pub image: String,
-    /// Objects that one controller looks at at a time.
+    /// Concurrent reconciliations of one controller.
     pub workers: usize,
-    /// How long a connection to the API server may be silent before it counts as lost.
-    pub watch_time: Duration,
-    /// Spreads retries; any number.
+    /// Timeout of one watch request.
+    pub watch_timeout: Duration,
+    /// Seed of the retry jitter.
     pub seed: u64,
 }
 
-/// Namespaces in which objects are looked after.
+/// Watched namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of them.
     Cluster,
-    /// These; its own is always among them.
+    /// These, and always the operator's own.
     Namespaces(BTreeSet<String>),
 }
 
 impl Scope {
-    /// Whether a namespace was named, and not only meant by "all".
-    pub fn names(&self, namespace: &str) -> bool {
+    /// Whether a namespace is listed explicitly.
+    pub fn contains(&self, namespace: &str) -> bool {
         matches!(self, Self::Namespaces(names) if names.contains(namespace))
     }
 
-    /// The scopes of watches: a namespace each, or `""` for one over all.
+    /// Scopes of the watches: namespaces, or `""` for the whole cluster.
     pub fn watched(&self, own: &str) -> BTreeSet<String> {
         match self {
             Self::Cluster => BTreeSet::from([String::new()]),
@@ -55,7 +52,7 @@ impl Default for Settings {
             use_deployments: false,
             image: concat!("gantry:", env!("CARGO_PKG_VERSION")).into(),
             workers: 16,
-            watch_time: Duration::from_secs(290),
+            watch_timeout: Duration::from_secs(290),
             seed: 1,
         }
     }

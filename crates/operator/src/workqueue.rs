@@ -1,4 +1,4 @@
-//! What is to be looked at, and when: each object once, however often it is asked for, and never twice at a time.
+//! De-duplicating work queue with delayed and rate-limited requeue.
 
 use crate::cluster::Key;
 use std::{
@@ -8,12 +8,10 @@ use std::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// The first wait after a failure; it doubles from there.
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
-/// The longest wait.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
 
-/// Keys that wait for a worker. It holds at most one entry for each object that exists.
+/// Each key is queued once, and processed by one worker at a time.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     state: Mutex<State>,
@@ -27,14 +25,14 @@ struct State {
     delayed: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
     processing: HashSet<Key>,
-    /// Asked for while it is being looked at: it comes again when that is done.
+    /// Added while it was processed: queued again afterwards.
     dirty: HashSet<Key>,
     failures: BTreeMap<Key, u32>,
     rng_state: u64,
 }
 
 impl WorkQueue {
-    /// An empty queue; the seed spreads retries of many objects over time.
+    /// The seed spreads retries of many objects over time.
     pub(crate) fn new(seed: u64) -> Self {
         let state = State {
             ready: VecDeque::new(),
@@ -53,7 +51,6 @@ impl WorkQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As soon as a worker is free.
     pub(crate) fn add(&self, key: Key) {
         let mut state = self.lock();
         if state.processing.contains(&key) {
@@ -65,7 +62,7 @@ impl WorkQueue {
         self.wake.notify_one();
     }
 
-    /// Not before a time has passed; sooner, if somebody asks sooner.
+    /// Adds the key after a delay; an earlier request wins.
     pub(crate) fn add_after(&self, key: Key, wait: Duration) {
         let mut state = self.lock();
         let at = Instant::now() + wait;
@@ -81,7 +78,7 @@ impl WorkQueue {
         self.wake.notify_one();
     }
 
-    /// The next key; whoever takes it says [`done`](Self::done) when it is done.
+    /// The next key; the worker calls [`done`](Self::done) afterwards.
     pub(crate) async fn next(&self) -> Key {
         loop {
             let soonest = {
@@ -109,7 +106,7 @@ impl WorkQueue {
         }
     }
 
-    /// The key was looked at. It comes again if it was asked for meanwhile.
+    /// Ends the processing of a key.
     pub(crate) fn done(&self, key: &Key) {
         let mut state = self.lock();
         state.processing.remove(key);
@@ -120,13 +117,12 @@ impl WorkQueue {
         }
     }
 
-    /// It worked: the next failure is the first.
     pub(crate) fn reset_backoff(&self, key: &Key) {
         self.lock().failures.remove(key);
     }
 
-    /// It did not work: again after a wait that doubles with each failure, and differs from object to object. Returns how
-    /// often it failed in a row, and the wait.
+    /// Adds the key after a delay that doubles with each failure, with jitter. Returns the failures in a row and the
+    /// delay.
     pub(crate) fn add_with_backoff(&self, key: Key) -> (u32, Duration) {
         let (failures, wait) = {
             let mut state = self.lock();
@@ -139,7 +135,7 @@ impl WorkQueue {
         (failures, wait)
     }
 
-    /// How many keys wait for a worker now, and how many for their time.
+    /// Keys ready for a worker, and delayed keys.
     pub(crate) fn depth(&self) -> (usize, usize) {
         let state = self.lock();
         (state.ready.len(), state.delayed.len())
@@ -147,7 +143,6 @@ impl WorkQueue {
 }
 
 impl State {
-    /// Moves what has waited long enough.
     fn promote_due(&mut self) {
         let now = Instant::now();
         while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
@@ -161,7 +156,7 @@ impl State {
         }
     }
 
-    /// Xorshift: enough to keep objects from failing in step.
+    /// Xorshift.
     const fn next_jitter(&mut self) -> u64 {
         self.rng_state ^= self.rng_state << 13;
         self.rng_state ^= self.rng_state >> 7;
@@ -170,7 +165,7 @@ impl State {
     }
 }
 
-/// Between half of the wait and the whole of it.
+/// Between half of the delay and the whole of it.
 fn backoff(failures: u32, rng_state: u64) -> Duration {
     let doubled = BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     let half = doubled / 2;
@@ -188,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_for_twice_comes_once() {
+    async fn key_added_twice_is_queued_once() {
         let queue = WorkQueue::new(1);
         queue.add(key("a"));
         queue.add(key("a"));
@@ -199,18 +194,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_for_while_it_is_looked_at_comes_again_afterwards() {
+    async fn key_added_while_processing_is_requeued() {
         let queue = WorkQueue::new(1);
         queue.add(key("a"));
         let taken = queue.next().await;
         queue.add(key("a"));
-        assert_eq!(queue.depth(), (0, 0), "it must not be given to a second worker");
+        assert_eq!(queue.depth(), (0, 0), "one worker at a time");
         queue.done(&taken);
         assert_eq!(queue.next().await, key("a"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_time_is_waited_for_and_a_sooner_one_wins() {
+    async fn earliest_delay_wins() {
         let queue = WorkQueue::new(1);
         let begin = Instant::now();
         queue.add_after(key("a"), Duration::from_secs(10));
@@ -222,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_fails_does_not_hold_up_the_others() {
+    async fn failing_key_does_not_block_others() {
         let queue = WorkQueue::new(1);
         queue.add(key("bad"));
         for round in 1..=8 {
@@ -244,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn waits_grow_and_stay_within_bounds(failures in 1_u32..1000, rng_state: u64) {
+        fn backoff_grows_within_bounds(failures in 1_u32..1000, rng_state: u64) {
             let wait = backoff(failures, rng_state);
             prop_assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX);
             prop_assert!(backoff(failures, u64::MAX) >= backoff(failures, 0));

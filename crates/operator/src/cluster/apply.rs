@@ -1,7 +1,7 @@
-//! Every change that the operator makes in the cluster goes through here: with a deadline, as leader, and counted.
+//! The writer: every API write of the operator, with a timeout, behind the write fence, and counted.
 
 use super::{
-    adopt::{Adoption, has_applied, is_foreign, taken_over},
+    adopt::{Adoption, has_applied, is_from_other_operator, claimed_fields},
     cache::{Cache, Origin},
     custom_resource::{Custom, CustomKind, Key, KindId},
     error::ApiError,
@@ -19,10 +19,8 @@ use kube::{
 use serde_json::{Value, json};
 use std::{future::Future, sync::Arc, time::Duration};
 
-/// How long one call may take.
-const CALL_TIME: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The way to change things.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -30,43 +28,35 @@ pub struct Writer {
     metrics: Arc<Metrics>,
 }
 
-/// An object that is to go: this one, as it was seen, and no other of its name.
+/// Preconditions of a delete: this object in this version, and no other of its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeleteTarget {
-    /// Its kind.
     pub kind: ResourceKind,
-    /// Where it is.
     pub key: Key,
-    /// Its identity.
     pub uid: String,
-    /// Its version when it was looked at.
     pub resource_version: String,
 }
 
-/// Something worth telling whoever looks at an object.
+/// An event about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventDraft {
-    /// Whether it is a problem.
     pub warning: bool,
-    /// A word that a program can match.
     pub reason: &'static str,
-    /// A sentence.
     pub message: String,
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("leadership", &self.fence).finish_non_exhaustive()
+        f.debug_struct("Writer").field("fence", &self.fence).finish_non_exhaustive()
     }
 }
 
 impl Writer {
-    /// Writes through a client for as long as there is a right to.
     pub const fn new(client: Client, fence: WriteFence, metrics: Arc<Metrics>) -> Self {
         Self { client, fence, metrics }
     }
 
-    /// The client, for what only reads.
+    /// For reads.
     pub const fn client(&self) -> &Client {
         &self.client
     }
@@ -81,77 +71,75 @@ impl Writer {
             Some(left) => left,
             None => return Err(ApiError::NotLeading),
         };
-        let limit = CALL_TIME.min(left);
+        let limit = CALL_TIMEOUT.min(left);
         let outcome = match tokio::time::timeout(limit, call).await {
             Ok(outcome) => outcome.map_err(ApiError::from),
             Err(_) => {
-                Err(ApiError::Transient(format!("the API server did not answer within {} s", limit.as_secs())))
+                Err(ApiError::Transient(format!("no response from the API server within {} s", limit.as_secs())))
             }
         };
-        self.metrics.wrote(verb, kind, outcome.as_ref().err().map_or("ok", ApiError::word));
+        self.metrics.write(verb, kind, outcome.as_ref().err().map_or("ok", ApiError::label));
         outcome
     }
 
-    /// Makes an object as it is wanted, unless it is so already, or somebody else has one there. `true` when something
-    /// changed.
+    /// Applies an object unless it has no drift. Fails if a foreign object has its name. `true` when it changed.
     pub async fn apply(
         &self,
         manager: &str,
-        wanted: &Desired,
+        desired: &Desired,
         cache: &Cache<OwnedObject>,
     ) -> Result<bool, ApiError> {
-        let live = cache.get(&wanted.key);
-        if live.as_ref().is_some_and(|live| wanted.is_there(live)) {
+        let live = cache.get(&desired.key);
+        if live.as_ref().is_some_and(|live| desired.matches(live)) {
             return Ok(false);
         }
-        let resource = wanted.kind.api_resource();
-        let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &wanted.key.namespace, &resource);
+        let resource = desired.kind.api_resource();
+        let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &desired.key.namespace, &resource);
         let found = match &live {
-            Some(live) if wanted.bare.is_none() || !is_foreign(live) => None,
-            // What is not marked as ours is not in the cache, and what another operator made is not whole there.
-            _ => first(api.list(&only(&wanted.key.name))).await?,
+            Some(live) if desired.base_pod.is_none() || !is_from_other_operator(live) => None,
+            // The cache has labelled objects only, without their managed fields.
+            _ => first(api.list(&by_name(&desired.key.name))).await?,
         };
-        let there = found.as_ref().or(live.as_deref());
-        match there.map(|there| ownership_of(&there.metadata, wanted)) {
+        let existing = found.as_ref().or(live.as_deref());
+        match existing.map(|existing| ownership_of(&existing.metadata, desired)) {
             None | Some(Ownership::Ours) => {}
-            // Pods need one of that name, and nothing in it: whoever gave it rights wants it to be used.
-            Some(Ownership::Foreign(_)) if wanted.kind == ResourceKind::SERVICE_ACCOUNT => return Ok(false),
-            Some(whose) => return Err(ApiError::NotOwned(whose)),
+            // Pods need an account of that name, and one with permissions is meant to be used.
+            Some(Ownership::Foreign(_)) if desired.kind == ResourceKind::SERVICE_ACCOUNT => return Ok(false),
+            Some(ownership) => return Err(ApiError::NotOwned(ownership)),
         }
-        let adopting = match &found {
-            Some(found) => Some(self.adopt(manager, wanted, found, &api).await?),
+        let adopted = match &found {
+            Some(found) => Some(self.adopt(manager, desired, found, &api).await?),
             None => None,
         };
-        let wanted = adopting.as_ref().unwrap_or(wanted);
-        let patch = wanted.manifest();
-        // What appears in between is looked at before it is changed.
-        let params = PatchParams { force: there.is_some(), ..PatchParams::apply(manager) };
+        let desired = adopted.as_ref().unwrap_or(desired);
+        let patch = desired.manifest();
+        // An object created meanwhile conflicts, and is checked by the next pass.
+        let params = PatchParams { force: existing.is_some(), ..PatchParams::apply(manager) };
         let sent = self
-            .call("apply", wanted.kind.kind, api.patch(&wanted.key.name, &params, &Patch::Apply(&patch)))
+            .call("apply", desired.kind.kind, api.patch(&desired.key.name, &params, &Patch::Apply(&patch)))
             .await?;
-        // A value that the API server writes in a way that is not known here looks different for ever: what it did not
-        // change was as it is wanted.
+        // Without a new resource version the object had no drift, only an unknown notation of the same value.
         let is_changed =
             live.is_none_or(|live| live.metadata.resource_version != sent.metadata.resource_version);
         cache.put(super::watch::strip_metadata(sent), Origin::Write);
         Ok(is_changed)
     }
 
-    /// What is to be applied to an object that another operator may have made. Where a workload's pods are to change, its
-    /// fields become ours first.
+    /// The desired state of an object that another operator may have created. If its pods change, their fields are
+    /// claimed first.
     async fn adopt(
         &self,
         manager: &str,
-        wanted: &Desired,
+        desired: &Desired,
         live: &OwnedObject,
         api: &Api<OwnedObject>,
     ) -> Result<Desired, ApiError> {
-        if wanted.bare.is_none() || !is_of_same(live, wanted) || has_applied(live, manager) {
-            return Ok(wanted.clone());
+        if desired.base_pod.is_none() || !has_same_owner(live, desired) || has_applied(live, manager) {
+            return Ok(desired.clone());
         }
-        let adopting = wanted.adopting(Some(live));
-        let is_changed = matches!(wanted.adoption(live), Some(Adoption::Changed(_)));
-        if let Some(fields) = is_changed.then(|| taken_over(live, manager)).flatten() {
+        let adopted = desired.adopted_from(Some(live));
+        let is_changed = matches!(desired.adoption(live), Some(Adoption::Changed(_)));
+        if let Some(fields) = is_changed.then(|| claimed_fields(live, manager)).flatten() {
             let patch: Value = json!([
                 { "op": "test", "path": "/metadata/resourceVersion", "value": live.metadata.resource_version },
                 { "op": "replace", "path": "/metadata/managedFields", "value": fields },
@@ -159,17 +147,17 @@ impl Writer {
             let patch: json_patch::Patch =
                 serde_json::from_value(patch).map_err(|e| ApiError::Rejected(e.to_string()))?;
             let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
-            let call = api.patch(&wanted.key.name, &params, &patch);
-            match self.call("take_over", wanted.kind.kind, call).await {
-                // The test did not hold: somebody else changed it.
+            let call = api.patch(&desired.key.name, &params, &patch);
+            match self.call("take_over", desired.kind.kind, call).await {
+                // The test failed: the object was modified.
                 Err(ApiError::Rejected(_)) => return Err(ApiError::Conflict),
                 outcome => drop(outcome?),
             }
         }
-        Ok(adopting)
+        Ok(adopted)
     }
 
-    /// Applies a part of an object that is there on behalf of nobody in particular: whoever changes it next owns it.
+    /// Applies a part of an object under a neutral field manager: the next writer owns it.
     pub async fn hand_over(&self, part: &Desired, cache: &Cache<OwnedObject>) -> Result<(), ApiError> {
         let resource = part.kind.api_resource();
         let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &part.key.namespace, &resource);
@@ -180,7 +168,7 @@ impl Writer {
             fields
                 .insert("metadata".into(), json!({ "name": part.key.name, "namespace": part.key.namespace }));
         }
-        // Not by force: who has another value meanwhile has the field already.
+        // Without force: a manager with another value owns the field already.
         let params = PatchParams::apply("gantry/autoscaled");
         let sent = self
             .call("hand_over", part.kind.kind, api.patch(&part.key.name, &params, &Patch::Apply(&patch)))
@@ -189,24 +177,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Asks the API server itself whether an object is still there, and not on its way out: a watch may be late.
+    /// Reads from the API server that an object exists and is not being deleted: a watch may be late.
     pub async fn confirm<K: CustomKind>(&self, object: &Custom<K>) -> Result<(), ApiError> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        let found = first(self.api(object).list_metadata(&only(name))).await?;
+        let found = first(self.api(object).list_metadata(&by_name(name))).await?;
         let same = |meta: &ObjectMeta| meta.uid == object.metadata.uid && meta.deletion_timestamp.is_none();
         if found.is_some_and(|found| same(&found.metadata)) { Ok(()) } else { Err(ApiError::NotFound) }
     }
 
-    /// Deletes the object that was looked at. One that is gone already is as good.
+    /// A missing object counts as deleted.
     pub async fn delete(&self, target: &DeleteTarget) -> Result<(), ApiError> {
         let resource = target.kind.api_resource();
         let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &target.key.namespace, &resource);
-        let looked_at = Preconditions {
+        let preconditions = Preconditions {
             uid: Some(target.uid.clone()),
             resource_version: Some(target.resource_version.clone()),
         };
         let params = DeleteParams {
-            preconditions: Some(looked_at),
+            preconditions: Some(preconditions),
             ..DeleteParams::background()
         };
         match self.call("delete", target.kind.kind, api.delete(&target.key.name, &params)).await {
@@ -219,7 +207,7 @@ impl Writer {
         Custom::<K>::api(self.client.clone(), object.metadata.namespace.as_deref().unwrap_or_default())
     }
 
-    /// Writes an object's status, for this object and no other of its name.
+    /// Writes the status of this object, and of no other of its name.
     pub async fn status<K: CustomKind>(
         &self,
         object: &Custom<K>,
@@ -236,8 +224,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a finalizer. Server-side apply adds to the list whatever else changes meanwhile: there is nothing to
-    /// conflict with.
+    /// Server-side apply adds to the list without conflicts.
     pub async fn add_finalizer<K: CustomKind>(
         &self,
         manager: &str,
@@ -258,7 +245,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a finalizer away, whoever put it there.
+    /// Removes a finalizer of any field manager.
     pub async fn remove_finalizer<K: CustomKind>(
         &self,
         object: &Custom<K>,
@@ -281,13 +268,13 @@ impl Writer {
             .await;
         match sent {
             Ok(_) | Err(ApiError::NotFound) => Ok(()),
-            // The test did not hold: somebody else changed the list.
+            // The test failed: the list was modified.
             Err(ApiError::Rejected(_)) => Err(ApiError::Conflict),
             Err(error) => Err(error),
         }
     }
 
-    /// Sets an object's replicas, as `kubectl scale` would, if it still is at the generation that was looked at.
+    /// Sets `spec.replicas`, if the object is unchanged.
     pub async fn scale<K: CustomKind>(&self, object: &Custom<K>, replicas: i32) -> Result<(), ApiError> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let patch = json!({
@@ -300,11 +287,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells whoever looks at an object. Nothing depends on it: a failure is only logged.
+    /// Writes an event; a failure is only logged.
     pub async fn emit<K: CustomKind>(&self, object: &Custom<K>, event: &EventDraft, now: Timestamp) {
-        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        // Events of cluster-scoped objects belong to the namespace "default".
+        let namespace = object.metadata.namespace.clone().unwrap_or_else(|| "default".into());
         let name = object.metadata.name.clone().unwrap_or_default();
-        // One event for one happening of one generation: telling it again is refused, not repeated.
         let event_name = format!("{name}.{}.{}", event.reason.to_lowercase(), now.as_millisecond());
         let event: k8s_openapi::api::events::v1::Event = match serde_json::from_value(json!({
             "metadata": { "name": event_name, "namespace": namespace },
@@ -323,33 +310,32 @@ impl Writer {
         })) {
             Ok(event) => event,
             Err(error) => {
-                tracing::warn!(%error, "an event could not be written");
+                tracing::warn!(%error, "event not encoded");
                 return;
             }
         };
         let api = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = self.call("event", "Event", api.create(&PostParams::default(), &event)).await {
-            tracing::debug!(object = %object.key(), reason = event.reason, %error, "an event was not taken");
+            tracing::debug!(object = %object.key(), reason = event.reason, %error, "event rejected");
         }
     }
 }
 
-/// Whether an object belongs to whom the wanted one belongs.
-fn is_of_same(live: &OwnedObject, wanted: &Desired) -> bool {
-    let owner = wanted.body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
+/// Whether both have the same controlling owner.
+fn has_same_owner(live: &OwnedObject, desired: &Desired) -> bool {
+    let owner = desired.body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
     owner.is_some() && live.controller().map(|(_, uid)| uid) == owner
 }
 
-/// A list of one: the operator follows everything by lists, and has no other right to read.
-fn only(name: &str) -> ListParams {
+/// A list of one object: the operator has no permission to get.
+fn by_name(name: &str) -> ListParams {
     ListParams::default().fields(&format!("metadata.name={name}"))
 }
 
-/// What the API server itself has at a place.
 async fn first<T: Clone>(
     list: impl Future<Output = Result<ObjectList<T>, kube::Error>>,
 ) -> Result<Option<T>, ApiError> {
-    let found = tokio::time::timeout(CALL_TIME, list).await;
-    let found = found.map_err(|_| ApiError::Transient("the API server did not answer".into()))??;
+    let found = tokio::time::timeout(CALL_TIMEOUT, list).await;
+    let found = found.map_err(|_| ApiError::Transient("no response from the API server".into()))??;
     Ok(found.items.into_iter().next())
 }

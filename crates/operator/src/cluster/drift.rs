@@ -1,89 +1,88 @@
-//! Whether what is wanted is there already, although the API server fills in defaults and writes things its own way.
+//! Drift: comparison of desired and live state, tolerant of defaults and of equivalent notations.
 
 use serde_json::{Map, Value};
 
-/// Whether every field of `wanted` is in `live` with the same meaning. What `live` has besides is somebody else's.
-pub fn holds(wanted: &Value, live: &Value) -> bool {
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(name, value)| {
+/// Whether every field of `desired` is in `live` with the same meaning; `live` may have more.
+pub fn is_subset(desired: &Value, live: &Value) -> bool {
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(name, value)| {
             match live.get(name) {
-                Some(there) => holds_field(name, value, there),
-                // What is empty is left out by the API server.
+                Some(there) => field_matches(name, value, there),
+                // The API server omits empty values.
                 None => is_empty(value),
             }
         }),
-        (Value::Array(wanted), Value::Array(live)) => list(wanted, live),
-        _ => scalar(wanted, live),
+        (Value::Array(desired), Value::Array(live)) => list(desired, live),
+        _ => scalar(desired, live),
     }
 }
 
-/// Where `wanted` is not in `live`, as people would point at it: `containers[agent].image`. Nothing where it
-/// [`holds`].
-pub fn lacking(wanted: &Value, live: &Value) -> Vec<String> {
-    let mut places = Vec::new();
-    lacks("", wanted, live, &mut places);
-    places
+/// Paths where `live` differs from `desired`, such as `containers[agent].image`.
+pub fn drifted_fields(desired: &Value, live: &Value) -> Vec<String> {
+    let mut paths = Vec::new();
+    collect_drift("", desired, live, &mut paths);
+    paths
 }
 
-fn lacks(place: &str, wanted: &Value, live: &Value, places: &mut Vec<String>) {
-    let before = places.len();
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => {
+fn collect_drift(path: &str, desired: &Value, live: &Value, paths: &mut Vec<String>) {
+    let before = paths.len();
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => {
             let none = Value::Null;
-            for (name, value) in wanted {
-                let at = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+            for (name, value) in desired {
+                let at = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 match live.get(name) {
-                    Some(there) if holds_field(name, value, there) => {}
+                    Some(there) if field_matches(name, value, there) => {}
                     None if is_empty(value) => {}
-                    there => lacks(&at, value, there.unwrap_or(&none), places),
+                    there => collect_drift(&at, value, there.unwrap_or(&none), paths),
                 }
             }
         }
-        (Value::Array(wanted), Value::Array(live)) => {
-            if let Some(key) = key_of(wanted) {
-                for item in wanted {
+        (Value::Array(desired), Value::Array(live)) => {
+            if let Some(key) = key_of(desired) {
+                for item in desired {
                     let same = live.iter().find(|there| there.get(key) == item.get(key));
-                    let is_there = same.is_some_and(|there| holds(item, there));
+                    let matches = same.is_some_and(|there| is_subset(item, there));
                     let text = item.get(key).map(|k| k.as_str().map_or_else(|| k.to_string(), str::to_owned));
-                    let at = format!("{place}[{}]", text.unwrap_or_default());
+                    let at = format!("{path}[{}]", text.unwrap_or_default());
                     match same {
-                        _ if is_there => {}
-                        Some(there) => lacks(&at, item, there, places),
-                        None => places.push(at),
+                        _ if matches => {}
+                        Some(there) => collect_drift(&at, item, there, paths),
+                        None => paths.push(at),
                     }
                 }
             }
         }
         _ => {}
     }
-    // Nothing below says it better.
-    if places.len() == before && !holds(wanted, live) {
-        places.push(place.to_owned());
+    // No child is more specific.
+    if paths.len() == before && !is_subset(desired, live) {
+        paths.push(path.to_owned());
     }
 }
 
-fn holds_field(name: &str, wanted: &Value, live: &Value) -> bool {
+fn field_matches(name: &str, desired: &Value, live: &Value) -> bool {
     match name {
-        // The API server writes amounts in their shortest form: 1000m becomes 1.
-        "limits" | "requests" | "capacity" | "sizeLimit" => amounts(wanted, live),
-        _ => holds(wanted, live),
+        // The API server normalizes quantities: 1000m becomes 1.
+        "limits" | "requests" | "capacity" | "sizeLimit" => amounts(desired, live),
+        _ => is_subset(desired, live),
     }
 }
 
-fn amounts(wanted: &Value, live: &Value) -> bool {
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => {
-            wanted.iter().all(|(name, amount)| live.get(name).is_some_and(|there| same_amount(amount, there)))
+fn amounts(desired: &Value, live: &Value) -> bool {
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => {
+            desired.iter().all(|(name, amount)| live.get(name).is_some_and(|there| same_amount(amount, there)))
         }
-        _ => same_amount(wanted, live),
+        _ => same_amount(desired, live),
     }
 }
 
-fn same_amount(wanted: &Value, live: &Value) -> bool {
-    scalar(wanted, live) || amount(wanted).is_some_and(|a| amount(live) == Some(a))
+fn same_amount(desired: &Value, live: &Value) -> bool {
+    scalar(desired, live) || amount(desired).is_some_and(|a| amount(live) == Some(a))
 }
 
-/// An amount in thousandths.
+/// A quantity in thousandths.
 fn amount(value: &Value) -> Option<i128> {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -113,28 +112,28 @@ fn amount(value: &Value) -> Option<i128> {
     digits.checked_mul(thousandths).map(|n| n / scale)
 }
 
-/// Lists of objects with a name are maps to Kubernetes; others are taken as they stand.
-fn list(wanted: &[Value], live: &[Value]) -> bool {
-    match key_of(wanted) {
-        Some(key) => wanted.iter().all(|item| {
+/// Lists of named items are compared as maps, others in order.
+fn list(desired: &[Value], live: &[Value]) -> bool {
+    match key_of(desired) {
+        Some(key) => desired.iter().all(|item| {
             live.iter()
-                .any(|there| there.get(key).is_some_and(|k| Some(k) == item.get(key)) && holds(item, there))
+                .any(|there| there.get(key).is_some_and(|k| Some(k) == item.get(key)) && is_subset(item, there))
         }),
-        None => wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| holds(w, l)),
+        None => desired.len() == live.len() && desired.iter().zip(live).all(|(w, l)| is_subset(w, l)),
     }
 }
 
-/// What the items of a list are told apart by.
+/// The merge key of a list.
 pub(super) fn key_of(items: &[Value]) -> Option<&'static str> {
     ["name", "mountPath", "containerPort", "port", "type", "ip", "uid"]
         .into_iter()
         .find(|key| !items.is_empty() && items.iter().all(|item| item.get(key).is_some()))
 }
 
-fn scalar(wanted: &Value, live: &Value) -> bool {
-    wanted == live
-        || match (wanted, live) {
-            // A number where a text may stand too, such as a port.
+fn scalar(desired: &Value, live: &Value) -> bool {
+    desired == live
+        || match (desired, live) {
+            // An int-or-string field, such as a port.
             (Value::Number(n), Value::String(s)) | (Value::String(s), Value::Number(n)) => {
                 n.to_string() == *s
             }
@@ -159,8 +158,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_there_is_recognised() {
-        for (wanted, live) in [
+    fn equivalent_state_is_no_drift() {
+        for (desired, live) in [
             (json!({"a": 1}), json!({"a": 1, "b": 2})),
             (json!({"a": {}}), json!({})),
             (json!({"hostNetwork": false, "env": []}), json!({})),
@@ -176,14 +175,14 @@ mod tests {
             (json!({"targetPort": 9000}), json!({"targetPort": 9000})),
             (json!(["a", "b"]), json!(["a", "b"])),
         ] {
-            assert!(holds(&wanted, &live), "{wanted} in {live}");
-            assert_eq!(lacking(&wanted, &live), [""; 0], "{wanted} in {live}");
+            assert!(is_subset(&desired, &live), "{desired} in {live}");
+            assert_eq!(drifted_fields(&desired, &live), [""; 0], "{desired} in {live}");
         }
     }
 
     #[test]
-    fn drift_is_seen() {
-        for (wanted, live) in [
+    fn changed_fields_are_drift() {
+        for (desired, live) in [
             (json!({"a": 1}), json!({"a": 2})),
             (json!({"a": 1}), json!({})),
             (json!({"limits": {"cpu": "1"}}), json!({"limits": {"cpu": "2"}})),
@@ -194,18 +193,18 @@ mod tests {
             (json!(["a"]), json!(["a", "b"])),
             (json!({"requests": {"memory": "1Gi"}}), json!({"requests": {"memory": "1G"}})),
         ] {
-            assert!(!holds(&wanted, &live), "{wanted} in {live}");
-            assert!(!lacking(&wanted, &live).is_empty(), "{wanted} in {live}");
+            assert!(!is_subset(&desired, &live), "{desired} in {live}");
+            assert!(!drifted_fields(&desired, &live).is_empty(), "{desired} in {live}");
         }
     }
 
     #[test]
-    fn a_difference_has_a_place() {
+    fn drift_has_a_path() {
         let live = json!({"containers": [
             {"name": "agent", "image": "a:1", "env": [{"name": "A", "value": "1"}], "args": ["x"]},
             {"name": "server", "resources": {"limits": {"cpu": "1"}}},
         ]});
-        for (wanted, places) in [
+        for (desired, paths) in [
             (live.clone(), &[][..]),
             (json!({"containers": [{"name": "agent", "image": "a:2"}]}), &["containers[agent].image"]),
             (
@@ -218,7 +217,7 @@ mod tests {
             ),
             (json!({"containers": [{"name": "server", "resources": {"limits": {"cpu": "1000m"}}}]}), &[]),
         ] {
-            assert_eq!(lacking(&wanted, &live), places, "{wanted}");
+            assert_eq!(drifted_fields(&desired, &live), paths, "{desired}");
         }
     }
 }

@@ -1,40 +1,34 @@
-//! What can go wrong with a call to the API server, by what is to be done about it.
+//! Errors of API calls, by how they are handled.
 
 use std::time::Duration;
 use thiserror::Error;
 
-/// A call that did not do what it was to do.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum ApiError {
-    /// Somebody else changed the object in between: look again.
-    #[error("somebody else changed it in between")]
+    #[error("conflict: object was modified")]
     Conflict,
-    /// The object, or what it is to be put into, is not there (any more).
-    #[error("it is not there")]
+    /// The object or its namespace does not exist.
+    #[error("not found")]
     NotFound,
-    /// The API server has too much to do.
-    #[error("the API server asks to come back in {} s", .0.as_secs())]
+    #[error("throttled by the API server for {} s", .0.as_secs())]
     Throttled(Duration),
-    /// The API server will not have it, also when asked again.
+    /// A retry would be rejected as well.
     #[error("{0}")]
     Rejected(String),
-    /// Something else has the name that it is to have.
-    #[error("its name is taken")]
+    #[error("an object of this name exists and is not ours")]
     NotOwned(super::ownership::Ownership),
-    /// The operator may not do it.
-    #[error("the operator has not the right to: {0}")]
+    #[error("forbidden: {0}")]
     Forbidden(String),
-    /// It may work later.
+    /// A retry may succeed.
     #[error("{0}")]
     Transient(String),
-    /// Another operator leads: nothing may be written.
-    #[error("another operator leads")]
+    #[error("not the leader")]
     NotLeading,
 }
 
 impl ApiError {
-    /// A word for metrics.
-    pub const fn word(&self) -> &'static str {
+    /// Label in metrics.
+    pub const fn label(&self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
             Self::NotFound => "missing",
@@ -56,22 +50,22 @@ impl From<kube::Error> for ApiError {
                 match status.code {
                     404 => Self::NotFound,
                     409 => Self::Conflict,
-                    // What is in a namespace that goes away is not worth another try, and not the object's fault.
+                    // The namespace is being deleted.
                     403 if message.contains("because it is being terminated") => Self::NotFound,
                     401 | 403 => Self::Forbidden(message),
                     429 => {
                         let seconds = status.details.as_ref().map_or(1, |d| d.retry_after_seconds);
                         Self::Throttled(Duration::from_secs(u64::from(seconds.clamp(1, 60))))
                     }
-                    // 422 also is what a patch gets that names another object's uid.
+                    // A patch with another object's UID.
                     422 if message.contains("metadata.uid") => Self::Conflict,
                     400 | 405 | 406 | 413 | 415 | 422 => Self::Rejected(message),
-                    // So server-side apply answers to a field that there is not, or that is of another type.
+                    // Server-side apply of an unknown field, or of a wrong type.
                     500 if message.contains("failed to create typed patch object") => Self::Rejected(message),
-                    code => Self::Transient(format!("the API server answers {code}: {message}")),
+                    code => Self::Transient(format!("the API server returned {code}: {message}")),
                 }
             }
-            other => Self::Transient(format!("the API server cannot be reached: {}", deepest(&other))),
+            other => Self::Transient(format!("the API server is unreachable: {}", deepest(&other))),
         }
     }
 }

@@ -7,36 +7,34 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{borrow::Cow, sync::Arc};
 
-/// The label that says an object is ours. Watches select by it: what others make costs nothing.
+/// The label of owned objects; watches select by it.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "gantry");
-/// The annotation that holds the digest of what was applied.
+/// The annotation with the digest of the applied manifest.
 pub const APPLIED: &str = "gantry.dev/applied";
 
-/// An object of one of these kinds as the API server has it.
+/// A live object of another kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OwnedObject {
-    /// Name, labels, owners.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// The rest: spec, status, data.
+    /// Everything else: spec, status, data.
     #[serde(flatten)]
     pub data: Value,
 }
 
 impl OwnedObject {
-    /// The object that an owner controls: its identity.
+    /// Kind and UID of the controlling owner.
     pub fn controller(&self) -> Option<(&str, &str)> {
         let owners = self.metadata.owner_references.iter().flatten();
         owners.filter(|o| o.controller == Some(true)).map(|o| (o.kind.as_str(), o.uid.as_str())).next()
     }
 
-    /// A number at a path, such as `/status/readyReplicas`; what Kubernetes leaves out is 0.
+    /// A number such as `/status/readyReplicas`; Kubernetes omits zeros.
     pub fn number(&self, pointer: &str) -> i64 {
         self.data.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
     }
 
-    /// The whole object as JSON, to hold what is wanted against it.
-    pub fn whole(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut whole = self.data.clone();
         if let (Value::Object(fields), Ok(metadata)) = (&mut whole, serde_json::to_value(&self.metadata)) {
             fields.insert("metadata".into(), metadata);
@@ -44,7 +42,7 @@ impl OwnedObject {
         whole
     }
 
-    /// The digest of what was applied to it last.
+    /// The digest of the last applied manifest.
     pub fn applied(&self) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(APPLIED).map(String::as_str)
     }
@@ -79,58 +77,52 @@ impl kube::Resource for OwnedObject {
     }
 }
 
-/// An object as it is to be: only the fields that are ours.
+/// Desired state of an owned object: only the fields that are ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
-    /// Its kind.
     pub kind: ResourceKind,
-    /// Where it is to be.
     pub key: Key,
-    /// The object as it is applied; `metadata.name` and `.namespace` are filled in from the key.
+    /// The manifest without kind and name, which follow from the key.
     pub body: Value,
-    /// The pods of a workload without what this operator adds to them of its own accord; see
-    /// [`adopting`](Self::adopting).
-    pub bare: Option<Arc<Value>>,
+    /// The pod template of a workload without our own defaults; see [`adopted_from`](Self::adopted_from).
+    pub base_pod: Option<Arc<Value>>,
 }
 
 impl Desired {
-    /// An object with a body: labels and the like in `metadata`, and its own fields.
     pub const fn new(kind: ResourceKind, key: Key, body: Value) -> Self {
-        Self { kind, key, body, bare: None }
+        Self { kind, key, body, base_pod: None }
     }
 
-    /// The same, of pods that would be these without what this operator adds to them of its own accord.
     #[must_use]
-    pub fn with_bare(self, bare: Value) -> Self {
-        Self { bare: Some(Arc::new(bare)), ..self }
+    pub fn with_base_pod(self, base_pod: Value) -> Self {
+        Self { base_pod: Some(Arc::new(base_pod)), ..self }
     }
 
-    /// What is sent: the body with its names, the label that it is ours, and its digest.
+    /// The applied manifest, with our label and its digest.
     pub fn manifest(&self) -> Value {
-        let mut whole = self.named();
+        let mut whole = self.with_identity();
         let digest = digest(&whole);
         set(&mut whole, &["metadata", "annotations", APPLIED], Value::String(digest));
         whole
     }
 
-    /// The digest of what is wanted: a field that is taken out changes it, which a comparison with what is there would
-    /// not see.
+    /// The digest changes also when a field is removed, which a comparison with the live object does not show.
     pub fn digest(&self) -> String {
-        digest(&self.named())
+        digest(&self.with_identity())
     }
 
-    /// Whether the object is there as it is wanted. An object from a list does not say of which kind it is.
-    pub fn is_there(&self, live: &OwnedObject) -> bool {
-        let mut wanted = self.manifest();
-        if let Value::Object(fields) = &mut wanted {
+    /// Whether the live object has no drift. Objects of a list have no `kind`.
+    pub fn matches(&self, live: &OwnedObject) -> bool {
+        let mut desired = self.manifest();
+        if let Value::Object(fields) = &mut desired {
             fields.remove("apiVersion");
             fields.remove("kind");
         }
         live.applied() == Some(self.digest().as_str())
-            && super::drift::holds(&wanted, &live.whole())
+            && super::drift::is_subset(&desired, &live.to_json())
     }
 
-    fn named(&self) -> Value {
+    fn with_identity(&self) -> Value {
         let mut whole = self.body.clone();
         set(&mut whole, &["apiVersion"], Value::String(self.kind.api_version()));
         set(&mut whole, &["kind"], Value::String(self.kind.kind.into()));
@@ -141,7 +133,7 @@ impl Desired {
     }
 }
 
-/// Puts a value at a path of names, making the maps on the way.
+/// Sets a value at a path, creating maps on the way.
 fn set(at: &mut Value, path: &[&str], value: Value) {
     let Some((first, rest)) = path.split_first() else {
         *at = value;
@@ -155,8 +147,7 @@ fn set(at: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-/// 64 bits of FNV-1a over the text of the JSON, whose fields are in order. It is not a secret and not a defence: it
-/// only has to differ when what is wanted differs, also between one version of the operator and the next.
+/// 64 bits of FNV-1a over sorted JSON. Not cryptographic, but stable across versions of the operator.
 pub(crate) fn digest(value: &Value) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in value.to_string().bytes() {
@@ -171,14 +162,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_digest_is_of_what_is_wanted_and_of_nothing_else() {
+    fn digest_depends_on_content_only() {
         let key = Key::new("ns", "a");
         let one = Desired::new(ResourceKind::CONFIG_MAP, key.clone(), json!({"data": {"a": "1", "b": "2"}}));
         let same = Desired::new(ResourceKind::CONFIG_MAP, key.clone(), json!({"data": {"b": "2", "a": "1"}}));
         let fewer = Desired::new(ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
         assert_eq!(one.digest(), same.digest());
         assert_ne!(one.digest(), fewer.digest());
-        // Objects that an older operator applied must not be written again by a newer one.
+        // Objects that an older version applied must not be written again.
         assert_eq!(one.digest(), "78b7ed418b88cc16");
         let manifest = one.manifest();
         assert_eq!(manifest.pointer("/metadata/annotations/gantry.dev~1applied"), Some(&json!(one.digest())));
@@ -186,17 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_recognised_in_a_list_too() {
-        let wanted = Desired::new(ResourceKind::CONFIG_MAP, Key::new("ns", "a"), json!({"data": {"a": "1"}}));
-        let mut item = wanted.manifest();
+    fn listed_object_without_kind_matches() {
+        let desired = Desired::new(ResourceKind::CONFIG_MAP, Key::new("ns", "a"), json!({"data": {"a": "1"}}));
+        let mut item = desired.manifest();
         let answer: OwnedObject = serde_json::from_value(item.clone()).unwrap();
-        assert!(wanted.is_there(&answer));
+        assert!(desired.matches(&answer));
         item.as_object_mut().unwrap().remove("kind");
         item.as_object_mut().unwrap().remove("apiVersion");
         let listed: OwnedObject = serde_json::from_value(item.clone()).unwrap();
-        assert!(wanted.is_there(&listed));
+        assert!(desired.matches(&listed));
         item["data"]["a"] = json!("2");
         let drifted: OwnedObject = serde_json::from_value(item).unwrap();
-        assert!(!wanted.is_there(&drifted));
+        assert!(!desired.matches(&drifted));
     }
 }

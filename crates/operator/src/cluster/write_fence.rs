@@ -1,4 +1,4 @@
-//! The right to write, for as long as it lasts.
+//! Write fence: the time until which this operator may write.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -6,55 +6,54 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Until when this operator may write. A process that was stopped and goes on asks before each write, by a clock that
-/// went on: it finds its time over before it can do harm.
+/// Checked before every write, by a monotonic clock: a process that was paused finds its lease expired before it can
+/// write.
 #[derive(Clone, Debug)]
-pub struct WriteFence(Arc<Mutex<Right>>);
+pub struct WriteFence(Arc<Mutex<State>>);
 
 #[derive(Clone, Copy, Debug)]
-enum Right {
-    None,
-    Until(Instant),
-    Always,
+enum State {
+    Closed,
+    OpenUntil(Instant),
+    AlwaysOpen,
 }
 
 impl WriteFence {
-    /// The right of the only operator: it never ends.
-    pub fn alone() -> Self {
-        Self(Arc::new(Mutex::new(Right::Always)))
+    /// For an operator without leader election.
+    pub fn always_open() -> Self {
+        Self(Arc::new(Mutex::new(State::AlwaysOpen)))
     }
 
-    /// No right yet.
-    pub fn none() -> Self {
-        Self(Arc::new(Mutex::new(Right::None)))
+    /// Until the first lease.
+    pub fn closed() -> Self {
+        Self(Arc::new(Mutex::new(State::Closed)))
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Right) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The right lasts until then; it is never shortened by this.
+    /// Opens the fence until then; never shortens it.
     pub fn extend(&self, until: Instant) {
-        self.with(|right| {
-            *right = match *right {
-                Right::Until(known) => Right::Until(known.max(until)),
-                Right::None => Right::Until(until),
-                Right::Always => Right::Always,
+        self.with(|state| {
+            *state = match *state {
+                State::OpenUntil(known) => State::OpenUntil(known.max(until)),
+                State::Closed => State::OpenUntil(until),
+                State::AlwaysOpen => State::AlwaysOpen,
             }
         });
     }
 
-    /// The right is given up.
     pub fn close(&self) {
-        self.with(|right| *right = Right::None);
+        self.with(|state| *state = State::Closed);
     }
 
-    /// How long something may still take that is begun now; `None` when nothing may be begun.
+    /// Time limit of a write that starts now; `None` when none may start.
     pub fn remaining(&self) -> Option<Duration> {
-        match self.with(|right| *right) {
-            Right::Always => Some(Duration::MAX),
-            Right::Until(end) => end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()),
-            Right::None => None,
+        match self.with(|state| *state) {
+            State::AlwaysOpen => Some(Duration::MAX),
+            State::OpenUntil(end) => end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()),
+            State::Closed => None,
         }
     }
 }

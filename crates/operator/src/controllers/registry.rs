@@ -6,7 +6,7 @@ use super::{
     server_config::ServerConfigController,
 };
 use crate::{
-    admission::{Request, Verdict},
+    admission::{AdmissionRequest, Decision},
     caches::{CacheSlot, Caches},
     cluster::{KindId, ResourceKind},
     context::Context,
@@ -120,7 +120,7 @@ pub struct Registration {
     pub patches: bool,
     pub many: bool,
     /// The webhook's verdict on a change of an object.
-    pub admit: fn(&Request, &Caches) -> Verdict,
+    pub admit: fn(&AdmissionRequest, &Caches) -> Decision,
     pub(crate) type_id: TypeId,
     pub(crate) new_cache: fn() -> CacheSlot,
     pub(crate) subscribe: fn(&Arc<Context>),

@@ -5,7 +5,7 @@ use super::{
     validate_only::Snapshot,
 };
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Key, Experiment},
     controller::Controller,
@@ -31,8 +31,8 @@ impl Controller for ExperimentController {
         unsupported::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<Experiment>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<Experiment>(request, caches)
     }
 }
 

@@ -9,7 +9,7 @@ mod tests;
 pub use snapshot::Snapshot;
 
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Key, Model},
     controller::{Controller, SchedulerRole},
@@ -40,7 +40,7 @@ impl Controller for ModelController {
         plan::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<Model>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<Model>(request, caches)
     }
 }

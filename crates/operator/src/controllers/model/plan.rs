@@ -250,7 +250,7 @@ fn has_ended(view: &ModelView) -> bool {
     )
 }
 
-/// An event where the truth changes, and where something new fails. What is ready at once has its status to say so.
+/// An event when `Ready` changes, and for every new failure. A model that is ready at once needs none.
 fn transition_event(object: &Custom<Model>, condition: &ConditionUpdate) -> Option<EventDraft> {
     let before = object.status.as_ref().and_then(|s| condition_status(&s.conditions, READY));
     let (warning, reason) = match (before, condition.status, condition.progress) {

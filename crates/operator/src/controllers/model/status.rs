@@ -1,4 +1,4 @@
-//! What is reported of a model.
+//! Status of a model.
 
 use crate::{
     cluster::{Custom, Model},
@@ -9,10 +9,10 @@ use gantry_api::ModelStatus;
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
 use k8s_openapi::jiff::Timestamp;
 
-/// The condition of Seldon's operator, of which `Ready` is made.
+/// The condition of Seldon's operator that `Ready` is derived from.
 const MODEL_READY: &str = "ModelReady";
 
-/// What a scheduler's view comes to.
+/// The condition of a model as its scheduler has it.
 pub(super) fn of(view: &ModelView) -> ConditionUpdate {
     let state = view.state();
     let report = view.latest.as_ref().and_then(|l| l.state.as_ref());
@@ -29,16 +29,16 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
         ModelState::ModelScaledDown => ConditionUpdate::new(
             true,
             "ModelScaledDown",
-            "sleeps: no replica is wanted until a request comes",
+            "scaled to zero; will scale up on the next request",
             Progress::Settled,
         ),
         ModelState::ModelFailed => {
-            ConditionUpdate::new(false, word(&code, "ModelFailed"), or("could not be loaded"), Progress::Stalled)
+            ConditionUpdate::new(false, reason_or(&code, "ModelFailed"), or("could not be loaded"), Progress::Stalled)
         }
         ModelState::ScheduleFailed => ConditionUpdate::new(
             false,
-            word(&code, "ScheduleFailed"),
-            or("no server can take it"),
+            reason_or(&code, "ScheduleFailed"),
+            or("no server fits"),
             Progress::InProgress,
         ),
         ModelState::ModelTerminating | ModelState::ModelTerminate => {
@@ -49,21 +49,20 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
         }
         ModelState::ModelProgressing | ModelState::ModelCreate => ConditionUpdate::new(
             false,
-            word(&code, "ModelProgressing"),
+            reason_or(&code, "ModelProgressing"),
             or(&format!("version {version} is being loaded{on}")),
             Progress::InProgress,
         ),
         ModelState::Unknown => {
-            ConditionUpdate::new(ConditionStatus::Unknown, "ModelStateUnknown", or("the scheduler does not say"), Progress::InProgress)
+            ConditionUpdate::new(ConditionStatus::Unknown, "ModelStateUnknown", or("the scheduler reports no state"), Progress::InProgress)
         }
     }
 }
 
-fn word(code: &str, usual: &str) -> String {
-    if code.is_empty() { usual.to_owned() } else { code.to_owned() }
+fn reason_or(code: &str, default: &str) -> String {
+    if code.is_empty() { default.to_owned() } else { code.to_owned() }
 }
 
-/// The whole status: what is said, and the figures of the scheduler's view.
 pub(super) fn build_status(
     object: &Custom<Model>,
     condition: &ConditionUpdate,
@@ -88,7 +87,7 @@ pub(super) fn build_status(
     }
 }
 
-/// The state of model gateways, where there are any, in the form of the reference.
+/// The state of model gateways, in Seldon's format.
 fn gateway(report: &pb::ModelStatus) -> String {
     if report.model_gw_state() == ModelState::Unknown {
         return String::new();

@@ -1,10 +1,10 @@
-//! What is decided about models, situation by situation.
+//! Plans of models.
 
 use super::{FINALIZER, Snapshot, plan::plan};
 use crate::{
     cluster::{Custom, Key, Model},
     conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
-    plan::{Action, Known, Plan},
+    plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{LastRequest, SchedulerRequest, ModelView, Operation},
 };
 use gantry_api::ModelStatus;
@@ -59,56 +59,56 @@ fn snapshot(object: Option<Custom<Model>>, scheduler: Known<ModelView>) -> Snaps
         scheduler,
         has_scheduler: true,
         unreachable_for: None,
-        asked: None,
+        last_request: None,
     }
 }
 
 fn unknown() -> Known<ModelView> {
-    Known::Unknown("nobody listens".into())
+    Known::Unknown("connection refused".into())
 }
 
 fn asked(operation: Operation, refusal: Option<&str>, ago: Duration) -> (LastRequest, Duration) {
     let request = SchedulerRequest { operation, uid: "u1".into(), generation: 3 };
     let at = tokio::time::Instant::now();
-    (LastRequest { at, request, refusal: refusal.map(str::to_owned), unanswered: None }, ago)
+    (LastRequest { at, request, rejection: refusal.map(str::to_owned), failure: None }, ago)
 }
 
 fn unanswered(operation: Operation, ago: Duration) -> (LastRequest, Duration) {
     let (asked, ago) = asked(operation, None, ago);
-    (LastRequest { unanswered: Some("no answer within 10 s".into()), ..asked }, ago)
+    (LastRequest { failure: Some("no answer within 10 s".into()), ..asked }, ago)
 }
 
-fn does(plan: &Plan<ModelStatus>) -> Vec<&'static str> {
+fn actions(plan: &Plan<ModelStatus>) -> Vec<&'static str> {
     plan.actions
         .iter()
         .map(|action| match action {
-            Action::AddFinalizer(_) => "hold",
-            Action::RemoveFinalizer(_) => "release",
-            Action::Load(_) => "load",
-            Action::Unload(_) => "unload",
+            Action::Cluster(ClusterAction::AddFinalizer(_)) => "add finalizer",
+            Action::Cluster(ClusterAction::RemoveFinalizer(_)) => "remove finalizer",
+            Action::Scheduler(SchedulerAction::LoadModel(_)) => "load",
+            Action::Scheduler(SchedulerAction::UnloadModel(_)) => "unload",
             _ => "something else",
         })
         .collect()
 }
 
-/// What is said: the truth of Ready, its reason, and how it goes on.
+/// Status, reason and progress of `Ready`.
 fn condition(plan: &Plan<ModelStatus>) -> Option<(ConditionStatus, String, &'static str)> {
     let status = plan.status.as_ref()?;
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
     let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
-        (Some(_), None) => "passing",
-        (None, Some(_)) => "final",
+        (Some(_), None) => "in progress",
+        (None, Some(_)) => "stalled",
         (None, None) => "settled",
-        both => panic!("it cannot go on and be stuck: {both:?}"),
+        both => panic!("both Reconciling and Stalled: {both:?}"),
     };
     Some((condition_status(&status.conditions, READY).unwrap(), ready.reason.clone().unwrap(), progress))
 }
 
-/// A situation, what is done in it, and what is said.
+/// Name, snapshot, expected actions, expected `Ready`.
 type Case = (&'static str, Snapshot, &'static [&'static str], Option<(ConditionStatus, &'static str, &'static str)>);
 
 #[test]
-fn every_situation_has_its_answer() {
+fn plan_for_every_situation() {
     use ModelState::{
         ModelAvailable, ModelFailed, ModelProgressing, ModelTerminated, ModelTerminating, ScheduleFailed,
     };
@@ -116,24 +116,24 @@ fn every_situation_has_its_answer() {
     let no = ConditionStatus::False;
     let present = |state| Known::Present(view(state, false));
     let held = || Some(object(|_| {}));
-    let with = |snapshot: Snapshot, asked| Snapshot { asked: Some(asked), ..snapshot };
+    let with = |snapshot: Snapshot, asked| Snapshot { last_request: Some(asked), ..snapshot };
     let cases: Vec<Case> = vec![
         (
             "new",
             snapshot(Some(object(|o| o["metadata"]["finalizers"] = json!([]))), Known::Absent),
-            &["hold", "load"],
+            &["add finalizer", "load"],
             None,
         ),
-        ("not asked yet", snapshot(held(), Known::Absent), &["load"], None),
+        ("not requested yet", snapshot(held(), Known::Absent), &["load"], None),
         ("serving", snapshot(held(), present(ModelAvailable)), &[], Some((yes, "ModelAvailable", "settled"))),
         (
             "loading",
             snapshot(held(), present(ModelProgressing)),
             &[],
-            Some((no, "ModelProgressing", "passing")),
+            Some((no, "ModelProgressing", "in progress")),
         ),
-        ("no room", snapshot(held(), present(ScheduleFailed)), &[], Some((no, "ScheduleFailed", "passing"))),
-        ("broken", snapshot(held(), present(ModelFailed)), &[], Some((no, "ModelFailed", "final"))),
+        ("no room", snapshot(held(), present(ScheduleFailed)), &[], Some((no, "ScheduleFailed", "in progress"))),
+        ("broken", snapshot(held(), present(ModelFailed)), &[], Some((no, "ModelFailed", "stalled"))),
         (
             "changed",
             snapshot(Some(object(|o| o["metadata"]["generation"] = json!(4))), present(ModelAvailable)),
@@ -141,7 +141,7 @@ fn every_situation_has_its_answer() {
             None,
         ),
         (
-            "made anew with another spec and the same generation",
+            "recreated with another spec and the same generation",
             snapshot(
                 Some(object(|o| o["spec"]["storageUri"] = json!("gs://other"))),
                 present(ModelAvailable),
@@ -150,79 +150,79 @@ fn every_situation_has_its_answer() {
             None,
         ),
         (
-            "made anew while the old one still goes",
+            "recreated while the old one is unloading",
             snapshot(held(), Known::Present(view(ModelTerminating, true))),
             &[],
-            Some((no, "ModelTerminating", "passing")),
+            Some((no, "ModelTerminating", "in progress")),
         ),
         (
-            "made anew after the old one went",
+            "recreated after the old one was unloaded",
             snapshot(held(), Known::Present(view(ModelTerminated, true))),
             &["load"],
             None,
         ),
         (
-            "nonsense",
+            "undecodable spec",
             snapshot(Some(object(|o| o["spec"] = json!({"storageUri": 7}))), Known::Absent),
             &[],
-            Some((no, "InvalidSpec", "final")),
+            Some((no, "InvalidSpec", "stalled")),
         ),
         (
-            "against the rules",
+            "valid minReplicas",
             snapshot(Some(object(|o| o["spec"]["minReplicas"] = json!(5))), Known::Absent),
             &["load"],
             None,
         ),
         (
-            "against the rules for certain",
+            "replicas below minReplicas",
             snapshot(Some(object(|o| o["spec"]["replicas"] = json!(1)).with_min(5)), Known::Absent),
             &[],
-            Some((no, "InvalidSpec", "final")),
+            Some((no, "InvalidSpec", "stalled")),
         ),
         (
-            "no word of the scheduler",
+            "scheduler unknown",
             snapshot(held(), unknown()),
             &[],
-            Some((ConditionStatus::Unknown, "SchedulerUnreachable", "passing")),
+            Some((ConditionStatus::Unknown, "SchedulerUnreachable", "in progress")),
         ),
         (
             "refused",
             with(snapshot(held(), Known::Absent), asked(Operation::Load, Some("no"), Duration::ZERO)),
             &[],
-            Some((no, "Refused", "final")),
+            Some((no, "Refused", "stalled")),
         ),
         (
-            "asked a moment ago",
+            "requested a moment ago",
             with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_millis(1))),
             &[],
             None,
         ),
         (
-            "asked a while ago",
+            "requested a while ago",
             with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_secs(5))),
             &[],
-            Some((no, "ModelProgressing", "passing")),
+            Some((no, "ModelProgressing", "in progress")),
         ),
         (
-            "asked long ago",
+            "requested long ago",
             with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_mins(1))),
             &["load"],
-            Some((no, "ModelProgressing", "passing")),
+            Some((no, "ModelProgressing", "in progress")),
         ),
         (
-            "asked in vain",
+            "unanswered",
             with(snapshot(held(), Known::Absent), unanswered(Operation::Load, Duration::from_secs(1))),
             &[],
-            Some((ConditionStatus::Unknown, "SchedulerUnreachable", "passing")),
+            Some((ConditionStatus::Unknown, "SchedulerUnreachable", "in progress")),
         ),
         (
-            "asked in vain a while ago",
+            "unanswered a while ago",
             with(snapshot(held(), Known::Absent), unanswered(Operation::Load, Duration::from_secs(6))),
             &["load"],
             None,
         ),
         (
-            "deleted in vain",
+            "unload unanswered",
             with(
                 snapshot(Some(deleted()), present(ModelAvailable)),
                 unanswered(Operation::Unload, Duration::from_secs(1)),
@@ -231,12 +231,12 @@ fn every_situation_has_its_answer() {
             None,
         ),
         (
-            "deleted in vain for long",
+            "unload unanswered for long",
             with(
                 snapshot(Some(deleted_since("1969-12-31T23:00:00Z")), present(ModelAvailable)),
                 unanswered(Operation::Unload, Duration::from_secs(1)),
             ),
-            &["release"],
+            &["remove finalizer"],
             None,
         ),
         ("deleted", snapshot(Some(deleted()), present(ModelAvailable)), &["unload"], None),
@@ -244,28 +244,28 @@ fn every_situation_has_its_answer() {
             "deleted and going",
             snapshot(Some(deleted()), Known::Present(view(ModelTerminating, true))),
             &[],
-            Some((no, "ModelTerminating", "passing")),
+            Some((no, "ModelTerminating", "in progress")),
         ),
         (
             "deleted and gone",
             snapshot(Some(deleted()), Known::Present(view(ModelTerminated, true))),
-            &["release"],
+            &["remove finalizer"],
             None,
         ),
-        ("deleted and never known", snapshot(Some(deleted()), Known::Absent), &["release"], None),
+        ("deleted and never known", snapshot(Some(deleted()), Known::Absent), &["remove finalizer"], None),
         (
-            "deleted, and nobody may unload it",
+            "unload rejected",
             with(
                 snapshot(Some(deleted()), present(ModelAvailable)),
                 asked(Operation::Unload, Some("no"), Duration::ZERO),
             ),
-            &["release"],
+            &["remove finalizer"],
             None,
         ),
         (
             "deleted without a scheduler",
             Snapshot { has_scheduler: false, ..snapshot(Some(deleted()), unknown()) },
-            &["release"],
+            &["remove finalizer"],
             None,
         ),
         (
@@ -277,17 +277,17 @@ fn every_situation_has_its_answer() {
         (
             "deleted while the scheduler is away for long",
             Snapshot { unreachable_for: Some(Duration::from_mins(1)), ..snapshot(Some(deleted()), unknown()) },
-            &["release"],
+            &["remove finalizer"],
             None,
         ),
         ("gone, and still served", snapshot(None, present(ModelAvailable)), &["unload"], None),
         ("gone", snapshot(None, Known::Absent), &[], None),
-        ("gone, and nobody knows", snapshot(None, unknown()), &[], None),
+        ("gone, scheduler unknown", snapshot(None, unknown()), &[], None),
     ];
-    for (name, snapshot, actions, said) in cases {
+    for (name, snapshot, expected, ready) in cases {
         let plan = plan(&snapshot, NOW);
-        assert_eq!(does(&plan), actions, "{name}");
-        assert_eq!(condition(&plan), said.map(|(t, r, o)| (t, r.to_owned(), o)), "{name}");
+        assert_eq!(actions(&plan), expected, "{name}");
+        assert_eq!(condition(&plan), ready.map(|(t, r, o)| (t, r.to_owned(), o)), "{name}");
     }
 }
 
@@ -303,29 +303,29 @@ impl WithMin for Custom<Model> {
 }
 
 #[test]
-fn what_somebody_else_manages_in_the_scheduler_is_left_alone() {
+fn foreign_model_in_scheduler_is_not_unloaded() {
     let mut foreign = view(ModelState::ModelAvailable, false);
     foreign.manager = "cli".into();
-    assert_eq!(does(&plan(&snapshot(None, Known::Present(foreign.clone())), NOW)), [] as [&str; 0]);
-    assert_eq!(does(&plan(&snapshot(Some(deleted()), Known::Present(foreign)), NOW)), ["release"]);
+    assert_eq!(actions(&plan(&snapshot(None, Known::Present(foreign.clone())), NOW)), [] as [&str; 0]);
+    assert_eq!(actions(&plan(&snapshot(Some(deleted()), Known::Present(foreign)), NOW)), ["remove finalizer"]);
 }
 
 #[test]
-fn a_scheduler_that_is_away_does_not_make_a_served_model_unready() {
+fn unreachable_scheduler_keeps_served_model_ready() {
     let served =
         plan(&snapshot(Some(object(|_| {})), Known::Present(view(ModelState::ModelAvailable, false))), NOW);
     let mut object = object(|_| {});
     object.status = served.status;
     let away = plan(&snapshot(Some(object.clone()), unknown()), NOW);
-    assert_eq!((does(&away), condition(&away)), (vec![], None));
-    // A change that nobody could be told of is another matter.
+    assert_eq!((actions(&away), condition(&away)), (vec![], None));
+    // A change that the scheduler does not know makes it Unknown.
     object.metadata.generation = Some(4);
     let changed = plan(&snapshot(Some(object), unknown()), NOW);
     assert_eq!(condition(&changed).map(|s| s.1), Some("SchedulerUnreachable".to_owned()));
 }
 
 #[test]
-fn a_time_changes_only_when_the_truth_does() {
+fn transition_time_changes_only_with_status() {
     let first =
         plan(&snapshot(Some(object(|_| {})), Known::Present(view(ModelState::ModelProgressing, false))), NOW);
     let mut object = object(|_| {});
@@ -343,7 +343,7 @@ fn a_time_changes_only_when_the_truth_does() {
 }
 
 #[test]
-fn conditions_of_others_stay() {
+fn foreign_conditions_are_kept() {
     let theirs = json!({"conditions": [{"type": "Audited", "status": "True"}]});
     let object = object(|o| o["status"] = theirs);
     let plan = plan(&snapshot(Some(object), Known::Present(view(ModelState::ModelAvailable, false))), NOW);
@@ -384,7 +384,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
         |(object, scheduler, has_scheduler, unreachable_for, call)| Snapshot {
             has_scheduler,
             unreachable_for: unreachable_for.map(Duration::from_secs),
-            asked: call.map(|(operation, refused, ago)| {
+            last_request: call.map(|(operation, refused, ago)| {
                 let operation = if operation == 0 { Operation::Load } else { Operation::Unload };
                 asked(operation, refused.then_some("no"), Duration::from_millis(ago))
             }),
@@ -395,15 +395,15 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
 
 proptest! {
     #[test]
-    fn planning_twice_gives_the_same_plan(snapshot in any_snapshot()) {
+    fn plan_is_deterministic(snapshot in any_snapshot()) {
         prop_assert_eq!(plan(&snapshot, NOW), plan(&snapshot, NOW));
     }
 
     #[test]
-    fn ready_is_true_only_for_the_generation_that_serves(snapshot in any_snapshot()) {
+    fn ready_is_true_only_for_the_serving_generation(snapshot in any_snapshot()) {
         let plan = plan(&snapshot, NOW);
         if condition(&plan).is_some_and(|(status, _, _)| status == ConditionStatus::True) {
-            let Known::Present(view) = &snapshot.scheduler else { panic!("nobody said so") };
+            let Known::Present(view) = &snapshot.scheduler else { panic!("not from the scheduler") };
             prop_assert!(!view.deleted);
             prop_assert!(matches!(view.state(), ModelState::ModelAvailable | ModelState::ModelScaledDown));
             prop_assert_eq!(view.latest.as_ref().unwrap().kubernetes_meta.as_ref().unwrap().generation, 3);
@@ -411,20 +411,20 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_known_takes_nothing_away(snapshot in any_snapshot()) {
+    fn unknown_state_destroys_nothing(snapshot in any_snapshot()) {
         let plan = plan(&snapshot, NOW);
         if matches!(snapshot.scheduler, Known::Unknown(_)) {
-            prop_assert!(!does(&plan).contains(&"unload"));
-            prop_assert!(!does(&plan).contains(&"load"));
+            prop_assert!(!actions(&plan).contains(&"unload"));
+            prop_assert!(!actions(&plan).contains(&"load"));
         }
         let alive = snapshot.object.as_ref().is_some_and(|o| !o.is_deleted());
         if alive {
-            prop_assert!(!does(&plan).contains(&"unload") && !does(&plan).contains(&"release"));
+            prop_assert!(!actions(&plan).contains(&"unload") && !actions(&plan).contains(&"remove finalizer"));
         }
     }
 
     #[test]
-    fn a_deleted_model_is_held_only_while_something_is_waited_for(snapshot in any_snapshot()) {
+    fn finalizer_stays_only_while_something_is_pending(snapshot in any_snapshot()) {
         let plan = plan(&snapshot, NOW);
         if snapshot.object.as_ref().is_some_and(|o| o.is_deleted() && o.has_finalizer(FINALIZER)) {
             let waits_for_scheduler = matches!(&snapshot.scheduler, Known::Present(v) if v.deleted);

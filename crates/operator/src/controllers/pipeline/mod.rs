@@ -5,7 +5,7 @@ use super::{
     validate_only::Snapshot,
 };
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Key, Pipeline},
     controller::Controller,
@@ -31,8 +31,8 @@ impl Controller for PipelineController {
         unsupported::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<Pipeline>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<Pipeline>(request, caches)
     }
 }
 

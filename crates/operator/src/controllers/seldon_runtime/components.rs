@@ -1,4 +1,4 @@
-//! The workloads of a runtime's components.
+//! Workloads of the components.
 
 use super::{
     objects::{Build, NAME},
@@ -6,13 +6,13 @@ use super::{
 };
 use crate::{
     cluster::{ResourceKind, Desired},
-    workload::{Workload, budget, config_maps, merge, with_images},
+    workload::{Workload, pod_disruption_budget, configmap_annotation, merge, with_default_image},
 };
 use gantry_api::ComponentSpec;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 
-/// A component's workload: its kind, and how many pods it is to have.
+/// The workload of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -20,7 +20,7 @@ pub(super) struct Part {
     pub(super) replicas: u32,
 }
 
-/// The components that a runtime has.
+/// The enabled components.
 pub(super) fn parts(build: &Build<'_>) -> Vec<Part> {
     build.config.components.iter().filter(|c| build.has(&c.name)).map(|c| part(build, c)).collect()
 }
@@ -28,7 +28,7 @@ pub(super) fn parts(build: &Build<'_>) -> Vec<Part> {
 fn part(build: &Build<'_>, component: &ComponentSpec) -> Part {
     let over = build.over(&component.name);
     let asked = over.and_then(|o| o.replicas).map_or(1, |replicas| u32::try_from(replicas).unwrap_or(0));
-    // Two schedulers would decide about the same agents without knowing of each other.
+    // Two schedulers would place models on the same agents independently.
     let replicas = if component.name == SCHEDULER { asked.min(1) } else { asked };
     let kind = if component.volume_claim_templates.is_empty() {
         ResourceKind::DEPLOYMENT
@@ -38,7 +38,7 @@ fn part(build: &Build<'_>, component: &ComponentSpec) -> Part {
     Part { name: component.name.clone(), kind, replicas }
 }
 
-/// The workloads and their budgets; `digests` are those of the runtime's `ConfigMaps`. `Err` says what is missing.
+/// Workloads and disruption budgets; `digests` are those of the runtime's `ConfigMaps`.
 pub(super) fn workloads(
     build: &Build<'_>,
     digests: &BTreeMap<String, String>,
@@ -47,17 +47,17 @@ pub(super) fn workloads(
     for component in build.config.components.iter().filter(|c| build.has(&c.name)) {
         let part = part(build, component);
         let Some(pod) = &component.pod_spec else {
-            return Err(format!("component {} has no podSpec: say what its pods are made of", part.name));
+            return Err(format!("component {} has no podSpec: add it", part.name));
         };
         let over = build.over(&part.name).and_then(|o| o.pod_spec.clone()).unwrap_or_default();
-        let pod = with_images(merge(pod, &over), build.image);
+        let pod = with_default_image(merge(pod, &over), build.image);
         let selector = BTreeMap::from([(NAME.to_owned(), part.name.clone())]);
         let mut labels = component.labels.clone();
         labels.extend(label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned())));
         let mut annotations = component.annotations.clone();
         annotations.extend(build.annotations.clone());
         let mut pod_annotations = component.annotations.clone();
-        pod_annotations.extend(config_maps(&pod, digests));
+        pod_annotations.extend(configmap_annotation(&pod, digests));
         let is_autoscaled = build.autoscaled.contains(&(part.kind.kind.to_owned(), part.name.clone()));
         let mut more = Map::new();
         if part.kind == ResourceKind::STATEFUL_SET {
@@ -79,7 +79,7 @@ pub(super) fn workloads(
         };
         objects.push(workload.desired());
         if part.replicas > 1 || is_autoscaled {
-            objects.push(budget(
+            objects.push(pod_disruption_budget(
                 build.at(&part.name),
                 &build.owner(),
                 &selector,

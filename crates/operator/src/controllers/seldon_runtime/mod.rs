@@ -15,7 +15,7 @@ pub use objects::{Build, objects};
 pub use snapshot::Snapshot;
 
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Change, Custom, Key, OwnedObject, ResourceKind, SeldonConfig, SeldonRuntime, Server},
     controller::{Controller, SchedulerRole},
@@ -69,8 +69,8 @@ impl Controller for SeldonRuntimeController {
         plan::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<SeldonRuntime>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<SeldonRuntime>(request, caches)
     }
 }
 

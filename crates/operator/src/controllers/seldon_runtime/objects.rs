@@ -1,33 +1,28 @@
-//! The objects that a runtime becomes.
+//! Desired objects of a SeldonRuntime.
 
 use super::{components, rbac, services, settings};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, SeldonRuntime},
-    workload::{Owner, digest_of_wanted},
+    workload::{Owner, desired_configmap_digest},
 };
 use gantry_api::{OverrideSpec, SeldonConfigSpec, SeldonConfiguration, SeldonRuntimeSpec};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The label that every object of a component has.
+/// The label of every object of a component.
 pub(super) const NAME: &str = "app.kubernetes.io/name";
 
-/// Everything that the objects are made from.
 #[derive(Clone, Debug)]
 pub struct Build<'a> {
-    /// Which runtime.
     pub key: &'a Key,
-    /// Its identity.
     pub uid: &'a str,
-    /// What is asked.
     pub spec: &'a SeldonRuntimeSpec,
-    /// What it is made of.
     pub config: &'a SeldonConfigSpec,
-    /// The image of containers that name none.
+    /// The image of containers without one.
     pub image: &'a str,
-    /// Kind and name of the workloads whose replicas are an autoscaler's.
+    /// Kind and name of the workloads with an HPA.
     pub autoscaled: &'a BTreeSet<(String, String)>,
-    /// Annotations of all that is made from the configuration.
+    /// Annotations of every object.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -40,18 +35,16 @@ impl Build<'_> {
         Key::new(self.key.namespace.clone(), name)
     }
 
-    /// What differs for a component.
+    /// The override of a component.
     pub(super) fn over(&self, component: &str) -> Option<&OverrideSpec> {
         self.spec.overrides.iter().find(|o| o.name == component)
     }
 
-    /// Whether the runtime has a component.
     pub(super) fn has(&self, component: &str) -> bool {
         self.config.components.iter().any(|c| c.name == component)
             && !self.over(component).is_some_and(|o| o.disable)
     }
 
-    /// An object with labels and an owner.
     pub(super) fn object(&self, kind: ResourceKind, name: &str, fields: Value) -> Desired {
         let mut body = json!({
             "metadata": { "labels": { NAME: name }, "ownerReferences": self.owner().references() },
@@ -72,17 +65,17 @@ impl Build<'_> {
     }
 }
 
-/// The objects, in the order in which they are made; `Err` says what does not fit together.
+/// The objects in the order of creation; an error names the component that is incomplete.
 pub fn objects(build: &Build<'_>) -> Result<Vec<Desired>, String> {
     let settings = build.settings();
     let maps: Vec<Desired> = settings::config_maps(&settings)
         .into_iter()
         .map(|(name, data)| build.object(ResourceKind::CONFIG_MAP, name, json!({ "data": data })))
         .collect();
-    let digests = maps.iter().map(|map| (map.key.name.clone(), digest_of_wanted(map))).collect();
+    let digests = maps.iter().map(|map| (map.key.name.clone(), desired_configmap_digest(map))).collect();
     let mut objects = maps;
     objects.extend(rbac::accounts(build));
-    objects.extend(rbac::rights(build, &settings));
+    objects.extend(rbac::roles(build, &settings));
     objects.extend(services::services(build, &settings));
     objects.extend(components::workloads(build, &digests)?);
     Ok(objects)

@@ -11,7 +11,7 @@ use crate::{
     conditions::{ConditionUpdate, Progress},
     controllers::validation::validate,
     plan::{ClusterAction, Plan},
-    workload::{Marks, Refused, Rollout, sort},
+    workload::{ConfigRevision, ApplyFailure, Rollout, apply_actions},
 };
 use gantry_api::{PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -71,16 +71,16 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     if !object.has_finalizer(FINALIZER) {
         plan.push(ClusterAction::AddFinalizer(FINALIZER));
     }
-    let sorted = sort(&desired.applied, &snapshot.owned, &snapshot.failures);
-    plan.actions.extend(sorted.actions);
-    plan.requeue_after = sorted.wake;
-    let unwanted = snapshot.owned.unwanted(&desired.all, sorted.refused.is_some()).into_iter();
+    let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
+    plan.actions.extend(applies.actions);
+    plan.requeue_after = applies.retry_after;
+    let orphans = snapshot.owned.orphans(&desired.all, applies.failure.is_some()).into_iter();
     // With `disableAutoUpdate`, objects of an older configuration stay, unless their component is disabled here.
     let may_delete = |name: &str| !desired.is_kept || spec.overrides.iter().any(|o| o.disable && o.name == name);
-    let unwanted = unwanted.filter(|target| may_delete(&target.key.name));
-    plan.actions.extend(unwanted.map(|target| ClusterAction::Delete(target).into()));
+    let orphans = orphans.filter(|target| may_delete(&target.key.name));
+    plan.actions.extend(orphans.map(|target| ClusterAction::Delete(target).into()));
 
-    let refused = sorted.refused.as_ref();
+    let refused = applies.failure.as_ref();
     let with_condition = |part: Part| {
         let live = snapshot.owned.get(part.kind, &part.name);
         let autoscaled = snapshot.autoscalers.contains_key(&(part.kind.kind.to_owned(), part.name.clone()));
@@ -89,7 +89,7 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
         let own_failure = refused.filter(|r| r.kind == part.kind && r.key.name == part.name);
         let selector = format!("{}={}", super::objects::NAME, part.name);
         let rollout = Rollout::of(part.kind, live, replicas);
-        let condition = own_failure.map_or_else(|| rollout.condition(&snapshot.key.namespace, &selector), Refused::condition);
+        let condition = own_failure.map_or_else(|| rollout.condition(&snapshot.key.namespace, &selector), ApplyFailure::condition);
         (part, condition)
     };
     let components: Vec<(Part, ConditionUpdate)> = desired.parts.into_iter().map(with_condition).collect();
@@ -142,11 +142,11 @@ fn desired_state(
     spec: &SeldonRuntimeSpec,
     config: &Custom<SeldonConfig>,
 ) -> Result<DesiredState, ConditionUpdate> {
-    let marks = spec.disable_auto_update.then(|| {
+    let revision = spec.disable_auto_update.then(|| {
         // Scaling is no change of the pods.
         let mut pods = spec.clone();
         pods.overrides.iter_mut().for_each(|over| over.replicas = None);
-        Marks::new(config.uid(), config.generation(), &pods)
+        ConfigRevision::new(config.uid(), config.generation(), &pods)
     });
     let empty = SeldonConfigSpec::default();
     let exists = |(kind, name): &&(String, String)| {
@@ -163,7 +163,7 @@ fn desired_state(
         config: config.spec.as_ref().unwrap_or(&empty),
         image: &snapshot.image,
         autoscaled: &autoscaled,
-        annotations: marks.as_ref().map(Marks::annotations).unwrap_or_default(),
+        annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
     };
     let all = objects(&build).map_err(|problem| {
         let message = format!(
@@ -176,12 +176,12 @@ fn desired_state(
     let mut applied = Vec::new();
     for desired in &all {
         let live = snapshot.owned.get(desired.kind, &desired.key.name);
-        match live.filter(|live| marks.as_ref().is_some_and(|marks| marks.keep(live))) {
+        match live.filter(|live| revision.as_ref().is_some_and(|revision| revision.keeps(live))) {
             None => applied.push(desired.clone()),
             Some(live) => {
                 is_kept = true;
                 if matches!(desired.kind, ResourceKind::STATEFUL_SET | ResourceKind::DEPLOYMENT) {
-                    applied.extend(Marks::resized(live, desired));
+                    applied.extend(ConfigRevision::scaled(live, desired));
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! What the components of a runtime may ask of the API server: nothing, as far as they are Gantry's.
+//! Service accounts and RBAC of the components.
 //!
-//! Agents read storage secrets from files that Kubernetes mounts. Only where the configuration names Secrets for an
-//! agent that fetches them by itself (`agentConfig.rclone.config_secrets`) may the Servers' account read those, by name.
+//! Gantry's components need no permissions: agents read storage secrets from mounted files. Where the configuration lists
+//! Secrets for Seldon's agent (`agentConfig.rclone.config_secrets`), the Servers' account may read those, by name.
 
 use super::objects::Build;
 use crate::cluster::{ResourceKind, Desired};
@@ -11,7 +11,7 @@ use serde_json::json;
 const SERVERS: &str = "seldon-server";
 const ROLE: &str = "gantry-agent";
 
-/// Service accounts of the scheduler and of Servers, and of Seldon's usage collector where there is one.
+/// Accounts of the scheduler, of Servers, and of Seldon's usage collector where it is enabled.
 pub(super) fn accounts(build: &Build<'_>) -> Vec<Desired> {
     let mut names = vec!["seldon-scheduler", SERVERS];
     if build.has("hodometer") {
@@ -20,8 +20,8 @@ pub(super) fn accounts(build: &Build<'_>) -> Vec<Desired> {
     names.into_iter().map(|name| build.object(ResourceKind::SERVICE_ACCOUNT, name, json!({}))).collect()
 }
 
-/// The right to read the Secrets that the configuration names.
-pub(super) fn rights(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
+/// The permission to read the configured Secrets.
+pub(super) fn roles(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
     let rclone = settings.agent_config.as_ref().and_then(|agent| agent.rclone.as_ref());
     let secrets = rclone.map(|rclone| rclone.config_secrets.clone()).unwrap_or_default();
     if secrets.is_empty() {

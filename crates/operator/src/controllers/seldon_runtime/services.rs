@@ -1,20 +1,20 @@
-//! The Services of a runtime: one to the scheduler, one to whatever takes requests.
+//! Services of a runtime: the scheduler, and the component that takes requests.
 
 use super::objects::{Build, NAME};
 use crate::cluster::{ResourceKind, Desired};
 use gantry_api::SeldonConfiguration;
 use serde_json::{Value, json};
 
-/// The scheduler's component, and its Service.
+/// The scheduler's component and Service.
 pub(super) const SCHEDULER: &str = "seldon-scheduler";
-/// Components that take requests, Gantry's own first; one or both may be there.
+/// Components that take inference requests, Gantry's own first.
 const GATEWAYS: [&str; 2] = ["seldon-gateway", ENVOY];
-/// Seldon's own.
+/// Seldon's.
 const ENVOY: &str = "seldon-envoy";
-/// The label of pods that take requests.
+/// The label of pods that take inference requests.
 const SERVES: (&str, &str) = ("gantry.dev/serves", "mesh");
 
-/// Ports of the scheduler; each speaks gRPC.
+/// gRPC ports of the scheduler.
 const SCHEDULER_PORTS: [(&str, u16); 6] = [
     ("xds", 9002),
     ("scheduler", 9004),
@@ -24,13 +24,13 @@ const SCHEDULER_PORTS: [(&str, u16); 6] = [
     ("dataflow", 9008),
 ];
 
-/// What a component's pods are labelled with besides its name.
+/// The extra label of a component's pods.
 pub(super) fn label(build: &Build<'_>, component: &str) -> Option<(&'static str, &'static str)> {
     (GATEWAYS.contains(&component) && mesh(build) == SERVES).then_some(SERVES)
 }
 
-/// What the pods that take requests are selected by. Those of Seldon's Envoy, where it is the only one, have no label of
-/// ours, and are not replaced to get it.
+/// The selector of the pods that take requests. Pods of Seldon's Envoy alone have no label of ours, and are not restarted
+/// to get it.
 fn mesh(build: &Build<'_>) -> (&'static str, &'static str) {
     match GATEWAYS.map(|gateway| build.has(gateway)) {
         [false, true] => (NAME, ENVOY),
@@ -38,7 +38,6 @@ fn mesh(build: &Build<'_>) -> (&'static str, &'static str) {
     }
 }
 
-/// The Services for the components that the runtime has.
 pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
     let mut services = Vec::new();
     if build.has(SCHEDULER) {
@@ -52,7 +51,7 @@ pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec
             "type": service_type(build, settings, &[SCHEDULER]),
             "selector": { NAME: SCHEDULER },
             "ports": ports,
-            // Agents and gateways come back by themselves: they need not wait until a probe says so, too.
+            // Agents and gateways reconnect by themselves, without waiting for the readiness probe.
             "publishNotReadyAddresses": true,
         }});
         services.push(build.object(ResourceKind::SERVICE, SCHEDULER, spec));
@@ -71,10 +70,10 @@ pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec
     services
 }
 
-/// What an override says, else the settings, else what Seldon's operator takes. What is empty says nothing.
+/// The type of the override, else of the settings, else Seldon's default.
 fn service_type(build: &Build<'_>, settings: &SeldonConfiguration, components: &[&str]) -> String {
     let overrides = components.iter().filter_map(|component| build.over(component)?.service_type.clone());
     let general = settings.service_config.as_ref().and_then(|s| s.service_type.clone());
-    let mut said = overrides.chain(general).filter(|kind| !kind.trim().is_empty());
-    said.next().unwrap_or_else(|| "LoadBalancer".into())
+    let mut types = overrides.chain(general).filter(|kind| !kind.trim().is_empty());
+    types.next().unwrap_or_else(|| "LoadBalancer".into())
 }

@@ -1,17 +1,17 @@
-//! The settings of a runtime's components, and the `ConfigMaps` that hold them.
+//! Settings of the components, and the `ConfigMaps` that contain them.
 
 use gantry_api::{SeldonConfiguration, TracingConfig};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A runtime's settings over those of its configuration: what the runtime says wins, field by field; settings by name
-/// are merged, lists are added to. Settings of topics are taken from one of the two.
+/// The runtime's settings over those of its configuration, field by field; maps are merged, lists are appended, and topic
+/// settings come from one of the two.
 pub(super) fn merged(config: &SeldonConfiguration, runtime: &SeldonConfiguration) -> SeldonConfiguration {
     let json = |settings: &SeldonConfiguration| serde_json::to_value(settings).unwrap_or_default();
     let mut all = json(config);
     lay("", &mut all, &json(runtime));
-    // Both were settings: so is what comes of them.
+    // Merged settings are settings.
     serde_json::from_value(all).unwrap_or_else(|_| runtime.clone())
 }
 
@@ -34,7 +34,7 @@ fn lay(field: &str, at: &mut Value, over: &Value) {
     }
 }
 
-/// The `ConfigMaps` by name, each with its files and variables.
+/// `ConfigMaps` by name, each with its files and variables.
 pub(super) fn config_maps(settings: &SeldonConfiguration) -> [(&'static str, BTreeMap<String, String>); 4] {
     let file = |name: &str, text: String| BTreeMap::from([(name.to_owned(), text)]);
     let tracing = settings.tracing_config.clone().unwrap_or_default();
@@ -48,15 +48,14 @@ pub(super) fn config_maps(settings: &SeldonConfiguration) -> [(&'static str, BTr
     ]
 }
 
-/// JSON, which is YAML too.
 fn text(settings: &impl Serialize) -> String {
     serde_json::to_string_pretty(settings).unwrap_or_default() + "\n"
 }
 
-/// Variables that OpenTelemetry defines. Where nothing is to be traced no collector is named.
+/// OpenTelemetry's variables; without tracing there is no endpoint.
 fn variables(tracing: &TracingConfig) -> BTreeMap<String, String> {
     let is_on = tracing.disable != Some(true);
-    let said = |value: &Option<String>| value.clone().filter(|v| is_on && !v.is_empty());
+    let enabled = |value: &Option<String>| value.clone().filter(|v| is_on && !v.is_empty());
     let url = |address: String| if address.contains("://") { address } else { format!("http://{address}") };
     let mut variables = BTreeMap::from([("OTEL_JAVAAGENT_ENABLED".to_owned(), is_on.to_string())]);
     let mut set = |name: &str, value: Option<String>| {
@@ -64,9 +63,9 @@ fn variables(tracing: &TracingConfig) -> BTreeMap<String, String> {
             variables.insert(name.to_owned(), value);
         }
     };
-    set("OTEL_EXPORTER_OTLP_ENDPOINT", said(&tracing.otel_exporter_endpoint).map(url));
-    set("OTEL_EXPORTER_OTLP_PROTOCOL", said(&tracing.otel_exporter_protocol));
-    set("OTEL_TRACES_SAMPLER_ARG", said(&tracing.ratio));
+    set("OTEL_EXPORTER_OTLP_ENDPOINT", enabled(&tracing.otel_exporter_endpoint).map(url));
+    set("OTEL_EXPORTER_OTLP_PROTOCOL", enabled(&tracing.otel_exporter_protocol));
+    set("OTEL_TRACES_SAMPLER_ARG", enabled(&tracing.ratio));
     variables
 }
 

@@ -5,7 +5,7 @@ use crate::{
     caches::Caches,
     cluster::{Custom, Key, ResourceKind, SeldonConfig, SeldonRuntime, Server},
     controller::Controller as _,
-    workload::{Family, Refused, autoscalers},
+    workload::{OwnedObjects, ApplyFailure, autoscalers},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,7 @@ pub struct Snapshot {
     pub config_namespace: String,
     /// The image of containers without one.
     pub image: String,
-    pub owned: Family,
+    pub owned: OwnedObjects,
     /// The HPAs of the namespace, by kind and name of their target.
     pub autoscalers: BTreeMap<(String, String), String>,
     /// Servers of the namespace that are not being deleted.
@@ -27,7 +27,7 @@ pub struct Snapshot {
     /// The oldest runtime of the namespace, if it is another one.
     pub first: Option<String>,
     /// Rejected applies.
-    pub failures: Vec<Refused>,
+    pub failures: Vec<ApplyFailure>,
 }
 
 impl Snapshot {
@@ -43,7 +43,7 @@ impl Snapshot {
         let uid = object.as_ref().map_or("", |o| o.uid());
         Self {
             key: key.clone(),
-            owned: Family::of(caches, SeldonRuntimeController::OWNS, &key.namespace, uid),
+            owned: OwnedObjects::of(caches, SeldonRuntimeController::OWNS, &key.namespace, uid),
             config,
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),

@@ -1,15 +1,15 @@
-//! What is reported of a runtime.
+//! Status of a SeldonRuntime.
 
 use super::components::Part;
 use crate::{
     cluster::{Custom, EventDraft, SeldonRuntime},
     conditions::{Progress, READY, ConditionUpdate, ConditionStatus, conditions, condition_status},
-    workload::Refused,
+    workload::ApplyFailure,
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;
 
-/// The condition of a component: the reference's name for those that it knows, and one of the same form for others.
+/// The condition type of a component: Seldon's name, or one of the same form.
 pub(super) fn condition_type(component: &str) -> String {
     let word = match component {
         "seldon-dataflow-engine" => "DataflowEngine",
@@ -30,8 +30,8 @@ pub(super) fn condition_type(component: &str) -> String {
     format!("{word}{READY}")
 }
 
-/// What `Ready` says, from what the components say.
-pub(super) fn ready(components: &[(Part, ConditionUpdate)], refused: Option<&Refused>) -> ConditionUpdate {
+/// `Ready`, from the conditions of the components.
+pub(super) fn ready(components: &[(Part, ConditionUpdate)], refused: Option<&ApplyFailure>) -> ConditionUpdate {
     if let Some(refused) = refused {
         return refused.condition();
     }
@@ -45,14 +45,14 @@ pub(super) fn ready(components: &[(Part, ConditionUpdate)], refused: Option<&Ref
     }
     let names: Vec<&str> = components.iter().map(|(part, _)| part.name.as_str()).collect();
     let message = match names.as_slice() {
-        [] => "no component is wanted".to_owned(),
+        [] => "no components are enabled".to_owned(),
         [one] => format!("{one} is ready"),
         many => format!("{} are ready", many.join(", ")),
     };
     ConditionUpdate::new(true, "RuntimeReady", message, Progress::Settled)
 }
 
-/// The whole status. Conditions of components that the runtime no longer has go.
+/// Removes the conditions of components that the runtime no longer has.
 pub(super) fn build_status(
     object: &Custom<SeldonRuntime>,
     components: &[(Part, ConditionUpdate)],
@@ -74,7 +74,7 @@ pub(super) fn build_status(
     }
 }
 
-/// An event where the truth changes, and where something new fails.
+/// An event when `Ready` changes, and for every new failure.
 pub(super) fn transition_event(object: &Custom<SeldonRuntime>, condition: &ConditionUpdate) -> Option<EventDraft> {
     let known = object.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.r#type == READY));
     let before = object.status.as_ref().and_then(|s| condition_status(&s.conditions, READY));

@@ -1,17 +1,17 @@
-//! What becomes of runtimes.
+//! Tests of SeldonRuntimes.
 
-#![allow(clippy::needless_pass_by_value, reason = "json!() makes the argument, and nobody else needs it")]
+#![allow(clippy::needless_pass_by_value, reason = "arguments are json!() literals")]
 
 mod manifests;
 mod properties;
 mod situations;
 
-use super::{Build, FINALIZER, Snapshot, objects, plan::plan, status::condition};
+use super::{Build, FINALIZER, Snapshot, objects, plan::plan, status::condition_type};
 use crate::{
     cluster::{APPLIED, OwnedObject, ResourceKind, Custom, Desired, Key, SeldonConfig, SeldonRuntime},
     conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
-    plan::{Action, Plan},
-    workload::{Family, Obstacle, Refused, merge},
+    plan::{Action, ClusterAction, Plan},
+    workload::{OwnedObjects, FailureCause, ApplyFailure, merge},
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -25,7 +25,7 @@ use std::{
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// The configuration as it is installed.
+/// The installed configuration.
 fn installed() -> Custom<SeldonConfig> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/config/seldonconfig-default.yaml");
     let mut config: Custom<SeldonConfig> =
@@ -40,7 +40,7 @@ fn config(spec: Value) -> Custom<SeldonConfig> {
     serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
 }
 
-/// A scheduler, a gateway that reads a `ConfigMap`, and a component of nobody in particular.
+/// A scheduler, a gateway that reads a `ConfigMap`, and an unknown component.
 fn small() -> Value {
     json!({ "components": [
         { "name": "seldon-scheduler", "podSpec": { "containers": [{ "name": "s" }] },
@@ -70,11 +70,11 @@ fn snapshot(spec: Value) -> Snapshot {
         config: Some(Arc::new(config(small()))),
         config_namespace: "ops".into(),
         image: "gantry:1".into(),
-        family: Family::default(),
+        owned: OwnedObjects::default(),
         autoscalers: BTreeMap::new(),
         servers: Vec::new(),
         first: None,
-        refusals: Vec::new(),
+        failures: Vec::new(),
     }
 }
 
@@ -95,39 +95,39 @@ fn live(desired: &Desired) -> (ResourceKind, Arc<OwnedObject>) {
     (desired.kind, Arc::new(child))
 }
 
-fn ensured(plan: &Plan<PlainStatus>) -> Vec<&Desired> {
+fn applied(plan: &Plan<PlainStatus>) -> Vec<&Desired> {
     plan.actions
         .iter()
-        .filter_map(|a| if let Action::Ensure(d) = a { Some(d.as_ref()) } else { None })
+        .filter_map(|a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None })
         .collect()
 }
 
 fn find(plan: &Plan<PlainStatus>, kind: ResourceKind, name: &str) -> Option<Desired> {
-    ensured(plan).into_iter().find(|d| d.kind == kind && d.key.name == name).cloned()
+    applied(plan).into_iter().find(|d| d.kind == kind && d.key.name == name).cloned()
 }
 
-/// The snapshot after everything that was wanted was made, and its pods run.
+/// The snapshot after its plan is applied and its pods run.
 fn made(snapshot: Snapshot) -> Snapshot {
     let plan = plan(&snapshot, NOW);
-    let family = Family::new(ensured(&plan).into_iter().map(live).collect::<Vec<_>>(), "u1");
-    with_object(&Snapshot { family, ..snapshot }, |object| object.status = plan.status)
+    let owned = OwnedObjects::new(applied(&plan).into_iter().map(live).collect::<Vec<_>>(), "u1");
+    with_object(&Snapshot { owned, ..snapshot }, |object| object.status = plan.status)
 }
 
 fn deletes(plan: &Plan<PlainStatus>) -> Vec<String> {
     let word = |a: &Action| {
-        if let Action::Delete(d) = a { Some(format!("{} {}", d.kind, d.key.name)) } else { None }
+        if let Action::Cluster(ClusterAction::Delete(d)) = a { Some(format!("{} {}", d.kind, d.key.name)) } else { None }
     };
     plan.actions.iter().filter_map(word).collect()
 }
 
-fn said(plan: &Plan<PlainStatus>) -> (ConditionStatus, String, &'static str, String) {
+fn ready_condition(plan: &Plan<PlainStatus>) -> (ConditionStatus, String, &'static str, String) {
     let status = plan.status.as_ref().unwrap();
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
     let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
-        (Some(_), None) => "passing",
-        (None, Some(_)) => "final",
+        (Some(_), None) => "in progress",
+        (None, Some(_)) => "stalled",
         (None, None) => "settled",
-        both => panic!("it cannot go on and be stuck: {both:?}"),
+        both => panic!("both Reconciling and Stalled: {both:?}"),
     };
     let status = condition_status(&status.conditions, READY).unwrap();
     (status, ready.reason.clone().unwrap(), progress, ready.message.clone().unwrap())

@@ -13,7 +13,7 @@ pub use snapshot::Snapshot;
 
 use super::validation::validate;
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Change, Custom, Key, OwnedObject, ResourceKind, Server, ServerConfig},
     controller::{Controller, SchedulerRole},
@@ -60,8 +60,8 @@ impl Controller for ServerController {
         plan::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<Server>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<Server>(request, caches)
     }
 }
 

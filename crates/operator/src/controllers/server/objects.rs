@@ -1,43 +1,35 @@
-//! The objects that a Server becomes.
+//! Desired objects of a Server.
 
-use super::pod::{asked, finished, name_server};
+use super::pod::{merged_pod, set_server_name, with_drain};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, Server},
-    workload::{Owner, Workload, budget, config_maps},
+    workload::{Owner, Workload, configmap_annotation, pod_disruption_budget},
 };
 use gantry_api::{ServerConfigSpec, ServerSpec};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// The label that tells the pods of one Server from those of another.
+/// The label that selects the pods of one Server.
 pub const SELECTOR: &str = "seldon-server-name";
-/// The label of everything that belongs to Servers, and its value.
 const NAME: (&str, &str) = ("app.kubernetes.io/name", "seldon-server");
-/// The ports of a replica, by the names of the reference.
+/// Ports of a replica, with Seldon's names.
 const PORTS: [(&str, u16); 3] = [("http", 9000), ("grpc", 9500), ("agent", 9005)];
 
-/// Everything that the objects are made from.
 #[derive(Clone, Debug)]
 pub struct Build<'a> {
-    /// Which Server.
     pub key: &'a Key,
-    /// Its identity.
     pub uid: &'a str,
-    /// What is asked.
     pub spec: &'a ServerSpec,
-    /// What it is made of.
     pub config: &'a ServerConfigSpec,
-    /// The image of containers that name none.
+    /// The image of containers without one.
     pub image: &'a str,
-    /// The kind of its workload.
     pub workload: ResourceKind,
-    /// Replicas that there are to be.
     pub replicas: u32,
-    /// Whether an autoscaler says how many.
+    /// Whether an HPA sets the replicas.
     pub is_autoscaled: bool,
     /// Annotations of the workload.
     pub annotations: BTreeMap<String, String>,
-    /// What the `ConfigMaps` of the namespace hold, by name.
+    /// Digests of the `ConfigMaps` of the namespace, by name.
     pub config_maps: &'a BTreeMap<String, String>,
 }
 
@@ -54,7 +46,7 @@ impl Build<'_> {
         BTreeMap::from([(NAME.0.to_owned(), NAME.1.to_owned()), (SELECTOR.to_owned(), self.key.name.clone())])
     }
 
-    /// A Service without an address of its own: its name leads to the pods.
+    /// A headless Service.
     fn service(&self, name: String, labels: &BTreeMap<String, String>, selector: &Value) -> Desired {
         let ports: Vec<Value> = PORTS
             .iter()
@@ -77,11 +69,11 @@ impl Build<'_> {
     }
 
     fn workload(&self) -> Result<Desired, String> {
-        let bare = asked(self.spec, self.config, self.image)?;
-        let mut pod = finished(bare.clone());
+        let bare = merged_pod(self.spec, self.config, self.image)?;
+        let mut pod = with_drain(bare.clone());
         let mut more = Map::new();
         if self.workload == ResourceKind::DEPLOYMENT {
-            name_server(&mut pod, &self.key.name);
+            set_server_name(&mut pod, &self.key.name);
         }
         if self.workload == ResourceKind::STATEFUL_SET {
             more.insert("serviceName".into(), json!(self.key.name));
@@ -98,7 +90,7 @@ impl Build<'_> {
             selector: self.selector(),
             labels: self.labels(),
             annotations: self.annotations.clone(),
-            pod_annotations: config_maps(&pod, self.config_maps),
+            pod_annotations: configmap_annotation(&pod, self.config_maps),
             replicas: (!self.is_autoscaled).then_some(self.replicas),
             pod,
             bare,
@@ -109,17 +101,17 @@ impl Build<'_> {
     }
 }
 
-/// The objects, in the order in which they are made; `Err` says what does not fit together.
+/// The objects in the order of creation; an error names the fields that contradict each other.
 pub fn objects(build: &Build<'_>) -> Result<Vec<Desired>, String> {
     let mut objects = vec![build.service(build.key.name.clone(), &build.labels(), &json!(build.selector()))];
-    // Pods of a Deployment have no names that a Service could select them by.
+    // Only pods of a StatefulSet have stable names to select by.
     if build.workload == ResourceKind::STATEFUL_SET {
         objects.extend((0..build.replicas).map(|index| build.replica(index)));
     }
     objects.push(build.workload()?);
     if build.replicas > 1 {
         let labels = json!(build.labels());
-        objects.push(budget(build.key.clone(), &build.owner(), &build.selector(), &labels));
+        objects.push(pod_disruption_budget(build.key.clone(), &build.owner(), &build.selector(), &labels));
     }
     Ok(objects)
 }

@@ -11,7 +11,7 @@ use crate::{
     controllers::validation::validate,
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{SchedulerRequest, Operation},
-    workload::{Marks, Refused, Rollout, sort},
+    workload::{ConfigRevision, ApplyFailure, Rollout, apply_actions},
 };
 use gantry_api::{Scaling, ServerSpec, ServerStatus};
 use gantry_proto::scheduler as pb;
@@ -76,11 +76,11 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
         Ok(desired) => desired,
         Err(condition) => return stop(condition),
     };
-    let sorted = sort(&desired.applied, &snapshot.owned, &snapshot.failures);
-    plan.actions = sorted.actions;
-    plan.requeue_after = sorted.wake;
-    let unwanted = snapshot.owned.unwanted(&desired.all, sorted.refused.is_some());
-    plan.actions.extend(unwanted.into_iter().map(|target| ClusterAction::Delete(target).into()));
+    let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
+    plan.actions = applies.actions;
+    plan.requeue_after = applies.retry_after;
+    let orphans = snapshot.owned.orphans(&desired.all, applies.failure.is_some());
+    plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
     let announcement = announce(snapshot, object, spec, desired.replicas);
     plan.actions.extend(announcement.action);
     if let Some(delay) = announcement.requeue_after {
@@ -90,7 +90,7 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
     let kind = snapshot.workload();
     let live = snapshot.owned.get(kind, &snapshot.key.name);
     let observed = Observed {
-        refused: sorted.refused.as_ref().map(Refused::condition),
+        refused: applies.failure.as_ref().map(ApplyFailure::condition),
         rollout: Rollout::of(kind, live, i64::from(desired.replicas)),
         scheduler: &snapshot.scheduler,
         scheduler_refusal: announcement.refusal,
@@ -159,10 +159,10 @@ fn desired_state(
         .filter(|_| is_autoscaled)
         .and_then(|live| u32::try_from(live.number("/spec/replicas")).ok())
         .map_or(scaling.replicas, |replicas| replicas.min(MAX_REPLICAS));
-    let marks = spec.disable_auto_update.then(|| {
+    let revision = spec.disable_auto_update.then(|| {
         // Scaling is no change of the pods.
         let pods = ServerSpec { replicas: None, min_replicas: None, max_replicas: None, ..spec.clone() };
-        Marks::new(config.uid(), config.generation(), &pods)
+        ConfigRevision::new(config.uid(), config.generation(), &pods)
     });
     let all = objects(&Build {
         key: &snapshot.key,
@@ -173,22 +173,22 @@ fn desired_state(
         workload: snapshot.workload(),
         replicas,
         is_autoscaled,
-        annotations: marks.as_ref().map(Marks::annotations).unwrap_or_default(),
+        annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
         config_maps: &snapshot.config_maps,
     })
     .map_err(unusable)?;
-    let kept = live.filter(|live| marks.as_ref().is_some_and(|marks| marks.keep(live)));
+    let kept = live.filter(|live| revision.as_ref().is_some_and(|revision| revision.keeps(live)));
     let mut applied = all.clone();
     if let Some(live) = kept {
         let resized = |desired: Desired| {
-            if desired.kind == snapshot.workload() { Marks::resized(live, &desired) } else { Some(desired) }
+            if desired.kind == snapshot.workload() { ConfigRevision::scaled(live, &desired) } else { Some(desired) }
         };
         applied = applied.into_iter().filter_map(resized).collect();
     }
     Ok(DesiredState { all, applied, replicas })
 }
 
-/// Answers the scheduler's pending scaling request: scales, or says why not.
+/// Answers the scheduler's pending scaling request: scales, or emits the reason against it.
 fn scaling_actions(snapshot: &Snapshot, scaling: Scaling) -> Vec<Action> {
     let requested = match &snapshot.scheduler {
         Known::Present(view) => view.requested_replicas,
@@ -248,10 +248,10 @@ fn announce(snapshot: &Snapshot, object: &Custom<Server>, spec: &ServerSpec, rep
         LastAnnouncement::Pending(left) => {
             Announcement { requeue_after: Some(left), ..Announcement::default() }
         }
-        LastAnnouncement::Refused(why, Some(left)) => {
+        LastAnnouncement::Rejected(why, Some(left)) => {
             Announcement { action: None, requeue_after: Some(left), refusal: Some(why) }
         }
-        LastAnnouncement::Refused(why, None) => {
+        LastAnnouncement::Rejected(why, None) => {
             Announcement { action, requeue_after: None, refusal: Some(why) }
         }
     }
@@ -265,7 +265,7 @@ enum LastAnnouncement {
     /// The scheduler's status is awaited this long.
     Pending(Duration),
     /// The reason, and the delay before the next one.
-    Refused(String, Option<Duration>),
+    Rejected(String, Option<Duration>),
 }
 
 fn last_announcement(snapshot: &Snapshot, object: &Custom<Server>) -> LastAnnouncement {
@@ -276,7 +276,7 @@ fn last_announcement(snapshot: &Snapshot, object: &Custom<Server>) -> LastAnnoun
     }
     let left = |limit: Duration| limit.checked_sub(*age).filter(|left| !left.is_zero());
     match &last.rejection {
-        Some(why) => LastAnnouncement::Refused(why.clone(), left(ANNOUNCE_RETRY_INTERVAL)),
+        Some(why) => LastAnnouncement::Rejected(why.clone(), left(ANNOUNCE_RETRY_INTERVAL)),
         None => left(ANNOUNCE_TIMEOUT).map_or(LastAnnouncement::None, LastAnnouncement::Pending),
     }
 }

@@ -1,30 +1,28 @@
-//! One pod of a Server.
+//! Pod template of a Server.
 
-use crate::workload::{merge, with_images};
+use crate::workload::{merge, with_default_image};
 use gantry_api::{ServerConfigSpec, ServerSpec};
 use serde_json::{Value, json};
 
-/// The container that looks after the inference server.
 const AGENT: &str = "agent";
-/// The agent's variable with what the server can run.
+/// The agent's variable with the capabilities of the server.
 const CAPABILITIES: &str = "SELDON_SERVER_CAPABILITIES";
-/// The agent's variable with the server's name, where the pod's name does not say it.
+/// The agent's variable with the server's name, for pods whose name does not contain it.
 const SERVER: &str = "GANTRY_SERVER";
-/// The agent's variable with the port that moves models away.
+/// The agent's variable with the drain port.
 const DRAINER_PORT: &str = "SELDON_DRAINER_PORT";
-/// That port where nothing is said of it.
-const DRAINER: i64 = 9007;
-/// Seconds that a pod has to move its models away and finish requests, where nothing is said of it.
-const GRACE: i64 = 120;
+const DEFAULT_DRAINER_PORT: i64 = 9007;
+/// Default seconds for draining models and requests.
+const DEFAULT_GRACE_PERIOD: i64 = 120;
 
-/// The pod of a configuration with what the Server lays over it; `Err` says what does not fit together.
-pub(super) fn asked(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -> Result<Value, String> {
+/// The pod of the configuration with the Server's overrides.
+pub(super) fn merged_pod(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -> Result<Value, String> {
     let over = spec.pod_spec.clone().unwrap_or_default();
-    let mut pod = with_images(merge(&config.pod_spec, &over), image);
+    let mut pod = with_default_image(merge(&config.pod_spec, &over), image);
     if !(spec.capabilities.is_empty() && spec.extra_capabilities.is_empty()) {
         let agent = container(&mut pod, AGENT).ok_or_else(|| {
-            "spec.capabilities is for the container named agent, which the pods do not have: name one so in the \
-             ServerConfig, or leave capabilities out"
+            "spec.capabilities needs a container named agent, which the pods do not have: add it to the \
+             ServerConfig, or remove capabilities"
                 .to_owned()
         })?;
         capabilities(agent, spec);
@@ -32,17 +30,17 @@ pub(super) fn asked(spec: &ServerSpec, config: &ServerConfigSpec, image: &str) -
     Ok(pod)
 }
 
-/// The pod with what it is given where nothing is said of it: an end that waits for its models.
-pub(super) fn finished(mut pod: Value) -> Value {
+/// Adds our defaults: containers drain before they stop.
+pub(super) fn with_drain(mut pod: Value) -> Value {
     drain(&mut pod);
     if let Value::Object(fields) = &mut pod {
-        fields.entry("terminationGracePeriodSeconds").or_insert_with(|| json!(GRACE));
+        fields.entry("terminationGracePeriodSeconds").or_insert_with(|| json!(DEFAULT_GRACE_PERIOD));
     }
     pod
 }
 
-/// Pods of a Deployment have names that end in anything: their agent is told whose it is, unless it is told already.
-pub(super) fn name_server(pod: &mut Value, server: &str) {
+/// Sets the server's name for the agent, because pod names of a Deployment do not contain it.
+pub(super) fn set_server_name(pod: &mut Value, server: &str) {
     let Some(agent) = container(pod, AGENT) else { return };
     if variable(agent, SERVER).is_none() {
         *agent = merge(agent, &json!({ "env": [{ "name": SERVER, "value": server }] }));
@@ -60,7 +58,7 @@ fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     found.get("value").and_then(Value::as_str)
 }
 
-/// `capabilities` instead of what the configuration says, `extraCapabilities` besides; none of them twice.
+/// `capabilities` replace those of the configuration, `extraCapabilities` add to them; duplicates are dropped.
 fn capabilities(agent: &mut Value, spec: &ServerSpec) {
     let configured = variable(agent, CAPABILITIES).unwrap_or_default().to_owned();
     let base: Vec<&str> = if spec.capabilities.is_empty() {
@@ -79,11 +77,11 @@ fn capabilities(agent: &mut Value, spec: &ServerSpec) {
     *agent = merge(agent, &over);
 }
 
-/// Before a pod goes, its models do: every container that says nothing of its end waits until the agent has moved them
-/// away, so that the inference server is there for as long as requests are.
+/// Containers without a preStop hook wait until the agent has drained the pod, so that the inference server outlives its
+/// requests.
 fn drain(pod: &mut Value) {
     let Some(agent) = container(pod, AGENT) else { return };
-    let port = variable(agent, DRAINER_PORT).and_then(|port| port.parse().ok()).unwrap_or(DRAINER);
+    let port = variable(agent, DRAINER_PORT).and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_DRAINER_PORT);
     let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
     for container in containers.into_iter().flatten() {
         if container.pointer("/lifecycle/preStop").is_none() {
@@ -98,15 +96,15 @@ fn drain(pod: &mut Value) {
 mod tests {
     use super::*;
 
-    fn made(config: Value, spec: &Value) -> Result<Value, String> {
+    fn built(config: Value, spec: &Value) -> Result<Value, String> {
         let mut whole = json!({ "serverConfig": "a" });
         whole = merge(&whole, spec);
         let config = ServerConfigSpec { pod_spec: config, ..ServerConfigSpec::default() };
-        asked(&serde_json::from_value(whole).unwrap(), &config, "gantry:1").map(finished)
+        merged_pod(&serde_json::from_value(whole).unwrap(), &config, "gantry:1").map(with_drain)
     }
 
     #[test]
-    fn capabilities_replace_and_extra_ones_are_added() {
+    fn capabilities_replace_and_extra_capabilities_add() {
         let agent = |value: &str| json!({ "containers": [{ "name": "agent", "env": [{ "name": CAPABILITIES, "value": value }] }] });
         for (configured, spec, expected) in [
             ("mlserver,sklearn", json!({}), "mlserver,sklearn"),
@@ -115,19 +113,19 @@ mod tests {
             ("mlserver", json!({"capabilities": ["a"], "extraCapabilities": ["b"]}), "a,b"),
             ("", json!({"extraCapabilities": ["b"]}), "b"),
         ] {
-            let pod = made(agent(configured), &spec).unwrap();
+            let pod = built(agent(configured), &spec).unwrap();
             let env = pod.pointer("/containers/0/env").unwrap();
             assert_eq!(env, &json!([{ "name": CAPABILITIES, "value": expected }]), "{spec}");
         }
         let problem =
-            made(json!({"containers": [{"name": "a"}]}), &json!({"capabilities": ["onnx"]})).unwrap_err();
+            built(json!({"containers": [{"name": "a"}]}), &json!({"capabilities": ["onnx"]})).unwrap_err();
         assert!(problem.contains("named agent"), "{problem}");
     }
 
     #[test]
-    fn capabilities_replace_those_from_elsewhere_too() {
+    fn capabilities_replace_value_from() {
         let from = json!({ "containers": [{ "name": "agent", "env": [{ "name": CAPABILITIES, "valueFrom": {} }] }] });
-        let pod = made(from, &json!({"capabilities": ["onnx"]})).unwrap();
+        let pod = built(from, &json!({"capabilities": ["onnx"]})).unwrap();
         assert_eq!(
             pod.pointer("/containers/0/env").unwrap(),
             &json!([{ "name": CAPABILITIES, "value": "onnx" }])
@@ -135,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn containers_wait_for_the_agent_unless_they_say_otherwise() {
+    fn containers_without_prestop_hook_drain() {
         let config = json!({ "containers": [
             { "name": "agent", "image": "agent", "env": [{ "name": DRAINER_PORT, "value": "7" }] },
             { "name": "server" },
             { "name": "own", "lifecycle": { "preStop": { "sleep": { "seconds": 5 } } } },
         ]});
-        let pod = made(config, &json!({})).unwrap();
+        let pod = built(config, &json!({})).unwrap();
         let end = |n: usize| pod.pointer(&format!("/containers/{n}/lifecycle/preStop")).cloned();
         let drain = Some(json!({ "httpGet": { "path": "/terminate", "port": 7 } }));
         assert_eq!((end(0), end(1)), (drain.clone(), drain));
@@ -152,27 +150,27 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_is_told_whose_it_is() {
-        let told = |env: Value| {
+    fn server_name_is_set_unless_configured() {
+        let env_of = |env: Value| {
             let mut pod = json!({ "containers": [{ "name": "server" }, { "name": "agent", "env": env }] });
-            name_server(&mut pod, "shop");
+            set_server_name(&mut pod, "shop");
             pod.pointer("/containers/1/env").cloned().unwrap()
         };
         let shop = json!({ "name": SERVER, "value": "shop" });
         assert_eq!(
-            told(json!([{ "name": "A", "value": "1" }])),
+            env_of(json!([{ "name": "A", "value": "1" }])),
             json!([{ "name": "A", "value": "1" }, shop])
         );
         let other = json!([{ "name": SERVER, "value": "other" }]);
-        assert_eq!(told(other.clone()), other, "what a configuration says stays");
+        assert_eq!(env_of(other.clone()), other);
     }
 
     #[test]
-    fn what_the_pod_says_stays() {
+    fn configured_pod_fields_are_kept() {
         let over = json!({ "podSpec": { "terminationGracePeriodSeconds": 5, "securityContext": { "runAsUser": 7 } } });
-        let pod = made(json!({ "containers": [{ "name": "server" }] }), &over).unwrap();
+        let pod = built(json!({ "containers": [{ "name": "server" }] }), &over).unwrap();
         assert_eq!(pod.pointer("/terminationGracePeriodSeconds"), Some(&json!(5)));
         assert_eq!(pod.pointer("/securityContext"), Some(&json!({ "runAsUser": 7 })));
-        assert_eq!(pod.pointer("/containers/0/lifecycle"), None, "without an agent nothing is drained");
+        assert_eq!(pod.pointer("/containers/0/lifecycle"), None, "without an agent there is no drain hook");
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     controller::Controller as _,
     plan::Known,
     schedulers::{LastRequest, ServerView},
-    workload::{Family, Refused, autoscalers, digest_of_live},
+    workload::{OwnedObjects, ApplyFailure, autoscalers, live_configmap_digest},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// The image of containers without one.
     pub image: String,
     pub use_deployments: bool,
-    pub owned: Family,
+    pub owned: OwnedObjects,
     /// Digests of the `ConfigMaps` of the namespace's runtime, by name.
     pub config_maps: BTreeMap<String, String>,
     /// The HPA of its workload.
@@ -34,7 +34,7 @@ pub struct Snapshot {
     /// The last request to the scheduler for this object, and its age.
     pub last_request: Option<(LastRequest, Duration)>,
     /// Rejected applies.
-    pub failures: Vec<Refused>,
+    pub failures: Vec<ApplyFailure>,
     /// Time since the last status write.
     pub status_age: Option<Duration>,
 }
@@ -53,14 +53,14 @@ impl Snapshot {
             autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace);
         let mut snapshot = Self {
             key: key.clone(),
-            owned: Family::of(caches, ServerController::OWNS, &key.namespace, uid),
+            owned: OwnedObjects::of(caches, ServerController::OWNS, &key.namespace, uid),
             config,
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),
             use_deployments: settings.use_deployments,
             config_maps: config_maps
                 .iter()
-                .filter_map(|map| Some((map.metadata.name.clone()?, digest_of_live(map))))
+                .filter_map(|map| Some((map.metadata.name.clone()?, live_configmap_digest(map))))
                 .collect(),
             autoscaler: None,
             scheduler: caches.schedulers.server(key),

@@ -47,7 +47,7 @@ impl Observed<'_> {
         if workload.status != ConditionStatus::True {
             return (workload.clone(), workload);
         }
-        let wanted = self.rollout.wanted;
+        let wanted = self.rollout.desired;
         let ready = match (&self.scheduler_refusal, self.scheduler) {
             (Some(why), _) => ConditionUpdate::new(
                 false,

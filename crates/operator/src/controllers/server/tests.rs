@@ -1,6 +1,6 @@
-//! What becomes of Servers.
+//! Tests of Servers.
 
-#![allow(clippy::needless_pass_by_value, reason = "json!() makes the argument, and nobody else needs it")]
+#![allow(clippy::needless_pass_by_value, reason = "arguments are json!() literals")]
 
 mod manifests;
 mod properties;
@@ -11,9 +11,9 @@ use super::{Build, Snapshot, objects, plan::plan};
 use crate::{
     cluster::{APPLIED, OwnedObject, ResourceKind, Custom, Desired, Key, Server, ServerConfig},
     conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
-    plan::{Action, Known, Plan},
+    plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{LastRequest, SchedulerRequest, NO_SCHEDULER, ServerView, Operation},
-    workload::{Family, Obstacle, Refused},
+    workload::{OwnedObjects, FailureCause, ApplyFailure},
 };
 use gantry_api::ServerStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// A configuration as it is installed.
+/// An installed configuration.
 fn installed(name: &str) -> Custom<ServerConfig> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/config");
     let text = std::fs::read_to_string(format!("{folder}/serverconfig-{name}.yaml")).unwrap();
@@ -61,7 +61,7 @@ fn view(expected: i32, available: i32) -> ServerView {
         generation: Some(3),
         namespace: Some("ml".into()),
         manager: "operator:ml".into(),
-        wanted: None,
+        requested_replicas: None,
     }
 }
 
@@ -73,18 +73,18 @@ fn snapshot(object: Option<Custom<Server>>, scheduler: Known<ServerView>) -> Sna
         config_namespace: "ops".into(),
         image: "gantry:1".into(),
         use_deployments: false,
-        family: Family::default(),
+        owned: OwnedObjects::default(),
         config_maps: BTreeMap::new(),
         autoscaler: None,
         scheduler,
         unreachable_for: None,
-        asked: None,
-        refusals: Vec::new(),
-        told: None,
+        last_request: None,
+        failures: Vec::new(),
+        status_age: None,
     }
 }
 
-/// An object as the API server has it once it was made.
+/// A desired object after it is applied.
 fn live(desired: &Desired, status: &Value) -> (ResourceKind, Arc<OwnedObject>) {
     let mut child: OwnedObject = serde_json::from_value(desired.manifest()).unwrap();
     child.metadata.uid = Some(format!("{}-{}", desired.kind, desired.key.name));
@@ -98,50 +98,51 @@ fn running(pods: i64) -> Value {
     json!({ "observedGeneration": 1, "replicas": pods, "readyReplicas": pods, "updatedReplicas": pods })
 }
 
-fn ensured(plan: &Plan<ServerStatus>) -> Vec<&Desired> {
+fn applied(plan: &Plan<ServerStatus>) -> Vec<&Desired> {
     plan.actions
         .iter()
-        .filter_map(|a| if let Action::Ensure(d) = a { Some(d.as_ref()) } else { None })
+        .filter_map(|a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None })
         .collect()
 }
 
-/// The snapshot after everything that was wanted was made, and its pods run.
+/// The snapshot after its plan is applied and its pods run.
 fn made(mut snapshot: Snapshot, pods: i64) -> Snapshot {
     let plan = plan(&snapshot, NOW);
-    let all: Vec<_> = ensured(&plan).into_iter().map(|d| live(d, &running(pods))).collect();
-    snapshot.family = Family::new(all, "u1");
+    let all: Vec<_> = applied(&plan).into_iter().map(|d| live(d, &running(pods))).collect();
+    snapshot.owned = OwnedObjects::new(all, "u1");
     if let (Some(object), Some(status)) = (&mut snapshot.object, plan.status) {
         Arc::make_mut(object).status = Some(status);
     }
     snapshot
 }
 
-fn does(plan: &Plan<ServerStatus>) -> Vec<String> {
+fn actions(plan: &Plan<ServerStatus>) -> Vec<String> {
     let word = |action: &Action| match action {
-        Action::Ensure(d) => format!("ensure {} {}", d.kind, d.key.name),
-        Action::Delete(d) => format!("delete {} {}", d.kind, d.key.name),
-        Action::Notify(n) => format!("notify {}", n.expected_replicas),
-        Action::Scale(n) => format!("scale {n}"),
-        Action::Decline(why) => format!("decline {}", why.as_ref().map_or("", |w| w.reason)),
-        Action::HandOver(d) => format!("hand over {}", d.body["spec"]["replicas"]),
+        Action::Cluster(ClusterAction::Apply(d)) => format!("apply {} {}", d.kind, d.key.name),
+        Action::Cluster(ClusterAction::Delete(d)) => format!("delete {} {}", d.kind, d.key.name),
+        Action::Scheduler(SchedulerAction::NotifyServer(n)) => format!("notify {}", n.expected_replicas),
+        Action::Cluster(ClusterAction::Scale(n)) => format!("scale {n}"),
+        Action::Cluster(ClusterAction::Emit(event)) => format!("emit {}", event.reason),
+        Action::Scheduler(SchedulerAction::AcknowledgeScaling) => "acknowledge".into(),
+        Action::Cluster(ClusterAction::HandOverReplicas(d)) => format!("hand over {}", d.body["spec"]["replicas"]),
         other => format!("{other:?}"),
     };
     plan.actions.iter().map(word).collect()
 }
 
-/// What is done besides making what is there already.
+/// Actions besides applies.
 fn changes(plan: &Plan<ServerStatus>) -> Vec<String> {
-    does(plan).into_iter().filter(|word| !word.starts_with("ensure ")).collect()
+    actions(plan).into_iter().filter(|word| !word.starts_with("apply ")).collect()
 }
 
-fn said(plan: &Plan<ServerStatus>) -> (ConditionStatus, String, &'static str, String) {
+fn ready_condition(plan: &Plan<ServerStatus>) -> (ConditionStatus, String, &'static str, String) {
     let status = plan.status.as_ref().unwrap();
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
     let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
-        (Some(_), None) => "passing",
-        (None, Some(_)) => "final",
+        (Some(_), None) => "in progress",
+        (None, Some(_)) => "stalled",
         (None, None) => "settled",
-        both => panic!("it cannot go on and be stuck: {both:?}"),
+        both => panic!("both Reconciling and Stalled: {both:?}"),
     };
     let status = condition_status(&status.conditions, READY).unwrap();
     (status, ready.reason.clone().unwrap(), progress, ready.message.clone().unwrap())

@@ -4,7 +4,7 @@ use super::{
     validate_only::{self, Snapshot},
 };
 use crate::{
-    admission::{Request, Verdict, judge_kind},
+    admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Key, ServerConfig},
     controller::Controller,
@@ -29,7 +29,7 @@ impl Controller for ServerConfigController {
         validate_only::plan(snapshot, now)
     }
 
-    fn admit(request: &Request, caches: &Caches) -> Verdict {
-        judge_kind::<ServerConfig>(request, caches)
+    fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
+        validate_kind::<ServerConfig>(request, caches)
     }
 }

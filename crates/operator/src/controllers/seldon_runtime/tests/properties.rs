@@ -1,8 +1,8 @@
-//! What holds in every situation.
+//! Properties of every plan.
 
 use super::*;
 
-fn worlds() -> impl Strategy<Value = Snapshot> {
+fn snapshots() -> impl Strategy<Value = Snapshot> {
     let over = (0..4usize, any::<bool>(), prop::option::of(0..3i32));
     let child = (0..5usize, 0..4usize, any::<bool>()).prop_map(|(name, kind, ours)| {
         let name = ["seldon-scheduler", "seldon-gateway", "seldon-mesh", "old", "seldon-tracing"][name];
@@ -18,17 +18,17 @@ fn worlds() -> impl Strategy<Value = Snapshot> {
                 .into_iter()
                 .map(|(name, disable, replicas)| json!({ "name": names[name], "disable": disable, "replicas": replicas }))
                 .collect();
-            let mut caches = snapshot(json!({ "overrides": overrides, "disableAutoUpdate": keeps }));
-            caches.family = Family::new(owned, "u1");
+            let mut snapshot = snapshot(json!({ "overrides": overrides, "disableAutoUpdate": keeps }));
+            snapshot.owned = OwnedObjects::new(owned, "u1");
             if !config {
-                caches.config = None;
+                snapshot.config = None;
             }
             match object {
-                0 => Snapshot { object: None, ..caches },
-                1 => with_object(&caches, |o| {
+                0 => Snapshot { object: None, ..snapshot },
+                1 => with_object(&snapshot, |o| {
                     o.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
                 }),
-                _ => caches,
+                _ => snapshot,
             }
         },
     )
@@ -36,15 +36,15 @@ fn worlds() -> impl Strategy<Value = Snapshot> {
 
 proptest! {
     #[test]
-    fn plan_is_deterministic(snapshot in worlds()) {
+    fn plan_is_deterministic(snapshot in snapshots()) {
         prop_assert_eq!(plan(&snapshot, NOW), plan(&snapshot, NOW));
     }
 
     #[test]
-    fn only_owned_objects_are_touched(snapshot in worlds()) {
+    fn only_owned_objects_are_touched(snapshot in snapshots()) {
         for action in plan(&snapshot, NOW).actions {
-            if let Action::Delete(target) = action {
-                let there = snapshot.family.get(target.kind, &target.key.name).unwrap();
+            if let Action::Cluster(ClusterAction::Delete(target)) = action {
+                let there = snapshot.owned.get(target.kind, &target.key.name).unwrap();
                 prop_assert_eq!(there.controller().map(|(_, uid)| uid), Some("u1"));
                 prop_assert_eq!(there.metadata.uid.as_deref(), Some(target.uid.as_str()));
             }
@@ -52,19 +52,18 @@ proptest! {
     }
 
     #[test]
-    fn without_a_configuration_nothing_is_destroyed(snapshot in worlds()) {
+    fn missing_config_deletes_nothing(snapshot in snapshots()) {
         let unknown = Snapshot { config: None, ..snapshot };
         prop_assert_eq!(deletes(&plan(&unknown, NOW)), Vec::<String>::new());
     }
 
     #[test]
-    fn what_is_made_is_not_deleted_again(snapshot in worlds()) {
-        let second = plan(&made_any(snapshot), NOW);
+    fn applied_objects_are_not_deleted(snapshot in snapshots()) {
+        let second = plan(&applied_any(snapshot), NOW);
         prop_assert_eq!(deletes(&second), Vec::<String>::new());
     }
 }
 
-/// As [`made`], also where there is no object.
-fn made_any(snapshot: Snapshot) -> Snapshot {
+fn applied_any(snapshot: Snapshot) -> Snapshot {
     if snapshot.object.is_some() { made(snapshot) } else { snapshot }
 }

@@ -1,68 +1,68 @@
-//! What is done and said, situation by situation.
+//! Plans of SeldonRuntimes.
 
 use super::*;
 
 #[test]
-fn every_situation_has_its_answer() {
+fn plan_for_every_situation() {
     let cases: Vec<(&str, Snapshot, ConditionStatus, &str, &str)> = vec![
-        ("new", snapshot(json!({})), ConditionStatus::False, "ComponentsNotReady", "passing"),
+        ("new", snapshot(json!({})), ConditionStatus::False, "ComponentsNotReady", "in progress"),
         ("ready", made(snapshot(json!({}))), ConditionStatus::True, "RuntimeReady", "settled"),
         (
             "no configuration",
             Snapshot { config: None, ..snapshot(json!({})) },
             ConditionStatus::False,
             "SeldonConfigMissing",
-            "passing",
+            "in progress",
         ),
         (
-            "a configuration against the rules",
+            "invalid configuration",
             Snapshot {
                 config: Some(Arc::new(config(json!({"components": [{"name": "a"}, {"name": "a"}]})))),
                 ..snapshot(json!({}))
             },
             ConditionStatus::False,
             "SeldonConfigInvalid",
-            "passing",
+            "in progress",
         ),
         (
-            "a component without pods",
+            "component without podSpec",
             Snapshot {
                 config: Some(Arc::new(config(json!({"components": [{"name": "a"}]})))),
                 ..snapshot(json!({}))
             },
             ConditionStatus::False,
             "SeldonConfigInvalid",
-            "passing",
+            "in progress",
         ),
         (
-            "not the first",
+            "second runtime",
             Snapshot { first: Some("other".into()), ..snapshot(json!({})) },
             ConditionStatus::False,
             "AnotherRuntime",
-            "passing",
+            "in progress",
         ),
         (
-            "against the rules",
+            "duplicate override",
             snapshot(json!({"overrides": [{"name": "a"}, {"name": "a"}]})),
             ConditionStatus::False,
             "InvalidSpec",
-            "final",
+            "stalled",
         ),
-        ("nonsense", snapshot(json!({"overrides": 7})), ConditionStatus::False, "InvalidSpec", "final"),
+        ("undecodable spec", snapshot(json!({"overrides": 7})), ConditionStatus::False, "InvalidSpec", "stalled"),
     ];
     for (name, snapshot, status, reason, progress) in cases {
         let plan = plan(&snapshot, NOW);
-        let (t, r, o, message) = said(&plan);
+        let (t, r, o, message) = ready_condition(&plan);
         assert_eq!((t, r.as_str(), o), (status, reason, progress), "{name}: {message}");
         if !["ComponentsNotReady", "RuntimeReady"].contains(&reason) {
-            assert_eq!(plan.actions, [], "{name}: nothing is touched");
+            assert_eq!(plan.actions, [], "{name}");
         }
         assert_eq!(deletes(&plan), [] as [&str; 0], "{name}");
     }
 }
 
 #[test]
-fn conditions_have_the_names_that_people_wait_for() {
+fn condition_types_of_components() {
     for (component, name) in [
         ("seldon-scheduler", "SchedulerReady"),
         ("seldon-envoy", "EnvoyReady"),
@@ -78,7 +78,7 @@ fn conditions_have_the_names_that_people_wait_for() {
 }
 
 #[test]
-fn a_component_that_is_disabled_goes_with_all_that_was_made_for_it() {
+fn disabled_component_is_deleted_with_its_objects() {
     let all = made(snapshot(json!({ "overrides": [{ "name": "seldon-gateway", "replicas": 2 }] })));
     let disabled = with_object(&all, |object| {
         object.spec = runtime(json!({ "overrides": [{ "name": "seldon-gateway", "disable": true }] })).spec;
@@ -88,7 +88,7 @@ fn a_component_that_is_disabled_goes_with_all_that_was_made_for_it() {
     assert_eq!(deletes(&plan_of), gone);
     let names: Vec<String> = plan_of.status.unwrap().conditions.into_iter().map(|c| c.r#type).collect();
     assert_eq!(names, ["SchedulerReady", "MyHelperReady", "Ready"]);
-    // The same when the configuration no longer has it.
+    // Also when the configuration no longer has it.
     let mut smaller = small();
     smaller["components"].as_array_mut().unwrap().remove(1);
     let without = Snapshot { config: Some(Arc::new(config(smaller))), ..all };
@@ -96,7 +96,7 @@ fn a_component_that_is_disabled_goes_with_all_that_was_made_for_it() {
 }
 
 #[test]
-fn a_changed_setting_replaces_the_pods_that_read_it_and_no_others() {
+fn changed_setting_restarts_only_pods_that_read_it() {
     let endpoint =
         |address: &str| json!({ "config": { "tracingConfig": { "otelExporterEndpoint": address } } });
     let template = |address: &str, component: &str| {
@@ -111,14 +111,14 @@ fn a_changed_setting_replaces_the_pods_that_read_it_and_no_others() {
 }
 
 #[test]
-fn the_scheduler_runs_once() {
+fn scheduler_has_one_replica() {
     let plan = plan(&snapshot(json!({ "overrides": [{ "name": "seldon-scheduler", "replicas": 5 }] })), NOW);
     let set = find(&plan, ResourceKind::STATEFUL_SET, "seldon-scheduler").unwrap();
     assert_eq!(set.body["spec"]["replicas"], json!(1));
 }
 
 #[test]
-fn no_secret_is_readable_unless_the_configuration_names_it() {
+fn role_allows_only_configured_secrets() {
     let of = |spec: Value| {
         let plan = plan(&snapshot(spec), NOW);
         find(&plan, ResourceKind::ROLE, "gantry-agent")
@@ -130,52 +130,52 @@ fn no_secret_is_readable_unless_the_configuration_names_it() {
 }
 
 #[test]
-fn a_deleted_runtime_waits_for_servers_and_never_for_ever() {
+fn deleted_runtime_waits_for_servers() {
     let deleted = with_object(&made(snapshot(json!({}))), |object| {
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
     });
-    let release = [Action::RemoveFinalizer(FINALIZER)];
+    let release = [Action::Cluster(ClusterAction::RemoveFinalizer(FINALIZER))];
     assert_eq!(plan(&deleted, NOW).actions, release);
     let held = Snapshot { servers: vec!["mlserver".into()], ..deleted.clone() };
     let waits = plan(&held, NOW);
-    assert_eq!(waits.actions, [], "what serves stays as it is");
-    let (_, reason, progress, message) = said(&waits);
-    assert_eq!((reason.as_str(), progress), ("ServersLeft", "passing"));
+    assert_eq!(waits.actions, [], "components stay");
+    let (_, reason, progress, message) = ready_condition(&waits);
+    assert_eq!((reason.as_str(), progress), ("ServersLeft", "in progress"));
     assert!(message.contains("mlserver") && message.contains("kubectl delete servers"), "{message}");
     let replaced = Snapshot { first: Some("other".into()), ..held.clone() };
     assert_eq!(plan(&replaced, NOW).actions, release);
-    let unreadable = with_object(&deleted, |object| object.spec = Err("nonsense".into()));
-    assert_eq!(plan(&unreadable, NOW).actions, release, "what is invalid can be deleted, too");
+    let unreadable = with_object(&deleted, |object| object.spec = Err("undecodable spec".into()));
+    assert_eq!(plan(&unreadable, NOW).actions, release, "an invalid runtime can be deleted");
     let unheld = with_object(&held, |object| object.metadata.finalizers = None);
     assert_eq!(plan(&unheld, NOW), Plan::default());
 }
 
 #[test]
-fn a_new_runtime_is_held_before_anything_is_made() {
+fn finalizer_is_added_before_any_object() {
     let new = with_object(&snapshot(json!({})), |object| object.metadata.finalizers = None);
-    assert_eq!(plan(&new, NOW).actions.first(), Some(&Action::AddFinalizer(FINALIZER)));
+    assert_eq!(plan(&new, NOW).actions.first(), Some(&Action::Cluster(ClusterAction::AddFinalizer(FINALIZER))));
 }
 
 #[test]
-fn what_was_refused_does_not_keep_the_rest_from_being_made() {
+fn rejected_component_does_not_block_the_others() {
     let new = snapshot(json!({}));
     let gateway = find(&plan(&new, NOW), ResourceKind::DEPLOYMENT, "seldon-gateway").unwrap();
-    let refused = Refused {
+    let refused = ApplyFailure {
         kind: gateway.kind,
         key: gateway.key.clone(),
         digest: gateway.digest(),
-        there: String::new(),
-        why: Obstacle::ApiServer(
+        live_uid: String::new(),
+        cause: FailureCause::Rejected(
             "Deployment.apps \"seldon-gateway\" is invalid: spec.template.spec.containers[0].image: Required"
                 .into(),
         ),
-        ago: Duration::from_secs(1),
+        age: Duration::from_secs(1),
     };
-    let plan_of = plan(&Snapshot { refusals: vec![refused], ..new }, NOW);
+    let plan_of = plan(&Snapshot { failures: vec![refused], ..new }, NOW);
     assert_eq!(find(&plan_of, ResourceKind::DEPLOYMENT, "seldon-gateway"), None);
     assert!(find(&plan_of, ResourceKind::STATEFUL_SET, "seldon-scheduler").is_some());
-    let (_, reason, progress, message) = said(&plan_of);
-    assert_eq!((reason.as_str(), progress), ("ApplyRefused", "final"));
+    let (_, reason, progress, message) = ready_condition(&plan_of);
+    assert_eq!((reason.as_str(), progress), ("ApplyRefused", "stalled"));
     assert!(message.contains("containers[0].image"), "{message}");
     let conditions = plan_of.status.unwrap().conditions;
     let gateway = conditions.iter().find(|c| c.r#type == "GatewayReady").unwrap();
@@ -183,7 +183,7 @@ fn what_was_refused_does_not_keep_the_rest_from_being_made() {
 }
 
 #[test]
-fn replicas_belong_to_the_autoscaler_where_there_is_one() {
+fn autoscaled_replicas_are_not_applied() {
     let mut scaled = made(snapshot(json!({})));
     scaled.autoscalers = BTreeMap::from([(("Deployment".into(), "seldon-gateway".into()), "hpa".into())]);
     let plan_of = plan(&scaled, NOW);
@@ -193,14 +193,14 @@ fn replicas_belong_to_the_autoscaler_where_there_is_one() {
         plan_of
             .actions
             .iter()
-            .any(|a| matches!(a, Action::HandOver(d) if d.body["spec"]["replicas"] == json!(1)))
+            .any(|a| matches!(a, Action::Cluster(ClusterAction::HandOverReplicas(d)) if d.body["spec"]["replicas"] == json!(1)))
     );
     let helper = find(&plan_of, ResourceKind::DEPLOYMENT, "my-helper").unwrap();
     assert_eq!(helper.body.pointer("/spec/replicas"), Some(&json!(1)));
 }
 
 #[test]
-fn a_runtime_that_does_not_follow_its_configuration_stays_as_it_is() {
+fn disable_auto_update_keeps_components_on_config_change() {
     let asks = |replicas: i32, extra: Value| {
         let over = json!([{ "name": "seldon-gateway", "replicas": replicas }, extra]);
         runtime(json!({ "disableAutoUpdate": true, "overrides": over })).spec
@@ -224,6 +224,6 @@ fn a_runtime_that_does_not_follow_its_configuration_stays_as_it_is() {
     let bigger = with_object(&changed, |o| o.spec = asks(3, none()));
     assert_eq!(image(&bigger), Some(json!("gateway:1")));
     let other = with_object(&changed, |o| o.spec = asks(1, json!({ "name": "my-helper", "disable": true })));
-    assert_eq!(image(&other), Some(json!("gateway:2")), "a new question has a new answer");
+    assert_eq!(image(&other), Some(json!("gateway:2")), "a changed spec follows the new configuration");
     assert_eq!(deletes(&plan(&other, NOW)), ["Deployment my-helper"]);
 }

@@ -1,4 +1,4 @@
-//! The objects themselves, as they are sent.
+//! Snapshots of the desired objects.
 
 use super::*;
 

@@ -1,12 +1,12 @@
-//! What is done and said, situation by situation.
+//! Plans of Servers.
 
 use super::*;
 
-/// Its name, the situation, what is done besides making what is there, and what `Ready` says.
+/// Name, snapshot, expected actions besides applies, expected `Ready`.
 type Case = (&'static str, Snapshot, &'static [&'static str], ConditionStatus, &'static str, &'static str);
 
 #[test]
-fn every_situation_has_its_answer() {
+fn plan_for_every_situation() {
     let new = |spec| snapshot(Some(server(spec)), Known::Absent);
     let three = || json!({ "replicas": 3 });
     let up = |s: Snapshot, scheduler| Snapshot { scheduler, ..made(s, 3) };
@@ -16,30 +16,30 @@ fn every_situation_has_its_answer() {
             LastRequest {
                 at: tokio::time::Instant::now(),
                 request,
-                refusal: refusal.map(str::to_owned),
-                unanswered: None,
+                rejection: refusal.map(str::to_owned),
+                failure: None,
             },
             ago,
         ))
     };
     let soon = Duration::from_millis(1);
     let cases: Vec<Case> = vec![
-        ("new", new(three()), &["notify 3"], ConditionStatus::False, "Progressing", "passing"),
+        ("new", new(three()), &["notify 3"], ConditionStatus::False, "Progressing", "in progress"),
         (
-            "new, and told",
-            Snapshot { asked: asked(None, soon), ..new(three()) },
+            "new, announced",
+            Snapshot { last_request: asked(None, soon), ..new(three()) },
             &[],
             ConditionStatus::False,
             "Progressing",
-            "passing",
+            "in progress",
         ),
         (
-            "told long ago",
-            Snapshot { asked: asked(None, Duration::from_mins(1)), ..new(three()) },
+            "announced long ago",
+            Snapshot { last_request: asked(None, Duration::from_mins(1)), ..new(three()) },
             &["notify 3"],
             ConditionStatus::False,
             "Progressing",
-            "passing",
+            "in progress",
         ),
         ("ready", up(new(three()), Known::Present(view(3, 3))), &[], ConditionStatus::True, "ServerReady", "settled"),
         (
@@ -48,7 +48,7 @@ fn every_situation_has_its_answer() {
             &[],
             ConditionStatus::False,
             "ReplicasJoining",
-            "passing",
+            "in progress",
         ),
         (
             "two pods of three",
@@ -56,15 +56,15 @@ fn every_situation_has_its_answer() {
             &[],
             ConditionStatus::False,
             "Progressing",
-            "passing",
+            "in progress",
         ),
         (
-            "the scheduler forgot it",
+            "unknown to the scheduler",
             up(new(three()), Known::Absent),
             &["notify 3"],
             ConditionStatus::False,
             "ReplicasJoining",
-            "passing",
+            "in progress",
         ),
         (
             "the scheduler has another generation",
@@ -75,18 +75,18 @@ fn every_situation_has_its_answer() {
             "settled",
         ),
         (
-            "the scheduler has it from somebody else and refuses",
+            "the scheduler has a foreign server and rejects it",
             Snapshot {
-                asked: asked(Some("it belongs to cli"), soon),
+                last_request: asked(Some("it belongs to cli"), soon),
                 ..up(new(three()), Known::Present(ServerView { namespace: None, ..view(3, 3) }))
             },
             &[],
             ConditionStatus::False,
             "SchedulerRefuses",
-            "final",
+            "stalled",
         ),
         (
-            "nobody wants a replica",
+            "zero replicas",
             Snapshot { scheduler: Known::Absent, ..made(new(json!({"replicas": 0})), 0) },
             &[],
             ConditionStatus::True,
@@ -107,10 +107,10 @@ fn every_situation_has_its_answer() {
             &[],
             ConditionStatus::False,
             "ServerConfigMissing",
-            "passing",
+            "in progress",
         ),
         (
-            "a configuration that cannot be read",
+            "invalid configuration",
             Snapshot {
                 config: Some(Arc::new(config(Value::Null))),
                 ..new(json!({"capabilities": ["onnx"]}))
@@ -118,40 +118,40 @@ fn every_situation_has_its_answer() {
             &[],
             ConditionStatus::False,
             "ServerConfigInvalid",
-            "passing",
+            "in progress",
         ),
         (
-            "against the rules",
+            "replicas below minReplicas",
             new(json!({"replicas": 1, "minReplicas": 2})),
             &[],
             ConditionStatus::False,
             "InvalidSpec",
-            "final",
+            "stalled",
         ),
-        ("nonsense", new(json!({"replicas": "many"})), &[], ConditionStatus::False, "InvalidSpec", "final"),
-        ("too many", new(json!({"replicas": 2_000_000_000})), &[], ConditionStatus::False, "InvalidSpec", "final"),
+        ("undecodable spec", new(json!({"replicas": "many"})), &[], ConditionStatus::False, "InvalidSpec", "stalled"),
+        ("replicas above the limit", new(json!({"replicas": 2_000_000_000})), &[], ConditionStatus::False, "InvalidSpec", "stalled"),
     ];
     for (name, snapshot, done, status, reason, progress) in cases {
         let plan = plan(&snapshot, NOW);
         assert_eq!(changes(&plan), done, "{name}");
-        let (t, r, o, message) = said(&plan);
+        let (t, r, o, message) = ready_condition(&plan);
         assert_eq!((t, r.as_str(), o), (status, reason, progress), "{name}: {message}");
         if ["InvalidSpec", "ServerConfigMissing", "ServerConfigInvalid"].contains(&reason) {
-            assert_eq!(plan.actions, [], "{name}: nothing is touched");
+            assert_eq!(plan.actions, [], "{name}");
         }
     }
 }
 
 #[test]
-fn messages_say_where_to_look() {
+fn messages_contain_the_command_for_details() {
     let missing =
-        said(&plan(&Snapshot { config: None, ..snapshot(Some(server(json!({}))), Known::Absent) }, NOW)).3;
-    assert!(missing.contains("ServerConfig small in namespace ops"), "{missing}");
+        ready_condition(&plan(&Snapshot { config: None, ..snapshot(Some(server(json!({}))), Known::Absent) }, NOW)).3;
+    assert!(missing.contains("ServerConfig small does not exist"), "{missing}");
     let waiting = Snapshot {
         scheduler: Known::Present(view(3, 2)),
         ..made(snapshot(Some(server(json!({"replicas": 3}))), Known::Absent), 2)
     };
-    let waiting = said(&plan(&waiting, NOW)).3;
+    let waiting = ready_condition(&plan(&waiting, NOW)).3;
     assert!(waiting.contains("2 of 3 pods are ready"), "{waiting}");
     assert!(waiting.contains("kubectl describe pods -n ml -l seldon-server-name=a"), "{waiting}");
 }

@@ -1,18 +1,18 @@
-//! What happens to workloads when something changes.
+//! Changes of workloads.
 
 use super::*;
 
 #[test]
-fn fewer_replicas_take_their_services_with_them() {
+fn scale_down_deletes_replica_services() {
     let three = made(snapshot(Some(server(json!({ "replicas": 3 }))), Known::Absent), 3);
     let one = Snapshot { object: Some(Arc::new(server(json!({ "replicas": 1 })))), ..three };
     let plan = plan(&one, NOW);
     assert_eq!(
-        does(&plan),
+        actions(&plan),
         [
-            "ensure Service a",
-            "ensure Service a-0",
-            "ensure StatefulSet a",
+            "apply Service a",
+            "apply Service a-0",
+            "apply StatefulSet a",
             "delete Service a-1",
             "delete Service a-2",
             "delete PodDisruptionBudget a",
@@ -20,124 +20,124 @@ fn fewer_replicas_take_their_services_with_them() {
         ]
     );
     let target =
-        plan.actions.iter().find_map(|a| if let Action::Delete(d) = a { Some(d) } else { None }).unwrap();
+        plan.actions.iter().find_map(|a| if let Action::Cluster(ClusterAction::Delete(d)) = a { Some(d) } else { None }).unwrap();
     assert_eq!((target.uid.as_str(), target.resource_version.as_str()), ("Service-a-1", "1"));
 }
 
 #[test]
-fn one_kind_of_workload_replaces_the_other_when_it_could_be_made() {
+fn workload_kind_switch_deletes_the_old_after_the_new_applies() {
     let sets = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
     let switched = Snapshot { use_deployments: true, ..sets };
-    let done = does(&plan(&switched, NOW));
+    let done = actions(&plan(&switched, NOW));
     assert_eq!(
         done,
-        ["ensure Service a", "ensure Deployment a", "delete Service a-0", "delete StatefulSet a"]
+        ["apply Service a", "apply Deployment a", "delete Service a-0", "delete StatefulSet a"]
     );
     let wanted = plan(&switched, NOW);
-    let deployment = ensured(&wanted).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
-    let refused = Snapshot { refusals: vec![refusal(deployment, "")], ..switched.clone() };
-    assert_eq!(does(&plan(&refused, NOW)), ["ensure Service a", "delete Service a-0"]);
+    let deployment = applied(&wanted).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
+    let refused = Snapshot { failures: vec![failure(deployment, "")], ..switched.clone() };
+    assert_eq!(actions(&plan(&refused, NOW)), ["apply Service a", "delete Service a-0"]);
 }
 
-fn refusal(wanted: &Desired, there: &str) -> Refused {
-    Refused {
-        kind: wanted.kind,
-        key: wanted.key.clone(),
-        digest: wanted.digest(),
-        there: there.into(),
-        why: Obstacle::ApiServer(
+fn failure(desired: &Desired, live_uid: &str) -> ApplyFailure {
+    ApplyFailure {
+        kind: desired.kind,
+        key: desired.key.clone(),
+        digest: desired.digest(),
+        live_uid: live_uid.into(),
+        cause: FailureCause::Rejected(
             "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than \
              'replicas' are forbidden"
                 .into(),
         ),
-        ago: Duration::from_secs(1),
+        age: Duration::from_secs(1),
     }
 }
 
 #[test]
-fn what_was_refused_is_said_and_not_sent_again_until_something_changes() {
+fn rejected_apply_is_reported_and_retried_on_change() {
     let running = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
     let first = plan(&running, NOW);
-    let set = ensured(&first).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap().clone();
-    let refused = Snapshot { refusals: vec![refusal(&set, "StatefulSet-a")], ..running.clone() };
+    let set = applied(&first).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap().clone();
+    let refused = Snapshot { failures: vec![failure(&set, "StatefulSet-a")], ..running.clone() };
     let plan_of = plan(&refused, NOW);
-    assert!(!does(&plan_of).contains(&"ensure StatefulSet a".to_owned()));
-    let (status, reason, progress, message) = said(&plan_of);
-    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "ApplyRefused", "final"));
+    assert!(!actions(&plan_of).contains(&"apply StatefulSet a".to_owned()));
+    let (status, reason, progress, message) = ready_condition(&plan_of);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "ApplyRefused", "stalled"));
     assert!(message.contains("--cascade=orphan") && message.contains("fields other than"), "{message}");
-    assert!(plan_of.wake.is_some(), "it is tried again some day");
-    // Another object in its place, another wish, or enough time: it is tried again.
-    let tried = |snapshot: &Snapshot| does(&plan(snapshot, NOW)).contains(&"ensure StatefulSet a".to_owned());
-    assert!(tried(&Snapshot { family: Family::default(), ..refused.clone() }));
+    assert!(plan_of.requeue_after.is_some(), "it is tried again some day");
+    // Another live object, another desired state, or enough time: it is retried.
+    let tried = |snapshot: &Snapshot| actions(&plan(snapshot, NOW)).contains(&"apply StatefulSet a".to_owned());
+    assert!(tried(&Snapshot { owned: OwnedObjects::default(), ..refused.clone() }));
     assert!(tried(&Snapshot { image: "gantry:2".into(), ..refused.clone() }));
-    let old = Refused { ago: Duration::from_mins(10), ..refusal(&set, "StatefulSet-a") };
-    assert!(tried(&Snapshot { refusals: vec![old], ..running }));
+    let old = ApplyFailure { age: Duration::from_mins(10), ..failure(&set, "StatefulSet-a") };
+    assert!(tried(&Snapshot { failures: vec![old], ..running }));
 }
 
 #[test]
-fn a_name_that_is_taken_is_said_and_the_rest_is_made() {
+fn foreign_object_blocks_only_its_own_name() {
     let new = snapshot(Some(server(json!({}))), Known::Present(view(1, 1)));
     let wanted = plan(&new, NOW);
-    let service = ensured(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
+    let service = applied(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
     let taken =
-        |why: Obstacle| Snapshot { refusals: vec![Refused { why, ..refusal(service, "") }], ..new.clone() };
-    let stranger = plan(&taken(Obstacle::Foreign("somebody else made it".into())), NOW);
-    assert_eq!(does(&stranger), ["ensure Service a", "ensure StatefulSet a"]);
-    let (status, reason, progress, message) = said(&stranger);
-    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "final"));
+        |cause: FailureCause| Snapshot { failures: vec![ApplyFailure { cause, ..failure(service, "") }], ..new.clone() };
+    let stranger = plan(&taken(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
+    assert_eq!(actions(&stranger), ["apply Service a", "apply StatefulSet a"]);
+    let (status, reason, progress, message) = ready_condition(&stranger);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "stalled"));
     assert!(
-        message.contains("Service a-0 in namespace ml") && message.contains("somebody else"),
+        message.contains("Service a-0 in namespace ml") && message.contains("not managed by Gantry"),
         "{message}"
     );
-    assert!(stranger.wake.is_some_and(|wake| wake < Duration::from_mins(1)), "nobody says when it is gone");
-    let before = plan(&taken(Obstacle::PreviousOwner("Server a".into())), NOW);
-    let (status, reason, progress, _) = said(&before);
-    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "passing"));
+    assert!(stranger.requeue_after.is_some_and(|wake| wake < Duration::from_mins(1)), "its deletion is not watched");
+    let before = plan(&taken(FailureCause::PreviousOwner("Server a".into())), NOW);
+    let (status, reason, progress, _) = ready_condition(&before);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "in progress"));
 }
 
 #[test]
-fn replicas_belong_to_the_autoscaler_where_there_is_one() {
+fn autoscaled_replicas_are_not_applied() {
     let mut scaled = made(snapshot(Some(server(json!({ "replicas": 2 }))), Known::Present(view(2, 2))), 2);
     scaled.autoscaler = Some("hpa".into());
     let handed = plan(&scaled, NOW);
     assert_eq!(changes(&handed), ["hand over 2"], "they are given away as they are before they are left out");
-    let set = ensured(&handed).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
+    let set = applied(&handed).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
     assert_eq!(set.body.pointer("/spec/replicas"), None);
-    // From then on they are the autoscaler's: Services and the scheduler follow.
+    // Services and the scheduler follow the HPA's replicas.
     let mut five = scaled.clone();
     let mut bigger = set.clone();
     bigger.body["spec"]["replicas"] = json!(5);
-    five.family = Family::new(vec![live(&bigger, &running(5))], "u1");
+    five.owned = OwnedObjects::new(vec![live(&bigger, &running(5))], "u1");
     let plan_of = plan(&five, NOW);
     assert_eq!(changes(&plan_of), ["notify 5"]);
-    assert!(does(&plan_of).contains(&"ensure Service a-4".to_owned()));
+    assert!(actions(&plan_of).contains(&"apply Service a-4".to_owned()));
 }
 
 #[test]
-fn a_wish_of_the_scheduler_is_granted_within_bounds() {
+fn scaling_request_is_granted_within_bounds() {
     let wishes = |spec: Value, wanted: i32, autoscaler: Option<&str>| {
-        let view = ServerView { wanted: Some(wanted), ..view(2, 2) };
+        let view = ServerView { requested_replicas: Some(wanted), ..view(2, 2) };
         let snapshot = snapshot(Some(server(spec)), Known::Present(view));
-        does(&plan(&Snapshot { autoscaler: autoscaler.map(str::to_owned), ..snapshot }, NOW))
+        actions(&plan(&Snapshot { autoscaler: autoscaler.map(str::to_owned), ..snapshot }, NOW))
     };
     let bounds = || json!({ "replicas": 2, "minReplicas": 1, "maxReplicas": 4 });
-    assert_eq!(wishes(bounds(), 4, None), ["scale 4"]);
-    assert_eq!(wishes(bounds(), 1, None), ["scale 1"]);
-    assert_eq!(wishes(bounds(), 2, None), ["decline "]);
-    assert_eq!(wishes(bounds(), 5, None), ["decline ScalingRefused"]);
-    assert_eq!(wishes(bounds(), 0, None), ["decline ScalingRefused"]);
-    assert_eq!(wishes(bounds(), -1, None), ["decline "]);
-    assert_eq!(wishes(json!({}), 5000, None), ["decline ScalingRefused"]);
-    assert_eq!(wishes(bounds(), 3, Some("hpa")), ["decline ScalingRefused"]);
+    assert_eq!(wishes(bounds(), 4, None), ["scale 4", "acknowledge"]);
+    assert_eq!(wishes(bounds(), 1, None), ["scale 1", "acknowledge"]);
+    assert_eq!(wishes(bounds(), 2, None), ["acknowledge"]);
+    assert_eq!(wishes(bounds(), 5, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(wishes(bounds(), 0, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(wishes(bounds(), -1, None), ["acknowledge"]);
+    assert_eq!(wishes(json!({}), 5000, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(wishes(bounds(), 3, Some("hpa")), ["emit ScalingRefused", "acknowledge"]);
 }
 
 #[test]
-fn the_scheduler_is_told_that_a_server_is_gone() {
-    let gone = |object, scheduler| does(&plan(&snapshot(object, scheduler), NOW));
+fn deleted_server_is_deregistered() {
+    let gone = |object, scheduler| actions(&plan(&snapshot(object, scheduler), NOW));
     assert_eq!(gone(None, Known::Present(view(3, 3))), ["notify 0"]);
     assert_eq!(gone(None, Known::Present(view(0, 3))), [] as [&str; 0]);
     assert_eq!(gone(None, Known::Absent), [] as [&str; 0]);
-    assert_eq!(gone(None, Known::Unknown("nobody listens".into())), [] as [&str; 0]);
+    assert_eq!(gone(None, Known::Unknown("connection refused".into())), [] as [&str; 0]);
     let elsewhere =
         ServerView { namespace: Some("other".into()), manager: "operator:other".into(), ..view(3, 3) };
     assert_eq!(gone(None, Known::Present(elsewhere)), [] as [&str; 0], "it is another namespace's");
@@ -153,7 +153,7 @@ fn the_scheduler_is_told_that_a_server_is_gone() {
 }
 
 #[test]
-fn a_server_that_does_not_follow_its_configuration_stays_as_it_is() {
+fn disable_auto_update_keeps_pods_on_config_change() {
     let asks = |replicas: i32, image: &str| {
         let over = json!({ "containers": [{ "name": "more", "image": image }] });
         server(json!({ "replicas": replicas, "disableAutoUpdate": true, "podSpec": over }))
@@ -164,7 +164,7 @@ fn a_server_that_does_not_follow_its_configuration_stays_as_it_is() {
     newer.metadata.generation = Some(2);
     let set = |snapshot: &Snapshot| {
         let plan = plan(snapshot, NOW);
-        ensured(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).cloned()
+        applied(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).cloned()
     };
     let image = |desired: &Desired| desired.body.pointer("/spec/template/spec/containers/1/image").cloned();
     let changed = Snapshot { config: Some(Arc::new(newer)), ..first.clone() };
@@ -179,16 +179,16 @@ fn a_server_that_does_not_follow_its_configuration_stays_as_it_is() {
 }
 
 #[test]
-fn a_figure_alone_is_written_once_a_second() {
+fn loaded_models_alone_are_written_once_a_second() {
     let up = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
     let mut object = Arc::unwrap_or_clone(up.object.clone().unwrap());
     object.status = plan(&up, NOW).status;
     let more = ServerView { loaded_models: 9, ..view(1, 1) };
-    let at = |told: Option<Duration>, view: &ServerView| {
+    let at = |status_age: Option<Duration>, view: &ServerView| {
         let snapshot = Snapshot {
             object: Some(Arc::new(object.clone())),
             scheduler: Known::Present(view.clone()),
-            told,
+            status_age,
             ..up.clone()
         };
         let plan = plan(&snapshot, NOW);
@@ -219,9 +219,9 @@ fn an_operator_that_starts_has_nothing_to_write() {
     };
     let starting = plan(&silent(1), NOW + Duration::from_mins(1));
     assert_eq!(starting.status, object.status);
-    assert_eq!(starting.wake, Some(Duration::from_secs(29)));
+    assert_eq!(starting.requeue_after, Some(Duration::from_secs(29)));
     let lasting = plan(&silent(31), NOW);
-    assert_eq!(said(&lasting).1, "SchedulerUnreachable");
+    assert_eq!(ready_condition(&lasting).1, "SchedulerUnreachable");
     assert_eq!(lasting.status.unwrap().loaded_models, 2, "what is not known is left as it was");
 }
 
@@ -239,7 +239,7 @@ fn a_changed_config_map_replaces_the_pods_that_read_it() {
             ..snapshot(Some(server(json!({}))), Known::Absent)
         };
         let plan = plan(&snapshot, NOW);
-        let set = ensured(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
+        let set = applied(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
         set.body.pointer("/spec/template/metadata/annotations").cloned()
     };
     assert_ne!(of("1", "1"), of("2", "1"));
