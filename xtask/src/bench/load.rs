@@ -1,7 +1,7 @@
-//! The load: as many connections as wanted from one thread, each with one request under way.
+//! Load generator: many connections from one thread, each with one request in flight.
 //!
-//! The thread goes round the connections, waits for the answer of each in turn, checks it and sends the next request
-//! at once. All others stay under way meanwhile, so the server always has work.
+//! The thread visits the connections in turn, waits for the response, checks it and sends the next request at once. The
+//! other requests stay in flight, so the server is never idle.
 
 use super::wire::{grpc, http};
 use crate::Failure;
@@ -10,21 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A request and the answer that is right.
+/// A request and its expected response.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) request: Vec<u8>,
     pub(crate) answer: Vec<u8>,
 }
 
-/// The protocol that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Rest,
     Grpc,
 }
 
-/// The path of an inference over gRPC.
 pub(crate) const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 enum Connection {
@@ -69,7 +67,7 @@ impl Connection {
     }
 }
 
-/// Requests a second over so many connections; every answer is compared with the right one.
+/// Requests per second over `connections`; every response is checked.
 pub(crate) fn rate(
     protocol: Protocol,
     address: SocketAddr,
@@ -88,7 +86,7 @@ pub(crate) fn rate(
         connection.send(&exchange.request)?;
         under_way.push(exchange);
     }
-    // A tenth of the time is for warming up.
+    // A tenth of the time is warm-up.
     let started = Instant::now();
     let mut counting = None;
     let mut answered = 0_u64;
@@ -109,8 +107,7 @@ pub(crate) fn rate(
     }
 }
 
-/// The time of each of so many requests in microseconds, one after the other on one connection. The exchanges are
-/// taken in an order without pattern.
+/// Latencies of sequential requests on one connection, in microseconds. The exchanges are sent in a scattered order.
 pub(crate) fn latencies(
     address: SocketAddr,
     exchanges: &[Exchange],

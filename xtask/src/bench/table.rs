@@ -1,34 +1,31 @@
-//! What was measured, held against what was asked for.
+//! Results compared with floors and aims.
 
 use serde_json::{Value, json};
 
-/// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
-    /// A ratio or figure should be at most its limit.
+    /// At most the limit.
     Lower,
-    /// A ratio or figure should be at least its limit.
+    /// At least the limit.
     Higher,
 }
 
-/// One line of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
-    /// Empty when the figure stands for itself.
+    /// Empty without a peer.
     pub(crate) peer: String,
     pub(crate) ours: String,
     pub(crate) theirs: String,
-    /// Ours divided by the peer's, round by round; or the figure itself.
+    /// Ratio to the peer by round, or the value itself.
     pub(crate) rounds: Vec<f64>,
-    /// Written after the figure: `x` for a ratio.
+    /// Unit suffix: `x` for a ratio.
     pub(crate) unit: &'static str,
     pub(crate) better: Better,
     pub(crate) floor: Option<f64>,
     pub(crate) aim: Option<f64>,
 }
 
-/// How a row came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Fails,
@@ -100,7 +97,7 @@ impl Row {
     }
 }
 
-/// The table as text, in the form of Markdown.
+/// The table as Markdown.
 pub(crate) fn text(rows: &[Row]) -> String {
     let head =
         ["what", "peer", "ours", "peer's", "ratio (min–max)", "floor", "aim", "verdict"].map(str::to_owned);
@@ -124,19 +121,19 @@ pub(crate) fn text(rows: &[Row]) -> String {
     out
 }
 
-/// The table for machines.
+/// The table as JSON.
 pub(crate) fn machine(rows: &[Row], about: &Value) -> String {
     json!({ "machine": about, "rows": rows.iter().map(Row::json).collect::<Vec<_>>() }).to_string()
 }
 
-/// The middle value; of an even number the upper one. 0 when there is none.
+/// The upper median; 0 without values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Ours divided by the peer's, round by round.
+/// Ratio by round.
 pub(crate) fn divide(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
     ours.iter().zip(theirs).map(|(a, b)| a / b).collect()
 }
@@ -149,7 +146,7 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Three digits that count, and no more.
+/// Three significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_round_is_judged() {
+    fn verdict_uses_the_median_round() {
         for (better, rounds, verdict) in [
             (Better::Lower, &[0.1, 0.7, 9.0][..], Verdict::Aim),
             (Better::Lower, &[1.0, 0.1, 1.2], Verdict::Holds),

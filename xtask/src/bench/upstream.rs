@@ -1,4 +1,4 @@
-//! The upstream that both gateways stand in front of: it answers every request with the same kilobyte at once.
+//! The upstream of both gateways: responds to every request with the same kilobyte.
 
 use crate::Failure;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-/// The body of every answer: about a kilobyte of the protocol's JSON.
+/// The response body: about a kilobyte of protocol JSON.
 pub(crate) fn answer() -> String {
     let data: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
     format!(
@@ -16,7 +16,7 @@ pub(crate) fn answer() -> String {
     )
 }
 
-/// Says its port, then serves until it is killed.
+/// Prints its port, then serves until it is killed.
 pub(crate) fn serve() -> Result<bool, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -26,7 +26,7 @@ pub(crate) fn serve() -> Result<bool, Failure> {
     for stream in listener.incoming() {
         let (stream, response) = (stream?, response.clone());
         std::thread::spawn(move || {
-            // A client that goes away ends its thread, nothing else.
+            // A disconnected client only ends its thread.
             let _ = talk(stream, &response);
         });
     }
@@ -50,7 +50,7 @@ fn talk(mut stream: TcpStream, response: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// The length of the first request, when it is all here.
+/// The length of the first request, once it is complete.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(bytes.get(..end)?).ok()?;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart() {
+    fn pipelined_requests_are_split() {
         let two = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET";
         assert_eq!(whole(two), Some(40));
         assert_eq!(whole(two.get(..39).unwrap()), None);

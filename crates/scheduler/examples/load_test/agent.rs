@@ -1,4 +1,4 @@
-//! An agent that does at once what it is told.
+//! An agent that executes every order at once.
 
 use futures::StreamExt as _;
 use gantry_proto::{
@@ -12,10 +12,10 @@ use gantry_proto::{
 use tokio_stream::wrappers::ReceiverStream;
 
 const MEMORY: u64 = 1 << 40;
-/// How many reports are under way at once.
-const AT_ONCE: usize = 64;
+/// Concurrent reports.
+const CONCURRENT_REPORTS: usize = 64;
 
-/// Joins, and answers every order until the connection ends. `loaded` are what it holds from before.
+/// Subscribes with `loaded` models and executes orders until the connection ends.
 pub(crate) async fn run(address: String, loaded: Vec<(String, u32)>) {
     let mut client = AgentServiceClient::connect(address).await.unwrap();
     let loaded = loaded
@@ -48,7 +48,7 @@ pub(crate) async fn run(address: String, loaded: Vec<(String, u32)>) {
                 let mut client = client.clone();
                 async move { client.agent_event(report).await.is_ok() }
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENT_REPORTS)
             .for_each(|_| async {}),
     );
     while let Ok(Some(order)) = orders.message().await {

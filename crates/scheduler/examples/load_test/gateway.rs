@@ -1,4 +1,4 @@
-//! A gateway that follows the routes and serves nothing.
+//! A gateway that acknowledges routes and serves nothing.
 
 use gantry_proto::gantry::{
     RouteAcknowledgement, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
@@ -6,15 +6,15 @@ use gantry_proto::gantry::{
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 
-/// A model, the version that its route names, and when that was heard.
+/// Model, routed version, time of receipt.
 pub(crate) type Routed = (String, u32, Instant);
 
-/// Follows until the connection ends. Every route with a replica is told to `routed`.
+/// Watches routes until the connection ends; sends each non-empty route to `routed`.
 pub(crate) async fn run(address: String, routed: mpsc::UnboundedSender<Routed>) {
     let mut client = RoutingClient::connect(address).await.unwrap();
     let request = WatchRoutesRequest { subscriber: "g".into() };
     let mut events = client.watch_routes(request).await.unwrap().into_inner();
-    // One acknowledgement at a time, always of the newest.
+    // One acknowledgement in flight, always of the latest change.
     let (newest, mut acknowledge) = watch::channel((0, 0));
     let acknowledging = tokio::spawn(async move {
         while acknowledge.changed().await.is_ok() {

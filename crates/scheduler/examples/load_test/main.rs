@@ -1,4 +1,4 @@
-//! Drives a scheduler over gRPC as hard as it can, and says how it did.
+//! Load test of a scheduler over gRPC.
 //!
 //! ```sh
 //! cargo run --release -p gantry-scheduler --example load_test -- burst --models 10000 --in-flight 64
@@ -10,8 +10,8 @@
 //! cargo run --release -p gantry-scheduler --example load_test -- figures
 //! ```
 //!
-//! The scheduler is a process of its own, so that its time and memory can be told from the driver's. Every run ends
-//! with a look at every model: a run whose end is not the truth fails.
+//! The scheduler runs in a separate process, so that its CPU time and memory can be measured. Every run checks the
+//! final state of every model.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,18 +48,18 @@ fn main() {
         match command.as_str() {
             "burst" => {
                 for round in 1..=options.rounds {
-                    let figures = scenario::burst(&options).await;
-                    println!("round {round}: {figures}");
+                    let measurement = scenario::burst(&options).await;
+                    println!("round {round}: {measurement}");
                 }
             }
             "change" => drop(scenario::change(&options).await),
             "restart" => drop(scenario::restart(&options).await),
             "growth" => scenario::growth(&options).await,
             "matrix" => scenario::matrix(&options).await,
-            "figures" => scenario::figures(&options).await,
+            "figures" => scenario::summary(&options).await,
             other => {
                 fail(&format!(
-                    "{other:?} is not a scenario: say burst, change, restart, growth, matrix or figures"
+                    "{other:?} is not a scenario: use burst, change, restart, growth, matrix or figures"
                 ));
             }
         }

@@ -1,26 +1,22 @@
-//! What is to be driven.
+//! Command line options.
 
-/// How the agent behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agent {
-    /// Answers every order at once.
+    /// Executes every order at once.
     Instant,
-    /// There is none.
     None,
 }
 
-/// How somebody reads statuses.
+/// Reading speed of a status subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscriber {
-    /// As fast as it can.
     Fast,
-    /// A message each few milliseconds.
+    /// One message every few milliseconds.
     Slow,
-    /// Not at all.
     Never,
 }
 
-/// What is to be driven.
+/// Command line options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) models: usize,
@@ -33,7 +29,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads `--name value` pairs.
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self {
             models: 10_000,
@@ -61,16 +56,16 @@ impl Options {
                     options.agent = match value.as_str() {
                         "instant" => Agent::Instant,
                         "none" => Agent::None,
-                        other => return Err(format!("--agent {other}: say instant or none")),
+                        other => return Err(format!("--agent {other}: use instant or none")),
                     }
                 }
                 "--subscriber" => options.subscribers.push(match value.as_str() {
                     "fast" => Subscriber::Fast,
                     "slow" => Subscriber::Slow,
                     "never" => Subscriber::Never,
-                    other => return Err(format!("--subscriber {other}: say fast, slow or never")),
+                    other => return Err(format!("--subscriber {other}: use fast, slow or never")),
                 }),
-                other => return Err(format!("{other} is not known")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         if options.subscribers.is_empty() {

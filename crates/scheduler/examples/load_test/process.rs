@@ -1,4 +1,4 @@
-//! The scheduler as a process, and what the operating system says of it.
+//! The scheduler process, with its CPU time and memory.
 
 use gantry_scheduler::{Config, start};
 use gantry_store::Store;
@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Serves a scheduler on any free ports until standard input ends.
+/// Serves on free ports until standard input ends.
 pub(crate) fn serve(arguments: &[String]) {
     let store = Store::open(Path::new(&arguments[0])).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -22,7 +22,6 @@ pub(crate) fn serve(arguments: &[String]) {
     });
 }
 
-/// A scheduler that runs.
 pub(crate) struct Scheduler {
     child: Child,
     pub(crate) clients: String,
@@ -40,11 +39,10 @@ impl Scheduler {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let (clients, agents) = line.trim().split_once(' ').expect("the scheduler says where it listens");
+        let (clients, agents) = line.trim().split_once(' ').expect("the scheduler prints its addresses");
         Self { clients: format!("http://{clients}"), agents: format!("http://{agents}"), child }
     }
 
-    /// Seconds that the processor spent on it.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -52,14 +50,12 @@ impl Scheduler {
         ticks / 100.0
     }
 
-    /// Memory that it has, in MB.
     pub(crate) fn resident_mb(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 
-    /// As if the power went.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The runs.
+//! Scenarios.
 
 use crate::{
     agent, gateway,
@@ -21,8 +21,7 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-/// The longest that any part of a run may take.
-const PATIENCE: Duration = Duration::from_mins(2);
+const STEP_TIMEOUT: Duration = Duration::from_mins(2);
 
 fn model(name: String, uri: String) -> LoadModelRequest {
     let meta = MetaData { name, ..MetaData::default() };
@@ -47,12 +46,11 @@ async fn load_all(client: &SchedulerClient<Channel>, models: usize, in_flight: u
 }
 
 async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    let done = tokio::time::timeout(PATIENCE, future).await;
-    done.unwrap_or_else(|_| panic!("{what} did not happen in {} s", PATIENCE.as_secs()))
+    let done = tokio::time::timeout(STEP_TIMEOUT, future).await;
+    done.unwrap_or_else(|_| panic!("{what} did not happen in {} s", STEP_TIMEOUT.as_secs()))
 }
 
-/// What a burst took.
-pub(crate) struct Figures {
+pub(crate) struct Measurement {
     models: usize,
     seconds: f64,
     cpu: f64,
@@ -60,9 +58,9 @@ pub(crate) struct Figures {
     status: Vec<Duration>,
 }
 
-impl Figures {
-    /// The longest that a status took.
-    fn most(&self) -> Duration {
+impl Measurement {
+    /// Slowest status request.
+    fn slowest_status(&self) -> Duration {
         self.status.iter().copied().max().unwrap_or_default()
     }
 
@@ -71,7 +69,7 @@ impl Figures {
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut status = self.status.clone();
         let millis = |d: Duration| d.as_secs_f64() * 1000.0;
@@ -91,14 +89,14 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Many models at once, until every one is where it can get to.
-pub(crate) async fn burst(options: &Options) -> Figures {
+/// Loads many models at once and waits for their final state.
+pub(crate) async fn burst(options: &Options) -> Measurement {
     let dir = tempfile::tempdir().unwrap();
     let scheduler = Scheduler::start(dir.path());
     let client = SchedulerClient::connect(scheduler.clients.clone()).await.unwrap();
     let mut others = JoinSet::new();
-    for manner in options.subscribers.iter().copied().filter(|s| *s != Subscriber::Fast) {
-        others.spawn(read(scheduler.clients.clone(), manner));
+    for speed in options.subscribers.iter().copied().filter(|s| *s != Subscriber::Fast) {
+        others.spawn(read(scheduler.clients.clone(), speed));
     }
     if options.agent == Agent::Instant {
         others.spawn(agent::run(scheduler.agents.clone(), Vec::new()));
@@ -127,26 +125,26 @@ pub(crate) async fn burst(options: &Options) -> Figures {
     assert!(states.values().all(|s| *s == expected), "every model is {expected:?}");
     let resident = scheduler.resident_mb();
     others.abort_all();
-    Figures { models: options.models, seconds, cpu, resident, status }
+    Measurement { models: options.models, seconds, cpu, resident, status }
 }
 
-/// Every manner of agent and reader, with few and many under way, again and again.
+/// Every combination of agent, subscribers and concurrency.
 pub(crate) async fn matrix(options: &Options) {
     use Subscriber::{Fast, Never, Slow};
     for agent in [Agent::None, Agent::Instant] {
         for in_flight in [1, 8, 64] {
             for readers in [vec![Fast], vec![Fast, Slow], vec![Fast, Never, Never]] {
                 let run = Options { in_flight, agent, subscribers: readers.clone(), ..options.clone() };
-                let mut slowest: Option<Figures> = None;
+                let mut slowest: Option<Measurement> = None;
                 for _ in 0..options.rounds {
-                    let figures = burst(&run).await;
-                    if slowest.as_ref().is_none_or(|s| s.most() < figures.most()) {
-                        slowest = Some(figures);
+                    let measurement = burst(&run).await;
+                    if slowest.as_ref().is_none_or(|s| s.slowest_status() < measurement.slowest_status()) {
+                        slowest = Some(measurement);
                     }
                 }
                 let slowest = slowest.map(|f| f.to_string()).unwrap_or_default();
                 println!(
-                    "agent {agent:?}, {in_flight} in flight, readers {readers:?}: {} of {} runs end in the truth; the one \
+                    "agent {agent:?}, {in_flight} in flight, readers {readers:?}: {} of {} runs reach the final state; the one \
                      with the slowest status: {slowest}",
                     options.rounds, options.rounds
                 );
@@ -158,9 +156,8 @@ pub(crate) async fn matrix(options: &Options) {
     }
 }
 
-/// Bursts of 1,000 models, ten of them as one figure: the system counts a process' time in hundredths of a second, of
-/// which one such burst takes eight.
-async fn few(options: &Options) -> Figures {
+/// Ten bursts of 1,000 models as one measurement: CPU time has a resolution of 10 ms, and one burst takes 80 ms.
+async fn few(options: &Options) -> Measurement {
     let options = Options { models: 1_000, ..options.clone() };
     let mut all = burst(&options).await;
     for _ in 1..10 {
@@ -174,7 +171,7 @@ async fn few(options: &Options) -> Figures {
     all
 }
 
-/// Whether a model costs more when there are many.
+/// Cost per model with few and with many models.
 pub(crate) async fn growth(options: &Options) {
     let few = few(options).await;
     let many = burst(&Options { models: 50_000, ..options.clone() }).await;
@@ -186,8 +183,7 @@ pub(crate) async fn growth(options: &Options) {
     );
 }
 
-/// One change at a time with many models there, until a gateway routes it.
-/// Gives how long the slowest in a hundred took to be routed.
+/// Single changes among many models, until a gateway has the route. Returns the p99.
 pub(crate) async fn change(options: &Options) -> Duration {
     let dir = tempfile::tempdir().unwrap();
     let scheduler = Scheduler::start(dir.path());
@@ -235,8 +231,8 @@ pub(crate) async fn change(options: &Options) -> Duration {
     percentile(&mut took, 99)
 }
 
-/// The scheduler is killed with many models loaded, and comes back.
-/// Gives how long it took until the first route was there, and until every model was available.
+/// Kills and restarts the scheduler with many models loaded. Returns the time to the first route, and until every
+/// model is available.
 pub(crate) async fn restart(options: &Options) -> (Duration, Duration) {
     let dir = tempfile::tempdir().unwrap();
     let scheduler = Scheduler::start(dir.path());
@@ -278,8 +274,8 @@ pub(crate) async fn restart(options: &Options) -> (Duration, Duration) {
     (first.duration_since(start), took)
 }
 
-/// Everything that `cargo xtask bench scheduler` asks for, as one line of JSON.
-pub(crate) async fn figures(options: &Options) {
+/// All values for `cargo xtask bench scheduler`, as one line of JSON.
+pub(crate) async fn summary(options: &Options) {
     let few = few(options).await;
     let burst_of = burst(options).await;
     let many = burst(&Options { models: 50_000, ..options.clone() }).await;
@@ -293,7 +289,7 @@ pub(crate) async fn figures(options: &Options) {
         burst_of.models as f64 / burst_of.seconds,
         burst_of.cpu,
         burst_of.resident,
-        millis(burst_of.most()),
+        millis(burst_of.slowest_status()),
         many.cpu_for_each() / few.cpu_for_each(),
         millis(routed),
         millis(first_route),

@@ -1,4 +1,4 @@
-//! Reading statuses: as subscribers do, and to see that it ends in the truth.
+//! Status subscribers and snapshots.
 
 use crate::options::Subscriber;
 use gantry_proto::scheduler::{
@@ -12,7 +12,6 @@ use std::{
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
-/// The state of every model, as a snapshot says.
 pub(crate) async fn states(client: &mut SchedulerClient<Channel>) -> BTreeMap<String, ModelState> {
     let mut stream = client.model_status(ModelStatusRequest::default()).await.unwrap().into_inner();
     let mut states = BTreeMap::new();
@@ -22,7 +21,7 @@ pub(crate) async fn states(client: &mut SchedulerClient<Channel>) -> BTreeMap<St
     states
 }
 
-/// Follows statuses until as many models as wanted are in a state, as its own subscription tells it.
+/// Subscribes until `count` models are in a state.
 pub(crate) async fn until(address: String, wanted: ModelState, count: usize, from: watch::Sender<usize>) {
     let mut client = SchedulerClient::connect(address).await.unwrap();
     let mut stream =
@@ -40,13 +39,12 @@ pub(crate) async fn until(address: String, wanted: ModelState, count: usize, fro
     }
 }
 
-/// Reads in its own manner until it is aborted.
-pub(crate) async fn read(address: String, manner: Subscriber) {
+pub(crate) async fn read(address: String, speed: Subscriber) {
     let mut client = SchedulerClient::connect(address).await.unwrap();
     let mut stream =
         client.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap().into_inner();
     loop {
-        match manner {
+        match speed {
             Subscriber::Fast => {}
             Subscriber::Slow => tokio::time::sleep(Duration::from_millis(5)).await,
             Subscriber::Never => std::future::pending().await,
@@ -57,7 +55,7 @@ pub(crate) async fn read(address: String, manner: Subscriber) {
     }
 }
 
-/// Asks for a status again and again, and gives how long each answer took when it is told to stop.
+/// Requests statuses until stopped; returns the latencies.
 pub(crate) async fn ask(address: String, mut stop: watch::Receiver<bool>) -> Vec<Duration> {
     let mut client = SchedulerClient::connect(address).await.unwrap();
     let mut took = Vec::new();
@@ -76,7 +74,6 @@ pub(crate) async fn ask(address: String, mut stop: watch::Receiver<bool>) -> Vec
     took
 }
 
-/// The value below which so many of a hundred are.
 pub(crate) fn percentile(values: &mut [Duration], of_hundred: usize) -> Duration {
     values.sort_unstable();
     let last = values.len().saturating_sub(1);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gateways_see_is_added_up_and_ends_when_it_is_not_named_any_more() {
+    fn demand_is_summed_over_gateways_until_unreported() {
         let find = |name: &str| (name != "gone").then(|| Arc::<str>::from(name));
         let (a, b) = (Arc::<str>::from("a"), Arc::<str>::from("b"));
         let mut demands = Demand::default();

@@ -1,6 +1,6 @@
-//! Many at once cannot wedge it. The large version of this is the example `drive`.
+//! Concurrent load. The large version is the example `load_test`.
 
-use crate::harness::{Agent, Client, client, joining, model, scheduler, subscribe};
+use crate::harness::{Agent, Client, client, subscribe_request, model, scheduler, subscribe};
 use gantry_proto::{
     agent::{agent_service_client::AgentServiceClient, model_event_message::Event},
     scheduler::{ModelStatusRequest, model_status::ModelState},
@@ -27,7 +27,6 @@ async fn states(client: &mut Client) -> BTreeMap<String, ModelState> {
     statuses.map(|s| (s.model_name, s.versions[0].state.as_ref().unwrap().state())).collect()
 }
 
-/// Waits until every model is in a state.
 async fn until_all(client: &mut Client, wanted: ModelState) {
     crate::harness::within(async {
         loop {
@@ -42,14 +41,14 @@ async fn until_all(client: &mut Client, wanted: ModelState) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_model_ends_in_the_truth_however_many_are_asked_for_at_once() {
+async fn concurrent_loads_all_become_available() {
     for in_flight in [1, 64] {
         let dir = tempfile::tempdir().unwrap();
         let running = scheduler(dir.path()).await;
         let mut client = client(&running).await;
         let _never_reads = subscribe(&mut client).await;
         let mut agent = Agent::join(&running).await;
-        let answering = tokio::spawn(async move { while !agent.obey(None).await.0.is_empty() {} });
+        let answering = tokio::spawn(async move { while !agent.execute(None).await.0.is_empty() {} });
         load_all(&client, in_flight).await;
         until_all(&mut client, ModelState::ModelAvailable).await;
         answering.abort();
@@ -58,7 +57,7 @@ async fn every_model_ends_in_the_truth_however_many_are_asked_for_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_comes_with_many_models_is_believed() {
+async fn agent_joining_with_loaded_models_makes_them_available() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -72,13 +71,13 @@ async fn an_agent_that_comes_with_many_models_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_join_with_more_than_four_megabytes() {
+async fn agent_subscribe_accepts_more_than_4_mib() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
     let uri = "x".repeat(20_000);
     client.load_model(model("m7", &uri)).await.unwrap();
-    let mut request = joining(0, &[("m7", 1)]);
+    let mut request = subscribe_request(0, &[("m7", 1)]);
     let loaded = request.loaded_models[0].clone();
     for i in 0..MODELS {
         let mut other = loaded.clone();
@@ -98,12 +97,12 @@ async fn an_agent_may_join_with_more_than_four_megabytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_never_reads_its_orders_stops_nobody() {
+async fn agent_that_does_not_read_orders_blocks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
-    let mut deaf = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
-    let _orders = deaf.subscribe(joining(0, &[])).await.unwrap().into_inner();
+    let mut lagging = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
+    let _orders = lagging.subscribe(subscribe_request(0, &[])).await.unwrap().into_inner();
     load_all(&client, 64).await;
     until_all(&mut client, ModelState::ModelProgressing).await;
     let report = gantry_proto::agent::ModelEventMessage {
@@ -114,7 +113,7 @@ async fn an_agent_that_never_reads_its_orders_stops_nobody() {
         available_memory_bytes: 1 << 30,
         ..Default::default()
     };
-    deaf.agent_event(report).await.unwrap();
+    lagging.agent_event(report).await.unwrap();
     crate::harness::within(async {
         while states(&mut client).await["m7"] != ModelState::ModelAvailable {
             tokio::task::yield_now().await;

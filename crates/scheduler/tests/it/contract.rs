@@ -1,6 +1,6 @@
-//! The contract: every call answers, with the documented code.
+//! gRPC API: every method returns the documented code.
 
-use crate::harness::{Agent, client, control, joining, model, scheduler, status_of, unload, within};
+use crate::harness::{Agent, client, control, subscribe_request, model, scheduler, status_of, unload, within};
 use gantry_proto::{
     agent::{
         AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelScalingTriggerMessage,
@@ -17,7 +17,6 @@ use gantry_proto::{
 use tonic::{Code, Status, transport::Channel};
 use tonic_health::pb as grpc_health;
 
-/// The code of an answer, and what it says.
 fn code<T>(result: Result<tonic::Response<T>, Status>) -> (Code, String) {
     match result {
         Ok(_) => (Code::Ok, String::new()),
@@ -33,7 +32,7 @@ fn scaled(replicas: u32, min_replicas: u32, max_replicas: u32) -> LoadModelReque
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_that_cannot_be_are_refused_with_the_reason() {
+async fn invalid_models_are_rejected_with_reason() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -41,7 +40,7 @@ async fn models_that_cannot_be_are_refused_with_the_reason() {
     let mut no_requirement = model("m", "/a");
     let spec = no_requirement.model.as_mut().unwrap().model_spec.as_mut().unwrap();
     spec.requirements.push(" ".into());
-    for (request, says) in [
+    for (request, expected) in [
         (LoadModelRequest { model: None }, "model is missing"),
         (LoadModelRequest { model: Some(pb::Model::default()) }, "model.meta is missing"),
         (model("", "/a"), "model name is empty"),
@@ -54,9 +53,9 @@ async fn models_that_cannot_be_are_refused_with_the_reason() {
         (scaled(1, 2, 0), "replicas 1 is fewer than minReplicas 2"),
         (scaled(3, 0, 2), "replicas 3 is more than maxReplicas 2"),
     ] {
-        let (code, said) = code(client.load_model(request).await);
-        assert_eq!(code, Code::FailedPrecondition, "{said}");
-        assert!(said.contains(says), "{said}");
+        let (code, message) = code(client.load_model(request).await);
+        assert_eq!(code, Code::FailedPrecondition, "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     let empty = client.model_status(pb::ModelStatusRequest::default()).await.unwrap();
     assert!(crate::harness::all(empty).await.is_empty(), "nothing of it is kept");
@@ -64,7 +63,7 @@ async fn models_that_cannot_be_are_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_call_of_the_scheduler_answers_as_the_contract_says() {
+async fn scheduler_service_returns_documented_codes() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
@@ -79,13 +78,13 @@ async fn every_call_of_the_scheduler_answers_as_the_contract_says() {
     assert_eq!(code(c.server_notify(ServerNotifyRequest::default()).await), ok);
     assert_eq!(code(c.server_notify(notify("b.g")).await).0, Code::FailedPrecondition);
     assert_eq!(code(c.model_status(status_of("iris")).await), ok);
-    let unknown = code(c.model_status(status_of("nobody")).await);
-    assert_eq!(unknown, (Code::FailedPrecondition, "model nobody is not known".into()));
+    let unknown = code(c.model_status(status_of("unknown")).await);
+    assert_eq!(unknown, (Code::FailedPrecondition, "model unknown not found".into()));
     let server_status =
         |name: &str| pb::ServerStatusRequest { name: Some(name.into()), ..Default::default() };
     assert_eq!(code(c.server_status(server_status("big")).await), ok);
-    let unknown = code(c.server_status(server_status("nobody")).await);
-    assert_eq!(unknown, (Code::FailedPrecondition, "server nobody is not known".into()));
+    let unknown = code(c.server_status(server_status("unknown")).await);
+    assert_eq!(unknown, (Code::FailedPrecondition, "server unknown not found".into()));
     let version = c.scheduler_status(pb::SchedulerStatusRequest::default()).await.unwrap().into_inner();
     assert_eq!(version.application_version, env!("CARGO_PKG_VERSION"));
     assert_eq!(code(c.subscribe_model_status(pb::ModelSubscriptionRequest::default()).await), ok);
@@ -93,9 +92,9 @@ async fn every_call_of_the_scheduler_answers_as_the_contract_says() {
     assert_eq!(code(c.subscribe_control_plane(pb::ControlPlaneSubscriptionRequest::default()).await), ok);
     assert_eq!(code(c.model_status_event(pb::ModelUpdateStatusMessage::default()).await), ok);
     assert_eq!(code(c.unload_model(unload("iris")).await), ok);
-    let unknown = code(c.unload_model(unload("nobody")).await);
+    let unknown = code(c.unload_model(unload("unknown")).await);
     assert_eq!(unknown.0, Code::FailedPrecondition);
-    assert!(unknown.1.contains("nobody is not known"), "{}", unknown.1);
+    assert!(unknown.1.contains("model unknown not found"), "{}", unknown.1);
     assert_eq!(code(c.unload_model(pb::UnloadModelRequest::default()).await).0, Code::FailedPrecondition);
     let later = [
         code(c.load_pipeline(pb::LoadPipelineRequest::default()).await),
@@ -108,40 +107,40 @@ async fn every_call_of_the_scheduler_answers_as_the_contract_says() {
         code(c.experiment_status(pb::ExperimentStatusRequest::default()).await),
         code(c.subscribe_experiment_status(pb::ExperimentSubscriptionRequest::default()).await),
     ];
-    for (code, said) in later {
+    for (code, message) in later {
         assert_eq!(code, Code::Unimplemented);
-        assert!(said.contains("not supported yet"), "{said}");
+        assert!(message.contains("not supported yet"), "{message}");
     }
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_call_of_agents_answers() {
+async fn agent_service_returns_documented_codes() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
-    for (request, says) in [
+    for (request, expected) in [
         (AgentSubscribeRequest::default(), "serverName is empty"),
-        (AgentSubscribeRequest { server_name: "a.b".into(), ..joining(0, &[]) }, "contains '.'"),
-        (AgentSubscribeRequest { replica_config: None, ..joining(0, &[]) }, "replicaConfig is missing"),
+        (AgentSubscribeRequest { server_name: "a.b".into(), ..subscribe_request(0, &[]) }, "contains '.'"),
+        (AgentSubscribeRequest { replica_config: None, ..subscribe_request(0, &[]) }, "replicaConfig is missing"),
         (
             {
-                let mut request = joining(0, &[]);
+                let mut request = subscribe_request(0, &[]);
                 request.replica_config.as_mut().unwrap().inference_http_port = 70_000;
                 request
             },
             "inferenceHttpPort 70000 is not a port",
         ),
     ] {
-        let (code, said) = code(c.subscribe(request).await);
+        let (code, message) = code(c.subscribe(request).await);
         assert_eq!(code, Code::FailedPrecondition);
-        assert!(said.contains(says), "{said}");
+        assert!(message.contains(expected), "{message}");
     }
     let _agent = Agent::join(&running).await;
     for event in 0..=9 {
         let report = ModelEventMessage {
             server_name: "builtin".into(),
-            model_name: "nobody".into(),
+            model_name: "unknown".into(),
             model_version: 1,
             event,
             ..Default::default()
@@ -149,19 +148,19 @@ async fn every_call_of_agents_answers() {
         assert_eq!(
             code(c.agent_event(report).await).0,
             Code::Ok,
-            "event {event} of a model that is not known"
+            "event {event} of an unknown model"
         );
     }
     assert_eq!(code(c.agent_event(ModelEventMessage::default()).await).0, Code::Ok);
     let triggers = vec![ModelScalingTriggerMessage { amount: u32::MAX, ..Default::default() }];
     assert_eq!(code(c.model_scaling_trigger(tokio_stream::iter(triggers)).await).0, Code::Ok);
-    let nothing_there = AgentDrainRequest { server_name: "nobody".into(), replica_idx: 7 };
+    let nothing_there = AgentDrainRequest { server_name: "unknown".into(), replica_idx: 7 };
     assert!(within(c.agent_drain(nothing_there)).await.unwrap().into_inner().success);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_calls_answer() {
+async fn control_and_routing_services_return_documented_codes() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     client(&running).await.load_model(model("iris", "/a")).await.unwrap();
@@ -169,10 +168,10 @@ async fn our_own_calls_answer() {
     let explain = |kind: &str, name: &str| ExplainRequest { kind: kind.into(), name: name.into() };
     let why = c.explain(explain("model", "iris")).await.unwrap().into_inner();
     assert!(why.headline.contains("iris"), "{}", why.headline);
-    for request in [explain("model", "nobody"), explain("server", "nobody"), explain("ship", "iris")] {
-        let (code, said) = code(c.explain(request).await);
+    for request in [explain("model", "unknown"), explain("server", "unknown"), explain("ship", "iris")] {
+        let (code, message) = code(c.explain(request).await);
         assert_eq!(code, Code::FailedPrecondition);
-        assert!(said.contains("is not known"), "{said}");
+        assert!(message.contains("not found") || message.contains("unknown kind"), "{message}");
     }
     let plan = PlanRequest { models: vec![model("x", "/a").model.unwrap()], ..Default::default() };
     assert_eq!(code(c.plan(plan).await).0, Code::Ok);
@@ -180,22 +179,22 @@ async fn our_own_calls_answer() {
     assert_eq!(code(c.plan(bad).await).0, Code::FailedPrecondition);
     let many = PlanRequest { unload: vec!["x".into(); 10_001], ..Default::default() };
     assert!(code(c.plan(many).await).1.contains("too many"));
-    let nobody = AdoptRequest { kind: "model".into(), name: "nobody".into() };
-    assert_eq!(code(c.adopt(nobody).await).0, Code::FailedPrecondition);
+    let unknown = AdoptRequest { kind: "model".into(), name: "unknown".into() };
+    assert_eq!(code(c.adopt(unknown).await).0, Code::FailedPrecondition);
 
     let mut r = RoutingClient::connect(format!("http://{}", running.clients)).await.unwrap();
     let nameless = code(r.watch_routes(WatchRoutesRequest::default()).await);
     assert_eq!(nameless.0, Code::FailedPrecondition);
-    let of_another_life = RouteAcknowledgement { epoch: 77, applied: 1 << 40, ..Default::default() };
-    assert_eq!(code(r.acknowledge_routes(of_another_life).await).0, Code::Ok);
-    let demand = ModelDemand { model: "nobody".into(), in_flight_milli: u64::MAX, ..Default::default() };
+    let earlier_epoch = RouteAcknowledgement { epoch: 77, applied: 1 << 40, ..Default::default() };
+    assert_eq!(code(r.acknowledge_routes(earlier_epoch).await).0, Code::Ok);
+    let demand = ModelDemand { model: "unknown".into(), in_flight_milli: u64::MAX, ..Default::default() };
     let report = DemandReport { subscriber: "g".into(), models: vec![demand.clone(), demand] };
     assert_eq!(code(r.report_demand(report).await).0, Code::Ok);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_listeners_say_whether_they_work_and_what_they_offer() {
+async fn both_listeners_serve_health_and_reflection() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     for (at, service) in [
@@ -211,7 +210,7 @@ async fn both_listeners_say_whether_they_work_and_what_they_offer() {
             let answer = health.check(ask(service)).await.unwrap().into_inner();
             assert_eq!(answer.status(), grpc_health::health_check_response::ServingStatus::Serving);
         }
-        assert_eq!(code(health.check(ask("nobody")).await).0, Code::NotFound);
+        assert_eq!(code(health.check(ask("unknown")).await).0, Code::NotFound);
         let mut watched = health.watch(ask("")).await.unwrap().into_inner();
         assert_eq!(within(watched.message()).await.unwrap().unwrap().status, 1);
         assert!(services(channel.clone()).await.contains(&service.to_owned()));

@@ -1,7 +1,7 @@
-//! What was acknowledged is there after a restart, and what cannot be read is named.
+//! Durability of acknowledged commands, and errors of invalid records.
 
 use crate::harness::{
-    Agent, Client, Gateway, all, by, client, model, of_kubernetes, scheduler, serve, status, subscribe,
+    Agent, Client, Gateway, all, by, client, model, with_kubernetes_meta, scheduler, serve, status, subscribe,
     unload, until,
 };
 use gantry_proto::{
@@ -24,27 +24,27 @@ fn notify(name: &str, replicas: u32) -> ServerNotifyRequest {
     ServerNotifyRequest { servers: vec![server], is_first_sync: false }
 }
 
-/// What a client can see of what was asked for.
-async fn asked(client: &mut Client) -> Vec<String> {
+/// The desired state as clients see it.
+async fn observed(client: &mut Client) -> Vec<String> {
     let models = client.model_status(ModelStatusRequest { all_versions: true, ..Default::default() });
     let models = all(models.await.unwrap()).await.into_iter().map(|m| {
         let latest = &m.versions[0];
         let spec = latest.model_defn.as_ref().unwrap().model_spec.as_ref().unwrap();
         format!("{} {} {} {} {}", m.model_name, latest.version, spec.uri, m.deleted, m.manager)
     });
-    let mut asked: Vec<String> = models.collect();
+    let mut observed: Vec<String> = models.collect();
     let servers = client.server_status(ServerStatusRequest::default()).await.unwrap();
-    asked.extend(
+    observed.extend(
         all(servers)
             .await
             .into_iter()
             .map(|s| format!("{} {} {}", s.server_name, s.expected_replicas, s.manager)),
     );
-    asked
+    observed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_acknowledged_command_is_there_after_a_restart() {
+async fn acknowledged_commands_survive_restart() {
     let dir = tempfile::tempdir().unwrap();
     let steps: [(&str, &[&str]); 7] = [
         ("load", &["iris 1 /a false file:/x.yaml"]),
@@ -61,7 +61,7 @@ async fn every_acknowledged_command_is_there_after_a_restart() {
         match step {
             "load" => drop(c.load_model(by("file:/x.yaml", model("iris", "/a"))).await.unwrap()),
             "again" => drop(c.load_model(by("file:/x.yaml", model("iris", "/b"))).await.unwrap()),
-            "kubernetes" => drop(c.load_model(of_kubernetes(model("kube", "/c"), 7)).await.unwrap()),
+            "kubernetes" => drop(c.load_model(with_kubernetes_meta(model("kube", "/c"), 7)).await.unwrap()),
             "unload" => drop(c.unload_model(by("file:/x.yaml", unload("iris"))).await.unwrap()),
             "server" => drop(c.server_notify(notify("big", 3)).await.unwrap()),
             "server again" => drop(c.server_notify(notify("big", 5)).await.unwrap()),
@@ -69,26 +69,26 @@ async fn every_acknowledged_command_is_there_after_a_restart() {
         }
         running.stop().await;
         let running = scheduler(dir.path()).await;
-        assert_eq!(asked(&mut client(&running).await).await, expected, "after {step}");
+        assert_eq!(observed(&mut client(&running).await).await, expected, "after {step}");
         running.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_are_there_at_once_after_a_restart() {
+async fn routes_are_restored_at_once_after_restart() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
     let mut statuses = subscribe(&mut c).await;
     let mut agent = Agent::join(&running).await;
     c.load_model(model("iris", "/a")).await.unwrap();
-    agent.obey(None).await;
+    agent.execute(None).await;
     until(&mut statuses, "iris", ModelState::ModelAvailable).await;
     running.stop().await;
     let running = scheduler(dir.path()).await;
     let (_gateway, routes) = Gateway::join(&running).await;
     assert_eq!(routes[0].versions[0].endpoints[0].http_port, 8080, "{routes:?}");
-    // It is routed to, but nobody has said that it serves.
+    // Routed, but not available before its agent rejoins.
     let mut c = client(&running).await;
     let waiting = status(&mut c, "iris").await;
     assert_ne!(waiting.versions[0].state.as_ref().unwrap().state(), ModelState::ModelAvailable);
@@ -96,13 +96,13 @@ async fn routes_are_there_at_once_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_holds_is_not_loaded_again_after_a_restart() {
+async fn loaded_models_are_not_reloaded_after_restart() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
     let mut agent = Agent::join(&running).await;
     c.load_model(model("iris", "/a")).await.unwrap();
-    agent.obey(None).await;
+    agent.execute(None).await;
     c.load_model(model("rose", "/a")).await.unwrap();
     drop(agent);
     running.stop().await;
@@ -110,7 +110,7 @@ async fn what_an_agent_holds_is_not_loaded_again_after_a_restart() {
     let mut c = client(&running).await;
     let mut statuses = subscribe(&mut c).await;
     let mut agent = Agent::join_as(&running, 0, &[("iris", 1)]).await;
-    assert_eq!(agent.obey(None).await, ("rose".into(), 1, Operation::LoadModel));
+    assert_eq!(agent.execute(None).await, ("rose".into(), 1, Operation::LoadModel));
     for name in ["iris", "rose"] {
         loop {
             let state = status(&mut c, name).await.versions[0].state.clone().unwrap();
@@ -123,7 +123,7 @@ async fn what_an_agent_holds_is_not_loaded_again_after_a_restart() {
     running.stop().await;
 }
 
-fn first_form() -> Vec<Change> {
+fn form_0_records() -> Vec<Change> {
     let version = |number: u32, uri: &str| stored_model::Version {
         number,
         definition: model("iris", uri).model.unwrap().encode_to_vec(),
@@ -141,16 +141,16 @@ fn first_form() -> Vec<Change> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_of_the_first_form_are_read() {
+async fn records_of_form_0_are_read() {
     let dir = tempfile::tempdir().unwrap();
-    Store::open(dir.path()).unwrap().commit(&first_form()[..2]).unwrap();
+    Store::open(dir.path()).unwrap().commit(&form_0_records()[..2]).unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
-    assert_eq!(asked(&mut c).await, ["iris 2 /b false ", "big 3 "]);
-    // It has no owner yet: the first that names itself has it from then on.
+    assert_eq!(observed(&mut c).await, ["iris 2 /b false ", "big 3 "]);
+    // Without an owner: the first named one takes it.
     c.load_model(by("file:/x.yaml", model("iris", "/b"))).await.unwrap();
-    assert_eq!(asked(&mut c).await, ["iris 2 /b false file:/x.yaml", "big 3 "]);
-    // Its older version served when the newer one did not: both are wanted until the newer one does.
+    assert_eq!(observed(&mut c).await, ["iris 2 /b false file:/x.yaml", "big 3 "]);
+    // The older version served and the newer one did not: both are loaded until the newer one serves.
     let mut agent = Agent::join(&running).await;
     let mut loaded = [agent.order().await.1, agent.order().await.1];
     loaded.sort_unstable();
@@ -159,31 +159,31 @@ async fn records_of_the_first_form_are_read() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_named_and_nothing_is_started() {
+fn invalid_record_is_named_and_prevents_start() {
     let newer = StoredModel { form: 9, ..Default::default() };
     let bad_name = model("a.b", "/a").model.unwrap().encode_to_vec();
     let version = stored_model::Version { number: 1, definition: bad_name, ..Default::default() };
     let renamed = StoredModel { versions: vec![version], form: 1, ..Default::default() };
-    for (table, kind, bytes, says) in [
-        (Table::Models, "model", vec![0xff, 0xff, 0xff], "cannot be read"),
-        (Table::Models, "model", newer.encode_to_vec(), "it has form 9"),
+    for (table, kind, bytes, expected) in [
+        (Table::Models, "model", vec![0xff, 0xff, 0xff], "is invalid"),
+        (Table::Models, "model", newer.encode_to_vec(), "unknown record form 9"),
         (Table::Models, "model", renamed.encode_to_vec(), "contains '.'"),
-        (Table::Servers, "server", vec![0x0a, 0x7f], "cannot be read"),
-        (Table::Servers, "server", vec![], "it is empty"),
+        (Table::Servers, "server", vec![0x0a, 0x7f], "is invalid"),
+        (Table::Servers, "server", vec![], "empty record"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         store.commit(&[Change { table, key: "broken".into(), value: Some(bytes) }]).unwrap();
         let error = build(Config::new(store)).unwrap_err();
         assert!(matches!(error, StartError::Record(_)), "{error}");
-        let said = error.to_string();
-        assert!(said.contains(&format!("the record of {kind} broken")) && said.contains(says), "{said}");
+        let message = error.to_string();
+        assert!(message.contains(&format!("stored record of {kind} broken")) && message.contains(expected), "{message}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_stored_is_refused_and_everything_else_goes_on() {
-    for (fault, code, says) in [
+async fn failed_write_rejects_commands_and_keeps_serving() {
+    for (fault, code, expected) in [
         (Fault::Full, Code::ResourceExhausted, "the disk is full"),
         (Fault::Broken, Code::Unavailable, "input/output error"),
     ] {
@@ -193,7 +193,7 @@ async fn what_cannot_be_stored_is_refused_and_everything_else_goes_on() {
         let mut statuses = subscribe(&mut c).await;
         let mut agent = Agent::join(&running).await;
         c.load_model(model("iris", "/a")).await.unwrap();
-        agent.obey(None).await;
+        agent.execute(None).await;
         until(&mut statuses, "iris", ModelState::ModelAvailable).await;
         c.load_model(model("slow", "/a")).await.unwrap();
         assert_eq!(agent.order().await.0, "slow");
@@ -207,32 +207,32 @@ async fn what_cannot_be_stored_is_refused_and_everything_else_goes_on() {
         ] {
             let status = refused.unwrap_err();
             assert_eq!(status.code(), code, "{status}");
-            assert!(status.message().contains(says) && status.message().contains("not made"), "{status}");
+            assert!(status.message().contains(expected) && status.message().contains("change rejected"), "{status}");
         }
         assert_eq!(
-            asked(&mut c).await[..2],
+            observed(&mut c).await[..2],
             ["iris 1 /a false cli", "slow 1 /a false cli"],
             "nothing changed"
         );
-        // What agents report is no wish: it is so, whether it can be stored or not.
+        // Reports apply even when they cannot be stored.
         agent.client.agent_event(agent.report("slow", 1, Event::Loaded, "")).await.unwrap();
         until(&mut statuses, "slow", ModelState::ModelAvailable).await;
         assert!(running.scheduler().liveness().is_live());
 
         disk.heal();
         c.load_model(model("rose", "/a")).await.unwrap();
-        assert_eq!(agent.obey(None).await, ("rose".into(), 1, Operation::LoadModel));
+        assert_eq!(agent.execute(None).await, ("rose".into(), 1, Operation::LoadModel));
         until(&mut statuses, "rose", ModelState::ModelAvailable).await;
         running.stop().await;
         let running = serve(Config::new(disk.open().unwrap())).await;
-        let there = asked(&mut client(&running).await).await;
+        let there = observed(&mut client(&running).await).await;
         assert_eq!(there[..3], ["iris 1 /a false cli", "rose 1 /a false cli", "slow 1 /a false cli"]);
         running.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_survives_a_power_failure() {
+async fn acknowledged_commands_survive_power_failure() {
     for seed in 0..20 {
         let disk = Disk::new();
         let running = serve(Config::new(disk.open().unwrap())).await;
@@ -242,7 +242,7 @@ async fn what_was_acknowledged_survives_a_power_failure() {
         disk.crash(seed);
         let after = disk.open().unwrap();
         let again = serve(Config::new(after)).await;
-        assert_eq!(asked(&mut client(&again).await).await, ["iris 2 /b false cli"], "seed {seed}");
+        assert_eq!(observed(&mut client(&again).await).await, ["iris 2 /b false cli"], "seed {seed}");
         again.stop().await;
         running.stop().await;
     }

@@ -1,4 +1,4 @@
-//! A scheduler, and the people around it.
+//! A scheduler over TCP, with simulated clients, agents and gateways.
 
 use gantry_proto::{
     agent::{
@@ -48,7 +48,7 @@ pub(crate) fn model(name: &str, uri: &str) -> LoadModelRequest {
     }
 }
 
-pub(crate) fn of_kubernetes(mut request: LoadModelRequest, generation: i64) -> LoadModelRequest {
+pub(crate) fn with_kubernetes_meta(mut request: LoadModelRequest, generation: i64) -> LoadModelRequest {
     let meta = request.model.as_mut().unwrap().meta.as_mut().unwrap();
     meta.kubernetes_meta = Some(pb::KubernetesMeta { namespace: "ml".into(), generation });
     request
@@ -69,7 +69,7 @@ pub(crate) fn status_of(name: &str) -> ModelStatusRequest {
     }
 }
 
-/// A request by somebody with a name.
+/// A request with an owner.
 pub(crate) fn by<T>(manager: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("gantry-manager", MetadataValue::try_from(manager).unwrap());
@@ -80,7 +80,6 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("it happens within 20 s")
 }
 
-/// Everything that a stream sends until it ends.
 pub(crate) async fn all<T>(response: tonic::Response<Streaming<T>>) -> Vec<T> {
     let mut stream = response.into_inner();
     let mut messages = Vec::new();
@@ -90,14 +89,12 @@ pub(crate) async fn all<T>(response: tonic::Response<Streaming<T>>) -> Vec<T> {
     messages
 }
 
-/// The one status of a model that is known.
 pub(crate) async fn status(client: &mut Client, name: &str) -> ModelStatusResponse {
     let mut statuses = all(client.model_status(status_of(name)).await.unwrap()).await;
     assert_eq!(statuses.len(), 1);
     statuses.remove(0)
 }
 
-/// Reads a subscription until a model is in a state.
 pub(crate) async fn until(
     stream: &mut Streaming<ModelStatusResponse>,
     name: &str,
@@ -116,16 +113,15 @@ pub(crate) async fn subscribe(client: &mut Client) -> Streaming<ModelStatusRespo
     client.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap().into_inner()
 }
 
-/// An agent that the test plays.
 pub(crate) struct Agent {
     pub(crate) client: AgentServiceClient<Channel>,
     pub(crate) orders: Streaming<ModelOperationMessage>,
     pub(crate) replica: u32,
-    /// What the scheduler calls the subscription.
+    /// Subscription ID assigned by the scheduler.
     pub(crate) subscription: String,
 }
 
-pub(crate) fn joining(replica: u32, loaded: &[(&str, u32)]) -> AgentSubscribeRequest {
+pub(crate) fn subscribe_request(replica: u32, loaded: &[(&str, u32)]) -> AgentSubscribeRequest {
     AgentSubscribeRequest {
         server_name: "builtin".into(),
         shared: true,
@@ -156,13 +152,12 @@ impl Agent {
 
     pub(crate) async fn join_as(running: &Running, replica: u32, loaded: &[(&str, u32)]) -> Self {
         let mut client = AgentServiceClient::connect(format!("http://{}", running.agents)).await.unwrap();
-        let response = client.subscribe(joining(replica, loaded)).await.unwrap();
+        let response = client.subscribe(subscribe_request(replica, loaded)).await.unwrap();
         let subscription =
             response.metadata().get("gantry-subscription").unwrap().to_str().unwrap().to_owned();
         Self { client, orders: response.into_inner(), replica, subscription }
     }
 
-    /// Takes the next order.
     pub(crate) async fn order(&mut self) -> (String, u32, Operation) {
         let order = within(self.orders.message()).await.unwrap().unwrap();
         let operation = order.operation();
@@ -183,8 +178,8 @@ impl Agent {
         }
     }
 
-    /// Takes the next order and answers it.
-    pub(crate) async fn obey(&mut self, fails: Option<&str>) -> (String, u32, Operation) {
+    /// Executes the next order and reports the result.
+    pub(crate) async fn execute(&mut self, fails: Option<&str>) -> (String, u32, Operation) {
         let (name, version, operation) = self.order().await;
         let event = match (operation, fails) {
             (Operation::LoadModel, None) => Event::Loaded,
@@ -201,7 +196,6 @@ impl Agent {
     }
 }
 
-/// A gateway that the test plays.
 pub(crate) struct Gateway {
     pub(crate) client: RoutingClient<Channel>,
     events: Streaming<RouteEvent>,
@@ -215,7 +209,7 @@ impl Gateway {
         Self { client, events }
     }
 
-    /// Joins, and reads what there is.
+    /// Joins and reads the current routes.
     pub(crate) async fn join(running: &Running) -> (Self, Vec<Route>) {
         let mut gateway = Self::watch(running).await;
         assert!(matches!(gateway.next().await.event, Some(route_event::Event::Reset(_))));

@@ -1,4 +1,4 @@
-//! A scheduler in a world of its own: one thread, no sockets, time that a test lets pass.
+//! A scheduler on one thread, without sockets, with paused time.
 
 use gantry_proto::{
     agent::agent_service_client::AgentServiceClient, gantry::routing_client::RoutingClient,
@@ -22,17 +22,17 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// The time of day in a world whose time a test lets pass.
+/// Wall clock that follows tokio's paused time.
 #[derive(Debug)]
-pub(crate) struct Hands(Instant);
+pub(crate) struct PausedClock(Instant);
 
-impl Clock for Hands {
+impl Clock for PausedClock {
     fn now(&self) -> u64 {
         1_800_000_000_000 + u64::try_from(self.0.elapsed().as_millis()).unwrap()
     }
 }
 
-/// Every connection is a new pipe, whose other end is served.
+/// Connects by in-memory pipes.
 #[derive(Clone)]
 struct Pipes(mpsc::UnboundedSender<DuplexStream>);
 
@@ -74,21 +74,21 @@ pub(crate) struct InMemoryScheduler {
 }
 
 impl InMemoryScheduler {
-    /// A world whose engine does not run yet.
-    pub(crate) fn still() -> (Self, Engine) {
+    /// The engine is not started.
+    pub(crate) fn stopped() -> (Self, Engine) {
         let disk = Disk::new();
         Self::on(&disk, disk.open().unwrap())
     }
 
-    /// The next life over the same disk.
-    pub(crate) fn again(disk: &Disk) -> Self {
+    /// Restarts on the same disk.
+    pub(crate) fn restarted(disk: &Disk) -> Self {
         let (scheduler, engine) = Self::on(disk, disk.open().unwrap());
         tokio::spawn(engine.run());
         scheduler
     }
 
     fn on(disk: &Disk, store: Store) -> (Self, Engine) {
-        let config = Config { clock: Arc::new(Hands(Instant::now())), ..Config::new(store) };
+        let config = Config { clock: Arc::new(PausedClock(Instant::now())), ..Config::new(store) };
         let (inner, engine) = build(config).unwrap();
         let stop = CancellationToken::new();
         let clients = Pipes::serve(inner.client_routes().unwrap(), stop.clone());
@@ -97,7 +97,7 @@ impl InMemoryScheduler {
     }
 
     pub(crate) fn new() -> Self {
-        let (scheduler, engine) = Self::still();
+        let (scheduler, engine) = Self::stopped();
         tokio::spawn(engine.run());
         scheduler
     }

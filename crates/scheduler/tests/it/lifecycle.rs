@@ -1,4 +1,4 @@
-//! A model's way: asked for, loaded, routed, updated, moved, unloaded.
+//! Lifecycle of a model: loaded, routed, updated, moved, unloaded.
 
 use crate::harness::{Agent, Gateway, client, model, scheduler, status, subscribe, unload, until, within};
 use gantry_proto::{
@@ -9,7 +9,7 @@ use gantry_proto::{
 use tonic::Request;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_loaded_updated_and_unloaded() {
+async fn model_is_loaded_updated_and_unloaded() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -18,14 +18,14 @@ async fn a_model_is_loaded_updated_and_unloaded() {
     let waiting = until(&mut statuses, "iris", ModelState::ScheduleFailed).await;
     assert_eq!(waiting.state.unwrap().reason, "no server has joined yet");
     let mut agent = Agent::join(&running).await;
-    assert_eq!(agent.obey(None).await, ("iris".into(), 1, Operation::LoadModel));
+    assert_eq!(agent.execute(None).await, ("iris".into(), 1, Operation::LoadModel));
     let ready = until(&mut statuses, "iris", ModelState::ModelAvailable).await;
     assert_eq!((ready.version, ready.server_name.as_str()), (1, "builtin"));
     client.load_model(model("iris", "/b")).await.unwrap();
-    assert_eq!(agent.obey(None).await, ("iris".into(), 2, Operation::LoadModel));
-    assert_eq!(agent.obey(None).await, ("iris".into(), 1, Operation::UnloadModel));
+    assert_eq!(agent.execute(None).await, ("iris".into(), 2, Operation::LoadModel));
+    assert_eq!(agent.execute(None).await, ("iris".into(), 1, Operation::UnloadModel));
     client.unload_model(unload("iris")).await.unwrap();
-    assert_eq!(agent.obey(None).await, ("iris".into(), 2, Operation::UnloadModel));
+    assert_eq!(agent.execute(None).await, ("iris".into(), 2, Operation::UnloadModel));
     until(&mut statuses, "iris", ModelState::ModelTerminated).await;
     let gone = status(&mut client, "iris").await;
     assert_eq!((gone.versions.len(), gone.deleted), (1, true));
@@ -33,21 +33,21 @@ async fn a_model_is_loaded_updated_and_unloaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_says_why() {
+async fn failed_model_reports_reason() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
     let mut statuses = subscribe(&mut client).await;
     let mut agent = Agent::join(&running).await;
     client.load_model(model("iris", "/a")).await.unwrap();
-    agent.obey(Some("/a does not exist")).await;
+    agent.execute(Some("/a does not exist")).await;
     let failed = until(&mut statuses, "iris", ModelState::ModelFailed).await;
     assert!(failed.state.unwrap().reason.contains("/a does not exist"));
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_waits_for_the_gateway_to_follow_and_to_drain() {
+async fn model_waits_for_gateway_acknowledgement_and_drain() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -56,7 +56,7 @@ async fn a_model_waits_for_the_gateway_to_follow_and_to_drain() {
     let mut agent = Agent::join(&running).await;
     let mut statuses = subscribe(&mut client).await;
     client.load_model(model("iris", "/a")).await.unwrap();
-    agent.obey(None).await;
+    agent.execute(None).await;
     let loaded = loop {
         let event = gateway.next().await;
         if let Some(route_event::Event::Upsert(route)) = &event.event
@@ -84,13 +84,13 @@ async fn a_model_waits_for_the_gateway_to_follow_and_to_drain() {
     gateway.acknowledge(deleted.epoch, deleted.sequence, loaded.sequence).await;
     until(&mut statuses, "iris", ModelState::ModelTerminating).await;
     gateway.acknowledge(deleted.epoch, deleted.sequence, deleted.sequence).await;
-    assert_eq!(agent.obey(None).await.2, Operation::UnloadModel);
+    assert_eq!(agent.execute(None).await.2, Operation::UnloadModel);
     until(&mut statuses, "iris", ModelState::ModelTerminated).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_report_of_an_earlier_subscription_does_not_count() {
+async fn report_of_earlier_subscription_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -107,7 +107,7 @@ async fn a_late_report_of_an_earlier_subscription_does_not_count() {
     let mut now = Request::new(later.report(&name, version, Event::Loaded, ""));
     now.metadata_mut().insert("gantry-subscription", later.subscription.parse().unwrap());
     later.client.agent_event(now).await.unwrap();
-    // The late report came first: had it counted, the model had failed before it was available.
+    // Had the late report applied, the model would have failed first.
     loop {
         let status = within(statuses.message()).await.unwrap().unwrap();
         let state = status.versions[0].state.clone().unwrap();
@@ -120,24 +120,24 @@ async fn a_late_report_of_an_earlier_subscription_does_not_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_drained_is_served_from_elsewhere_first() {
+async fn drained_replica_is_replaced_before_unload() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
     let mut statuses = subscribe(&mut client).await;
     let mut first = Agent::join_as(&running, 0, &[]).await;
     client.load_model(model("iris", "/a")).await.unwrap();
-    first.obey(None).await;
+    first.execute(None).await;
     until(&mut statuses, "iris", ModelState::ModelAvailable).await;
     let mut second = Agent::join_as(&running, 1, &[]).await;
     let request = first.drain();
     let mut caller = first.client.clone();
     let draining = tokio::spawn(async move { caller.agent_drain(request).await });
-    assert_eq!(second.obey(None).await, ("iris".into(), 1, Operation::LoadModel));
-    assert_eq!(first.obey(None).await, ("iris".into(), 1, Operation::UnloadModel));
+    assert_eq!(second.execute(None).await, ("iris".into(), 1, Operation::LoadModel));
+    assert_eq!(first.execute(None).await, ("iris".into(), 1, Operation::UnloadModel));
     assert!(within(draining).await.unwrap().unwrap().into_inner().success);
     drop(first);
-    // Its end is a goodbye: nothing is waited for.
+    // A drained replica is removed without a grace period.
     loop {
         let request = ServerStatusRequest { name: Some("builtin".into()), ..Default::default() };
         let mut servers = client.server_status(request).await.unwrap().into_inner();

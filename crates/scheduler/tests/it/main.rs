@@ -1,4 +1,4 @@
-//! The whole scheduler over real gRPC, with agents and gateways that the tests play.
+//! The scheduler over gRPC, with simulated agents and gateways.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 

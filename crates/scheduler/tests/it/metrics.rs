@@ -1,11 +1,10 @@
-//! What is counted.
 
 use crate::harness::{Agent, client, model, scheduler, subscribe, unload, until};
 use gantry_proto::scheduler::model_status::ModelState;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_counted() {
+async fn metrics_count_models_commands_and_subscribers() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut registry = Registry::default();
@@ -14,8 +13,8 @@ async fn what_happens_is_counted() {
     let mut statuses = subscribe(&mut client).await;
     let mut agent = Agent::join(&running).await;
     client.load_model(model("iris", "/a")).await.unwrap();
-    client.unload_model(unload("nobody")).await.unwrap_err();
-    agent.obey(None).await;
+    client.unload_model(unload("unknown")).await.unwrap_err();
+    agent.execute(None).await;
     until(&mut statuses, "iris", ModelState::ModelAvailable).await;
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();

@@ -1,6 +1,6 @@
-//! Every object has a manager, and only that one changes it.
+//! Ownership: only the owner changes an object.
 
-use crate::harness::{by, client, control, model, of_kubernetes, scheduler, status, unload};
+use crate::harness::{by, client, control, model, with_kubernetes_meta, scheduler, status, unload};
 use gantry_proto::{
     gantry::AdoptRequest,
     scheduler::{KubernetesMeta, ServerNotify, ServerNotifyRequest, ServerStatusRequest},
@@ -8,13 +8,13 @@ use gantry_proto::{
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_by_somebody_else_is_refused_with_the_owner_s_name() {
+async fn change_by_another_owner_is_rejected_with_owner() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
     c.load_model(by("file:/srv/iris.yaml", model("iris", "/a"))).await.unwrap();
     c.load_model(model("typed", "/a")).await.unwrap();
-    c.load_model(of_kubernetes(model("kube", "/a"), 7)).await.unwrap();
+    c.load_model(with_kubernetes_meta(model("kube", "/a"), 7)).await.unwrap();
     for (name, manager) in [("iris", "file:/srv/iris.yaml"), ("typed", "cli"), ("kube", "operator:ml")] {
         assert_eq!(status(&mut c, name).await.manager, manager);
     }
@@ -25,7 +25,7 @@ async fn a_change_by_somebody_else_is_refused_with_the_owner_s_name() {
         assert!(refused.message().contains(&format!("gantry adopt model/{name}")), "{}", refused.message());
         assert!(c.load_model(model(name, "/b")).await.is_err());
     }
-    // The same manager may, and so may a gateway that acts for whoever it is.
+    // Allowed: the owner, and a gateway acting for it.
     c.load_model(by("file:/srv/iris.yaml", model("iris", "/b"))).await.unwrap();
     c.unload_model(by("owner", unload("kube"))).await.unwrap();
     let nameless = c.load_model(by("", model("x", "/a"))).await.unwrap_err();
@@ -34,12 +34,12 @@ async fn a_change_by_somebody_else_is_refused_with_the_owner_s_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_is_taken_over_on_purpose() {
+async fn adopt_transfers_ownership() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut c = client(&running).await;
     let mut control = control(&running).await;
-    c.load_model(of_kubernetes(model("iris", "/a"), 1)).await.unwrap();
+    c.load_model(with_kubernetes_meta(model("iris", "/a"), 1)).await.unwrap();
     let adopt = |kind: &str, name: &str| AdoptRequest { kind: kind.into(), name: name.into() };
     let adopted = control.adopt(adopt("model", "iris")).await.unwrap().into_inner();
     assert_eq!(adopted.previous, "operator:ml");

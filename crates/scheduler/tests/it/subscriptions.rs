@@ -1,4 +1,4 @@
-//! Streams: what there is first, then every change; and nobody is hurt by somebody who does not read.
+//! Status streams: current state, then changes.
 
 use crate::harness::{all, client, model, scheduler, status, subscribe, until, within};
 use gantry_proto::scheduler::{
@@ -8,7 +8,7 @@ use gantry_proto::scheduler::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_that_does_not_read_hurts_nobody() {
+async fn subscriber_that_does_not_read_blocks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -24,7 +24,7 @@ async fn a_subscriber_that_does_not_read_hurts_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_starts_with_what_there_is() {
+async fn subscription_starts_with_current_state() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -44,7 +44,7 @@ async fn a_subscription_starts_with_what_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_are_told_as_they_are_announced() {
+async fn server_status_follows_server_notify() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;
@@ -53,14 +53,14 @@ async fn servers_are_told_as_they_are_announced() {
     let server = ServerNotify { name: "big".into(), expected_replicas: 3, ..Default::default() };
     let notify = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
     client.server_notify(notify).await.unwrap();
-    let told = within(servers.message()).await.unwrap().unwrap();
-    assert_eq!((told.server_name.as_str(), told.expected_replicas, told.available_replicas), ("big", 3, 0));
-    assert_eq!((told.r#type(), told.manager.as_str()), (Type::StatusUpdate, "cli"));
+    let status = within(servers.message()).await.unwrap().unwrap();
+    assert_eq!((status.server_name.as_str(), status.expected_replicas, status.available_replicas), ("big", 3, 0));
+    assert_eq!((status.r#type(), status.manager.as_str()), (Type::StatusUpdate, "cli"));
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_plane_is_asked_for_servers_before_anything_else() {
+async fn control_plane_sends_servers_first() {
     let dir = tempfile::tempdir().unwrap();
     let running = scheduler(dir.path()).await;
     let mut client = client(&running).await;

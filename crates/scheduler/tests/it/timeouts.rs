@@ -1,7 +1,7 @@
-//! What needs time that a test lets pass: patience, liveness, sleep and scale.
+//! Timeouts, liveness and autoscaling, with paused time.
 
 use crate::{
-    harness::{joining, model, status_of, unload, within},
+    harness::{subscribe_request, model, status_of, unload, within},
     in_memory::InMemoryScheduler,
 };
 use gantry_proto::{
@@ -28,8 +28,8 @@ fn scaled(name: &str, replicas: u32, min_replicas: u32, max_replicas: u32) -> Lo
     request
 }
 
-/// Lets time pass, in steps that a clock would make.
-async fn pass(time: Duration) {
+/// Advances time in steps that the logical clock accepts.
+async fn advance(time: Duration) {
     let end = tokio::time::Instant::now() + time;
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -45,12 +45,12 @@ fn counted(scheduler: &InMemoryScheduler, line: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_runs_without_sockets_or_threads() {
-    let (scheduler, engine) = InMemoryScheduler::still();
+async fn engine_runs_without_sockets_or_threads() {
+    let (scheduler, engine) = InMemoryScheduler::stopped();
     let running = tokio::spawn(engine.run());
     let mut client = scheduler.client().await;
     client.load_model(model("iris", "/a")).await.unwrap();
-    pass(Duration::from_mins(1)).await;
+    advance(Duration::from_mins(1)).await;
     client.load_model(model("iris", "/b")).await.unwrap();
     let mut statuses = client.model_status(status_of("iris")).await.unwrap().into_inner();
     let status = within(statuses.message()).await.unwrap().unwrap();
@@ -65,23 +65,23 @@ async fn it_runs_without_sockets_or_threads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_world_writes_nothing() {
+async fn steady_state_writes_nothing() {
     let scheduler = InMemoryScheduler::new();
     scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
-    pass(Duration::from_mins(1)).await;
+    advance(Duration::from_mins(1)).await;
     let before = scheduler.disk.writes();
-    pass(Duration::from_mins(10)).await;
+    advance(Duration::from_mins(10)).await;
     assert_eq!(scheduler.disk.writes(), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_that_takes_nothing_is_not_alive() {
-    let (scheduler, engine) = InMemoryScheduler::still();
+async fn stuck_engine_is_reported() {
+    let (scheduler, engine) = InMemoryScheduler::stopped();
     let mut client = scheduler.client().await;
     let waiting = tokio::spawn(async move { client.load_model(model("iris", "/a")).await });
     let mut health = HealthCheckServiceClient::new(scheduler.channel().await);
     assert!(health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
-    pass(Duration::from_secs(20)).await;
+    advance(Duration::from_secs(20)).await;
     assert!(matches!(scheduler.inner.liveness(), Liveness::Stuck { waiting: 1, .. }));
     assert!(!health.health_check(HealthCheckRequest {}).await.unwrap().into_inner().ok);
     assert!(counted(&scheduler, "gantry_scheduler_moving 0"));
@@ -91,7 +91,7 @@ async fn a_writer_that_takes_nothing_is_not_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_takes_nothing_for_30_s_is_dropped() {
+async fn subscriber_that_does_not_read_for_30_s_is_dropped() {
     let scheduler = InMemoryScheduler::new();
     let mut client = scheduler.client().await;
     for i in 0..300 {
@@ -99,20 +99,20 @@ async fn a_subscriber_that_takes_nothing_for_30_s_is_dropped() {
     }
     let mut never = scheduler.client().await;
     let stream = never.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap();
-    pass(Duration::from_secs(20)).await;
+    advance(Duration::from_secs(20)).await;
     assert!(counted(&scheduler, "gantry_scheduler_subscribers{kind=\"model\"} 1"));
-    pass(Duration::from_secs(20)).await;
+    advance(Duration::from_secs(20)).await;
     assert!(counted(&scheduler, "gantry_scheduler_subscribers{kind=\"model\"} 0"));
     drop(stream);
 }
 
-/// A replica that does at once what it is told.
+/// An agent that executes every order at once.
 async fn instant_agent(
     scheduler: &InMemoryScheduler,
     loaded: &[(&str, u32)],
 ) -> tokio::sync::mpsc::UnboundedReceiver<ModelOperationMessage> {
     let mut client = scheduler.agent().await;
-    let mut orders = client.subscribe(joining(0, loaded)).await.unwrap().into_inner();
+    let mut orders = client.subscribe(subscribe_request(0, loaded)).await.unwrap().into_inner();
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok(Some(order)) = orders.message().await {
@@ -140,22 +140,22 @@ async fn state(scheduler: &InMemoryScheduler, name: &str) -> ModelState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_does_not_follow_is_left_behind_and_told_so() {
+async fn lagging_gateway_stream_is_closed() {
     let scheduler = InMemoryScheduler::new();
-    let mut deaf = scheduler.gateway().await;
+    let mut lagging = scheduler.gateway().await;
     let request = WatchRoutesRequest { subscriber: "deaf".into() };
-    let mut events = deaf.watch_routes(request).await.unwrap().into_inner();
+    let mut events = lagging.watch_routes(request).await.unwrap().into_inner();
     let _orders = instant_agent(&scheduler, &[]).await;
     scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
-    pass(Duration::from_secs(10)).await;
+    advance(Duration::from_secs(10)).await;
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelProgressing);
-    pass(Duration::from_secs(30)).await;
+    advance(Duration::from_secs(30)).await;
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
     while within(events.message()).await.unwrap().is_some() {}
 }
 
-/// Follows the routes, acknowledges all of them, and keeps the last of one model.
-async fn follow(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Receiver<Route> {
+/// Acknowledges every route change and keeps the latest route.
+async fn watch_routes(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Receiver<Route> {
     let request = WatchRoutesRequest { subscriber: "g".into() };
     let mut events: Streaming<_> = client.watch_routes(request).await.unwrap().into_inner();
     let (sender, receiver) = tokio::sync::watch::channel(Route::default());
@@ -174,61 +174,61 @@ async fn follow(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Recei
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_unloaded_before_the_gateways_of_the_last_life_are_back_or_given_up() {
+async fn restart_defers_unload_until_gateways_reconnect() {
     for comes_back in [true, false] {
         let disk = {
             let scheduler = InMemoryScheduler::new();
-            let mut route = follow(scheduler.gateway().await).await;
+            let mut route = watch_routes(scheduler.gateway().await).await;
             let _orders = instant_agent(&scheduler, &[]).await;
             scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
             within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
             scheduler.disk.clone()
         };
         disk.kill();
-        let scheduler = InMemoryScheduler::again(&disk);
+        let scheduler = InMemoryScheduler::restarted(&disk);
         scheduler.client().await.unload_model(unload("iris")).await.unwrap();
         let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
-        pass(Duration::from_secs(5)).await;
+        advance(Duration::from_secs(5)).await;
         assert!(orders.try_recv().is_err(), "a gateway may still route there");
         if comes_back {
-            let _route = follow(scheduler.gateway().await).await;
-            pass(Duration::from_secs(5)).await;
+            let _route = watch_routes(scheduler.gateway().await).await;
+            advance(Duration::from_secs(5)).await;
         } else {
-            pass(Duration::from_secs(40)).await;
+            advance(Duration::from_secs(40)).await;
         }
         assert_eq!(orders.try_recv().unwrap().operation, 2, "comes back: {comes_back}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scheduler_that_lost_its_state_lets_agents_keep_what_they_hold_until_it_is_asked_for_again() {
+async fn empty_state_defers_unload_of_loaded_models() {
     let scheduler = InMemoryScheduler::new();
-    let mut orders = instant_agent(&scheduler, &[("iris", 1), ("nobody", 1)]).await;
-    pass(Duration::from_secs(5)).await;
+    let mut orders = instant_agent(&scheduler, &[("iris", 1), ("unknown", 1)]).await;
+    advance(Duration::from_secs(5)).await;
     scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
-    pass(Duration::from_secs(5)).await;
+    advance(Duration::from_secs(5)).await;
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
-    pass(Duration::from_secs(20)).await;
+    advance(Duration::from_secs(20)).await;
     let mut unloaded = Vec::new();
     while let Ok(order) = orders.try_recv() {
         if order.operation == 2 {
             unloaded.push(order.model_version.unwrap().model.unwrap().meta.unwrap().name);
         }
     }
-    assert_eq!(unloaded, ["nobody"]);
+    assert_eq!(unloaded, ["unknown"]);
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
+async fn idle_model_scales_to_zero_and_back_on_demand() {
     let scheduler = InMemoryScheduler::new();
     let mut orders = instant_agent(&scheduler, &[]).await;
     let mut gateway = scheduler.gateway().await;
-    let mut route = follow(gateway.clone()).await;
+    let mut route = watch_routes(gateway.clone()).await;
     scheduler.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
     within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
     assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
-    pass(Duration::from_secs(700)).await;
+    advance(Duration::from_secs(700)).await;
     within(route.wait_for(|r| r.sleeps)).await.unwrap();
     assert_eq!(within(orders.recv()).await.unwrap().operation, 2);
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelScaledDown);
@@ -240,7 +240,7 @@ async fn a_model_that_nobody_asks_for_sleeps_and_is_woken_by_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_owns_a_server_is_asked_to_scale_it() {
+async fn server_subscribers_receive_scaling_request() {
     let scheduler = InMemoryScheduler::new();
     let mut client = scheduler.client().await;
     let request = ServerSubscriptionRequest::default();
@@ -255,19 +255,19 @@ async fn whoever_owns_a_server_is_asked_to_scale_it() {
     client.server_notify(ServerNotifyRequest { servers: vec![server], is_first_sync: true }).await.unwrap();
     let _orders = instant_agent(&scheduler, &[]).await;
     client.load_model(scaled("iris", 2, 0, 0)).await.unwrap();
-    let asked = |stream: Streaming<_>| async move {
+    let observed = |stream: Streaming<_>| async move {
         let mut stream = stream;
         loop {
-            let told: gantry_proto::scheduler::ServerStatusResponse =
+            let status: gantry_proto::scheduler::ServerStatusResponse =
                 within(stream.message()).await.unwrap().unwrap();
-            if told.r#type() == Type::ScalingRequest {
-                return told.expected_replicas;
+            if status.r#type() == Type::ScalingRequest {
+                return status.expected_replicas;
             }
         }
     };
     let first = client.subscribe_server_status(request).await.unwrap().into_inner();
     assert_eq!(within(servers.message()).await.unwrap().unwrap().r#type(), Type::StatusUpdate);
-    assert_eq!(asked(servers).await, 2);
-    // Whoever comes later is asked too.
-    assert_eq!(asked(first).await, 2);
+    assert_eq!(observed(servers).await, 2);
+    // Later subscribers receive it too.
+    assert_eq!(observed(first).await, 2);
 }

@@ -1,7 +1,7 @@
-//! A gRPC connection: HTTP/2 frames and the few header fields that a call needs.
+//! A gRPC connection: HTTP/2 frames and the header fields of a call.
 //!
-//! Response headers are not decoded: a call that ends without a message has failed, and the caller compares the
-//! message of one that has not. Windows are opened wide at the start; pings and settings are answered.
+//! Response headers are not decoded: a call without a message has failed, and the caller compares messages. Flow-control
+//! windows are opened wide at the start; pings and settings are acknowledged.
 
 use crate::Failure;
 use std::{
@@ -22,16 +22,15 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const LARGEST_FRAME: usize = 16_384;
 
-/// What arrived on a stream.
+/// An event on a stream.
 #[derive(Debug)]
-pub(crate) enum Arrived {
-    /// Bytes of messages, with their prefixes.
+pub(crate) enum StreamEvent {
+    /// Bytes of length-prefixed messages.
     Data(u32, Vec<u8>),
     /// The end of a stream.
     End(u32),
 }
 
-/// A connection; streams are counted up.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -40,7 +39,7 @@ pub(crate) struct Connection {
     window: i64,
     first_window: i64,
     stream_window: i64,
-    /// The path whose header fields the server has in its table, so that a repeated call is six bytes.
+    /// The path in the server's HPACK table: a repeated call has six bytes of headers.
     known_path: Option<String>,
     ended: Option<u32>,
 }
@@ -51,7 +50,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        // No push, and windows of 2 GiB.
+        // No push; windows of 2 GiB.
         frame(&mut hello, SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]);
         frame(&mut hello, WINDOW, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes());
         let mut connection = Self {
@@ -69,12 +68,11 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Waits as long as it takes for what arrives.
-    pub(crate) fn be_patient(&self) -> Result<(), Failure> {
+    pub(crate) fn disable_read_timeout(&self) -> Result<(), Failure> {
         Ok(self.stream.set_read_timeout(None)?)
     }
 
-    /// Starts a call with one message; gives the stream's number.
+    /// Starts a unary call; returns the stream id.
     pub(crate) fn send(&mut self, path: &str, message: &[u8]) -> Result<u32, Failure> {
         let stream = self.next;
         self.next += 2;
@@ -91,7 +89,7 @@ impl Connection {
             if open == 0 {
                 self.stream.write_all(&out)?;
                 out.clear();
-                if let Some(Arrived::End(_)) = self.step()? {
+                if let Some(StreamEvent::End(_)) = self.step()? {
                     return Err("the server refused the call".into());
                 }
                 continue;
@@ -108,10 +106,10 @@ impl Connection {
 
     fn header_block(&mut self, path: &str) -> Vec<u8> {
         if self.known_path.as_deref() == Some(path) {
-            // POST, http, and the four entries below, newest first.
+            // POST, http, and the four dynamic entries below, newest first.
             return vec![0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
         }
-        // The first path goes into the server's table with the rest; further ones are spelled out each time.
+        // The first path is indexed; others are literals.
         let first = self.known_path.is_none();
         let (how, limit) = if first { (0x40, 0x3f) } else { (0x00, 0x0f) };
         let mut block = vec![0x83, 0x86];
@@ -123,7 +121,7 @@ impl Connection {
             }
         };
         let text = |block: &mut Vec<u8>, text: &str| {
-            // Every text here is shorter than 127 bytes.
+            // Every literal is shorter than 127 bytes.
             block.push(text.len() as u8 & 0x7f);
             block.extend_from_slice(text.as_bytes());
         };
@@ -142,13 +140,13 @@ impl Connection {
         block
     }
 
-    /// The one message that answers a call.
+    /// The response message of a call.
     pub(crate) fn receive(&mut self, stream: u32) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
         loop {
             match self.step()? {
-                Some(Arrived::Data(of, bytes)) if of == stream => body.extend_from_slice(&bytes),
-                Some(Arrived::End(of)) if of == stream => break,
+                Some(StreamEvent::Data(of, bytes)) if of == stream => body.extend_from_slice(&bytes),
+                Some(StreamEvent::End(of)) if of == stream => break,
                 _ => {}
             }
         }
@@ -158,24 +156,24 @@ impl Connection {
         }
     }
 
-    pub(crate) fn ask(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Failure> {
         let stream = self.send(path, message)?;
         self.receive(stream)
     }
 
-    /// Reads one frame and does what it asks for.
-    pub(crate) fn step(&mut self) -> Result<Option<Arrived>, Failure> {
+    /// Reads and handles one frame.
+    pub(crate) fn step(&mut self) -> Result<Option<StreamEvent>, Failure> {
         if let Some(stream) = self.ended.take() {
-            return Ok(Some(Arrived::End(stream)));
+            return Ok(Some(StreamEvent::End(stream)));
         }
         let (kind, flags, stream, payload) = self.read_frame()?;
         match kind {
             DATA => {
                 self.ended = (flags & END_STREAM != 0).then_some(stream);
-                return Ok(Some(Arrived::Data(stream, payload)));
+                return Ok(Some(StreamEvent::Data(stream, payload)));
             }
-            HEADERS if flags & END_STREAM != 0 => return Ok(Some(Arrived::End(stream))),
-            RESET => return Ok(Some(Arrived::End(stream))),
+            HEADERS if flags & END_STREAM != 0 => return Ok(Some(StreamEvent::End(stream))),
+            RESET => return Ok(Some(StreamEvent::End(stream))),
             GO_AWAY => return Err("the server ends the connection".into()),
             SETTINGS if flags & ACK == 0 => {
                 for setting in payload.as_chunks::<6>().0 {
@@ -226,7 +224,7 @@ impl Connection {
     }
 }
 
-/// Takes a whole message from the front of what arrived.
+/// Splits a complete message off the buffer.
 pub(crate) fn take_message(body: &mut Vec<u8>) -> Option<Vec<u8>> {
     let ([0, length @ ..], rest) = body.split_first_chunk::<5>()? else { return None };
     let length = u32::from_be_bytes(*length) as usize;
@@ -248,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_and_messages_have_their_form() {
+    fn frames_and_messages_are_encoded() {
         let mut out = Vec::new();
         frame(&mut out, PING, ACK, 3, &[1, 2]);
         assert_eq!(out, [0, 0, 2, 6, 1, 0, 0, 0, 3, 1, 2]);

@@ -7,28 +7,28 @@ use std::{
     time::Duration,
 };
 
-/// A connection with at most one request under way.
+/// A connection with at most one request in flight.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
 }
 
-/// The bytes of a POST with a JSON body.
+/// A POST with a JSON body.
 pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = "host: bench\r\ncontent-type: application/json\r\n";
     format!("POST {path} HTTP/1.1\r\n{head}{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// The bytes of a PATCH that merges.
+/// A merge PATCH.
 pub(crate) fn merge_patch(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = "host: bench\r\ncontent-type: application/merge-patch+json\r\n";
     format!("PATCH {path} HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// The bytes of a GET.
+/// A GET.
 pub(crate) fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").into_bytes()
 }
@@ -38,7 +38,7 @@ impl Connection {
         Self::open_within(address, Duration::from_secs(5), Duration::from_secs(30))
     }
 
-    /// A connection that is there within a time; an answer may be as long as it likes to begin, but not to pause.
+    /// Connects within a timeout; each read of a response has its own timeout.
     pub(crate) fn open_within(
         address: SocketAddr,
         connect: Duration,
@@ -50,7 +50,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; 1 << 20], filled: 0 })
     }
 
-    /// Whether the other side has closed it while nothing was under way; then no request should be sent on it.
+    /// Whether the peer has closed the idle connection.
     pub(crate) fn is_closed(&self) -> bool {
         let peeked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
         let quiet = matches!(&peeked, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
@@ -61,7 +61,7 @@ impl Connection {
         Ok(self.stream.write_all(request)?)
     }
 
-    /// Whether the last response said that it was the last on this connection.
+    /// Whether the last response had `Connection: close`.
     pub(crate) fn is_last(&self) -> bool {
         let said = self.buffer.get(..self.filled).unwrap_or_default();
         let end = said.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(0);
@@ -70,7 +70,7 @@ impl Connection {
             .any(|line| matches!(line.split_once(':'), Some(("connection", how)) if how.trim() == "close"))
     }
 
-    /// The status and the body of the next response.
+    /// Status and body of the next response.
     pub(crate) fn receive(&mut self) -> Result<(u16, &[u8]), Failure> {
         self.filled = 0;
         let mut expected = None;
@@ -96,8 +96,8 @@ impl Connection {
         }
     }
 
-    /// Sends and receives; anything but 200 is a failure.
-    pub(crate) fn ask(&mut self, request: &[u8]) -> Result<&[u8], Failure> {
+    /// Sends and receives; any status but 200 is an error.
+    pub(crate) fn call(&mut self, request: &[u8]) -> Result<&[u8], Failure> {
         self.send(request)?;
         match self.receive()? {
             (200, body) => Ok(body),
@@ -106,7 +106,7 @@ impl Connection {
     }
 }
 
-/// The status, where the body starts and where it ends; `None` while the head is incomplete.
+/// Status, start and end of the body; `None` while the head is incomplete.
 fn head(bytes: &[u8]) -> Result<Option<(u16, usize, usize)>, Failure> {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else { return Ok(None) };
     let head = std::str::from_utf8(bytes.get(..end).unwrap_or_default())?;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_read() {
+    fn response_heads_are_parsed() {
         let response = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nx: y\r\n\r\n{}";
         assert_eq!(head(response).unwrap(), Some((404, 51, 53)));
         assert_eq!(head(response.get(..30).unwrap()).unwrap(), None);

@@ -1,6 +1,6 @@
-//! Protobuf by hand: a writer for the few messages that are sent, a walker for those that are read.
+//! A protobuf writer and reader.
 
-/// A message that is being written.
+/// A message being written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Message(Vec<u8>);
 
@@ -9,14 +9,14 @@ impl Message {
         Self::default()
     }
 
-    /// A number, an enum or a bool.
+    /// A varint field.
     pub(crate) fn number(mut self, field: u32, value: u64) -> Self {
         varint(&mut self.0, u64::from(field) << 3);
         varint(&mut self.0, value);
         self
     }
 
-    /// Text, bytes, or a message that is finished.
+    /// A length-delimited field.
     pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         varint(&mut self.0, u64::from(field) << 3 | 2);
         varint(&mut self.0, value.len() as u64);
@@ -45,14 +45,14 @@ pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A field of a message that is read.
+/// A field value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, in order; ends at the first thing that is not protobuf.
+/// The fields of a message, in order; ends at the first malformed one.
 pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = (u32, Value<'_>)> {
     std::iter::from_fn(move || {
         let key = take_varint(&mut rest)?;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_round_trip() {
         let inner = Message::new().text(1, "iris").number(2, 300);
         let bytes = Message::new().message(5, &inner).number(7, u64::MAX).done();
         let inner = find(&bytes, 5).unwrap();

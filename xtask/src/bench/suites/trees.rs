@@ -19,7 +19,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let mut peer =
         Peer::start(&bench.machine, bench.libraries()?, &bench.root.join("xtask/peers/libraries.py"))?;
     note("training");
-    let files = peer.ask(&json!({ "ask": "trees-train", "folder": scratch.0 }))?;
+    let files = peer.call(&json!({ "ask": "trees-train", "folder": scratch.0 }))?;
     let seconds = bench.turn.as_secs_f64() / 2.0;
     let mut rows = Vec::new();
     for (library, name) in [("lightgbm", "LightGBM"), ("xgboost", "XGBoost")] {
@@ -30,7 +30,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
             for _ in 0..bench.rounds {
                 let question =
                     json!({ "ask": "trees-time", "library": library, "batch": batch, "seconds": seconds });
-                let peers = peer.ask(&question)?;
+                let peers = peer.call(&question)?;
                 let ours = run(bench, &speed, file, &scratch.0.join("rows.f32"), batch, seconds)?;
                 let (right, said) = (number(&peers, "check")?, number(&ours, "check")?);
                 if (right - said).abs() > 1e-5 * right.abs().max(1.0) {

@@ -1,4 +1,4 @@
-//! What was written, as the API server itself wrote it down.
+//! Writes in the API server's audit log.
 
 use crate::{Failure, k8s};
 use serde_json::Value;
@@ -8,29 +8,28 @@ use std::{
     path::PathBuf,
 };
 
-/// A write in the API server's log.
 pub(super) struct Write {
     pub(super) resource: String,
     pub(super) agent: String,
     pub(super) code: u64,
-    pub(super) begun: f64,
+    pub(super) received: f64,
     pub(super) ended: f64,
 }
 
-/// The log from a moment on.
+/// The audit log from an offset on.
 pub(super) struct Audit {
     path: PathBuf,
     begin: u64,
 }
 
 impl Audit {
-    pub(super) fn from_here(cluster: &k8s::Cluster) -> Result<Self, Failure> {
+    pub(super) fn from_now(cluster: &k8s::Cluster) -> Result<Self, Failure> {
         let path = cluster.audit_log();
         let begin = fs::metadata(&path)?.len();
         Ok(Self { path, begin })
     }
 
-    /// Everybody's writes to our kinds.
+    /// Writes of all clients.
     pub(super) fn all(&self) -> Result<Vec<Write>, Failure> {
         let mut file = fs::File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.begin))?;
@@ -50,7 +49,7 @@ impl Audit {
                 resource: if sub.is_empty() { resource } else { format!("{resource}/{sub}") },
                 agent: text("/userAgent"),
                 code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or(0),
-                begun: seconds(&text("/requestReceivedTimestamp"))?,
+                received: seconds(&text("/requestReceivedTimestamp"))?,
                 ended: seconds(&text("/stageTimestamp"))?,
             });
         }
@@ -63,13 +62,13 @@ impl Audit {
     }
 }
 
-/// Seconds of the day of a time as the API server writes it. A run over midnight is to be repeated.
+/// Seconds of the day of an RFC 3339 time. A run over midnight must be repeated.
 fn seconds(time: &str) -> Result<f64, Failure> {
-    let wrong = || format!("{time} is not a time");
-    let clock = time.split_once('T').map(|(_, clock)| clock.trim_end_matches('Z')).ok_or_else(wrong)?;
+    let invalid = || format!("{time} is not a time");
+    let clock = time.split_once('T').map(|(_, clock)| clock.trim_end_matches('Z')).ok_or_else(invalid)?;
     let parts: Vec<f64> = clock.split(':').filter_map(|p| p.parse().ok()).collect();
     match parts.as_slice() {
         [hours, minutes, seconds] => Ok(hours * 3600.0 + minutes * 60.0 + seconds),
-        _ => Err(wrong().into()),
+        _ => Err(invalid().into()),
     }
 }

@@ -1,6 +1,6 @@
-//! The control plane alone: how fast it takes models, what one change takes among many, how it comes back.
+//! The scheduler alone: load throughput, latency of one change among many models, recovery.
 //!
-//! There is no peer to run beside it: the reference deadlocks under such a burst. The figures stand for themselves.
+//! Without a peer: the reference deadlocks under such a burst.
 
 use crate::{
     Failure,
@@ -12,7 +12,7 @@ use crate::{
 use serde_json::Value;
 use std::{path::Path, process::Command};
 
-/// A figure by its key: what it is, its unit, which way is better, its floor and its aim.
+/// JSON key, description, unit, direction, floor and aim.
 type Figure = (&'static str, &'static str, &'static str, Better, f64, f64);
 
 const DRIVEN: [Figure; 7] = [
@@ -45,7 +45,7 @@ const DECIDED: [Figure; 2] = [
 ];
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
-    let drive = crate::bench::build(&["-p", "gantry-scheduler", "--example", "drive"], "drive")?;
+    let drive = crate::bench::build(&["-p", "gantry-scheduler", "--example", "load_test"], "load_test")?;
     let schedule = crate::bench::build(&["-p", "gantry-core", "--example", "schedule"], "schedule")?;
     let (mut driven, mut decided) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds.min(3) {
@@ -76,7 +76,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Runs a program that ends with a line of JSON.
+/// Runs a program whose last line of output is JSON.
 fn ask(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
     let output = Command::new(program).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! From an empty directory to the first right answer, with everything built and installed.
+//! Time from an empty directory to the first correct response, with everything built and installed.
 
 use super::iris;
 use crate::{
@@ -59,11 +59,11 @@ fn ours(bench: &Bench) -> Result<f64, Failure> {
     Ok(took)
 }
 
-/// Asks until the answer is right.
+/// Sends requests until the response is correct.
 fn first_answer(process: &mut Process, address: SocketAddr) -> Result<(), Failure> {
     let request = iris::request();
     process.until("the first answer", |_| {
         let mut connection = http::Connection::open(address).ok()?;
-        connection.ask(&request).is_ok_and(iris::is_right).then_some(())
+        connection.call(&request).is_ok_and(iris::is_correct).then_some(())
     })
 }

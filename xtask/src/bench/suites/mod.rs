@@ -1,4 +1,4 @@
-//! The comparisons, one file for each.
+//! The suites, one file each.
 
 pub(crate) mod gateway;
 pub(crate) mod iris;

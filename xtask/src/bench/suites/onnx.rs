@@ -1,4 +1,4 @@
-//! ONNX networks: the time that our server spends in the model, and that of ONNX Runtime in process.
+//! ONNX networks: time in the model in our server, and in ONNX Runtime in process.
 
 use crate::{
     Failure,
@@ -14,26 +14,27 @@ use crate::{
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// How far an output may be from ONNX Runtime's.
+/// Maximum difference from ONNX Runtime's outputs.
 const TOLERANCE: f64 = 1e-5;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let scratch = servers::Scratch::new("onnx")?;
     let mut peer =
         Peer::start(&bench.machine, bench.libraries()?, &bench.root.join("xtask/peers/libraries.py"))?;
-    let files = peer
-        .ask(&json!({ "ask": "onnx-make", "folder": scratch.0, "nets": bench.root.join("testdata/onnx") }))?;
+    let files = peer.call(
+        &json!({ "ask": "onnx-make", "folder": scratch.0, "nets": bench.root.join("testdata/onnx") }),
+    )?;
     let files = files.as_object().ok_or("no networks were made")?;
     let ours = servers::gantry(&bench.machine, &bench.gantry, &[&scratch.0])?;
     let mut rows = Vec::new();
     for (name, file) in files {
         note(name);
-        let described = peer.ask(&json!({ "ask": "onnx-describe", "file": file }))?;
+        let described = peer.call(&json!({ "ask": "onnx-describe", "file": file }))?;
         let exchange = exchange(ours.inference, name, &described)?;
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         let seconds = bench.turn.as_secs_f64();
         for _ in 0..bench.rounds {
-            let answer = peer.ask(&json!({ "ask": "onnx-time", "file": file, "seconds": seconds }))?;
+            let answer = peer.call(&json!({ "ask": "onnx-time", "file": file, "seconds": seconds }))?;
             theirs.push(answer.get("mean_ns").and_then(Value::as_f64).ok_or("no time")? / 1e3);
             let before = spent(ours.inference, name)?;
             load::rate(Protocol::Rest, ours.inference, 1, std::slice::from_ref(&exchange), bench.turn)?;
@@ -55,12 +56,12 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// The request for a network and our answer, once it agrees with ONNX Runtime's.
+/// The request and our response, after comparing it with ONNX Runtime's.
 fn exchange(address: SocketAddr, name: &str, described: &Value) -> Result<Exchange, Failure> {
     let inputs = described.get("request").ok_or("no request")?;
     let request =
         http::post(&format!("/v2/models/{name}/infer"), "", &json!({ "inputs": inputs }).to_string());
-    let answer = http::Connection::open(address)?.ask(&request)?.to_vec();
+    let answer = http::Connection::open(address)?.call(&request)?.to_vec();
     let parsed: Value = serde_json::from_slice(&answer)?;
     for output in parsed.get("outputs").and_then(Value::as_array).ok_or("no outputs")? {
         let of = output.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -78,10 +79,10 @@ fn exchange(address: SocketAddr, name: &str, described: &Value) -> Result<Exchan
     Ok(Exchange { request, answer })
 }
 
-/// How often the server ran a model, and the nanoseconds that took.
+/// Number of runs of a model, and their total nanoseconds.
 fn spent(address: SocketAddr, name: &str) -> Result<(f64, f64), Failure> {
     let request = http::get(&format!("/v2/models/{name}/stats"));
-    let answer: Value = serde_json::from_slice(http::Connection::open(address)?.ask(&request)?)?;
+    let answer: Value = serde_json::from_slice(http::Connection::open(address)?.call(&request)?)?;
     let of = |key: &str| {
         answer.pointer(&format!("/model_stats/0/inference_stats/compute_infer/{key}")).and_then(Value::as_f64)
     };

@@ -1,4 +1,4 @@
-//! Resident memory: idle with the models of the quickstart, and what each further model takes.
+//! Resident memory: idle with the quickstart models, and per additional model.
 
 use super::iris;
 use crate::{
@@ -56,7 +56,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     Ok(vec![idle, alone, density(bench)?])
 }
 
-/// How many small models fit into a gigabyte: the slope between few and many of them.
+/// Small models per gigabyte, from the slope between few and many.
 fn density(bench: &Bench) -> Result<Row, Failure> {
     note("loading 1,000 models");
     let mut sizes = Vec::new();
@@ -77,11 +77,11 @@ fn density(bench: &Bench) -> Result<Row, Failure> {
         fs::write(folder.0.join("models.yaml"), manifest.trim_end_matches("---\n"))?;
         let mut ours = servers::gantry(&bench.machine, &bench.gantry, &[&folder.0])?;
         let address = ours.inference;
-        // Each model is asked once, so that what is made at the first request counts too.
+        // One request per model, so that lazy initialization counts too.
         for copy in 0..count {
             let request = String::from_utf8(iris::request())?.replace("/iris/", &format!("/copy-{copy}/"));
             let answer = servers::answers(&mut ours.process, address, request.as_bytes())?;
-            if !iris::is_right(&answer) {
+            if !iris::is_correct(&answer) {
                 return Err(format!("copy-{copy} answers wrongly").into());
             }
         }

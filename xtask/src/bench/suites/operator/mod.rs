@@ -1,7 +1,7 @@
-//! The operator against a real API server: how soon every Model has a true status, and what that costs.
+//! The operator with a real API server: time until every Model has an accurate status, and its cost.
 //!
-//! The reference operators, measured on the same API server, stand in docs/benchmarks.md: they cannot be built here.
-//! What is written is counted by the API server itself, in its audit log.
+//! docs/benchmarks.md has the reference operators on the same API server; they cannot be built here. Writes are counted in
+//! the API server's audit log.
 
 mod audit;
 mod proxy;
@@ -25,20 +25,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_mins(5);
-/// Changes of one Model, one after the other, for the time that a change takes.
+const STATUS_TIMEOUT: Duration = Duration::from_mins(5);
+/// Sequential changes of one Model, for the latency of a change.
 const CHANGES: usize = 200;
-/// A run with no more rounds than this is a quick one.
+/// Up to so many rounds, the run is a quick one.
 const QUICK_ROUNDS: usize = 3;
-/// Secrets, and as many Pods, that are none of the operator's business.
-const STRANGERS: usize = 5_000;
+/// Secrets, and as many Pods, that the operator does not own.
+const FOREIGN_OBJECTS: usize = 5_000;
 const WRITERS: usize = 8;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
-    bench.machine.on_all_cores(|| with_a_cluster(bench))
+    bench.machine.on_all_cores(|| measure_on_cluster(bench))
 }
 
-fn with_a_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
+fn measure_on_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let options = k8s::Options {
         directory: bench.root.join(format!("target/k8s-bench-{}", std::process::id())),
         node: false,
@@ -47,7 +47,7 @@ fn with_a_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
     };
     let _guard = k8s::Guard::new(&options)?;
     let cluster = k8s::Cluster::up(&options)?;
-    let mut rows = vec![definitions(bench, &cluster)?];
+    let mut rows = vec![crds(bench, &cluster)?];
     let state = Scratch::in_memory("scheduler")?;
     let mut command = Command::new(&bench.gantry);
     command.args([
@@ -58,9 +58,9 @@ fn with_a_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
         "--state-dir",
     ]);
     let mut scheduler = Process::start(command.arg(state.0.join("state")), state.0.join("out"))?;
-    let said = scheduler.until("the scheduler", |p| Some(p.said()).filter(|s| s.contains("\nReady.")))?;
-    let clients = said.lines().find_map(|l| l.trim().strip_prefix("clients")?.split_whitespace().next());
-    let clients = clients.ok_or_else(|| format!("no address in {said}"))?.to_owned();
+    let output = scheduler.until("the scheduler", |p| Some(p.output()).filter(|s| s.contains("\nReady.")))?;
+    let clients = output.lines().find_map(|l| l.trim().strip_prefix("clients")?.split_whitespace().next());
+    let clients = clients.ok_or_else(|| format!("no address in {output}"))?.to_owned();
     for (count, floor, aim) in sizes(bench) {
         note(&format!("{count} models"));
         rows.extend(models(bench, &cluster, &clients, count, floor, aim)?);
@@ -68,7 +68,7 @@ fn with_a_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// How many models, and the memory that the operator may take with them: floor and aim.
+/// Model counts, with floor and aim of the operator's memory.
 fn sizes(bench: &Bench) -> Vec<(usize, f64, f64)> {
     let mut sizes = vec![(1_000, 40.0, 15.0)];
     if bench.rounds > QUICK_ROUNDS {
@@ -77,21 +77,21 @@ fn sizes(bench: &Bench) -> Vec<(usize, f64, f64)> {
     sizes
 }
 
-/// What our definitions cost the API server.
-fn definitions(bench: &Bench, cluster: &k8s::Cluster) -> Result<Row, Failure> {
-    let before = api_server(cluster)?;
+/// API server memory of our CRDs.
+fn crds(bench: &Bench, cluster: &k8s::Cluster) -> Result<Row, Failure> {
+    let before = api_server_memory(cluster)?;
     let crds = bench.root.join("deploy/crds");
     run(cluster.kubectl().args(["apply", "-f"]).arg(&crds))?;
     run(cluster.kubectl().args(["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]))?;
-    let after = api_server(cluster)?;
+    let after = api_server_memory(cluster)?;
     let mb = after.saturating_sub(before) as f64 / 1e6;
-    Ok(row("API server memory that the seven CRDs cost", mb, " MB", Some(60.0), Some(20.0)))
+    Ok(row("API server memory of the seven CRDs", mb, " MB", Some(60.0), Some(20.0)))
 }
 
-fn api_server(cluster: &k8s::Cluster) -> Result<u64, Failure> {
+fn api_server_memory(cluster: &k8s::Cluster) -> Result<u64, Failure> {
     let processes = cluster.directory().processes()?;
     let found = processes.iter().find(|(name, _)| name == "kube-apiserver");
-    found.and_then(|(_, process)| process.memory()).ok_or_else(|| "the API server is gone".into())
+    found.and_then(|(_, process)| process.memory()).ok_or_else(|| "the API server has exited".into())
 }
 
 fn models(
@@ -105,17 +105,17 @@ fn models(
     let namespace = format!("bench-{count}");
     run(cluster.kubectl().args(["create", "namespace", &namespace]))?;
     let operator = operator(bench, cluster, scheduler, &namespace)?;
-    let audit = Audit::from_here(cluster)?;
+    let audit = Audit::from_now(cluster)?;
     let file = manifest(bench, count)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     run(cluster.kubectl().args(["create", "-n", &namespace, "-f"]).arg(&file).stdout(Stdio::null()))?;
-    let took = begun.elapsed();
+    let took = started.elapsed();
     let applied = now()?;
     note(&format!("kubectl took {:.1} s", took.as_secs_f64()));
-    let deadline = Instant::now() + PATIENCE;
-    while told(cluster, &namespace, count)? < count {
+    let deadline = Instant::now() + STATUS_TIMEOUT;
+    while with_status(cluster, &namespace, count)? < count {
         if Instant::now() > deadline {
-            return Err(format!("not every model has a status after {} s", PATIENCE.as_secs()).into());
+            return Err(format!("not every model has a status after {} s", STATUS_TIMEOUT.as_secs()).into());
         }
         std::thread::sleep(Duration::from_millis(500));
     }
@@ -126,15 +126,15 @@ fn models(
     let named = |text: &str| format!("{} Models: {text}", grouped(count));
     let mut rows = vec![
         row(
-            &named("the last true status after the apply's end"),
+            &named("last accurate status after kubectl apply"),
             (last - applied).max(0.0),
             " s",
             Some(5.0),
             (count >= 10_000).then_some(5.0),
         ),
-        row(&named("the operator's resident memory"), memory, " MB", Some(memory_floor), Some(memory_aim)),
+        row(&named("operator resident memory"), memory, " MB", Some(memory_floor), Some(memory_aim)),
         row(
-            &named("API writes each, until the status"),
+            &named("API writes per Model until its status"),
             writes.len() as f64 / count as f64,
             "",
             Some(4.0),
@@ -144,22 +144,28 @@ fn models(
     ];
     let proxy = Proxy::start(bench, cluster)?;
     if bench.rounds > QUICK_ROUNDS && count == 1_000 {
-        rows.push(strangers(&proxy, &namespace, &operator)?);
+        rows.push(foreign_objects(&proxy, &namespace, &operator)?);
     }
-    rows.push(change(cluster, &proxy, &namespace, &named("a change until its status is asked for, p99"))?);
-    // Nothing changes any more: an operator that starts anew has nothing to say.
-    let quiet = Audit::from_here(cluster)?;
+    rows.push(change(cluster, &proxy, &namespace, &named("change to status write request, p99"))?);
+    // Steady state: a restarted operator must not write.
+    let restart = Audit::from_now(cluster)?;
     drop(operator);
     let again = self::operator(bench, cluster, scheduler, &namespace)?;
     std::thread::sleep(Duration::from_secs(10));
-    rows.push(row(&named("API writes on a restart"), quiet.writes()?.len() as f64, "", Some(0.0), Some(0.0)));
+    rows.push(row(
+        &named("API writes on a restart"),
+        restart.writes()?.len() as f64,
+        "",
+        Some(0.0),
+        Some(0.0),
+    ));
     drop(again);
     run(cluster.kubectl().args(["delete", "namespace", &namespace, "--wait=false"]))?;
     fs::remove_file(file)?;
     Ok(rows)
 }
 
-/// The operator for one namespace, once it sees everything and its scheduler.
+/// Starts the operator for one namespace and waits until it is ready.
 fn operator(
     bench: &Bench,
     cluster: &k8s::Cluster,
@@ -171,11 +177,11 @@ fn operator(
     command.args(["--namespace", namespace, "--scheduler-address", scheduler, "--admin-port=0"]);
     let log = bench.root.join(format!("target/bench-operator-{}.log", std::process::id()));
     let mut operator = Process::start(&mut command, log)?;
-    operator.until("the operator", |p| p.said().contains("admin").then_some(()))?;
+    operator.until("the operator", |p| p.output().contains("admin").then_some(()))?;
     Ok(operator)
 }
 
-/// Models that no server can take: each gets a status that says so.
+/// Models without a matching server: each gets an unschedulable status.
 fn manifest(bench: &Bench, count: usize) -> Result<PathBuf, Failure> {
     let file = bench.root.join(format!("target/bench-models-{count}.json"));
     let items: Vec<Value> = (0..count)
@@ -192,8 +198,8 @@ fn manifest(bench: &Bench, count: usize) -> Result<PathBuf, Failure> {
     Ok(file)
 }
 
-/// How many models have a status of their latest generation that says why they are not served.
-fn told(cluster: &k8s::Cluster, namespace: &str, count: usize) -> Result<usize, Failure> {
+/// Models with Ready=False for their latest generation.
+fn with_status(cluster: &k8s::Cluster, namespace: &str, count: usize) -> Result<usize, Failure> {
     let path = r#"jsonpath={range .items[*]}{.metadata.generation}={.status.observedGeneration} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}"#;
     let output =
         cluster.kubectl().args(["get", "models", "-n", namespace, "--chunk-size=0", "-o", path]).output()?;
@@ -203,20 +209,20 @@ fn told(cluster: &k8s::Cluster, namespace: &str, count: usize) -> Result<usize, 
     let lines = String::from_utf8_lossy(&output.stdout);
     let all: Vec<&str> = lines.lines().collect();
     if all.len() != count {
-        return Err(format!("{} models are there instead of {count}", all.len()).into());
+        return Err(format!("{} models instead of {count}", all.len()).into());
     }
     Ok(all.iter().filter(|line| **line == "1=1 False").count())
 }
 
-/// Changes one Model again and again: from the API server's word on the change to the operator's request to write the
-/// status of it. In between the scheduler was asked, and answered.
+/// Changes one Model repeatedly: time from the API server's response to the operator's status write, including the call
+/// to the scheduler.
 fn change(cluster: &k8s::Cluster, proxy: &Proxy, namespace: &str, what: &str) -> Result<Row, Failure> {
-    let audit = Audit::from_here(cluster)?;
+    let audit = Audit::from_now(cluster)?;
     let mut connection = proxy.connect()?;
     let path = format!("/apis/mlops.seldon.io/v1alpha1/namespaces/{namespace}/models/m0");
     for i in 0..CHANGES {
         connection.merge(&path, &json!({ "spec": { "storageUri": format!("gs://models/changed-{i}") } }))?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STATUS_TIMEOUT;
         loop {
             let model = connection.get(&path)?;
             let at = |pointer: &str| model.pointer(pointer).and_then(Value::as_u64);
@@ -224,7 +230,7 @@ fn change(cluster: &k8s::Cluster, proxy: &Proxy, namespace: &str, what: &str) ->
                 break;
             }
             if Instant::now() > deadline {
-                return Err("a change was never told of".into());
+                return Err("a change got no status".into());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -233,33 +239,33 @@ fn change(cluster: &k8s::Cluster, proxy: &Proxy, namespace: &str, what: &str) ->
     let changes = all.iter().filter(|w| w.resource == "models" && !w.agent.starts_with("gantry"));
     let mut times: Vec<f64> = changes
         .filter_map(|change| {
-            let told = all.iter().find(|w| w.resource == "models/status" && w.begun >= change.ended)?;
-            Some((told.begun - change.ended) * 1000.0)
+            let status = all.iter().find(|w| w.resource == "models/status" && w.received >= change.ended)?;
+            Some((status.received - change.ended) * 1000.0)
         })
         .collect();
     times.sort_by(f64::total_cmp);
     let slowest: Vec<String> = times.iter().rev().take(3).map(|t| format!("{t:.0} ms")).collect();
     note(&format!("the slowest of {} changes took {}", times.len(), slowest.join(", ")));
-    // The nearest rank: of 200, the second slowest.
+    // Nearest rank: of 200, the second slowest.
     let rank = (times.len() * 99).div_ceil(100);
     let p99 = *times.get(rank.saturating_sub(1)).ok_or("the audit log has no change")?;
     Ok(row(what, p99, " ms", Some(250.0), Some(20.0)))
 }
 
-/// What the operator's memory grows by when its namespace fills with objects that are none of its business.
-fn strangers(proxy: &Proxy, namespace: &str, operator: &Process) -> Result<Row, Failure> {
-    note(&format!("{STRANGERS} Secrets and as many Pods of others"));
+/// Growth of the operator's memory with foreign objects in its namespace.
+fn foreign_objects(proxy: &Proxy, namespace: &str, operator: &Process) -> Result<Row, Failure> {
+    note(&format!("{FOREIGN_OBJECTS} foreign Secrets and as many Pods"));
     let before = machine::resident(operator.id())?;
     let payload = "c3RyYW5nZXJz".repeat(80);
     let write = |part: usize| -> Result<(), Failure> {
         let mut connection = proxy.connect()?;
-        for i in (part..STRANGERS).step_by(WRITERS) {
-            let name = format!("stranger-{i}");
+        for i in (part..FOREIGN_OBJECTS).step_by(WRITERS) {
+            let name = format!("foreign-{i}");
             let secret = json!({ "kind": "Secret", "apiVersion": "v1", "metadata": { "name": name },
                 "data": { "key": payload } });
-            // No scheduler by this name looks at them: they only have to be there.
+            // No scheduler of this name exists: the Pods stay pending.
             let pod = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "name": name }, "spec": {
-                "schedulerName": "nobody", "containers": [{ "name": "main", "image": "example.invalid/main" }] } });
+                "schedulerName": "none", "containers": [{ "name": "main", "image": "example.invalid/main" }] } });
             connection.create(&format!("/api/v1/namespaces/{namespace}/secrets"), &secret)?;
             connection.create(&format!("/api/v1/namespaces/{namespace}/pods"), &pod)?;
         }
@@ -272,7 +278,7 @@ fn strangers(proxy: &Proxy, namespace: &str, operator: &Process) -> Result<Row, 
         writers.into_iter().try_for_each(|w| w.join().map_err(|_| "a writer panicked".to_owned())?)
     })?;
     let grown = machine::resident(operator.id())?.saturating_sub(before) as f64 / 1e6;
-    let what = format!("{} Secrets and Pods of others: what the operator grows by", grouped(2 * STRANGERS));
+    let what = format!("{} foreign Secrets and Pods: operator memory growth", grouped(2 * FOREIGN_OBJECTS));
     Ok(row(&what, grown, " MB", Some(10.0), Some(0.0)))
 }
 
@@ -294,7 +300,7 @@ fn grouped(count: usize) -> String {
     if count >= 1_000 { format!("{},{:03}", count / 1_000, count % 1_000) } else { count.to_string() }
 }
 
-/// Now, in seconds of the day. The API server's clock is this machine's.
+/// Seconds of the day; the API server uses the same clock.
 fn now() -> Result<f64, Failure> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(since.as_secs_f64() % 86_400.0)

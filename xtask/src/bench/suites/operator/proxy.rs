@@ -1,4 +1,4 @@
-//! A way to the API server without a process for each request: kubectl's proxy, which carries the credentials.
+//! `kubectl proxy`: authenticated requests to the API server without a process per request.
 
 use crate::{
     Failure,
@@ -19,12 +19,12 @@ impl Proxy {
         let log = bench.root.join(format!("target/bench-proxy-{}.log", std::process::id()));
         let mut process = Process::start(command.args(["proxy", "--port=0", "--accept-hosts=^bench$"]), log)?;
         let address = process.until("the proxy", |p| {
-            p.said().lines().find_map(|l| l.rsplit_once("serve on ")?.1.trim().parse().ok())
+            p.output().lines().find_map(|l| l.rsplit_once("serve on ")?.1.trim().parse().ok())
         })?;
         Ok(Self { address, _process: process })
     }
 
-    /// A connection of its own: for one thread.
+    /// A connection for one thread.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         Ok(Connection(http::Connection::open(self.address)?))
     }
@@ -34,18 +34,18 @@ pub(super) struct Connection(http::Connection);
 
 impl Connection {
     pub(super) fn create(&mut self, path: &str, object: &Value) -> Result<(), Failure> {
-        self.ask(&http::post(path, "", &object.to_string()), 201).map(drop)
+        self.call(&http::post(path, "", &object.to_string()), 201).map(drop)
     }
 
     pub(super) fn merge(&mut self, path: &str, patch: &Value) -> Result<(), Failure> {
-        self.ask(&http::merge_patch(path, &patch.to_string()), 200).map(drop)
+        self.call(&http::merge_patch(path, &patch.to_string()), 200).map(drop)
     }
 
     pub(super) fn get(&mut self, path: &str) -> Result<Value, Failure> {
-        Ok(serde_json::from_slice(self.ask(&http::get(path), 200)?)?)
+        Ok(serde_json::from_slice(self.call(&http::get(path), 200)?)?)
     }
 
-    fn ask(&mut self, request: &[u8], expected: u16) -> Result<&[u8], Failure> {
+    fn call(&mut self, request: &[u8], expected: u16) -> Result<&[u8], Failure> {
         self.0.send(request)?;
         match self.0.receive()? {
             (status, body) if status == expected => Ok(body),

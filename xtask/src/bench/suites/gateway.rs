@@ -1,9 +1,9 @@
-//! What a gateway adds to the time of a request, in front of one and the same upstream: ours and Envoy.
+//! Latency that a gateway adds in front of the same upstream: Gantry and Envoy.
 
 use crate::{
     Failure,
     bench::{
-        Bench, fleet,
+        Bench, fake_servers,
         load::{self, Exchange},
         note, servers,
         table::{Better, Row, divide, figure, median},
@@ -18,7 +18,7 @@ use std::{
 
 const MANY: usize = 10_000;
 
-/// About a kilobyte, as a client would send it; both gateways choose by the header.
+/// A request of about a kilobyte; both gateways route by header.
 fn exchanges(models: &[String]) -> Vec<Exchange> {
     let data: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
     let body = format!(
@@ -34,7 +34,7 @@ fn exchanges(models: &[String]) -> Vec<Exchange> {
     models.iter().map(exchange).collect()
 }
 
-/// Asks for every model once, and again for those that are not routed yet.
+/// Requests every model, and retries those that are not routed yet.
 fn until_routed(address: SocketAddr, exchanges: &[Exchange]) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_mins(2);
     let mut connection = http::Connection::open(address)?;
@@ -58,7 +58,7 @@ fn until_routed(address: SocketAddr, exchanges: &[Exchange]) -> Result<(), Failu
     Ok(())
 }
 
-/// Two gateways in front of an upstream, both with the same models.
+/// Two gateways in front of one upstream, with the same models.
 struct Pair {
     _upstream: servers::Process,
     upstream: SocketAddr,
@@ -69,10 +69,10 @@ struct Pair {
 
 fn pair(bench: &Bench, models: usize) -> Result<Pair, Failure> {
     let (process, upstream) = servers::upstream(&bench.machine)?;
-    let names = fleet::names(models);
+    let names = fake_servers::names(models);
     let exchanges = exchanges(&names);
     let ours = servers::gantry(&bench.machine, &bench.gantry, &[])?;
-    fleet::load(&ours, upstream, &names)?;
+    fake_servers::load(&ours, upstream, &names)?;
     until_routed(ours.inference, &exchanges)?;
     let mut envoy = servers::envoy(&bench.machine, &bench.servers()?.join("envoy"), upstream, &names)?;
     let last = exchanges.last().ok_or("no models")?.request.clone();
@@ -81,13 +81,12 @@ fn pair(bench: &Bench, models: usize) -> Result<Pair, Failure> {
 }
 
 impl Pair {
-    /// The p50 of so many requests, in microseconds.
+    /// p50 of `count` requests, in microseconds.
     fn p50(&self, address: SocketAddr, count: usize) -> Result<f64, Failure> {
         Ok(median(&load::latencies(address, &self.exchanges, count)?))
     }
 }
 
-/// In front of one model.
 pub(crate) fn one(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let pair = pair(bench, 1)?;
     let (mut mine, mut theirs) = (Vec::new(), Vec::new());
@@ -109,7 +108,7 @@ pub(crate) fn one(bench: &Bench) -> Result<Vec<Row>, Failure> {
     }])
 }
 
-/// In front of many models, a random one each time; and our own time with one model in the same rounds.
+/// Many models, a random one per request; and our own latency with one model in the same rounds.
 pub(crate) fn many(bench: &Bench) -> Result<Vec<Row>, Failure> {
     note("routing 10,000 models");
     let many = pair(bench, MANY)?;
@@ -117,7 +116,7 @@ pub(crate) fn many(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let (mut mine, mut theirs, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     note("measuring");
     for _ in 0..bench.rounds.max(5) {
-        // Each of the two has its own way straight to the upstream: a load of many requests is slower by itself.
+        // Each load is also measured directly on the upstream: many different requests are slower by themselves.
         let straight_to_one = single.p50(single.upstream, 2000)?;
         let straight = many.p50(many.upstream, 2000)?;
         alone.push(single.p50(single.ours.inference, 2000)? - straight_to_one);

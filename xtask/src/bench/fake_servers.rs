@@ -1,10 +1,10 @@
-//! A server of many models that has no models: an agent that says "loaded" to every order, and an endpoint that is
-//! the upstream. So the gateway gets its routes from the scheduler as it always does.
+//! A fake server with many models: an agent that reports every model as loaded, with the upstream as its endpoint. The
+//! gateway gets its routes from the scheduler as usual.
 
 use super::{
     servers::Gantry,
     wire::{
-        grpc::{Arrived, Connection, take_message},
+        grpc::{Connection, StreamEvent, take_message},
         protobuf::{self, Message, Value},
     },
 };
@@ -14,19 +14,18 @@ use std::net::SocketAddr;
 const SUBSCRIBE: &str = "/seldon.mlops.agent.AgentService/Subscribe";
 const EVENT: &str = "/seldon.mlops.agent.AgentService/AgentEvent";
 const LOAD: &str = "/seldon.mlops.scheduler.Scheduler/LoadModel";
-const SERVER: &str = "fleet";
+const SERVER: &str = "fake";
 const LOADED: u64 = 2;
 const UNLOADED: u64 = 4;
 
-/// The names of so many models.
 pub(crate) fn names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("model-{i:05}")).collect()
 }
 
-/// Joins as a server whose only replica is the upstream, and has the scheduler load the models there.
+/// Subscribes as a server whose only replica is the upstream, and loads the models there.
 pub(crate) fn load(gantry: &Gantry, upstream: SocketAddr, models: &[String]) -> Result<(), Failure> {
     let mut orders = Connection::open(gantry.agents)?;
-    orders.be_patient()?;
+    orders.disable_read_timeout()?;
     let memory = 1 << 40;
     let config = Message::new()
         .text(1, &upstream.ip().to_string())
@@ -37,8 +36,8 @@ pub(crate) fn load(gantry: &Gantry, upstream: SocketAddr, models: &[String]) -> 
     let hello = Message::new().text(1, SERVER).number(2, 1).message(4, &config).number(6, memory).done();
     orders.send(SUBSCRIBE, &hello)?;
     let mut reports = Connection::open(gantry.agents)?;
-    // Ends when gantry does.
-    std::thread::spawn(move || obey(&mut orders, &mut reports));
+    // Ends with the gantry process.
+    std::thread::spawn(move || handle_orders(&mut orders, &mut reports));
     let mut scheduler = Connection::open(gantry.scheduler)?;
     let requests: Vec<Vec<u8>> = models
         .iter()
@@ -51,26 +50,26 @@ pub(crate) fn load(gantry: &Gantry, upstream: SocketAddr, models: &[String]) -> 
             Message::new().message(1, &model).done()
         })
         .collect();
-    // Many at a time: the scheduler makes each durable, and several at once cost as much as one.
-    for some in requests.chunks(64) {
-        let mut waiting = Vec::with_capacity(some.len());
-        for request in some {
-            waiting.push(scheduler.send(LOAD, request)?);
+    // Concurrent requests: the scheduler commits them in one batch.
+    for batch in requests.chunks(64) {
+        let mut streams = Vec::with_capacity(batch.len());
+        for request in batch {
+            streams.push(scheduler.send(LOAD, request)?);
         }
-        while !waiting.is_empty() {
-            if let Some(Arrived::End(stream)) = scheduler.step()? {
-                waiting.retain(|w| *w != stream);
+        while !streams.is_empty() {
+            if let Some(StreamEvent::End(stream)) = scheduler.step()? {
+                streams.retain(|s| *s != stream);
             }
         }
     }
     Ok(())
 }
 
-/// Answers every order with success.
-fn obey(orders: &mut Connection, reports: &mut Connection) -> Option<()> {
+/// Reports success for every order.
+fn handle_orders(orders: &mut Connection, reports: &mut Connection) -> Option<()> {
     let mut body = Vec::new();
     loop {
-        if let Some(Arrived::Data(_, bytes)) = orders.step().ok()? {
+        if let Some(StreamEvent::Data(_, bytes)) = orders.step().ok()? {
             body.extend_from_slice(&bytes);
         }
         while let Some(order) = take_message(&mut body) {
@@ -84,12 +83,12 @@ fn obey(orders: &mut Connection, reports: &mut Connection) -> Option<()> {
                 .number(4, version)
                 .number(5, if loads { LOADED } else { UNLOADED })
                 .number(7, 1 << 40);
-            reports.ask(EVENT, &event.done()).ok()?;
+            reports.call(EVENT, &event.done()).ok()?;
         }
     }
 }
 
-/// The label that an inference answered with over gRPC: the first element of the first output.
+/// The first element of the first output of a gRPC inference response.
 pub(crate) fn first_label(response: &[u8]) -> Option<i64> {
     if let Some(raw) = protobuf::find(response, 6) {
         return raw.first_chunk().map(|bytes| i64::from_le_bytes(*bytes));
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_typed_and_raw() {
+    fn first_label_reads_typed_and_raw_outputs() {
         let contents = Message::new().bytes(3, &[2, 1]);
         let typed = Message::new().message(5, &Message::new().text(1, "label").message(5, &contents)).done();
         assert_eq!(first_label(&typed), Some(2));
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn names_sort_as_they_count() {
+    fn names_have_a_fixed_width() {
         assert_eq!(names(3), ["model-00000", "model-00001", "model-00002"]);
     }
 }

@@ -1,9 +1,9 @@
-//! Requests a second for the iris model: ours through the gateway, MLServer asked directly.
+//! Requests per second of the iris model: ours through the gateway, MLServer directly.
 
 use crate::{
     Failure,
     bench::{
-        Bench, fleet,
+        Bench, fake_servers,
         load::{self, Exchange, INFER, Protocol},
         note, servers,
         table::{Better, Row, divide, figure, median},
@@ -16,22 +16,22 @@ use crate::{
 use serde_json::Value;
 use std::{net::SocketAddr, path::PathBuf, process::Command};
 
-/// A flower of each kind: its leaves, and which iris it is.
+/// One sample per class: features and label.
 const FLOWERS: [([f32; 4], i64); 3] =
     [([5.1, 3.5, 1.4, 0.2], 0), ([7.0, 3.2, 4.7, 1.4], 1), ([6.3, 3.3, 6.0, 2.5], 2)];
 const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
-/// A request for the first flower, as both servers take it.
+/// A request with the first sample, for both servers.
 pub(crate) fn request() -> Vec<u8> {
     rest(FLOWERS[0].0)
 }
 
-/// Whether the answer to [`request`] is right.
-pub(crate) fn is_right(answer: &[u8]) -> bool {
+/// Whether the response to [`request`] is correct.
+pub(crate) fn is_correct(answer: &[u8]) -> bool {
     label(answer) == Some(FLOWERS[0].1)
 }
 
-/// The model that MLServer serves; trained once for a run.
+/// The model of MLServer, trained once per run.
 pub(crate) fn train(bench: &Bench, scratch: &servers::Scratch) -> Result<PathBuf, Failure> {
     let file = scratch.0.join("iris.joblib");
     let script = bench.root.join("xtask/peers/train.py");
@@ -66,21 +66,21 @@ fn label(answer: &[u8]) -> Option<i64> {
     data.as_i64()
 }
 
-/// The requests and what the server answers to them, after a look at whether that is right.
+/// The requests with the server's responses, after checking them.
 fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
     let mut checked = Vec::new();
     for (leaves, right) in FLOWERS {
         let (request, answer, said) = match protocol {
             Protocol::Rest => {
                 let request = rest(leaves);
-                let answer = http::Connection::open(address)?.ask(&request)?.to_vec();
+                let answer = http::Connection::open(address)?.call(&request)?.to_vec();
                 let said = label(&answer);
                 (request, answer, said)
             }
             Protocol::Grpc => {
                 let request = message(leaves);
-                let answer = grpc::Connection::open(address)?.ask(INFER, &request)?;
-                let said = fleet::first_label(&answer);
+                let answer = grpc::Connection::open(address)?.call(INFER, &request)?;
+                let said = fake_servers::first_label(&answer);
                 (request, answer, said)
             }
         };
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_found_however_deep() {
+    fn label_is_found_in_nested_data() {
         for (answer, expected) in [
             (r#"{"outputs":[{"name":"label","data":[2]}]}"#, Some(2)),
             (r#"{"outputs":[{"name":"label","data":[[1]]}]}"#, Some(1)),
