@@ -38,6 +38,7 @@ impl Connection {
         Self { address, host: None, deadline, open: None }
     }
 
+    #[must_use]
     pub fn with_host(self, host: String) -> Self {
         Self { host: Some(host), ..self }
     }

@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn invalid_files_are_rejected_with_a_reason() {
         for (files, expected) in [
-            (vec![("a.yaml", "kind: Modle")], "a.yaml:1: kind \"Modle\" is not known"),
+            (vec![("a.yaml", "kind: Modle")], "a.yaml:1: kind \"Modle\" is not supported"),
             (vec![("notes.md", "")], "contains no manifest and no model file"),
             (vec![], "contains no manifest and no model file"),
         ] {
