@@ -3,7 +3,7 @@
 use crate::{args::Global, client, duration, error::CommandError, kubeconfig};
 use gantry_operator::{
     Election, Operator, Scope, Settings,
-    admission::{Names, SHORTEST, Webhook},
+    admission::{MIN_CERTIFICATE_LIFETIME, Webhook, WebhookResources},
     cluster::WriteFence,
     schedulers::ServiceConnector,
 };
@@ -175,20 +175,21 @@ async fn webhook(
         return Ok(None);
     }
     let lifetime = args.webhook_certificate_lifetime;
-    if lifetime < SHORTEST {
-        let shortest = duration::format(SHORTEST);
+    if lifetime < MIN_CERTIFICATE_LIFETIME {
+        let shortest = duration::format(MIN_CERTIFICATE_LIFETIME);
         return Err(CommandError::usage(format!(
             "--webhook-certificate-lifetime is shorter than {shortest}: the certificate could expire before its successor is distributed"
         )));
     }
     let (port, at) =
         listen::bind("the webhook", args.webhook_host, args.webhook_port, "--webhook-port").await?;
-    let names = Names {
+    let resources = WebhookResources {
         namespace: namespace.to_owned(),
         secret: args.webhook_secret.clone(),
         configuration: args.webhook_configuration.clone(),
     };
-    let serving = operator.webhook(Webhook { names, lifetime }, port, stop).map_err(CommandError::failed)?;
+    let serving =
+        operator.webhook(Webhook { resources, lifetime }, port, stop).map_err(CommandError::failed)?;
     tokio::spawn(serving);
     Ok(Some(at))
 }

@@ -131,7 +131,7 @@ fn report_changes(
     seen: &mut BTreeSet<(ResourceKind, Key)>,
     report: &mut Report,
 ) {
-    for desired in objects.iter().filter(|desired| desired.bare.is_some()) {
+    for desired in objects.iter().filter(|desired| desired.base_pod.is_some()) {
         let key = (desired.kind, desired.key.clone());
         let what = format!("{} {} in {}", desired.kind, desired.key.name, desired.key.namespace);
         match found.workloads.get(&key).map(|live| (live, desired.adoption(live))) {
