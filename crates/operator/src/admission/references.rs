@@ -1,42 +1,41 @@
-//! Names of other objects: those that are not there, and those that would be missed.
+//! Warnings about references: dangling ones on write, dependents on delete.
 //!
-//! A reference is never refused. Files are applied in any order, a model may wait for its server, and what is gone can
-//! come back: nothing here is more than a word to whoever types. Deleting a configuration that is in use is no
-//! exception: what was made from it runs on, and whoever takes everything away at once (Helm, a namespace) does so in an
-//! order of its own.
+//! References are never rejected: manifests are applied in any order, and Helm or a namespace deletion removes objects in
+//! any order. Pods created from a deleted configuration keep running.
 
 use crate::{
+    caches::Caches,
     cluster::{
         Cache, Custom, CustomKind, Experiment, Key, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
         ServerConfig,
     },
     plan::Known,
-    caches::Caches,
+    schedulers::ServerView,
 };
 use gantry_api::ResourceType;
 
-/// Users of something that are told by name.
-const TOLD: usize = 3;
+/// Dependents listed by name.
+const MAX_LISTED: usize = 3;
 
-/// A kind whose objects name others, or are named.
-pub(crate) trait Referring: CustomKind {
-    /// What an object names that is not there.
+/// A kind whose objects reference others or are referenced.
+pub(crate) trait References: CustomKind {
+    /// Warnings about references to missing objects.
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String>;
-    /// Who would miss an object that goes.
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String>;
+    /// Warnings about objects that depend on a deleted one.
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String>;
 }
 
-impl Referring for Model {
+impl References for Model {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let mut warnings = Vec::new();
         if let Some(server) = &spec.server
             && is_absent(&caches.of::<Server>(), caches, namespace, server)
-            // Agents may join a scheduler without a Server that the operator made.
-            && !matches!(caches.schedulers.server(&Key::new(namespace.clone(), server.clone())), Known::Present(_))
+            // Agents may connect to a scheduler without a Server object.
+            && !matches!(caches.schedulers.get::<ServerView>(&Key::new(namespace.clone(), server.clone())), Known::Present(_))
         {
             warnings.push(format!(
-                "spec.server: there is no Server \"{server}\" in namespace {namespace}: the model waits until there is one"
+                "spec.server: Server \"{server}\" not found in namespace {namespace}; the model is not scheduled until it exists"
             ));
         }
         let explainer = spec.explainer.iter().flat_map(|e| {
@@ -47,13 +46,13 @@ impl Referring for Model {
         });
         for (field, is_model, name) in explainer.chain(llm) {
             if let Some(name) = name {
-                warnings.extend(unknown(&format!("spec.{field}"), is_model, caches, namespace, name));
+                warnings.extend(missing(&format!("spec.{field}"), is_model, caches, namespace, name));
             }
         }
         warnings
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let mut warnings = Vec::new();
         let pipelines = users(&caches.of::<Pipeline>(), &key.namespace, |p| {
@@ -71,7 +70,7 @@ impl Referring for Model {
     }
 }
 
-impl Referring for Server {
+impl References for Server {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let Ok(spec) = &object.spec else { return Vec::new() };
         let (name, place) = (&spec.server_config, &caches.settings.namespace);
@@ -79,12 +78,12 @@ impl Referring for Server {
             return Vec::new();
         }
         vec![format!(
-            "spec.serverConfig: there is no ServerConfig \"{name}\" in namespace {place}, where they are looked up: no \
-             pods are made until there is one"
+            "spec.serverConfig: ServerConfig \"{name}\" not found in the operator's namespace {place}; no pods are created \
+             until it exists"
         )]
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let models = users(&caches.of::<Model>(), &key.namespace, |m| {
             m.spec.as_ref().is_ok_and(|spec| spec.server.as_deref() == Some(key.name.as_str()))
@@ -94,43 +93,51 @@ impl Referring for Server {
         }
         let (name, models) = (&key.name, listed(&models));
         vec![format!(
-            "Models {models} are for Server \"{name}\" only (spec.server): nothing serves them until there is one of that \
-             name"
+            "Models {models} are pinned to Server \"{name}\" (spec.server); they are unavailable until it is recreated"
         )]
     }
 }
 
-impl Referring for ServerConfig {
+impl References for ServerConfig {
     fn dangling(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let is_user = |s: &Custom<Server>| s.spec.as_ref().is_ok_and(|s| s.server_config == key.name);
-        left_without("ServerConfig", &key, caches, "Servers", &everywhere(&caches.of::<Server>(), is_user))
+        config_in_use(
+            "ServerConfig",
+            &key,
+            caches,
+            "Servers",
+            &users_in_all_namespaces(&caches.of::<Server>(), is_user),
+        )
     }
 }
 
-impl Referring for SeldonRuntime {
+impl References for SeldonRuntime {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), key) = (&object.spec, object.key()) else { return Vec::new() };
         let mut warnings = Vec::new();
         let (name, place) = (&spec.seldon_config, &caches.settings.namespace);
         if is_absent(&caches.of::<SeldonConfig>(), caches, place, name) {
             warnings.push(format!(
-                "spec.seldonConfig: there is no SeldonConfig \"{name}\" in namespace {place}, where they are looked up: \
-                 no components are made until there is one"
+                "spec.seldonConfig: SeldonConfig \"{name}\" not found in the operator's namespace {place}; no components are \
+                 created until it exists"
             ));
         }
-        if let Some(Ok(config)) =
-            caches.of::<SeldonConfig>().get(&Key::new(place.clone(), name.clone())).as_deref().map(|c| &c.spec)
+        if let Some(Ok(config)) = caches
+            .of::<SeldonConfig>()
+            .get(&Key::new(place.clone(), name.clone()))
+            .as_deref()
+            .map(|c| &c.spec)
         {
             let is_there = |name: &str| config.components.iter().any(|c| c.name == name);
             let without = spec.overrides.iter().enumerate().filter(|(_, o)| !is_there(&o.name));
             warnings.extend(without.map(|(i, over)| {
                 format!(
-                    "spec.overrides[{i}].name: SeldonConfig \"{name}\" has no component \"{}\": the override does nothing",
+                    "spec.overrides[{i}].name: SeldonConfig \"{name}\" has no component \"{}\"; the override has no effect",
                     over.name
                 )
             }));
@@ -138,14 +145,14 @@ impl Referring for SeldonRuntime {
         let others = users(&caches.of::<SeldonRuntime>(), &key.namespace, |r| r.key().name != key.name);
         if let Some(other) = others.first() {
             warnings.push(format!(
-                "namespace {} has SeldonRuntime \"{other}\" too: only the older of the two is made",
+                "namespace {} already has SeldonRuntime \"{other}\"; only the older of the two is reconciled",
                 key.namespace
             ));
         }
         warnings
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let servers = users(&caches.of::<Server>(), &key.namespace, |_| true);
         let others = users(&caches.of::<SeldonRuntime>(), &key.namespace, |r| r.key().name != key.name);
@@ -153,37 +160,43 @@ impl Referring for SeldonRuntime {
             return Vec::new();
         }
         vec![format!(
-            "SeldonRuntime \"{}\" stays until the Servers of its namespace are deleted: {}",
+            "SeldonRuntime \"{}\" is not removed before the Servers of its namespace: {}",
             key.name,
             listed(&servers)
         )]
     }
 }
 
-impl Referring for SeldonConfig {
+impl References for SeldonConfig {
     fn dangling(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let is_user = |r: &Custom<SeldonRuntime>| r.spec.as_ref().is_ok_and(|s| s.seldon_config == key.name);
-        left_without("SeldonConfig", &key, caches, "SeldonRuntimes", &everywhere(&caches.of::<SeldonRuntime>(), is_user))
+        config_in_use(
+            "SeldonConfig",
+            &key,
+            caches,
+            "SeldonRuntimes",
+            &users_in_all_namespaces(&caches.of::<SeldonRuntime>(), is_user),
+        )
     }
 }
 
-impl Referring for Pipeline {
+impl References for Pipeline {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let steps = spec.steps.iter().enumerate();
         steps
             .filter_map(|(i, step)| {
-                unknown(&format!("spec.steps[{i}].name"), true, caches, namespace, &step.name)
+                missing(&format!("spec.steps[{i}].name"), true, caches, namespace, &step.name)
             })
             .collect()
     }
 
-    fn missed(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
         let experiments = users(&caches.of::<Experiment>(), &key.namespace, |e| {
             e.spec.as_ref().is_ok_and(|s| s.resource_type == ResourceType::Pipeline && compares(s, &key.name))
@@ -195,7 +208,7 @@ impl Referring for Pipeline {
     }
 }
 
-impl Referring for Experiment {
+impl References for Experiment {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let is_model = spec.resource_type == ResourceType::Model;
@@ -204,11 +217,11 @@ impl Referring for Experiment {
         let mirror = spec.mirror.iter().map(|m| ("spec.mirror.name".to_owned(), &m.name));
         named
             .chain(mirror)
-            .filter_map(|(field, name)| unknown(&field, is_model, caches, namespace, name))
+            .filter_map(|(field, name)| missing(&field, is_model, caches, namespace, name))
             .collect()
     }
 
-    fn missed(_: &Custom<Self>, _: &Caches) -> Vec<String> {
+    fn dependents(_: &Custom<Self>, _: &Caches) -> Vec<String> {
         Vec::new()
     }
 }
@@ -217,28 +230,28 @@ fn compares(spec: &gantry_api::ExperimentSpec, name: &str) -> bool {
     spec.candidates.iter().any(|c| c.name == name) || spec.mirror.as_ref().is_some_and(|m| m.name == name)
 }
 
-/// A word on a model or pipeline that is not there.
-fn unknown(field: &str, is_model: bool, caches: &Caches, namespace: &str, name: &str) -> Option<String> {
+/// A warning about a missing model or pipeline.
+fn missing(field: &str, is_model: bool, caches: &Caches, namespace: &str, name: &str) -> Option<String> {
     let (kind, absent) = if is_model {
         ("Model", is_absent(&caches.of::<Model>(), caches, namespace, name))
     } else {
         ("Pipeline", is_absent(&caches.of::<Pipeline>(), caches, namespace, name))
     };
-    absent.then(|| format!("{field}: there is no {kind} \"{name}\" in namespace {namespace}"))
+    absent.then(|| format!("{field}: {kind} \"{name}\" not found in namespace {namespace}"))
 }
 
-/// Whether an object is known not to be there, or to be going. What is not looked at here is not known to be absent.
+/// Whether an object is known to be missing or terminating; unknown outside the watched namespaces.
 fn is_absent<K: CustomKind>(cache: &Cache<Custom<K>>, caches: &Caches, namespace: &str, name: &str) -> bool {
     let scopes = caches.settings.scope.watched(&caches.settings.namespace);
     let scope = scopes.iter().find(|scope| scope.is_empty() || scope.as_str() == namespace);
-    let is_seen = scope.is_some_and(|scope| cache.is_listed([scope.as_str()]));
-    // The schema has a word for an empty name.
-    is_seen
+    let is_synced = scope.is_some_and(|scope| cache.is_listed([scope.as_str()]));
+    // An empty name is a schema error.
+    is_synced
         && !name.trim().is_empty()
         && cache.get(&Key::new(namespace, name)).is_none_or(|object| object.is_deleted())
 }
 
-/// Names of the objects of a namespace that are of a certain sort, and stay.
+/// Names of the matching objects of a namespace that are not terminating.
 fn users<K: CustomKind>(
     cache: &Cache<Custom<K>>,
     namespace: &str,
@@ -249,26 +262,29 @@ fn users<K: CustomKind>(
 }
 
 /// The same for all namespaces, as `namespace/name`.
-fn everywhere<K: CustomKind>(cache: &Cache<Custom<K>>, is_user: impl Fn(&Custom<K>) -> bool) -> Vec<String> {
+fn users_in_all_namespaces<K: CustomKind>(
+    cache: &Cache<Custom<K>>,
+    is_user: impl Fn(&Custom<K>) -> bool,
+) -> Vec<String> {
     let all = cache.all();
     all.iter().filter(|o| !o.is_deleted() && is_user(o)).map(|o| o.key().to_string()).collect()
 }
 
-/// A word on a configuration that goes. Only those of the operator's own namespace are used.
-fn left_without(kind: &str, key: &Key, caches: &Caches, users_kind: &str, users: &[String]) -> Vec<String> {
+/// Only configurations in the operator's namespace are used.
+fn config_in_use(kind: &str, key: &Key, caches: &Caches, users_kind: &str, users: &[String]) -> Vec<String> {
     if users.is_empty() || key.namespace != caches.settings.namespace {
         return Vec::new();
     }
     vec![format!(
-        "{kind} \"{}\" is used by {users_kind} {}: their pods run on, and cannot be changed until there is one of that name",
+        "{kind} \"{}\" is used by {users_kind} {}; their pods keep running, but are not updated until it is recreated",
         key.name,
         listed(users)
     )]
 }
 
-/// Names for a sentence: the first few, and how many more.
+/// The first names, and the number of others.
 fn listed(names: &[String]) -> String {
-    let few: Vec<&str> = names.iter().take(TOLD).map(String::as_str).collect();
+    let few: Vec<&str> = names.iter().take(MAX_LISTED).map(String::as_str).collect();
     match names.len().saturating_sub(few.len()) {
         0 => few.join(", "),
         more => format!("{} and {more} more", few.join(", ")),

@@ -1,148 +1,73 @@
-//! The API server's question and our answer, as they go over the wire.
+//! `AdmissionReview` decoding and encoding.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use kube::core::{
+    DynamicObject, TypeMeta,
+    admission::{AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND},
+};
 
-/// The only version that is asked in.
-const API_VERSION: &str = "admission.k8s.io/v1";
-/// kubectl shows warnings whole up to here; the API server cuts longer ones.
-const LONGEST: usize = 250;
-/// Warnings to one object. The API server drops all of them when they are too long together.
-const MOST: usize = 8;
+pub type AdmissionRequest = kube::core::admission::AdmissionRequest<DynamicObject>;
 
-/// What somebody is about to do.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Request {
-    /// Names the question; the answer names it again.
-    pub uid: String,
-    /// What is asked about, as it stands in a path.
-    #[serde(default)]
-    pub resource: Resource,
-    /// Such as `status`; empty for the object itself.
-    #[serde(default, deserialize_with = "or_nothing")]
-    pub sub_resource: String,
-    /// The object's name; empty while the API server is still to make one up.
-    #[serde(default, deserialize_with = "or_nothing")]
-    pub name: String,
-    /// Its namespace.
-    #[serde(default, deserialize_with = "or_nothing")]
-    pub namespace: String,
-    /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
-    #[serde(default)]
-    pub operation: String,
-    /// The object as it is to be; null when it is deleted.
-    #[serde(default)]
-    pub object: Value,
-    /// The object as it is; null when it is new.
-    #[serde(default)]
-    pub old_object: Value,
-}
+/// The API server truncates longer warnings.
+const MAX_WARNING_LENGTH: usize = 250;
+/// The API server drops all warnings when their total length is too high.
+const MAX_WARNINGS: usize = 8;
 
-/// A kind of objects, as it stands in a path.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Resource {
-    /// Its group.
-    #[serde(default)]
-    pub group: String,
-    /// Its version.
-    #[serde(default)]
-    pub version: String,
-    /// Its plural.
-    #[serde(default, rename = "resource")]
-    pub plural: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Review {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    request: Value,
-}
-
-fn or_nothing<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Option::<String>::deserialize(deserializer).map(Option::unwrap_or_default)
-}
-
-impl Request {
-    /// Reads a body; the error says what is wrong with it.
-    pub fn read(body: &[u8]) -> Result<Self, String> {
-        let review: Review =
-            serde_json::from_slice(body).map_err(|e| format!("the body is no AdmissionReview: {e}"))?;
-        if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
-            let (kind, version) = (shown(&review.kind), shown(&review.api_version));
-            return Err(format!("the body is {kind} of {version}; send an AdmissionReview of {API_VERSION}"));
-        }
-        let request: Self =
-            serde_json::from_value(review.request).map_err(|e| format!("request cannot be read: {e}"))?;
-        if request.uid.is_empty() {
-            return Err("request.uid is empty: an answer could not be told from another".into());
-        }
-        Ok(request)
+pub(super) fn decode(body: &[u8]) -> Result<AdmissionRequest, String> {
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|e| format!("invalid AdmissionReview: {e}"))?;
+    let TypeMeta { api_version, kind } = &review.types;
+    if kind != META_KIND || api_version != META_API_VERSION_V1 {
+        let short = |text: &str| text.chars().take(100).collect::<String>();
+        let (kind, api_version) = (short(kind), short(api_version));
+        return Err(format!(
+            "expected {META_KIND} of {META_API_VERSION_V1}, got {kind:?} of {api_version:?}"
+        ));
     }
-}
-
-fn shown(word: &str) -> String {
-    if word.is_empty() {
-        "nothing".into()
-    } else {
-        format!("\"{}\"", word.chars().take(100).collect::<String>().escape_debug())
+    let request: AdmissionRequest = review.try_into().map_err(|_| "request is missing")?;
+    if request.uid.is_empty() {
+        return Err("request.uid is empty".into());
     }
+    Ok(request)
 }
 
-/// What comes of a question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Why it is refused; `None` when it is allowed.
-    pub refusal: Option<String>,
-    /// What whoever asks is told all the same.
+pub struct Decision {
+    /// Why the request is rejected; `None` when it is allowed.
+    pub rejection: Option<String>,
     pub warnings: Vec<String>,
 }
 
-impl Verdict {
-    /// A word for metrics.
-    pub fn word(&self) -> &'static str {
-        match (&self.refusal, self.warnings.is_empty()) {
+impl Decision {
+    /// The metric label.
+    pub fn outcome(&self) -> &'static str {
+        match (&self.rejection, self.warnings.is_empty()) {
             (Some(_), _) => "refused",
             (None, false) => "warned",
             (None, true) => "allowed",
         }
     }
 
-    /// The answer's body.
-    pub fn body(&self, uid: &str) -> Value {
-        let mut response = json!({ "uid": uid, "allowed": self.refusal.is_none() });
-        if let Some(fields) = response.as_object_mut() {
-            if let Some(message) = &self.refusal {
-                let status = json!({ "code": 422, "reason": "Invalid", "message": message });
-                fields.insert("status".into(), status);
-            }
-            if !self.warnings.is_empty() {
-                let few: Vec<String> = self.warnings.iter().take(MOST).map(|w| short(w)).collect();
-                fields.insert("warnings".into(), few.into());
-            }
+    pub fn review(&self, request: &AdmissionRequest) -> AdmissionReview<DynamicObject> {
+        let mut response = AdmissionResponse::from(request);
+        if let Some(reason) = &self.rejection {
+            response = response.deny(reason);
+            response.result.code = 422;
+            response.result.reason = "Invalid".into();
         }
-        json!({ "apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response })
+        if !self.warnings.is_empty() {
+            let warnings = self.warnings.iter().take(MAX_WARNINGS);
+            response.warnings = Some(warnings.map(|warning| truncated(warning)).collect());
+        }
+        response.into_review()
     }
 }
 
-/// Not longer than the API server lets through, and on one line: it goes into an HTTP header.
-fn short(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.len() <= LONGEST {
-        return line;
+/// Warnings are HTTP headers: one line.
+fn truncated(text: &str) -> String {
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() > MAX_WARNING_LENGTH {
+        line.truncate(line.floor_char_boundary(MAX_WARNING_LENGTH - '…'.len_utf8()));
+        line.push('…');
     }
-    let mut short = String::new();
-    for letter in line.chars() {
-        if short.len() + letter.len_utf8() + '…'.len_utf8() > LONGEST {
-            break;
-        }
-        short.push(letter);
-    }
-    short.push('…');
-    short
+    line
 }

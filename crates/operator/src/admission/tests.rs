@@ -1,28 +1,26 @@
-//! What is answered, how the certificate is kept, and what goes over the wire.
+#![allow(clippy::needless_pass_by_value, reason = "json!() literals as arguments")]
 
-#![allow(clippy::needless_pass_by_value, reason = "json!() makes the argument, and nobody else needs it")]
-
-mod judging;
-mod keeping;
 mod rotation;
+mod rotation_policy;
+mod validate;
 mod wire;
 
-use super::*;
+use super::{review::decode, *};
 use crate::{
+    caches::Caches,
     cluster::{CustomKind as _, OwnedObject, ResourceKind},
     settings::Settings,
-    caches::Caches,
 };
 use serde_json::{Value, json};
 
-/// Where the operator is.
+/// The operator's namespace.
 const OWN: &str = "ops";
 
 fn settings() -> Settings {
     Settings { namespace: OWN.into(), ..Settings::default() }
 }
 
-/// A world in which these objects are all that there is.
+/// Caches with these objects.
 fn caches(objects: &[Value]) -> Caches {
     let caches = Caches::new(settings());
     macro_rules! fill {
@@ -31,9 +29,7 @@ fn caches(objects: &[Value]) -> Caches {
             caches.of::<crate::cluster::$kind>().replace("", list.map(|o| serde_json::from_value(o).unwrap()).collect());
         )*};
     }
-    fill!(
-        Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment
-    );
+    fill!(Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment);
     let sets = objects.iter().filter(|o| o["kind"] == "StatefulSet").cloned();
     let sets: Vec<OwnedObject> = sets.map(|o| serde_json::from_value(o).unwrap()).collect();
     caches.owned(ResourceKind::STATEFUL_SET).replace("", sets);
@@ -48,19 +44,19 @@ fn object(kind: &str, place: &str, spec: Value) -> Value {
     })
 }
 
-/// A question about an object: as it is to be, and as it is.
-fn ask(operation: &str, object: Value, old: Value) -> Request {
+fn admission_request(operation: &str, object: Value, old: Value) -> AdmissionRequest {
     let about = if object.is_null() { &old } else { &object };
     let kind = about["kind"].as_str().unwrap_or_default();
     let plural = gantry_api::resources().into_iter().find(|r| r.kind == kind).map_or("", |r| r.plural);
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
-            "uid": "q1", "operation": operation,
+            "uid": "q1", "operation": operation, "userInfo": {},
+            "kind": { "group": "mlops.seldon.io", "version": "v1alpha1", "kind": kind },
             "resource": { "group": "mlops.seldon.io", "version": "v1alpha1", "resource": plural },
             "name": about["metadata"]["name"], "namespace": about["metadata"]["namespace"],
             "object": object, "oldObject": old,
         },
     });
-    Request::read(review.to_string().as_bytes()).unwrap()
+    decode(review.to_string().as_bytes()).unwrap()
 }

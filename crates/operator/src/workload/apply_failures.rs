@@ -69,7 +69,7 @@ impl ApplyFailure {
             }
             FailureCause::Foreign(owner) => {
                 let message = format!(
-                    "{kind} {name} already exists in namespace {namespace}: {owner}; rename one of the two, or delete it \
+                    "cannot create {kind} {name} in namespace {namespace}: {owner}; rename one of the two, or delete it \
                      (kubectl delete {lower} {name} -n {namespace})"
                 );
                 ConditionUpdate::new(false, "NameTaken", message, Progress::Stalled)
@@ -108,7 +108,7 @@ pub fn apply_actions(desired: &[Desired], owned: &OwnedObjects, failures: &[Appl
     let mut result = ApplyActions::default();
     for desired in desired {
         let live = owned.get(desired.kind, &desired.key.name);
-        let desired = keep_legacy_annotation(desired, live).adopting(live);
+        let desired = keep_legacy_annotation(desired, live).adopted_from(live);
         if let Some(failure) = failures.iter().find(|failure| failure.applies_to(&desired, owned)) {
             let left = failure.retry_interval().saturating_sub(failure.age);
             result.retry_after = Some(result.retry_after.map_or(left, |known| known.min(left)));

@@ -64,7 +64,7 @@ impl Workload<'_> {
         }
         let bare = json!({ "metadata": { "labels": self.selector }, "spec": self.bare });
         let body = json!({ "metadata": metadata, "spec": spec });
-        Desired::new(self.kind, self.key.clone(), body).with_bare(bare)
+        Desired::new(self.kind, self.key.clone(), body).with_base_pod(bare)
     }
 }
 
@@ -75,7 +75,12 @@ fn set(at: &mut Value, name: &str, value: Value) {
 }
 
 /// `maxUnavailable: 1`; unhealthy pods may always be evicted.
-pub fn pod_disruption_budget(key: Key, owner: &Owner<'_>, selector: &BTreeMap<String, String>, labels: &Value) -> Desired {
+pub fn pod_disruption_budget(
+    key: Key,
+    owner: &Owner<'_>,
+    selector: &BTreeMap<String, String>,
+    labels: &Value,
+) -> Desired {
     let body = json!({
         "metadata": { "labels": labels, "ownerReferences": owner.references() },
         "spec": {

@@ -1,6 +1,6 @@
 //! Restarts pods when a `ConfigMap` that they reference changes, by an annotation with its digest.
 
-use crate::cluster::{OwnedObject, Desired};
+use crate::cluster::{Desired, OwnedObject};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,11 +33,7 @@ pub fn configmap_annotation(pod: &Value, digests: &BTreeMap<String, String>) -> 
         .into_iter()
         .filter_map(|name| digests.get(name).map(|digest| format!("{name}={digest}")))
         .collect();
-    if refs.is_empty() {
-        BTreeMap::new()
-    } else {
-        BTreeMap::from([(DIGESTS.to_owned(), refs.join(","))])
-    }
+    if refs.is_empty() { BTreeMap::new() } else { BTreeMap::from([(DIGESTS.to_owned(), refs.join(","))]) }
 }
 
 pub fn live_configmap_digest(map: &OwnedObject) -> String {
@@ -70,7 +66,10 @@ mod tests {
         assert_eq!(configmap_refs(&pod), BTreeSet::from(["one", "two", "three", "four"]));
         let known =
             BTreeMap::from([("two".to_owned(), "22".to_owned()), ("five".to_owned(), "55".to_owned())]);
-        assert_eq!(configmap_annotation(&pod, &known), BTreeMap::from([(DIGESTS.to_owned(), "two=22".to_owned())]));
+        assert_eq!(
+            configmap_annotation(&pod, &known),
+            BTreeMap::from([(DIGESTS.to_owned(), "two=22".to_owned())])
+        );
         assert_eq!(configmap_annotation(&json!({}), &known), BTreeMap::new());
         assert_eq!(configmap_refs(&json!({"volumes": 3, "containers": [{"env": {}}]})), BTreeSet::new());
     }
@@ -78,7 +77,8 @@ mod tests {
     #[test]
     fn desired_and_live_digests_match() {
         let key = crate::cluster::Key::new("ns", "m");
-        let desired = Desired::new(crate::cluster::ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
+        let desired =
+            Desired::new(crate::cluster::ResourceKind::CONFIG_MAP, key, json!({"data": {"a": "1"}}));
         let live: OwnedObject = serde_json::from_value(desired.manifest()).unwrap();
         assert_eq!(desired_configmap_digest(&desired), live_configmap_digest(&live));
     }

@@ -38,5 +38,8 @@ pub(super) fn hand_over_replicas(live: Option<&OwnedObject>, desired: &Desired) 
     let is_workload = matches!(desired.kind, ResourceKind::STATEFUL_SET | ResourceKind::DEPLOYMENT);
     let replicas = live.data.pointer("/spec/replicas").filter(|_| is_workload && is_omitted && was_ours)?;
     let body = json!({ "spec": { "replicas": replicas } });
-    Some(ClusterAction::HandOverReplicas(Box::new(Desired::new(desired.kind, desired.key.clone(), body))).into())
+    Some(
+        ClusterAction::HandOverReplicas(Box::new(Desired::new(desired.kind, desired.key.clone(), body)))
+            .into(),
+    )
 }

@@ -84,7 +84,11 @@ impl OwnedObjects {
     }
 }
 
-fn find<'a>(all: &'a [(ResourceKind, Arc<OwnedObject>)], kind: ResourceKind, name: &str) -> Option<&'a OwnedObject> {
+fn find<'a>(
+    all: &'a [(ResourceKind, Arc<OwnedObject>)],
+    kind: ResourceKind,
+    name: &str,
+) -> Option<&'a OwnedObject> {
     let is = |child: &OwnedObject| child.metadata.name.as_deref() == Some(name);
     all.iter().find(|(k, child)| *k == kind && is(child)).map(|(_, child)| child.as_ref())
 }

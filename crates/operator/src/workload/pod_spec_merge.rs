@@ -41,7 +41,8 @@ fn items(field: &str) -> Items {
 }
 
 /// Probes and lifecycle hooks have exactly one handler.
-const PROBES_AND_HOOKS: [&str; 5] = ["livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"];
+const PROBES_AND_HOOKS: [&str; 5] =
+    ["livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"];
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// Merges `over` into `base`. `null` is ignored. New list items are appended.

@@ -56,9 +56,10 @@ impl Rollout {
             Some(true) => {
                 let (count, state) =
                     if self.ready < desired { (self.ready, "ready") } else { (self.updated, "updated") };
-                let details = self.failure.clone().unwrap_or_else(|| {
-                    format!("check kubectl describe pods -n {namespace} -l {selector}")
-                });
+                let details = self
+                    .failure
+                    .clone()
+                    .unwrap_or_else(|| format!("check kubectl describe pods -n {namespace} -l {selector}"));
                 format!("{count} of {desired} pods {state}: {details}")
             }
         };

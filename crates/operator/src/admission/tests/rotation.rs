@@ -1,4 +1,4 @@
-//! Two replicas of the operator keep the certificate on an API server, under a clock that runs ahead.
+//! Certificate rotation by two replicas on a simulated API server with simulated time.
 
 use super::*;
 use crate::{Operator, cluster::WriteFence, schedulers::ServiceConnector};
@@ -20,7 +20,7 @@ use rustls::{
 
 const LIFETIME: Duration = Duration::from_hours(1);
 
-/// An API server that knows the configurations, as far as they matter here.
+/// An API server with `ValidatingWebhookConfigurations`.
 pub(super) fn api_server(epoch: Timestamp) -> Kube {
     let mut registry = Registry::with_gantry().unwrap();
     let free = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
@@ -66,8 +66,9 @@ fn configuration(client_config: Value) -> Value {
 }
 
 pub(super) fn webhook(lifetime: Duration) -> Webhook {
-    let names = Names { namespace: OWN.into(), secret: "hook".into(), configuration: "hook".into() };
-    Webhook { names, lifetime }
+    let resources =
+        WebhookResources { namespace: OWN.into(), secret: "hook".into(), configuration: "hook".into() };
+    Webhook { resources, lifetime }
 }
 
 pub(super) fn operator(kube: &Kube, actor: &str, fence: WriteFence) -> Operator {
@@ -100,14 +101,14 @@ impl TimeProvider for At {
     }
 }
 
-/// Whether an API server would accept what is shown, at this time.
-async fn accepted(shown: &InMemoryCertificate, bundle: &str, now: Timestamp) -> Result<(), String> {
+/// Whether an API server accepts the served certificate at this time.
+async fn accepted(served: &InMemoryCertificate, bundle: &str, now: Timestamp) -> Result<(), String> {
     let provider = Arc::new(default_provider());
     let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(shown.clone()));
+        .with_cert_resolver(Arc::new(served.clone()));
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(authority.unwrap()).unwrap();
@@ -126,54 +127,56 @@ async fn accepted(shown: &InMemoryCertificate, bundle: &str, now: Timestamp) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_agree_and_a_rotation_disturbs_nobody() {
+async fn rotation_never_breaks_trust() {
     let kube = api_server("2026-01-01T00:00:00Z".parse().unwrap());
     prepare(&kube, json!({ "service": { "name": "hook", "namespace": OWN, "path": "/validate" } })).await;
-    let mut shown = Vec::new();
+    let mut served = Vec::new();
     let (first_leads, second_leads) = (WriteFence::always_open(), WriteFence::closed());
-    let mut keepers = tokio::task::JoinSet::new();
+    let mut rotators = tokio::task::JoinSet::new();
     for (actor, fence) in [("first", first_leads.clone()), ("second", second_leads.clone())] {
         let operator = operator(&kube, actor, fence);
         let one = InMemoryCertificate::default();
-        shown.push(one.clone());
-        keepers.spawn(Keeper::new(operator.client(), &operator.context(), webhook(LIFETIME), one).run());
+        served.push(one.clone());
+        rotators
+            .spawn(CertRotator::new(operator.client(), &operator.context(), webhook(LIFETIME), one).run());
     }
-    while !shown.iter().all(InMemoryCertificate::is_set) {
+    while !served.iter().all(InMemoryCertificate::is_set) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let mut seen = std::collections::BTreeSet::new();
     let secrets: Api<Secret> = Api::namespaced(kube.client("user", OWN), OWN);
     for minute in 0..5 * 60 {
         if minute == 150 {
-            // The standby leads from here on.
-            first_leads.end();
+            // The standby becomes leader.
+            first_leads.close();
             second_leads.extend(tokio::time::Instant::now() + Duration::from_hours(24));
         }
-        for (who, shown) in shown.iter().enumerate() {
+        for (replica, served) in served.iter().enumerate() {
             let bundle = bundle(&kube).await;
-            let outcome = accepted(shown, &bundle, kube.now()).await;
-            assert_eq!(outcome, Ok(()), "replica {who} in minute {minute}");
+            let outcome = accepted(served, &bundle, kube.now()).await;
+            assert_eq!(outcome, Ok(()), "replica {replica} in minute {minute}");
             assert!(bundle.matches("BEGIN").count() <= 3, "{minute}: {bundle}");
         }
         let secret = secrets.get("hook").await.unwrap();
-        let stored: Stored = serde_json::from_slice(&secret.data.unwrap()["certificates.json"].0).unwrap();
+        let stored: StoredCertificates =
+            serde_json::from_slice(&secret.data.unwrap()["certificates.json"].0).unwrap();
         seen.insert(stored.serving.from);
         tokio::time::sleep(Duration::from_mins(1)).await;
     }
-    // One at the beginning, and one every forty minutes.
+    // The first one, and one every forty minutes.
     assert_eq!(seen.len(), 8, "{seen:?}");
     let writes = |actor: &str| kube.trace().writes(Some(actor)).count();
     assert!(writes("first") > 0 && writes("second") > 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_took_away_comes_back_and_nothing_else_is_touched() {
+async fn removed_certificate_and_bundle_are_restored() {
     let kube = api_server("2026-01-01T00:00:00Z".parse().unwrap());
     prepare(&kube, json!({ "service": { "name": "hook", "namespace": OWN } })).await;
     let operator = operator(&kube, "operator", WriteFence::always_open());
-    let shown = InMemoryCertificate::default();
-    let keeper = tokio::spawn(
-        Keeper::new(operator.client(), &operator.context(), webhook(LIFETIME), shown.clone()).run(),
+    let served = InMemoryCertificate::default();
+    let rotator = tokio::spawn(
+        CertRotator::new(operator.client(), &operator.context(), webhook(LIFETIME), served.clone()).run(),
     );
     let user = kube.client("user", OWN);
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(user.clone());
@@ -182,7 +185,7 @@ async fn what_somebody_took_away_comes_back_and_nothing_else_is_touched() {
     let announced = bundle(&kube).await;
     assert!(announced.contains("BEGIN CERTIFICATE"));
 
-    // Applied again, with a change and without a caBundle: the change is there, and so is the caBundle.
+    // Another field manager applies a change without caBundle: both are kept.
     let mut again = configuration(json!({ "service": { "name": "hook", "namespace": OWN } }));
     again["webhooks"][0]["timeoutSeconds"] = json!(7);
     let params = PatchParams::apply("helm").force();
@@ -192,7 +195,7 @@ async fn what_somebody_took_away_comes_back_and_nothing_else_is_touched() {
     rest().await;
     assert_eq!(kube.trace().writes(Some("operator")).count(), writes, "{:?}", kube.trace().lines());
 
-    // Replaced as a whole: the caBundle comes back, and the rest stays.
+    // After recreation the caBundle is published again.
     configurations.delete("hook", &DeleteParams::default()).await.unwrap();
     rest().await;
     configurations.create(&PostParams::default(), &serde_json::from_value(again).unwrap()).await.unwrap();
@@ -201,42 +204,40 @@ async fn what_somebody_took_away_comes_back_and_nothing_else_is_touched() {
     let found = configurations.get("hook").await.unwrap();
     assert_eq!(found.webhooks.unwrap()[0].timeout_seconds, Some(7));
 
-    // A Secret that somebody damaged, and one that somebody deleted, are made anew.
+    // A corrupt and a deleted Secret are recreated.
     let secrets: Api<Secret> = Api::namespaced(user, OWN);
     let damage = json!({ "stringData": null, "data": { "certificates.json": "bm8=" } });
     secrets.patch("hook", &PatchParams::default(), &Patch::Merge(&damage)).await.unwrap();
     rest().await;
     let second = bundle(&kube).await;
     assert_ne!(second, announced);
-    assert_eq!(accepted(&shown, &second, kube.now()).await, Ok(()));
+    assert_eq!(accepted(&served, &second, kube.now()).await, Ok(()));
     secrets.delete("hook", &DeleteParams::default()).await.unwrap();
     rest().await;
     let third = bundle(&kube).await;
     assert_ne!(third, second);
-    assert_eq!(accepted(&shown, &third, kube.now()).await, Ok(()));
-    keeper.abort();
+    assert_eq!(accepted(&served, &third, kube.now()).await, Ok(()));
+    rotator.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_is_for_the_names_that_are_called() {
+async fn certificate_is_valid_for_its_names_and_lifetime() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let names = ["hook.ops.svc".to_owned(), "127.0.0.1".to_owned()];
     let pair = issue(&names, now, LIFETIME).unwrap();
-    let shown = InMemoryCertificate::default();
-    assert!(accepted(&shown, &pair.authority, now).await.is_err(), "there is nothing to show yet");
-    shown.set("here", &pair.certificate, &pair.key).unwrap();
-    assert_eq!(accepted(&shown, &pair.authority, now).await, Ok(()));
+    let served = InMemoryCertificate::default();
+    assert!(accepted(&served, &pair.authority, now).await.is_err(), "no certificate yet");
+    served.set("here", &pair.certificate, &pair.key).unwrap();
+    assert_eq!(accepted(&served, &pair.authority, now).await, Ok(()));
     let late = now - k8s_openapi::jiff::SignedDuration::from_mins(50);
-    assert_eq!(accepted(&shown, &pair.authority, late).await, Ok(()), "clocks differ");
+    assert_eq!(accepted(&served, &pair.authority, late).await, Ok(()), "clock skew");
     let ended =
-        accepted(&shown, &pair.authority, pair.until + k8s_openapi::jiff::SignedDuration::from_secs(1)).await;
+        accepted(&served, &pair.authority, pair.until + k8s_openapi::jiff::SignedDuration::from_secs(1))
+            .await;
     assert!(ended.unwrap_err().contains("xpired"));
     let other = issue(&names, now, LIFETIME).unwrap();
-    assert!(
-        accepted(&shown, &other.authority, now).await.is_err(),
-        "another authority's word does not count"
-    );
-    assert!(shown.set("here", &pair.certificate, &other.key).is_err(), "not its key");
-    assert_eq!(accepted(&shown, &pair.authority, now).await, Ok(()), "what is shown stays");
+    assert!(accepted(&served, &other.authority, now).await.is_err(), "another CA");
+    assert!(served.set("here", &pair.certificate, &other.key).is_err(), "wrong key");
+    assert_eq!(accepted(&served, &pair.authority, now).await, Ok(()), "the certificate is unchanged");
     assert!(!format!("{pair:?}").contains("PRIVATE"), "{pair:?}");
 }

@@ -1,4 +1,4 @@
-//! What goes over the wire: real sockets, real TLS.
+//! The webhook over real sockets and TLS.
 
 use super::{
     rotation::{api_server, operator, prepare, webhook},
@@ -17,34 +17,32 @@ use rustls::{
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
-/// A webhook that listens, and how its callers know it.
-struct Open {
+struct RunningWebhook {
     at: SocketAddr,
     kube: gantry_kube_sim::Server,
     stop: CancellationToken,
     ended: tokio::task::JoinHandle<()>,
 }
 
-impl Open {
+impl RunningWebhook {
     async fn new() -> Self {
         let kube = api_server(k8s_openapi::jiff::Timestamp::now());
         prepare(&kube, json!({ "url": "https://127.0.0.1:1/validate" })).await;
         let operator = operator(&kube, "operator", WriteFence::always_open());
-        let caches = &operator.context();
-        caches.caches.of::<Server>().replace("", Vec::new());
+        operator.context().caches.of::<crate::cluster::Server>().replace("", Vec::new());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let lifetime = Duration::from_hours(1);
         let ended = tokio::spawn(operator.webhook(webhook(lifetime), listener, stop.clone()).unwrap());
-        let open = Self { at, kube, stop, ended };
-        while open.connect("h2").await.is_none() {
+        let running = Self { at, kube, stop, ended };
+        while running.connect("h2").await.is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        open
+        running
     }
 
-    /// A TLS connection as an API server makes it; `None` when the certificate is not there or not known yet.
+    /// A TLS connection like the API server's; `None` while the certificate is missing or untrusted.
     async fn connect(&self, protocol: &str) -> Option<tokio_rustls::client::TlsStream<TcpStream>> {
         use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
         let api: kube::Api<ValidatingWebhookConfiguration> = kube::Api::all(self.kube.client("user", OWN));
@@ -66,7 +64,7 @@ impl Open {
         tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()
     }
 
-    async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> (StatusCode, String) {
+    async fn send(&self, method: Method, path: &str, body: impl Into<Bytes>) -> (StatusCode, String) {
         let stream = self.connect("h2").await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -79,11 +77,12 @@ impl Open {
     }
 }
 
-fn question(spec: Value) -> String {
+fn review_body(spec: Value) -> String {
     json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
-            "uid": "q1", "operation": "CREATE", "name": "m", "namespace": "ml",
+            "uid": "q1", "operation": "CREATE", "name": "m", "namespace": "ml", "userInfo": {},
+            "kind": { "group": "mlops.seldon.io", "version": "v1alpha1", "kind": "Model" },
             "resource": { "group": "mlops.seldon.io", "version": "v1alpha1", "resource": "models" },
             "object": object("Model", "ml/m", spec), "oldObject": null, "dryRun": true, "options": {},
         },
@@ -92,21 +91,24 @@ fn question(spec: Value) -> String {
 }
 
 #[tokio::test]
-async fn questions_are_answered_over_both_protocols() {
-    let open = Open::new().await;
-    let body = question(json!({ "storageUri": "gs://x", "server": "nowhere" }));
-    let (code, text) = open.ask(Method::POST, "/validate?timeout=2s", body.clone()).await;
+async fn reviews_are_served_over_http1_and_http2() {
+    let running = RunningWebhook::new().await;
+    let body = review_body(json!({ "storageUri": "gs://x", "server": "nowhere" }));
+    let (code, text) = running.send(Method::POST, "/validate?timeout=2s", body.clone()).await;
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
         (code, &answer["response"]["uid"], &answer["response"]["allowed"]),
         (StatusCode::OK, &json!("q1"), &json!(true))
     );
-    assert!(answer["response"]["warnings"][0].as_str().unwrap().contains("no Server \"nowhere\""), "{text}");
+    assert!(
+        answer["response"]["warnings"][0].as_str().unwrap().contains("Server \"nowhere\" not found"),
+        "{text}"
+    );
 
-    let stream = open.connect("http/1.1").await.unwrap();
+    let stream = running.connect("http/1.1").await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    // One connection, many questions.
+    // Several requests per connection.
     for _ in 0..3 {
         let request =
             HttpRequest::post("/validate").header("host", "hook").body(Full::new(Bytes::from(body.clone())));
@@ -115,67 +117,68 @@ async fn questions_are_answered_over_both_protocols() {
         answer.into_body().collect().await.unwrap();
         sender.ready().await.unwrap();
     }
-    open.stop.cancel();
-    open.ended.await.unwrap();
+    running.stop.cancel();
+    running.ended.await.unwrap();
 }
 
 #[tokio::test]
-async fn every_wrong_body_has_an_answer() {
-    let open = Open::new().await;
+async fn invalid_bodies_are_rejected() {
+    let running = RunningWebhook::new().await;
     let review = |request: Value| {
         json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request })
             .to_string()
     };
-    for (body, code, words) in [
-        (String::new(), 400, "no AdmissionReview"),
-        ("{".into(), 400, "no AdmissionReview"),
-        ("[]".into(), 400, "nothing of nothing"),
-        ("null".into(), 400, "no AdmissionReview"),
-        ("{}".into(), 400, "nothing of nothing"),
+    let unknown = json!({ "group": "g", "version": "v1", "kind": "K", "resource": "ks" });
+    let request = |uid: Value| json!({ "uid": uid, "kind": unknown, "resource": unknown, "operation": "CREATE", "userInfo": {} });
+    for (body, code, expected) in [
+        (String::new(), 400, "invalid AdmissionReview"),
+        ("{".into(), 400, "invalid AdmissionReview"),
+        ("[]".into(), 400, "invalid AdmissionReview"),
+        ("null".into(), 400, "invalid AdmissionReview"),
+        ("{}".into(), 400, "invalid AdmissionReview"),
         (
             json!({ "apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview" }).to_string(),
             400,
             "admission.k8s.io/v1beta1",
         ),
-        (review(Value::Null), 400, "request cannot be read"),
-        (review(json!({})), 400, "request cannot be read"),
-        (review(json!({ "uid": "" })), 400, "request.uid is empty"),
-        (review(json!({ "uid": 7 })), 400, "request cannot be read"),
-        (format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)), 400, "no AdmissionReview"),
-        ("x".repeat(5 << 20), 413, "longer than 4 MiB"),
-        // Whatever it asks about, it has an answer.
-        (review(json!({ "uid": "q" })), 200, "\"allowed\":true"),
+        (review(Value::Null), 400, "request is missing"),
+        (review(json!({})), 400, "missing field `uid`"),
+        (review(request(json!(""))), 400, "request.uid is empty"),
+        (review(request(json!(7))), 400, "invalid type: integer"),
+        (format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)), 400, "invalid AdmissionReview"),
+        ("x".repeat(5 << 20), 413, "exceeds 4 MiB"),
+        (review(request(json!("q"))), 200, "\"allowed\":true"),
     ] {
-        let (got, text) = open.ask(Method::POST, "/validate", body.clone()).await;
+        let (got, text) = running.send(Method::POST, "/validate", body.clone()).await;
         let shown: String = body.chars().take(80).collect();
         assert_eq!(got.as_u16(), code, "{shown}: {text}");
-        assert!(text.contains(words), "{shown}: {text}");
+        assert!(text.contains(expected), "{shown}: {text}");
     }
-    assert_eq!(open.ask(Method::GET, "/validate", "").await.0, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(open.ask(Method::POST, "/", "").await.0, StatusCode::NOT_FOUND);
-    // Somebody who does not speak TLS, and somebody who says nothing, are in nobody's way.
+    assert_eq!(running.send(Method::GET, "/validate", "").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(running.send(Method::POST, "/", "").await.0, StatusCode::NOT_FOUND);
+    // Idle connections and plain HTTP do not block other requests.
     let silent: Vec<TcpStream> =
-        futures::future::join_all((0..20).map(|_| async { TcpStream::connect(open.at).await.unwrap() }))
+        futures::future::join_all((0..20).map(|_| async { TcpStream::connect(running.at).await.unwrap() }))
             .await;
     tokio::io::AsyncWriteExt::write_all(
-        &mut TcpStream::connect(open.at).await.unwrap(),
+        &mut TcpStream::connect(running.at).await.unwrap(),
         b"GET / HTTP/1.1\r\n\r\n",
     )
     .await
     .unwrap();
     assert_eq!(
-        open.ask(Method::POST, "/validate", question(json!({ "storageUri": "gs://x" }))).await.0,
+        running.send(Method::POST, "/validate", review_body(json!({ "storageUri": "gs://x" }))).await.0,
         StatusCode::OK
     );
     drop(silent);
-    open.stop.cancel();
-    open.ended.await.unwrap();
+    running.stop.cancel();
+    running.ended.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_question_that_never_ends_is_not_waited_for() {
-    let open = Open::new().await;
-    let stream = open.connect("h2").await.unwrap();
+async fn endless_body_times_out() {
+    let running = RunningWebhook::new().await;
+    let stream = running.connect("h2").await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -183,6 +186,6 @@ async fn a_question_that_never_ends_is_not_waited_for() {
     let request = HttpRequest::post("/validate").body(StreamBody::new(never)).unwrap();
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
-    open.stop.cancel();
-    open.ended.await.unwrap();
+    running.stop.cancel();
+    running.ended.await.unwrap();
 }
