@@ -123,7 +123,7 @@ impl Manifests {
                     line,
                     path: "metadata.name".into(),
                     message: format!(
-                        "\"{name}\" is defined twice: {kind} {name} is already defined at {first}:{at}"
+                        "\"{name}\" is a duplicate: {kind} {name} is already defined at {first}:{at}"
                     ),
                 });
             } else {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(
             problem.to_string(),
             format!(
-                "{}:1: metadata.name \"iris\" is defined twice: Model iris is already defined at {}:1",
+                "{}:1: metadata.name \"iris\" is a duplicate: Model iris is already defined at {}:1",
                 b.display(),
                 a.display()
             )

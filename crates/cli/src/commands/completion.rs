@@ -11,6 +11,7 @@ use clap_complete::Shell;
     gantry completion zsh > ~/.zfunc/_gantry\n  \
     gantry completion fish > ~/.config/fish/completions/gantry.fish")]
 pub(crate) struct Args {
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use gantry_standalone::bootstrap::paths;
 use gantry_store::{
     StoreError, Table,
-    upkeep::{self, Report},
+    maintenance::{self, Report},
 };
 use std::path::{Path, PathBuf};
 
@@ -63,15 +63,16 @@ enum Command {
 pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let dir = paths::state_dir(args.state_dir.as_deref())?;
     match &args.command {
-        Command::Check { file } => check(file.as_deref().unwrap_or(&upkeep::file_of(&dir))),
+        Command::Check { file } => check(file.as_deref().unwrap_or(&maintenance::file_of(&dir))),
         Command::Backup { file } => {
-            let report = upkeep::backup(&upkeep::file_of(&dir), file).map_err(|error| store_error(&error))?;
+            let report = maintenance::backup(&maintenance::file_of(&dir), file)
+                .map_err(|error| store_error(&error))?;
             print_stderr(&format!("{} written: {}", file.display(), summary(&report)));
             Ok(())
         }
         Command::Restore { file, force } => {
-            let restored = upkeep::restore(&dir, file, *force).map_err(|error| match error {
-                StoreError::Damaged { file: damaged, what } if damaged == upkeep::file_of(&dir) => {
+            let restored = maintenance::restore(&dir, file, *force).map_err(|error| match error {
+                StoreError::Damaged { file: damaged, what } if damaged == maintenance::file_of(&dir) => {
                     CommandError::new(
                         Exit::Refused,
                         format!(
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
 }
 
 fn check(file: &Path) -> Result<(), CommandError> {
-    let report = match upkeep::check(file) {
+    let report = match maintenance::check(file) {
         Ok(report) => report,
         Err(StoreError::Damaged { what, .. }) => {
             emit_line(&format!("{}: {what}", file.display()))?;

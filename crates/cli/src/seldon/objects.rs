@@ -59,7 +59,7 @@ impl<'a> SchedulerSession<'a> {
         call: impl Future<Output = Result<T, tonic::Status>>,
     ) -> Result<T, CommandError> {
         let timed_out = || {
-            let message = format!("the scheduler did not response within {:?}", self.endpoints.call_timeout);
+            let message = format!("the scheduler did not answer within {:?}", self.endpoints.call_timeout);
             tonic::Status::deadline_exceeded(message)
         };
         tokio::time::timeout(self.endpoints.call_timeout, call)

@@ -87,7 +87,7 @@ fn invalid_manifests_are_reported() {
         ),
         (
             format!("{}---\n{}", at("/m"), at("/n")),
-            "stdin:8: metadata.name \"iris\" is used twice: Model iris is already defined at line 1 already",
+            "stdin:8: metadata.name \"iris\" is a duplicate: Model iris is already defined at line 1",
         ),
         // Types and sizes.
         (with("replicas: two"), "stdin:7: spec.replicas must be an integer, got \"two\""),

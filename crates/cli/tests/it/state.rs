@@ -1,7 +1,7 @@
 //! `gantry state`: check, backup, restore.
 
 use crate::harness::{RunResult, gantry};
-use gantry_store::{Change, Store, Table, upkeep::file_of};
+use gantry_store::{Change, Store, Table, maintenance::file_of};
 use std::path::Path;
 
 /// Runs `gantry state` and replaces the directory in its output.
@@ -25,7 +25,7 @@ fn state_check_backup_and_restore() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let missing = state(dir, &["check"]);
-    assert_eq!((missing.code, missing.stderr.trim()), (3, "there is no state file DIR/state.redb"));
+    assert_eq!((missing.code, missing.stderr.trim()), (3, "no state file DIR/state.redb"));
 
     let store = put(dir, &["iris", "fraud"]);
     let ok = "2 models, 0 servers, 0 gateways (format 2, start 1, batch 1)";
@@ -39,7 +39,7 @@ fn state_check_backup_and_restore() {
     let again = state(dir, &["backup", copy]);
     assert_eq!(again.code, 6);
     assert!(
-        again.stderr.contains("DIR/monday.redb is there already: give a backup a name of its own"),
+        again.stderr.contains("DIR/monday.redb already exists: choose another name for the backup"),
         "{again:?}"
     );
     let in_use = state(dir, &["restore", copy, "--force"]);
@@ -53,7 +53,7 @@ fn state_check_backup_and_restore() {
     drop(put(dir, &["demand"]));
     let refused = state(dir, &["restore", copy]);
     assert_eq!(refused.code, 6);
-    assert!(refused.stderr.contains("the state in DIR holds 3 records: --force replaces it"), "{refused:?}");
+    assert!(refused.stderr.contains("the state in DIR has 3 records: --force replaces it"), "{refused:?}");
     let restored = state(dir, &["restore", copy, "--force"]);
     assert_eq!(restored.code, 0, "{restored:?}");
     assert_eq!(

@@ -221,7 +221,7 @@ impl InferClient {
     }
 
     fn timed_out(&self) -> InferError {
-        let text = format!("{} did not response within {:?}: raise --timeout", self.address, self.timeout);
+        let text = format!("{} did not answer within {:?}: raise --timeout", self.address, self.timeout);
         InferError::new(Exit::Timeout, None, text)
     }
 

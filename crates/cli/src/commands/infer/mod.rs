@@ -40,6 +40,7 @@ const MAX_PAYLOAD_BYTES: u64 = 256 << 20;
     gantry infer iris -f request.json --mode grpc\n  gantry infer iris --seconds 10 --concurrency 16\n  \
     gantry infer iris --show curl")]
 pub(crate) struct Args {
+    /// Model name
     #[arg(value_name = "MODEL")]
     model: String,
     /// Request or values as JSON, or - for stdin
