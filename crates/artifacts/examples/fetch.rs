@@ -1,4 +1,4 @@
-//! Fetches one source and says what came of it:
+//! Fetches one source and prints the result:
 //! `cargo run --release -p gantry-artifacts --example fetch -- URI [--cache DIR] [--version N] [--secret FILE] [--loopback]`
 
 use std::error::Error;

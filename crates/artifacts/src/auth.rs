@@ -14,7 +14,7 @@ use url::Url;
 use crate::error::FetchError;
 use crate::secret::Secret;
 
-/// How requests to one source are authorised.
+/// Authorization of requests to one source.
 pub(crate) enum Auth {
     /// Public.
     None,
@@ -36,7 +36,7 @@ impl Auth {
         Ok(Self::Headers(headers))
     }
 
-    /// What a secret says about plain HTTP; sent only to the host that the secret names.
+    /// HTTP headers of a secret; sent only to the host that the secret names.
     pub(crate) fn http(secret: Option<&Secret>, url: &Url) -> Result<Self, FetchError> {
         let Some(secret) = secret.filter(|secret| secret.has_any("http.")) else { return Ok(Self::None) };
         let bound = secret.get("http.url").unwrap_or_default();

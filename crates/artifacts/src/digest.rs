@@ -63,7 +63,7 @@ enum Algorithm {
     Sha256,
 }
 
-/// A checksum of the whole file that somebody announced.
+/// A checksum of the whole file, announced by the server, a listing or the URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
     source: &'static str,

@@ -69,7 +69,7 @@ impl Partial {
     }
 }
 
-/// Where a download stands between two attempts.
+/// Download state between attempts.
 struct State {
     partial: Option<Partial>,
     written: u64,
@@ -82,11 +82,11 @@ struct State {
 
 /// Why an attempt ended early.
 enum Stop {
-    /// Try again from where it stands.
+    /// Resume.
     Retry(FetchError),
-    /// Try again from the beginning.
+    /// Restart.
     Restart(FetchError),
-    /// Give up.
+    /// Fail.
     Fail(FetchError),
 }
 
@@ -130,7 +130,7 @@ impl Downloader<'_> {
                     continue;
                 }
             };
-            // A server that sends a byte per connection makes progress, too, but not one worth waiting for.
+            // A server that sends a few bytes per connection must not reset the retry count for ever.
             if state.written >= before.saturating_add(WORTHWHILE) {
                 attempt = 0;
             }
@@ -191,7 +191,7 @@ impl Downloader<'_> {
         let headers = &response.headers;
         if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             return Err(Stop::Fail(FetchError::permanent(
-                "the server compresses the file although it was asked not to",
+                "the server compressed the file although Accept-Encoding is identity",
             )));
         }
         let length = headers
@@ -205,7 +205,7 @@ impl Downloader<'_> {
             }
             state.may_resume = false;
             return Err(Stop::Restart(FetchError::transient(
-                "the server answers with a part of the file that was not asked for",
+                "the server sent a byte range that was not requested",
             )));
         }
         // A complete answer: either the first one, or the file changed (or the server cannot resume).
@@ -225,7 +225,7 @@ impl Downloader<'_> {
             && length != size
         {
             return Err(Stop::Restart(FetchError::transient(format!(
-                "the file has {length} bytes, its listing says {size}"
+                "the file has {length} bytes, its listing states {size}"
             ))));
         }
         if let Some(total) = total

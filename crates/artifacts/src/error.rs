@@ -1,16 +1,16 @@
-//! What can go wrong with a fetch, classified by what the caller should do next.
+//! Fetch errors, classified by what the caller should do next.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a caller should make of a failed fetch.
+/// Class of a failed fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// May succeed later without any change: the network, an overloaded server.
     Transient,
     /// Will fail again until the source, the URI or the configuration changes.
     Permanent,
-    /// Refused by a policy of ours or by the permissions of the source.
+    /// Denied by our policy or by the permissions of the source.
     Denied,
     /// Exceeds a configured limit.
     TooLarge,
@@ -99,7 +99,7 @@ impl FetchError {
         self.status
     }
 
-    /// When the server asked to be tried again, if it said.
+    /// The server's `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }

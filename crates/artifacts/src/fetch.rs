@@ -9,18 +9,18 @@ use tokio::sync::OnceCell;
 
 use crate::cache::{Cache, Lease, Placed};
 use crate::error::FetchError;
+use crate::file_tree::Limits;
 use crate::net::{Client, Resolve, SystemResolver, Timeouts};
-use crate::policy::{NetPolicy, NetRule};
+use crate::network_policy::{NetPolicy, NetRule};
 use crate::progress::ProgressSink;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
-use crate::tree::Limits;
 use crate::uri::Uri;
 
 /// Reads an environment variable by its name.
 pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// How a [`Fetcher`] works. Start from [`Config::new`] and change what must differ.
+/// Configuration of a [`Fetcher`]; start from [`Config::new`].
 pub struct Config {
     /// Where the cache is; created if it does not exist.
     pub cache_dir: PathBuf,
@@ -92,12 +92,12 @@ impl fmt::Debug for Config {
 pub struct Request {
     /// The source.
     pub uri: Uri,
-    /// The version folder to take, as `artifactVersion` says.
+    /// The version folder (`artifactVersion`).
     pub artifact_version: Option<u32>,
     /// The credentials that `secretName` stands for; without it the environment is used.
     pub secret: Option<Secret>,
-    /// A name for the content as it is now. What was once fetched under it is what it stands for, also when the
-    /// source has changed since.
+    /// A name for the current content: content once fetched under it is returned even if the source has changed
+    /// since.
     pub pin: Option<String>,
 }
 
@@ -126,7 +126,7 @@ pub struct Fetched {
     pub bytes: u64,
     /// Whether nothing had to be downloaded or copied.
     pub from_cache: bool,
-    /// Whether the source could not be asked and this is the copy of an earlier fetch.
+    /// Whether the source was unreachable and this is the copy of an earlier fetch.
     pub stale: bool,
     /// The version folder that was taken, below `path`.
     pub version: Option<u32>,
@@ -153,7 +153,7 @@ fn folder_number(path: &Path) -> Option<u32> {
     path.is_dir().then(|| path.file_name()?.to_str()?.parse().ok()).flatten()
 }
 
-/// An entry in the cache and how it came about.
+/// A cache entry and its origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Got {
     pub(crate) placed: Placed,
@@ -225,7 +225,7 @@ impl Fetcher {
     }
 }
 
-/// Forgets a flight when it has ended, or when its last passenger gave up.
+/// Removes a shared download when it has ended or its last waiter is dropped.
 struct Landing<'a> {
     shared: &'a Shared,
     key: &'a str,

@@ -1,8 +1,8 @@
-//! Entries for fuzzing: each takes any bytes, must not panic, and checks what must hold.
+//! Fuzz entry points: each accepts arbitrary bytes, must not panic, and asserts its invariants.
 
 use crate::{Limits, archive};
 
-/// An archive whose first byte chooses the format. Nothing may be written outside the directory, or beyond a limit.
+/// Unpacks an archive whose first byte selects the format. Nothing may be written outside the directory or beyond a limit.
 pub fn unpack(input: &[u8]) {
     let Some((&choice, bytes)) = input.split_first() else { return };
     let name = match choice % 3 {

@@ -1,7 +1,7 @@
 //! Model files: from a `storageUri` to a verified directory on this machine.
 //!
-//! [`Uri::parse`] reads every spelling of a source without touching the network; [`Fetcher::fetch`] brings the
-//! files into a content-addressed cache and leases them. See `docs/artifacts.md` for what users write.
+//! [`Uri::parse`] parses every supported URI without network access; [`Fetcher::fetch`] downloads the files into a
+//! content-addressed cache and leases them. See `docs/artifacts.md`.
 
 mod archive;
 mod auth;
@@ -9,29 +9,29 @@ mod cache;
 mod cloud;
 mod digest;
 mod download;
+mod download_plan;
 mod error;
 mod fetch;
+mod file_tree;
 #[doc(hidden)]
 pub mod fuzz;
-mod hf;
+mod huggingface;
 mod local;
 mod net;
-mod plan;
-pub mod policy;
+pub mod network_policy;
 mod progress;
 mod retry;
 mod secret;
 mod source;
-mod tree;
 mod uri;
 
 pub use cache::Lease;
 pub use error::{ErrorKind, FetchError};
 pub use fetch::{Config, Env, Fetched, Fetcher, Request};
+pub use file_tree::Limits;
 pub use net::{Resolve, SystemResolver, Timeouts};
-pub use policy::{NetPolicy, NetRule};
+pub use network_policy::{NetPolicy, NetRule};
 pub use progress::{ProgressSink, Silent};
 pub use retry::RetryPolicy;
 pub use secret::{Hidden, Secret, SecretError};
-pub use tree::Limits;
 pub use uri::{BucketUri, HfUri, HttpUri, Uri, UriError};

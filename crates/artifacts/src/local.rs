@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::digest::{Sha256, hex};
+use crate::download_plan::choose_version;
 use crate::error::FetchError;
-use crate::plan::choose_version;
-use crate::tree::{Limits, Names, Record};
+use crate::file_tree::{Limits, Names, Record};
 
 /// A change within this time of the last one may leave no trace in the times of a file.
 const SETTLED: Duration = Duration::from_secs(2);

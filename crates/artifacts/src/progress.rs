@@ -1,4 +1,4 @@
-//! How far a fetch is.
+//! Fetch progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ pub trait ProgressSink: Send + Sync {
     /// Bytes received so far (fewer again after a restart), and how many there will be, if known.
     fn bytes(&self, done: u64, total: Option<u64>);
 
-    /// Something worth a line: a retry, a restart, an archive being unpacked.
+    /// An event worth a log line: a retry, a restart, an archive being unpacked.
     fn note(&self, _text: &str) {}
 }
 

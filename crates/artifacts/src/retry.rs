@@ -1,18 +1,18 @@
-//! When to try again.
+//! Retry with exponential backoff.
 
 use std::time::Duration;
 
 use crate::error::FetchError;
 use crate::progress::Meter;
 
-/// How often and how patiently transient failures are retried.
+/// Retry policy for transient failures.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
     /// Retries after the first attempt, without progress in between.
     pub retries: u32,
     /// Wait before the first retry; doubles each time.
     pub base: Duration,
-    /// Longest wait, also for a server that asks for more.
+    /// Longest wait, also for a larger `Retry-After`.
     pub max: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// The wait before retry number `attempt` (from 0): half of the exponential step plus a random part of the
-    /// other half, or what the server asked for.
+    /// other half, or the server's `Retry-After`.
     pub(crate) fn wait(&self, attempt: u32, asked: Option<Duration>) -> Duration {
         if let Some(asked) = asked {
             return asked.min(self.max);

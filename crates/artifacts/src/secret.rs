@@ -66,34 +66,20 @@ impl fmt::Debug for Secret {
 
 /// A storage secret that cannot be used. Never repeats its content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SecretError {
-    /// Neither JSON nor YAML.
     #[error("the storage secret is neither JSON nor YAML (line {line}, column {column})")]
-    Syntax {
-        /// Line, from 1; 0 when unknown.
-        line: u64,
-        /// Column, from 1; 0 when unknown.
-        column: u64,
-    },
-    /// A document that is not a mapping.
+    Syntax { line: u64, column: u64 },
     #[error(
         "the storage secret must be a mapping: {{type, name, parameters}}, a Kubernetes Secret, or keys such as AWS_ACCESS_KEY_ID"
     )]
     NotAMapping,
-    /// A value of the wrong shape.
     #[error("`{field}` in the storage secret {why}")]
-    Field {
-        /// The key.
-        field: String,
-        /// What is wrong.
-        why: &'static str,
-    },
-    /// A remote type that we have no client for.
+    Field { field: String, why: &'static str },
     #[error(
         "the storage secret has a `type` that is not supported; use s3, google cloud storage, azureblob, http or huggingface"
     )]
     UnknownType,
-    /// Nothing in it is a credential that we know.
     #[error(
         "the storage secret has no known key; it needs {{type, name, parameters}} or keys such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY or HF_TOKEN"
     )]
@@ -395,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_never_repeat_the_content() {
+    fn errors_never_contain_secret_values() {
         let table: &[(String, &str)] = &[
             (format!("a: [{TOKEN}"), "neither JSON nor YAML"),
             (format!("\"{TOKEN}"), "neither JSON nor YAML"),

@@ -11,14 +11,14 @@ use crate::cache::{Known, Placed, Scratch};
 use crate::cloud;
 use crate::digest::{Announced, hex};
 use crate::download::{Downloader, Outcome, Wanted};
+use crate::download_plan::{DownloadPlan, Item, choose_version};
 use crate::error::FetchError;
 use crate::fetch::{Got, Request, Shared};
-use crate::hf::{Hub, is_commit};
+use crate::file_tree::{Names, Record};
+use crate::huggingface::{Hub, is_commit};
 use crate::local::{self, Local};
 use crate::net::Follow;
-use crate::plan::{Item, Plan, choose_version};
 use crate::progress::{Meter, ProgressSink};
-use crate::tree::{Names, Record};
 use crate::uri::{HttpUri, Uri};
 
 impl Shared {
@@ -110,9 +110,7 @@ impl Shared {
         let scratch = run(move || cache.scratch()).await??;
         let Some((records, etag)) = self.download(&plan, &scratch, have, &meter).await? else {
             let (Some(known), Some(placed)) = (known, cached) else {
-                return Err(FetchError::transient(
-                    "the server says that nothing changed, but nothing is cached",
-                ));
+                return Err(FetchError::transient("the server returned 304, but nothing is cached"));
             };
             return Ok(Got { placed, version: known.version, from_cache: true, stale: false });
         };
@@ -132,7 +130,7 @@ impl Shared {
         Ok(Got { placed, version, from_cache: false, stale: false })
     }
 
-    async fn plan(&self, request: &Request, meter: &Meter<'_>) -> Result<Plan, FetchError> {
+    async fn plan(&self, request: &Request, meter: &Meter<'_>) -> Result<DownloadPlan, FetchError> {
         let version = request.artifact_version;
         let secret = request.secret.as_ref();
         let max_files = self.config.limits.files;
@@ -161,7 +159,7 @@ impl Shared {
     /// Downloads every file of a plan; `None` when the copy that we have is still current.
     async fn download(
         &self,
-        plan: &Plan,
+        plan: &DownloadPlan,
         scratch: &Scratch,
         have: Option<String>,
         meter: &Meter<'_>,
@@ -267,7 +265,7 @@ impl Shared {
         let cache = Arc::clone(&self.cache);
         let name = source.clone();
         let fingerprint = found.fingerprint.clone();
-        // The copy runs on a blocking thread, the progress is reported here; when nobody listens any more, it stops.
+        // The copy runs on a blocking thread, the progress is reported here; when the receiver is dropped, it stops.
         let (counted, mut counts) = tokio::sync::mpsc::unbounded_channel();
         let copy = move || -> Result<(Placed, Option<u32>), FetchError> {
             let scratch = cache.scratch()?;
@@ -304,7 +302,7 @@ impl Shared {
 /// One file of a plan; `None` when the copy that we have is still current.
 async fn download_one(
     downloader: &Downloader<'_>,
-    plan: &Plan,
+    plan: &DownloadPlan,
     item: &Item,
     dest: PathBuf,
     have: Option<String>,
@@ -329,7 +327,7 @@ async fn download_one(
     }
 }
 
-/// Whether the URI itself fixes the content, so that a cached copy needs no question.
+/// Whether the URI itself fixes the content, so that a cached copy needs no revalidation.
 fn is_immutable(uri: &Uri) -> bool {
     match uri {
         Uri::Http(http) => http.sha256.is_some(),
@@ -344,7 +342,7 @@ fn one_file_has_no_versions(place: &str) -> FetchError {
         .remedy("point storageUri at the folder that has the version folders")
 }
 
-fn http_plan(http: &HttpUri, request: &Request) -> Result<Plan, FetchError> {
+fn http_plan(http: &HttpUri, request: &Request) -> Result<DownloadPlan, FetchError> {
     let name = http.url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let name = crate::uri::percent_decode(name)
         .filter(|name| !name.contains('/'))
@@ -357,7 +355,7 @@ fn http_plan(http: &HttpUri, request: &Request) -> Result<Plan, FetchError> {
     let item =
         Item { rel: name, url: http.url.clone(), size: None, tag: None, known: known.into_iter().collect() };
     let auth = Auth::http(request.secret.as_ref(), &http.url)?;
-    Ok(Plan { items: vec![item], auth, follow: Follow::Redirects, version: None, single: true })
+    Ok(DownloadPlan { items: vec![item], auth, follow: Follow::Redirects, version: None, single: true })
 }
 
 /// Most archives pack one folder; its content is the artifact. A folder with a number is a version and stays.

@@ -1,4 +1,4 @@
-//! Archives: unpacked only as plain files and folders, inside the destination, within the limits.
+//! Archive unpacking: regular files and folders only, inside the destination, within the limits.
 
 mod tar;
 
@@ -10,9 +10,9 @@ use flate2::read::MultiGzDecoder;
 
 use crate::digest::{Sha256, hex};
 use crate::error::FetchError;
-use crate::tree::{Limits, Names, Record};
+use crate::file_tree::{Limits, Names, Record};
 
-/// The archives that are unpacked.
+/// Supported archive formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Zip,
@@ -20,7 +20,7 @@ pub(crate) enum Format {
     TarGz,
 }
 
-/// The format by the name of the file; anything else is a model file and stays as it is.
+/// The format by file name; any other file is part of the model.
 pub(crate) fn format_of(name: &str) -> Option<Format> {
     let lower = name.to_ascii_lowercase();
     [(".zip", Format::Zip), (".tar", Format::Tar), (".tar.gz", Format::TarGz), (".tgz", Format::TarGz)]
@@ -30,15 +30,13 @@ pub(crate) fn format_of(name: &str) -> Option<Format> {
         })
 }
 
-/// The error for a file that is an archive, but not one that is unpacked.
+/// Rejects archive formats that are not supported.
 pub(crate) fn check_supported(name: &str) -> Result<(), FetchError> {
     let lower = name.to_ascii_lowercase();
     let unsupported = [".tar.zst", ".tzst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z", ".rar"];
     match unsupported.into_iter().find(|ending| lower.ends_with(ending)) {
-        Some(ending) => {
-            Err(FetchError::permanent(format!("archives of the format {ending} are not unpacked"))
-                .remedy("pack as .zip, .tar or .tar.gz"))
-        }
+        Some(ending) => Err(FetchError::permanent(format!("archive format {ending} is not supported"))
+            .remedy("pack as .zip, .tar or .tar.gz")),
         None => Ok(()),
     }
 }
@@ -70,7 +68,7 @@ pub(crate) fn unpack(
     Ok(out.records)
 }
 
-/// Where unpacked files go, and how much they may be.
+/// Destination of unpacked files, with the limits.
 struct Output<'a> {
     into: &'a Path,
     names: Names,
@@ -81,14 +79,14 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Writes one file; exactly `size` bytes when that is known.
+    /// Writes one file of exactly `size` bytes, if known.
     fn file(&mut self, name: &str, from: &mut dyn Read, size: Option<u64>) -> Result<(), FetchError> {
         if format_of(name).is_some() {
             return Err(FetchError::permanent(format!(
                 "the archive contains another archive, `{}`",
-                shown(name)
+                display_name(name)
             ))
-            .remedy("archives inside archives are not unpacked; pack the files themselves"));
+            .remedy("nested archives are not supported; pack the files themselves"));
         }
         let rel = self.names.file(name)?;
         let dest = self.into.join(&rel);
@@ -168,15 +166,15 @@ fn unzip(file: File, out: &mut Output<'_>) -> Result<(), FetchError> {
 }
 
 fn not_plain(name: &str) -> FetchError {
-    FetchError::permanent(format!("the archive entry `{}` is a link or a device", shown(name)))
+    FetchError::permanent(format!("the archive entry `{}` is a link or a device", display_name(name)))
         .remedy("pack plain files and folders only (tar: --dereference)")
 }
 
 fn damaged(name: &str, why: &str) -> FetchError {
-    FetchError::permanent(format!("the archive is damaged at `{}`: {why}", shown(name)))
+    FetchError::permanent(format!("the archive is damaged at `{}`: {why}", display_name(name)))
 }
 
-fn shown(name: &str) -> String {
+fn display_name(name: &str) -> String {
     name.chars().take(120).flat_map(char::escape_debug).collect()
 }
 
@@ -215,7 +213,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
 
-        /// Damaged in a few places: no panic, no memory beyond the limits, nothing outside.
         #[test]
         fn damaged_archives_never_panic_or_escape(
             which in 0..3_usize,

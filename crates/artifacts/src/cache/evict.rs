@@ -1,4 +1,4 @@
-//! The size limit: least recently used entries go first, entries in use never.
+//! LRU eviction; leased entries are never evicted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ impl Cache {
         evicted
     }
 
-    /// Moves an entry aside unless it is in use: gone with one step for everybody.
+    /// Moves an entry aside atomically, unless it is in use.
     pub(super) fn discard(&self, digest: &str, gate: &Gate) -> Option<PathBuf> {
         if self.session.is_leased(digest, gate) {
             return None;
@@ -65,7 +65,7 @@ impl Cache {
                 .and_then(|found| found.modified())
                 .unwrap_or(SystemTime::UNIX_EPOCH);
             let digest = dir.file_name()?.to_str()?.to_owned();
-            // An entry that cannot be read is worth nothing, and goes first.
+            // An unreadable entry is evicted first.
             let bytes = read_manifest(&dir).map_or(0, |manifest| manifest.bytes);
             Some(Candidate { digest, bytes, used })
         })

@@ -1,4 +1,4 @@
-//! Who uses which entry.
+//! Leases on cache entries.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::scratch::{Session, is_abandoned};
 
-/// Keeps an artifact in the cache as long as it is held.
+/// Keeps an artifact in the cache until it is dropped.
 pub struct Lease {
     session: Arc<Session>,
     digest: String,
@@ -19,11 +19,11 @@ impl std::fmt::Debug for Lease {
     }
 }
 
-/// Held while leases are taken or entries removed, by one process at a time.
+/// Cross-process lock, held while leases are taken or entries removed.
 pub(super) struct Gate(#[allow(dead_code, reason = "held for its lock")] File);
 
 impl Session {
-    /// Waits for the gate; it is held for moments only.
+    /// Blocks until the lock is free; it is held only briefly.
     pub(super) fn gate(&self) -> io::Result<Gate> {
         let file = File::create(self.tmp.join("gate"))?;
         file.lock()?;
@@ -41,7 +41,7 @@ impl Session {
         Ok(Lease { session: Arc::clone(self), digest: digest.to_owned() })
     }
 
-    /// Whether any living process uses an entry.
+    /// Whether any live process leases the entry.
     pub(super) fn is_leased(&self, digest: &str, _gate: &Gate) -> bool {
         let sessions = fs::read_dir(&self.tmp).into_iter().flatten().flatten().map(|entry| entry.path());
         sessions.into_iter().any(|session| holds(&session, digest))

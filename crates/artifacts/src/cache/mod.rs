@@ -27,13 +27,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{hex, sha256};
 use crate::error::FetchError;
-use crate::tree::{Record, digest};
+use crate::file_tree::{Record, digest};
 
 pub use lease::Lease;
 pub(crate) use scratch::Scratch;
 use scratch::{Session, remove};
 
-/// What `entry.json` says.
+/// Contents of `entry.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     source: String,
@@ -41,7 +41,7 @@ struct Manifest {
     files: Vec<Record>,
 }
 
-/// What the index remembers about a source.
+/// Index record of a source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Known {
     pub(crate) source: String,
@@ -72,7 +72,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache, creating it if need be, and removes what dead processes left in `tmp`.
+    /// Opens the cache, creating it if need be, and removes leftovers of dead processes in `tmp`.
     pub(crate) fn open(root: &Path, limit: u64) -> Result<Self, FetchError> {
         for part in ["entries", "index", "tmp"] {
             let path = root.join(part);
@@ -154,7 +154,7 @@ impl Cache {
         let lease = self.session.lease(&name, &gate).map_err(failed)?;
         match fs::rename(staged, &dir) {
             Ok(()) => {}
-            // Another process was faster: its entry is equal, and now leased.
+            // Another process placed an equal entry first; it is leased now.
             Err(_) if read_manifest(&dir).is_some_and(|manifest| is_complete(&dir, &manifest)) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -168,12 +168,12 @@ impl Cache {
         Ok(Placed { path: dir.join("files"), digest: name, bytes, lease: Arc::new(lease) })
     }
 
-    /// What is known about a source.
+    /// The index record of a source.
     pub(crate) fn known(&self, key: &str) -> Option<Known> {
         serde_json::from_slice(&fs::read(self.index_path(key)).ok()?).ok()
     }
 
-    /// Remembers the digest of a source; a failure costs a download later, no more.
+    /// Records the digest of a source; a failure only costs a later download.
     pub(crate) fn remember(&self, key: &str, known: &Known) {
         let remember = || -> std::io::Result<()> {
             let staged = self.session.file();
@@ -185,7 +185,7 @@ impl Cache {
         }
     }
 
-    /// Forgets sources whose artifact is gone, so that signed URLs, which are new each time, do not pile up.
+    /// Removes records without an entry: signed URLs are new each time and would accumulate.
     fn sweep_index(&self) {
         for entry in fs::read_dir(self.root.join("index")).into_iter().flatten().flatten() {
             let known: Option<Known> =
@@ -201,7 +201,7 @@ impl Cache {
     }
 }
 
-/// Notes that an entry is used now.
+/// Updates the last-use time.
 fn touch(dir: &Path) {
     if let Ok(used) = File::options().write(true).open(dir.join("used")) {
         let _ = used.set_modified(SystemTime::now());

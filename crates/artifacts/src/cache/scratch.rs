@@ -17,20 +17,20 @@ pub(super) struct Session {
     pub(super) dir: PathBuf,
     /// How often each entry is leased.
     pub(super) leases: Mutex<HashMap<String, usize>>,
-    /// Tells other processes that the directory is in use.
+    /// Marks the directory as in use for other processes.
     _lock: File,
 }
 
 impl Session {
     pub(super) fn start(tmp: &Path) -> Result<Self, FetchError> {
         let failed = |error: std::io::Error| FetchError::io("cannot prepare the artifact cache", tmp, &error);
-        // Nobody else starts or cleans meanwhile, so a directory without a held lock has no owner.
+        // The gate is held: no other process starts or cleans, so an unlocked directory has no owner.
         let gate = File::create(tmp.join("gate")).map_err(failed)?;
         gate.lock().map_err(failed)?;
         for entry in fs::read_dir(tmp).map_err(failed)?.flatten() {
             let path = entry.path();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_abandoned(&path) {
-                tracing::info!(target: "gantry::artifacts", path = %path.display(), "removing what an interrupted fetch left behind");
+                tracing::info!(target: "gantry::artifacts", path = %path.display(), "removing leftovers of an interrupted fetch");
                 remove(&path);
             }
         }

@@ -1,4 +1,4 @@
-//! `object_store` speaks through our client, so that its requests obey the same network policy.
+//! Routes `object_store` requests through our client, so that the network policy applies to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn max_answers(max_files: usize) -> usize {
     100 + max_files / 50
 }
 
-/// Hands our client to `object_store`.
+/// Our client as an `object_store` connector.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub(super) client: Arc<Client>,
@@ -82,7 +82,7 @@ impl Connector {
     }
 }
 
-/// Where AWS, Google and Azure hand out credentials to a machine or a container.
+/// Credential endpoints of AWS, Google and Azure for instances and containers.
 fn is_credential_endpoint(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let path = url.path();
@@ -122,7 +122,7 @@ pub(crate) fn store_error(error: &object_store::Error) -> FetchError {
             "the answer of {store} could not be read, or its credentials are malformed"
         ))
         .remedy("check the endpoint and the credentials"),
-        _ => FetchError::permanent("the object store refused the request"),
+        _ => FetchError::permanent("the object store rejected the request"),
     }
 }
 

@@ -14,9 +14,9 @@ pub(crate) use connector::store_error;
 pub(crate) use open::open;
 
 use crate::auth::Auth;
+use crate::download_plan::{DownloadPlan, Item, Layer, choose_version, encode_path};
 use crate::error::{ErrorKind, FetchError};
 use crate::net::Follow;
-use crate::plan::{Item, Layer, Plan, choose_version, encode_path};
 use crate::progress::Meter;
 use crate::retry::RetryPolicy;
 
@@ -37,7 +37,7 @@ impl Store {
         max_files: usize,
         retry: RetryPolicy,
         meter: &Meter<'_>,
-    ) -> Result<Plan, FetchError> {
+    ) -> Result<DownloadPlan, FetchError> {
         let place = self.url(path)?;
         let prefix = (!path.is_empty()).then(|| Path::parse(path)).transpose();
         let prefix = prefix.map_err(|_| {
@@ -66,13 +66,13 @@ impl Store {
                 return Err(FetchError::permanent("the bucket is empty").at(place.as_str()));
             }
             if version.is_some() {
-                return Err(FetchError::permanent("there is no folder with versions here")
+                return Err(FetchError::permanent("no version folders found")
                     .at(place.as_str())
                     .remedy("remove artifactVersion or check storageUri"));
             }
             let name = path.rsplit('/').next().unwrap_or(path).to_owned();
             let item = Item { rel: name, url: place, size: None, tag: None, known: Vec::new() };
-            return Ok(Plan {
+            return Ok(DownloadPlan {
                 items: vec![item],
                 auth: self.auth,
                 follow: Follow::Nothing,
@@ -85,10 +85,16 @@ impl Store {
             let key = if path.is_empty() { rel.clone() } else { format!("{path}/{rel}") };
             items.push(Item { url: self.url(&key)?, rel, size: Some(size), tag, known: Vec::new() });
         }
-        Ok(Plan { items, auth: self.auth, follow: Follow::Nothing, version: layer.version, single: false })
+        Ok(DownloadPlan {
+            items,
+            auth: self.auth,
+            follow: Follow::Nothing,
+            version: layer.version,
+            single: false,
+        })
     }
 
-    /// The objects that the wanted version consists of.
+    /// The objects of the requested version.
     async fn layer(
         &self,
         prefix: Option<&Path>,

@@ -16,7 +16,7 @@ use crate::net::Client;
 use crate::secret::{Provider, Secret};
 use crate::uri::BucketUri;
 
-/// What a secret says, or the environment where no secret is given or the secret points there.
+/// Settings of the secret, else of the environment (also if the secret refers to it).
 struct Settings<'a> {
     secret: Option<&'a Secret>,
     env: &'a Secret,

@@ -1,4 +1,4 @@
-//! A response body that cannot stall for ever.
+//! A response body with idle and stall timeouts.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use super::body::chain;
 use super::connect::{Connector, Resolve, Stream};
 use super::{Body, Timeouts};
 use crate::error::{ErrorKind, FetchError};
-use crate::policy::NetPolicy;
+use crate::network_policy::NetPolicy;
 use crate::uri::redact;
 
 const MAX_REDIRECTS: usize = 5;
@@ -271,14 +271,14 @@ pub(crate) async fn refusal(status: StatusCode, headers: &HeaderMap, body: Body)
         .and_then(|value| value.trim().parse::<u64>().ok())
         .map(Duration::from_secs);
     let error = match status.as_u16() {
-        401 => FetchError::denied(format!("the server asks for credentials{detail}"))
+        401 => FetchError::denied(format!("the server requires credentials{detail}"))
             .remedy("name a storage secret (secretName) or set the credentials in the environment"),
-        403 => FetchError::denied(format!("the server refuses access{detail}"))
+        403 => FetchError::denied(format!("the server denied access{detail}"))
             .remedy("check that the credentials may read this place, and that it exists"),
         404 | 410 => {
             FetchError::permanent(format!("not found{detail}")).remedy("check the spelling of storageUri")
         }
-        408 | 425 | 429 => FetchError::transient(format!("the server asks to try again later{detail}")),
+        408 | 425 | 429 => FetchError::transient(format!("the server is busy{detail}")),
         500 | 502 | 503 | 504 => FetchError::transient(format!("the server failed{detail}")),
         300..=399 if region.is_some() => {
             FetchError::permanent(format!("the bucket is in another region{detail}")).remedy(format!(
@@ -288,7 +288,7 @@ pub(crate) async fn refusal(status: StatusCode, headers: &HeaderMap, body: Body)
         }
         300..=399 => FetchError::permanent(format!("an unexpected redirect{detail}"))
             .remedy("check the endpoint and region of the store"),
-        _ => FetchError::permanent(format!("the server refuses the request{detail}")),
+        _ => FetchError::permanent(format!("the server rejected the request{detail}")),
     };
     let kind =
         if status.is_server_error() && status.as_u16() != 501 { ErrorKind::Transient } else { error.kind() };

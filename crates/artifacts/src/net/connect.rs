@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::error::FetchError;
-use crate::policy::NetPolicy;
+use crate::network_policy::NetPolicy;
 
 /// Turns a host name into addresses.
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! `storageUri`: the spellings we accept, read without touching the network or the disk.
+//! `storageUri` forms, parsed without network or disk access.
 
 mod parse;
 #[cfg(test)]
@@ -55,59 +55,27 @@ pub struct HfUri {
 
 /// A `storageUri` that cannot be used, and what to write instead. Never repeats a credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum UriError {
-    /// Nothing was written.
     #[error("storageUri is empty; write a path or one of: {KNOWN}")]
     Empty,
-    /// Longer than any store accepts.
     #[error("storageUri has {0} characters; at most 4096 are accepted")]
     TooLong(usize),
-    /// A control character or surrounding white space.
     #[error("storageUri has {what} at character {position}; remove it")]
-    BadCharacter {
-        /// What was found.
-        what: &'static str,
-        /// Its place, counted in characters from 1.
-        position: usize,
-    },
-    /// A scheme that we do not know.
+    BadCharacter { what: &'static str, position: usize },
     #[error("unknown scheme `{scheme}`; {hint}")]
-    UnknownScheme {
-        /// The scheme as written.
-        scheme: String,
-        /// The nearest known one, or the list of them.
-        hint: String,
-    },
-    /// No bucket, container, host or repository where one must be.
+    UnknownScheme { scheme: String, hint: String },
     #[error("`{scheme}` needs {missing}; write {example}")]
-    Missing {
-        /// The scheme as written.
-        scheme: String,
-        /// What is missing.
-        missing: &'static str,
-        /// A correct spelling.
-        example: &'static str,
-    },
-    /// A name, key or revision that its store would not accept.
+    Missing { scheme: String, missing: &'static str, example: &'static str },
     #[error("{part} `{value}` is not valid: {why}")]
-    BadPart {
-        /// Which part.
-        part: &'static str,
-        /// The part as written.
-        value: String,
-        /// What is wrong and what to do.
-        why: &'static str,
-    },
-    /// User name, password or key inside the URI.
+    BadPart { part: &'static str, value: String, why: &'static str },
     #[error(
         "storageUri contains credentials before `@`; they would be shown in status and logs: \
          put them in a storage secret (secretName) or in the environment"
     )]
     Credentials,
-    /// An HTTP URL that cannot be parsed.
     #[error("not a valid URL: {0}")]
     BadUrl(String),
-    /// A fragment other than `#sha256=…`.
     #[error("the part after `#` must be sha256= and 64 hexadecimal digits, the checksum of the file")]
     BadFragment,
 }

@@ -293,7 +293,7 @@ fn unknown_scheme(scheme: &str) -> UriError {
             "copy the files to an object store or to a local path".to_owned()
         }
         _ => {
-            let nearest = SCHEMES.iter().map(|known| (distance(&lower, known), known)).min();
+            let nearest = SCHEMES.iter().map(|known| (strsim::levenshtein(&lower, known), known)).min();
             match nearest {
                 Some((edits, known)) if edits <= 1 || (edits == 2 && lower.len() > 3) => {
                     format!("did you mean {known}://? Known are {KNOWN}")
@@ -305,24 +305,6 @@ fn unknown_scheme(scheme: &str) -> UriError {
         }
     };
     UriError::UnknownScheme { scheme: scheme.to_owned(), hint }
-}
-
-/// Edit distance of two short ASCII words.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (y, above) in b.bytes().zip(row.iter().skip(1)) {
-            let cost = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
-            diagonal = *above;
-            left = cost;
-            next.push(cost);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }
 
 /// The text behind percent-encoding; `None` when that is broken or not UTF-8.

@@ -1,4 +1,4 @@
-//! Archives as people make them, and as attackers do.
+//! Ordinary and hostile archives.
 
 use std::io::Write as _;
 
@@ -15,6 +15,12 @@ fn raw_entry(out: &mut tar::Builder<Vec<u8>>, kind: EntryType, name: &[u8], link
     header.set_size(data.len() as u64);
     header.set_mode(0o644);
     header.as_mut_bytes()[..name.len()].copy_from_slice(name);
+    if kind == EntryType::GNUSparse {
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_real_size(data.len() as u64);
+        gnu.sparse[0].set_offset(0);
+        gnu.sparse[0].set_length(data.len() as u64);
+    }
     if !link.is_empty() {
         header.set_link_name_literal(link).unwrap();
     }

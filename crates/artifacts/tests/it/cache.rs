@@ -32,7 +32,7 @@ async fn equal_requests_share_one_download() {
 }
 
 #[tokio::test]
-async fn a_caller_who_gives_up_does_not_strand_the_others() {
+async fn cancelled_caller_does_not_cancel_shared_download() {
     let started = Arc::new(tokio::sync::Notify::new());
     let signal = Arc::clone(&started);
     let requests = AtomicUsize::new(0);
@@ -57,7 +57,7 @@ async fn a_caller_who_gives_up_does_not_strand_the_others() {
 }
 
 #[tokio::test]
-async fn eviction_takes_the_oldest_that_nobody_uses() {
+async fn eviction_removes_least_recently_used_unleased_entry() {
     let server =
         Server::start(|seen| Answer::file(seen, format!("{:>1000}", seen.path()).as_bytes(), "\"v\"")).await;
     let bench = Bench::with(|config| config.cache_limit = 3000);
@@ -71,7 +71,7 @@ async fn eviction_takes_the_oldest_that_nobody_uses() {
     let c = get("/c").await;
     let (b_path, c_path) = (b.path.clone(), c.path.clone());
     drop((b, c));
-    // Used again, so that `c` is now the oldest that nobody uses.
+    // Used again, so that `c` is now the least recently used.
     assert!(get("/b").await.from_cache);
     let d = get("/d").await;
     assert!(held.path.exists() && d.path.exists() && b_path.exists(), "in use or recent");
@@ -91,7 +91,7 @@ async fn eviction_takes_the_oldest_that_nobody_uses() {
 }
 
 #[tokio::test]
-async fn a_second_process_keeps_its_leases_too() {
+async fn leases_of_other_processes_prevent_eviction() {
     let server = Server::start(|seen| Answer::ok(format!("{:>1000}", seen.path()))).await;
     let bench = Bench::with(|config| config.cache_limit = 1500);
     let other = Fetcher::new(config(bench.dir.path(), |config| config.cache_limit = 1500)).unwrap();
@@ -103,7 +103,7 @@ async fn a_second_process_keeps_its_leases_too() {
 }
 
 #[tokio::test]
-async fn leftovers_of_a_killed_process_are_removed_and_live_ones_kept() {
+async fn leftovers_of_dead_processes_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let tmp = dir.path().join("cache/tmp");
     for dead in ["999-1-0", "999-2-0"] {
@@ -122,7 +122,7 @@ async fn leftovers_of_a_killed_process_are_removed_and_live_ones_kept() {
 }
 
 #[tokio::test]
-async fn a_damaged_entry_is_fetched_again() {
+async fn damaged_entry_is_refetched() {
     let server = Server::start(|seen| Answer::file(seen, b"model", "\"v\"")).await;
     let bench = Bench::new();
     let url = server.url("/m.bin");
@@ -136,7 +136,7 @@ async fn a_damaged_entry_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn equal_content_from_two_places_is_stored_once() {
+async fn equal_content_is_stored_once() {
     let server = Server::script([Answer::ok("model")]).await;
     let bench = Bench::new();
     let one = bench.fetch(&server.url("/x/m.bin")).await.unwrap();
@@ -145,7 +145,7 @@ async fn equal_content_from_two_places_is_stored_once() {
 }
 
 #[tokio::test]
-async fn an_unreachable_source_falls_back_to_the_last_copy() {
+async fn unreachable_source_falls_back_to_cached_copy() {
     let up = Arc::new(Mutex::new(true));
     let state = Arc::clone(&up);
     let server =

@@ -1,4 +1,4 @@
-//! S3, Google Cloud Storage, Azure and the Hugging Face hub, as far as a small server can play them.
+//! S3, Google Cloud Storage, Azure and the Hugging Face hub, played by a small server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -228,7 +228,7 @@ async fn folders_files_and_versions() {
 }
 
 #[tokio::test]
-async fn every_request_is_authorised_and_only_its_own_host_sees_it() {
+async fn credentials_are_sent_only_to_their_host() {
     for (root, bench, server) in stores().await {
         bench.fetch(&format!("{root}plain")).await.unwrap();
         for seen in server.seen() {
@@ -263,7 +263,7 @@ async fn every_request_is_authorised_and_only_its_own_host_sees_it() {
 }
 
 #[tokio::test]
-async fn a_listing_that_continues_on_another_server_is_refused() {
+async fn listing_continued_on_another_server_is_rejected() {
     let evil = Server::script([Answer::ok("[]")]).await;
     let link = format!("<{}>; rel=\"next\"", evil.url("/steal"));
     let hub = Server::start(move |seen| {
@@ -284,7 +284,7 @@ async fn a_listing_that_continues_on_another_server_is_refused() {
 }
 
 #[tokio::test]
-async fn a_named_remote_is_what_its_secret_says() {
+async fn named_remote_uses_its_secret() {
     let server = Server::start(s3_like).await;
     let bench = Bench::new();
     let secret = format!(
@@ -308,7 +308,7 @@ async fn a_named_remote_is_what_its_secret_says() {
 }
 
 #[tokio::test]
-async fn wrong_checksums_of_a_store_are_found() {
+async fn store_checksum_mismatch_is_detected() {
     let corrupt = |seen: &Seen| match seen.path() {
         "/b/plain/model.onnx" => Answer::ok("ONNX").header("etag", format!("\"{}\"", etag("onnx"))),
         _ => s3_like(seen),
@@ -322,7 +322,7 @@ async fn wrong_checksums_of_a_store_are_found() {
 }
 
 #[tokio::test]
-async fn a_file_readable_without_a_listing() {
+async fn object_without_list_permission_is_fetched() {
     let server =
         Server::start(
             |seen| if seen.query("list-type").is_some() { Answer::status(403) } else { s3_like(seen) },
@@ -334,7 +334,7 @@ async fn a_file_readable_without_a_listing() {
 }
 
 #[tokio::test]
-async fn transient_failures_of_a_listing_are_retried_and_others_explained() {
+async fn transient_listing_failures_are_retried() {
     let flaky = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = Arc::clone(&flaky);
     let server = Server::start(move |seen| {
@@ -361,7 +361,7 @@ async fn transient_failures_of_a_listing_are_retried_and_others_explained() {
 }
 
 #[tokio::test]
-async fn hostile_keys_stay_outside_of_the_file_system() {
+async fn hostile_object_keys_are_rejected() {
     for key in ["plain/../../etc/passwd", "plain/a\\b", "plain//x", "plain/./x"] {
         let xml = format!(
             "<ListBucketResult><Contents><Key>{key}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>\"e\"</ETag><Size>1</Size></Contents><IsTruncated>false</IsTruncated></ListBucketResult>"
@@ -379,7 +379,7 @@ async fn hostile_keys_stay_outside_of_the_file_system() {
 }
 
 #[tokio::test]
-async fn a_google_service_account_signs_its_own_token() {
+async fn google_service_account_signs_its_token() {
     let server = Server::start(s3_like).await;
     let key = include_str!("fixtures/account.key");
     let account = serde_json::json!({
@@ -420,7 +420,7 @@ async fn a_google_service_account_signs_its_own_token() {
 }
 
 #[tokio::test]
-async fn a_listing_without_end_is_ended() {
+async fn endless_listing_is_aborted() {
     let pages: [(&str, &str); 2] = [
         ("no objects", ""),
         (

@@ -8,9 +8,9 @@ use gantry_artifacts::{Fetcher, Request, Silent, Uri};
 use crate::server::{Answer, Server};
 use crate::{config, content, files};
 
-/// Runs in the process that is killed: fetches what the environment says.
+/// Runs in the process that is killed: fetches the URI in the environment.
 #[tokio::test]
-#[ignore = "the child of `a_killed_download_leaves_nothing`"]
+#[ignore = "the child of `killed_download_leaves_no_files`"]
 async fn child() {
     let (Ok(dir), Ok(uri)) = (std::env::var("GANTRY_TEST_DIR"), std::env::var("GANTRY_TEST_URI")) else {
         return;
@@ -20,7 +20,7 @@ async fn child() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_download_leaves_nothing() {
+async fn killed_download_leaves_no_files() {
     let body = content(3 << 20);
     let sent = body.clone();
     let begun = Arc::new(tokio::sync::Notify::new());

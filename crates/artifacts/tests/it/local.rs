@@ -14,7 +14,7 @@ fn write(path: &std::path::Path, text: &str) {
 }
 
 #[tokio::test]
-async fn a_directory_is_copied_and_later_edits_do_not_show() {
+async fn directory_copy_is_independent_of_later_edits() {
     let bench = Bench::new();
     let source = bench.dir.path().join("source");
     write(&source.join("model.json"), "one");
@@ -31,7 +31,7 @@ async fn a_directory_is_copied_and_later_edits_do_not_show() {
 }
 
 #[tokio::test]
-async fn an_unchanged_source_is_not_copied_again() {
+async fn unchanged_source_is_not_copied_again() {
     let bench = Bench::new();
     // The files of this crate are older than any test run, unless one was edited this moment.
     let uri = concat!(env!("CARGO_MANIFEST_DIR"), "/src/uri");
@@ -67,7 +67,7 @@ async fn one_file_and_versions() {
 }
 
 #[tokio::test]
-async fn refused_local_sources() {
+async fn invalid_local_sources_are_rejected() {
     let bench =
         Bench::with(|config| config.limits = Limits { bytes: 1000, files: 4, depth: 3, ..Limits::default() });
     let dir = bench.dir.path();
@@ -103,7 +103,7 @@ async fn refused_local_sources() {
 }
 
 #[tokio::test]
-async fn allowed_roots_cannot_be_left() {
+async fn sources_outside_allowed_roots_are_rejected() {
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("secret/key"), "s");
     let inside = tempfile::tempdir().unwrap();

@@ -118,7 +118,7 @@ fn names(fetched: &Fetched) -> Vec<String> {
     files(fetched).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Remembers everything that a fetch reports.
+/// Records all progress reports.
 #[derive(Default)]
 struct Recorder {
     bytes: Mutex<Vec<(u64, Option<u64>)>>,

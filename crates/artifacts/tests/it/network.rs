@@ -1,4 +1,4 @@
-//! The network policy, where it counts: at the connection.
+//! The network policy at connection time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn resolver(answers: &[&str]) -> Arc<Rebinding> {
 }
 
 #[tokio::test]
-async fn addresses_are_refused_in_every_spelling() {
+async fn denied_addresses_are_rejected_in_every_notation() {
     let server = Server::script([Answer::ok("secret")]).await;
     let port = server.port();
     let bench = Bench::with(|config| config.allow_loopback = false);
@@ -70,7 +70,7 @@ async fn addresses_are_refused_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn a_name_is_resolved_once_and_the_checked_address_is_used() {
+async fn host_is_resolved_once_and_checked_address_is_used() {
     let server = Server::script([Answer::ok("model")]).await;
     // Checked as public, and private by the time of a second lookup: the first answer counts, and only it.
     let rebinding = resolver(&["203.0.113.1", "127.0.0.1"]);
@@ -90,7 +90,7 @@ async fn a_name_is_resolved_once_and_the_checked_address_is_used() {
 }
 
 #[tokio::test]
-async fn a_rule_for_a_host_or_network_opens_it() {
+async fn host_and_network_rules_allow_access() {
     let server = Server::script([Answer::ok("model")]).await;
     for (rule, opens) in
         [("127.0.0.0/8", true), ("minio.internal", true), ("other.internal", false), ("10.0.0.0/8", false)]
@@ -106,7 +106,7 @@ async fn a_rule_for_a_host_or_network_opens_it() {
 }
 
 #[tokio::test]
-async fn stores_obey_the_policy_too() {
+async fn policy_applies_to_object_stores() {
     let server = Server::script([Answer::ok("secret")]).await;
     let endpoint = server.url("");
     let bench = Bench::with(|config| {
@@ -130,7 +130,7 @@ async fn stores_obey_the_policy_too() {
 }
 
 #[tokio::test]
-async fn instance_credentials_are_not_asked_for_by_default() {
+async fn instance_credentials_are_not_requested_by_default() {
     // Without credentials the request is anonymous; nothing goes to the metadata service.
     let server = Server::script([Answer::status(403)]).await;
     let endpoint = server.url("");

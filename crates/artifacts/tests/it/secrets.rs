@@ -117,14 +117,14 @@ fn cases(server: &Server) -> Vec<(String, Option<String>, Vec<(&'static str, Str
 }
 
 #[tokio::test]
-async fn a_planted_token_is_never_printed() {
+async fn planted_token_is_never_printed() {
     // For the whole process: what other tests log meanwhile must not contain the token either.
     let log = Log::default();
     tracing::subscriber::set_global_default(log.clone()).unwrap();
     let mut printed = String::new();
     let mut sent = 0;
     for status in [200, 301, 401, 403, 404, 500, 503] {
-        // A server that repeats what it was told, as error pages do.
+        // A server that echoes the request, as error pages do.
         let server = Server::start(move |seen| {
             let echo = format!(
                 "<Error><Code>{}</Code><Message>{:?}</Message></Error>",

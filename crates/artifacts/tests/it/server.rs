@@ -1,4 +1,4 @@
-//! A small HTTP server that plays stores, with scripted faults. Raw sockets, so that it can lie.
+//! A scripted HTTP server for fault injection, on raw sockets so that it can violate the protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -113,13 +113,13 @@ impl Answer {
         Self::status(302).header("location", to)
     }
 
-    /// The rest of `body` from `offset`, as an honest server sends it.
+    /// The rest of `body` from `offset`, as a correct server sends it.
     pub(crate) fn part(body: &[u8], offset: usize) -> Self {
         let range = format!("bytes {offset}-{}/{}", body.len() - 1, body.len());
         Self { status: 206, ..Self::ok(&body[offset..]) }.header("content-range", range)
     }
 
-    /// `body`, or the part that was asked for, under an `ETag`.
+    /// `body`, or the requested range, with an `ETag`.
     pub(crate) fn file(seen: &Seen, body: &[u8], etag: &str) -> Self {
         if seen.header("if-none-match") == Some(etag) {
             return Self::status(304).header("etag", etag);

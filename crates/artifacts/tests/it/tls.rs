@@ -1,4 +1,4 @@
-//! HTTPS with an authority of our own.
+//! HTTPS with a test CA.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::Bench;
 
 const AUTHORITY: &[u8] = include_bytes!("fixtures/ca.pem");
 
-/// Every name is this machine.
+/// Resolves every name to loopback.
 struct Here;
 
 #[async_trait::async_trait]
@@ -63,7 +63,7 @@ fn bench(authority: Option<&[u8]>) -> Bench {
 }
 
 #[tokio::test]
-async fn certificates_are_checked_by_authority_and_name() {
+async fn certificate_ca_and_name_are_verified() {
     let port = serve("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nmodel".into()).await;
     let fetched =
         bench(Some(AUTHORITY)).fetch(&format!("https://models.example:{port}/m.bin")).await.unwrap();
@@ -88,7 +88,7 @@ async fn certificates_are_checked_by_authority_and_name() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_unencrypted_http_is_refused() {
+async fn redirect_to_plaintext_http_is_rejected() {
     let port = serve(
         "HTTP/1.1 302 Found\r\nlocation: http://models.example/m.bin\r\ncontent-length: 0\r\n\r\n".into(),
     )
@@ -99,7 +99,7 @@ async fn a_redirect_to_unencrypted_http_is_refused() {
 }
 
 #[tokio::test]
-async fn a_broken_authority_file_is_reported_at_the_start() {
+async fn invalid_ca_file_is_reported_at_startup() {
     let dir = tempfile::tempdir().unwrap();
     let start = |change: &dyn Fn(&mut gantry_artifacts::Config)| {
         gantry_artifacts::Fetcher::new(crate::config(dir.path(), |config| change(config)))

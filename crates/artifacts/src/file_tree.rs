@@ -1,4 +1,4 @@
-//! The files of an artifact: which names are allowed, and the digest of them all.
+//! The files of an artifact: name validation, limits and the digest.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Why an address is refused.
+/// Class of a denied address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressClass {
     /// `127.0.0.0/8` and `::1`.
@@ -45,7 +45,7 @@ impl fmt::Display for AddressClass {
 pub struct Denied {
     /// The resolved address.
     pub address: IpAddr,
-    /// Why it is refused.
+    /// Its class.
     pub class: AddressClass,
 }
 
@@ -173,7 +173,7 @@ fn embedded_v4(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The class for which an address is refused; `None` for a public one.
+/// The class of a denied address; `None` for a public one.
 fn classify(address: IpAddr) -> Option<AddressClass> {
     match address {
         IpAddr::V4(v4) => classify_v4(v4),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_rules_say_why() {
+    fn invalid_rules_are_explained() {
         for (rule, why) in [
             ("10.0.0.0/33", "longer than the address"),
             ("10.0.0/8", "not an IP address"),

@@ -1,4 +1,4 @@
-//! What will be downloaded: the files, and which version of the model they are.
+//! The files to download for an artifact, and their version.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ pub(crate) struct Item {
 }
 
 /// Everything to download for one artifact.
-pub(crate) struct Plan {
+pub(crate) struct DownloadPlan {
     pub(crate) items: Vec<Item>,
     pub(crate) auth: Auth,
     pub(crate) follow: Follow,
@@ -37,8 +37,8 @@ pub(crate) struct Layer {
     pub(crate) version: Option<u32>,
 }
 
-impl Plan {
-    /// A value that changes when any file does; `None` when a file has no tag to tell by.
+impl DownloadPlan {
+    /// A value that changes when any file does; `None` when a file has no tag.
     pub(crate) fn fingerprint(&self) -> Option<String> {
         let mut hash = Sha256::new();
         for item in &self.items {

@@ -8,9 +8,9 @@ use url::Url;
 use crate::auth::Auth;
 use crate::cloud::too_many;
 use crate::digest::{Announced, unhex};
+use crate::download_plan::{DownloadPlan, Item, choose_version, encode_path};
 use crate::error::FetchError;
 use crate::net::{Client, Follow};
-use crate::plan::{Item, Plan, choose_version, encode_path};
 use crate::progress::Meter;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
@@ -40,7 +40,7 @@ struct Lfs {
     size: u64,
 }
 
-/// A hub and how to ask it.
+/// A hub endpoint with its credentials.
 pub(crate) struct Hub<'a> {
     client: &'a Client,
     endpoint: String,
@@ -75,7 +75,7 @@ impl<'a> Hub<'a> {
         uri: &HfUri,
         version: Option<u32>,
         max_files: usize,
-    ) -> Result<Plan, FetchError> {
+    ) -> Result<DownloadPlan, FetchError> {
         let commit = self.commit(uri).await?;
         let entries = self.entries(&uri.repo, &commit, max_files).await?;
         let place = uri.to_string();
@@ -101,7 +101,7 @@ impl<'a> Hub<'a> {
         // Attributes of the repository itself, never part of a model.
         files.retain(|(rel, _)| rel != ".gitattributes" && rel != ".gitignore");
         if files.is_empty() {
-            return Err(FetchError::permanent("there is no such file or folder in the repository")
+            return Err(FetchError::permanent("no such file or folder in the repository")
                 .at(place)
                 .remedy("check the path after the model's name"));
         }
@@ -117,7 +117,7 @@ impl<'a> Hub<'a> {
             .into_iter()
             .map(|(rel, entry)| self.item(&uri.repo, &commit, rel, &entry))
             .collect::<Result<_, _>>()?;
-        Ok(Plan {
+        Ok(DownloadPlan {
             items,
             auth: self.auth,
             follow: Follow::Redirects,
@@ -126,7 +126,7 @@ impl<'a> Hub<'a> {
         })
     }
 
-    /// The commit that a branch or tag stands for, so that all files are of one version.
+    /// Resolves a branch or tag to a commit, so that all files are of one version.
     async fn commit(&self, uri: &HfUri) -> Result<String, FetchError> {
         let revision = uri.revision();
         if is_commit(revision) {
