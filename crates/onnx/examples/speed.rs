@@ -1,8 +1,8 @@
 //! Times runs of a model in this process.
 //!
-//! `cargo run --release -p gantry-onnx --example speed -- MODEL.onnx BATCH [native|rten|apart|ort] [THREADS]`
+//! `cargo run --release -p gantry-onnx --example speed -- MODEL.onnx BATCH [native|rten|subprocess|ort] [THREADS]`
 //!
-//! `apart` is rten in a process of its own, which is how `gantry` runs it.
+//! `subprocess` is rten in a worker process, as `gantry` runs it.
 //!
 //! Prints the engine and the median and best time of a run in microseconds. `testdata/onnx/speed.py` does the same
 //! for ONNX Runtime in Python.
@@ -15,33 +15,33 @@
     reason = "a tool for developers"
 )]
 
-use gantry_onnx::{Apart, EngineChoice, Options, RuntimeLibrary, Session};
+use gantry_onnx::{EngineChoice, Options, RuntimeLibrary, Session, WorkerCommand};
 use gantry_tensor::{DataType, Elements, Tensor};
 use std::time::{Duration, Instant};
 
-/// Says that this process is the one of a network.
-const NETWORK: &str = "--network";
+/// Runs this program as a worker process.
+const WORKER: &str = "--worker";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|a| a == NETWORK) {
-        return gantry_onnx::serve_apart().expect("a parent");
+    if arguments.first().is_some_and(|a| a == WORKER) {
+        return gantry_onnx::serve_worker().expect("a parent");
     }
     let (model, batch) = match arguments.as_slice() {
         [model, batch, ..] => (model, batch.parse::<usize>().expect("a batch size")),
-        _ => panic!("usage: speed MODEL.onnx BATCH [native|rten|apart|ort] [THREADS]"),
+        _ => panic!("usage: speed MODEL.onnx BATCH [native|rten|subprocess|ort] [THREADS]"),
     };
     let engine = match arguments.get(2).map(String::as_str) {
         Some("native") => EngineChoice::Native,
-        Some("rten" | "apart") => EngineChoice::Rten,
+        Some("rten" | "subprocess") => EngineChoice::Rten,
         Some("ort") => EngineChoice::OnnxRuntime,
         _ => EngineChoice::Auto,
     };
     let options = Options {
         engine,
-        apart: arguments.get(2).filter(|e| *e == "apart").map(|_| Apart {
+        worker: arguments.get(2).filter(|e| *e == "subprocess").map(|_| WorkerCommand {
             program: std::env::current_exe().expect("a program"),
-            arguments: vec![NETWORK.into()],
+            arguments: vec![WORKER.into()],
         }),
         threads: arguments.get(3).map_or(1, |n| n.parse().expect("a number of threads")),
         onnx_runtime: if engine == EngineChoice::OnnxRuntime {
@@ -77,7 +77,7 @@ fn main() {
     );
 }
 
-/// Noise in the shape that the model asks for; open dimensions are the batch first, and 1 elsewhere.
+/// Noise in the shape of the model's inputs; open dimensions are the batch first, and 1 elsewhere.
 fn input(spec: &gantry_tensor::TensorSpec, batch: usize) -> Tensor {
     let shape: Vec<usize> = spec
         .shape

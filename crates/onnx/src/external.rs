@@ -1,4 +1,4 @@
-//! Weights that are in files beside the model. A model may only name files inside its own directory.
+//! External weights. A model may only refer to files inside its own directory.
 
 use crate::error::LoadError;
 use crate::proto::TensorProto;

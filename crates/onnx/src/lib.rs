@@ -1,29 +1,25 @@
 //! Runs ONNX models.
 //!
-//! Three engines stand behind one [`Session`]; [`Session::engine`] says which one serves a model and
-//! [`Session::why`] says why:
+//! A [`Session`] runs on one of three engines; [`Session::engine`] and [`Session::why`] report the choice:
 //!
-//! * our own evaluator (`native`) for everything that skl2onnx writes for scikit-learn, for dense networks and small convolutional ones:
-//!   it runs on the calling thread and takes microseconds;
+//! * our own evaluator (`native`) for all operators of skl2onnx (scikit-learn), for dense networks and small
+//!   convolutional ones: it runs on the calling thread and takes microseconds;
 //! * rten (`rten_engine`) for all other networks;
 //! * ONNX Runtime (`ort_engine`) for every model, when its shared library is found.
 //!
-//! The way of a model through the crate:
-//!
-//! | module | what it does |
+//! | module | responsibility |
 //! |---|---|
 //! | `proto` | reads the file into structures that borrow from its bytes, within limits |
 //! | `external` | reads weights from files beside the model, and from nowhere else |
-//! | `spec` | names, types and shapes of inputs and outputs; checks what a caller brings |
+//! | `spec` | names, types and shapes of inputs and outputs; checks the inputs of a run |
 //! | `session` | chooses the engine, loads, runs |
-//! | `native` | plans a graph once, walks the plan in each run; the operators |
+//! | `native` | plans a graph once, executes the plan in each run; the operators |
 //! | `rten_engine`, `ort_engine` | the other two engines behind the same interface |
-//! | `apart` | rten in a process of its own, where what it takes is bounded |
+//! | `subprocess` | rten in a worker process with memory and time limits |
 //!
 //! Files are data: nothing in them is executed, every size they claim is checked against what is there, and a
 //! hostile one is an error.
 
-mod apart;
 mod error;
 mod external;
 mod native;
@@ -32,10 +28,11 @@ mod proto;
 mod rten_engine;
 mod session;
 mod spec;
+mod subprocess;
 
-pub use apart::{Apart, serve as serve_apart};
 pub use error::{LoadError, RunError};
 pub use native::{OpError, PlanError, UnsupportedOp};
 pub use ort_engine::RuntimeLibrary;
 pub use proto::{ParseError, TensorFault};
 pub use session::{Engine, EngineChoice, Options, Session};
+pub use subprocess::{WorkerCommand, serve as serve_worker};

@@ -1,7 +1,7 @@
-//! ONNX Runtime, when its shared library is there.
+//! ONNX Runtime, if its shared library is found.
 //!
-//! The library is looked for once per process. Not finding it, or finding something that is no ONNX Runtime, is
-//! never an error here: the built-in engines serve instead, and [`find`] says why.
+//! The library is searched once per process. A missing or invalid library is not an error: the built-in engines serve
+//! instead, and [`find`] returns the reason.
 
 use crate::error::{LoadError, RunError};
 use crate::spec::{Interface, MapLabels};
@@ -13,13 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where to look for the library.
+/// Location of the library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RuntimeLibrary {
     /// `ORT_DYLIB_PATH`, then a `libonnxruntime` beside the executable.
     #[default]
     Search,
-    /// Nowhere: the built-in engines only.
+    /// Do not use ONNX Runtime.
     Never,
     /// This file.
     At(PathBuf),
@@ -32,7 +32,7 @@ pub(crate) struct Runtime {
     pub path: PathBuf,
 }
 
-/// The library, or why there is none. The first call decides for the process: it can only be loaded once.
+/// The library, or the reason for its absence. The first call decides for the process: it can only be loaded once.
 pub(crate) fn find(library: &RuntimeLibrary) -> Result<&'static Runtime, String> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let path = match library {
@@ -78,9 +78,9 @@ fn library_in(directory: &Path) -> Option<PathBuf> {
 fn open(path: &Path) -> Result<Runtime, String> {
     let shown = path.display();
     if !path.is_file() {
-        return Err(format!("there is no ONNX Runtime library at {shown}"));
+        return Err(format!("no ONNX Runtime library at {shown}"));
     }
-    // The binding panics when the library is not what it says it is.
+    // The binding panics if the file is not ONNX Runtime.
     let attempt = catch_unwind(AssertUnwindSafe(|| -> Result<Runtime, String> {
         let environment = ort::init_from(path)
             .map_err(|e| e.to_string())?
@@ -92,12 +92,12 @@ fn open(path: &Path) -> Result<Runtime, String> {
     }));
     match attempt {
         Ok(Ok(runtime)) => Ok(runtime),
-        Ok(Err(why)) => Err(format!("the ONNX Runtime library at {shown} cannot be used: {why}")),
-        Err(_) => Err(format!("the ONNX Runtime library at {shown} cannot be used")),
+        Ok(Err(why)) => Err(format!("the ONNX Runtime library at {shown} is not usable: {why}")),
+        Err(_) => Err(format!("the ONNX Runtime library at {shown} is not usable")),
     }
 }
 
-/// The version, from the library's file name or from what it says of its build.
+/// The version, from the library's file name or its build info.
 fn version(path: &Path) -> String {
     let numbers = |text: &str| -> Option<String> {
         let digits: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
@@ -114,7 +114,7 @@ fn version(path: &Path) -> String {
 
 /// A model that ONNX Runtime runs.
 pub(crate) struct OrtModel {
-    // The binding asks for exclusive access to a session; runs of one model wait for each other.
+    // The binding requires exclusive access to a session; runs of one model are serialized.
     session: Mutex<Session>,
 }
 
@@ -163,7 +163,7 @@ impl OrtModel {
                 .map(|(spec, labels)| {
                     let value = outputs
                         .get(&spec.name)
-                        .ok_or_else(|| failed(format!("there is no output {}", spec.name)))?;
+                        .ok_or_else(|| failed(format!("missing output {}", spec.name)))?;
                     output(value, spec, labels.as_ref())
                 })
                 .collect()

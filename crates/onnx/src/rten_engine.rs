@@ -31,7 +31,7 @@ impl RtenModel {
         external: HashMap<String, Vec<u8>>,
         interface: &Interface,
         threads: usize,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Rejection> {
         for (role, specs) in [("input", &interface.inputs), ("output", &interface.outputs)] {
             if let Some(spec) = specs.iter().find(|s| !representable(s.datatype)) {
                 return Err(engine(format!("{role} `{}` is {}", spec.name, spec.datatype)));
@@ -47,7 +47,7 @@ impl RtenModel {
         };
         let model = catch_unwind(AssertUnwindSafe(load))
             .map_err(|panic| engine(panic_text(&*panic)))?
-            .map_err(|e| Refusal {
+            .map_err(|e| Rejection {
                 node: e.node().map(str::to_owned),
                 operator: e.kind() == rten::LoadErrorKind::OperatorInvalid,
                 message: e.to_string(),
@@ -137,17 +137,17 @@ const fn representable(datatype: DataType) -> bool {
     !matches!(datatype, DataType::Fp64 | DataType::Bytes | DataType::Uint64 | DataType::Bf16)
 }
 
-/// Why rten does not take a model.
-pub(crate) struct Refusal {
-    /// The node that it does not take.
+/// rten's reason for rejecting a model.
+pub(crate) struct Rejection {
+    /// The rejected node.
     pub node: Option<String>,
     /// Whether the operator of that node is the reason.
     pub operator: bool,
     pub message: String,
 }
 
-const fn engine(message: String) -> Refusal {
-    Refusal { node: None, operator: false, message }
+const fn engine(message: String) -> Rejection {
+    Rejection { node: None, operator: false, message }
 }
 
 fn failed(message: String) -> RunError {

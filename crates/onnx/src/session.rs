@@ -1,13 +1,13 @@
 //! A loaded model, and the choice of the engine that runs it.
 
-use crate::apart::{Apart, ApartModel, Bounds, Network};
 use crate::error::{LoadError, RunError};
 use crate::external::{ExternalFiles, read_limited};
 use crate::native::{Constants, Opsets, Plan, PlanError, UnsupportedOp, Value, View};
 use crate::ort_engine::{self, OrtModel, RuntimeLibrary};
 use crate::proto::{GraphProto, ModelProto, parse};
-use crate::rten_engine::{Refusal, RtenModel};
+use crate::rten_engine::{Rejection, RtenModel};
 use crate::spec::Interface;
+use crate::subprocess::{ModelFiles, RunLimits, SubprocessModel, WorkerCommand};
 use gantry_tensor::{DataType, Tensor, TensorSpec};
 use std::collections::HashMap;
 use std::fmt;
@@ -19,20 +19,19 @@ use std::time::Duration;
 pub struct Options {
     /// Which engine to use.
     pub engine: EngineChoice,
-    /// Threads that one run may use. With one, runs of small models are fastest and runs beside each other do not
-    /// get in each other's way.
+    /// Threads that one run may use. With one, small models run fastest and concurrent runs do not
+    /// compete.
     pub threads: usize,
     /// Where to look for ONNX Runtime.
     pub onnx_runtime: RuntimeLibrary,
     /// Bytes that a model may have, with the files it names.
     pub max_model_bytes: u64,
-    /// Bytes that the values of one run may take at one time. Of our own evaluator, and of rten apart.
+    /// Bytes that the values of one run may take at one time. For our evaluator and for rten in a worker.
     pub max_run_bytes: usize,
-    /// How long one run of rten apart may take.
+    /// Time limit of one run of rten in a worker.
     pub max_run_time: Duration,
-    /// How to start the process that rten runs in. `None` has it in this one, where nothing bounds what a network
-    /// takes.
-    pub apart: Option<Apart>,
+    /// Command of rten's worker process. `None` runs rten in this process, without limits.
+    pub worker: Option<WorkerCommand>,
 }
 
 impl Default for Options {
@@ -44,12 +43,12 @@ impl Default for Options {
             max_model_bytes: 4 << 30,
             max_run_bytes: 1 << 30,
             max_run_time: Duration::from_mins(1),
-            apart: None,
+            worker: None,
         }
     }
 }
 
-/// Which engine is asked for.
+/// Engine selection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// ONNX Runtime when it is there, else our evaluator when it has all operators, else rten.
@@ -63,7 +62,7 @@ pub enum EngineChoice {
     OnnxRuntime,
 }
 
-/// Which engine serves a model.
+/// The engine of a loaded model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Engine {
     /// Our own evaluator.
@@ -90,7 +89,7 @@ impl fmt::Display for Engine {
 enum Loaded {
     Native(Box<Plan>),
     Rten(Box<RtenModel>),
-    Apart(Box<ApartModel>),
+    Subprocess(Box<SubprocessModel>),
     OnnxRuntime(Box<OrtModel>),
 }
 
@@ -153,7 +152,7 @@ impl Session {
         &self.engine
     }
 
-    /// Why this engine runs the model, in words.
+    /// Why this engine was chosen.
     #[must_use]
     pub fn why(&self) -> &str {
         &self.why
@@ -165,23 +164,22 @@ impl Session {
         self.bytes
     }
 
-    /// Whether a run waits for another process.
+    /// Whether the model runs in a worker process.
     #[must_use]
-    pub const fn is_apart(&self) -> bool {
-        matches!(self.loaded, Loaded::Apart(_))
+    pub const fn is_subprocess(&self) -> bool {
+        matches!(self.loaded, Loaded::Subprocess(_))
     }
 
-    /// The process that the model runs in, when that is not this one.
+    /// Pid of the worker process, if there is one.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         match &self.loaded {
-            Loaded::Apart(model) => Some(model.process()),
+            Loaded::Subprocess(model) => Some(model.process()),
             _ => None,
         }
     }
 
-    /// Whether rows of several requests may be put together: the first dimension of every input and output is
-    /// open.
+    /// Whether rows of several requests may be batched: the first dimension of every input and output is open.
     #[must_use]
     pub const fn batchable(&self) -> bool {
         self.interface.batchable
@@ -199,7 +197,7 @@ impl Session {
         match &self.loaded {
             Loaded::Native(plan) => self.run_native(plan, &inputs, &wanted),
             Loaded::Rten(model) => model.run(&inputs, &wanted, &self.interface.outputs),
-            Loaded::Apart(model) => model.run(&inputs, &wanted),
+            Loaded::Subprocess(model) => model.run(&inputs, &wanted),
             Loaded::OnnxRuntime(model) => model.run(&inputs, &wanted, &self.interface),
         }
     }
@@ -217,7 +215,7 @@ impl Session {
             .iter()
             .enumerate()
             .filter_map(|(at, &i)| {
-                // An output that is asked for twice is copied the first time.
+                // An output requested twice is copied the first time.
                 let again = wanted.iter().skip(at + 1).any(|&j| j == i);
                 let slot = results.get_mut(i)?;
                 let value = if again { slot.clone() } else { slot.take() }?;
@@ -231,7 +229,7 @@ impl Session {
     }
 }
 
-/// Whether the graph has an operator that only our evaluator and ONNX Runtime know.
+/// Whether the graph has an operator that rten does not support.
 fn has_ml(graph: &GraphProto<'_>) -> bool {
     graph.nodes.iter().any(|n| n.domain == "ai.onnx.ml")
 }
@@ -255,8 +253,8 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
 
     let runtime = match options.engine {
         EngineChoice::Auto | EngineChoice::OnnxRuntime => ort_engine::find(&options.onnx_runtime),
-        EngineChoice::Native => Err("the built-in evaluator was asked for".to_owned()),
-        EngineChoice::Rten => Err("rten was asked for".to_owned()),
+        EngineChoice::Native => Err("the built-in evaluator was selected".to_owned()),
+        EngineChoice::Rten => Err("rten was selected".to_owned()),
     };
     let absent = match runtime {
         Ok(runtime) => {
@@ -291,50 +289,51 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
                     return Err(LoadError::Unsupported { ops });
                 }
             }
-            // A graph that is not sound is not sound for rten either.
+            // An invalid graph is invalid for rten too.
             Err(error) => return Err(error.into()),
         }
     }
-    refuse_bombs(&model.graph)?;
+    reject_bombs(&model.graph)?;
     let files = external.into_files();
     let why = if wide {
-        format!("{} threads were asked for; {absent}", options.threads)
+        format!("{} threads were configured; {absent}", options.threads)
     } else {
         format!("the model needs operators of rten; {absent}")
     };
-    let refused = |refusal| refused_by_rten(refusal, &model);
-    if let Some(apart) = options.apart.clone() {
-        let bounds = Bounds { run_bytes: options.max_run_bytes, run_time: options.max_run_time };
-        let network = Network { model: bytes.to_vec(), files };
-        let again = again(&network, path, options.max_model_bytes);
-        let loaded = ApartModel::load(apart, options.threads, bounds, &network, again).map_err(refused)?;
+    let rejected = |rejection| rejected_by_rten(rejection, &model);
+    if let Some(command) = options.worker.clone() {
+        let limits = RunLimits { run_bytes: options.max_run_bytes, run_time: options.max_run_time };
+        let files = ModelFiles { model: bytes.to_vec(), files };
+        let source = source(&files, path, options.max_model_bytes);
+        let loaded =
+            SubprocessModel::load(command, options.threads, limits, &files, source).map_err(rejected)?;
         let size = loaded.bytes();
-        let why = format!("{why}; in a process of its own");
-        return Ok(session(interface, Loaded::Apart(Box::new(loaded)), Engine::Rten, why, size));
+        let why = format!("{why}; in a worker process");
+        return Ok(session(interface, Loaded::Subprocess(Box::new(loaded)), Engine::Rten, why, size));
     }
-    let loaded = RtenModel::load(bytes.to_vec(), files, &interface, options.threads).map_err(refused)?;
+    let loaded = RtenModel::load(bytes.to_vec(), files, &interface, options.threads).map_err(rejected)?;
     let size = loaded.bytes();
     Ok(session(interface, Loaded::Rten(Box::new(loaded)), Engine::Rten, why, size))
 }
 
-/// Brings a network's files once more. A model that came as bytes is kept for that; files are read again.
-fn again(
-    network: &Network,
+/// Reads the model again for a restart of the worker: from its files, or from a copy if it was loaded from bytes.
+fn source(
+    files: &ModelFiles,
     path: Option<&Path>,
     limit: u64,
-) -> Box<dyn Fn() -> Result<Network, String> + Send + Sync> {
+) -> Box<dyn Fn() -> Result<ModelFiles, String> + Send + Sync> {
     let Some(path) = path.map(Path::to_path_buf) else {
-        let model = network.model.clone();
-        return Box::new(move || Ok(Network { model: model.clone(), files: HashMap::new() }));
+        let model = files.model.clone();
+        return Box::new(move || Ok(ModelFiles { model: model.clone(), files: HashMap::new() }));
     };
     Box::new(move || {
         let model = read_limited(&path, limit)
             .map_err(|e| e.to_string())?
-            .map_err(|bytes| format!("the model has {bytes} bytes by now"))?;
+            .map_err(|bytes| format!("the model now has {bytes} bytes"))?;
         let left = limit.saturating_sub(model.len() as u64);
         let mut external = ExternalFiles::new(path.parent().map(whole), left);
         constants(&parse(&model).map_err(|e| e.to_string())?, &mut external).map_err(|e| e.to_string())?;
-        Ok(Network { files: external.into_files(), model })
+        Ok(ModelFiles { files: external.into_files(), model })
     })
 }
 
@@ -375,9 +374,9 @@ fn rten_takes(interface: &Interface) -> bool {
 /// Elements that a constant of a network may have when the file gives only its shape.
 const MAX_MADE_ELEMENTS: i64 = 1 << 28;
 
-/// rten has no limit on what it makes. A shape in the file that asks for more than any network needs is refused here, by
-/// the node's name: its process could only say that it was too much.
-fn refuse_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
+/// rten does not limit allocations. A constant shape larger than any real model needs is rejected here with the node's
+/// name; the worker could only report that it ran out of memory.
+fn reject_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
     for node in &graph.nodes {
         let shape_input = match node.op_type {
             "ConstantOfShape" => 0,
@@ -391,18 +390,18 @@ fn refuse_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
         if product.is_none_or(|n| n > MAX_MADE_ELEMENTS) {
             return Err(LoadError::Engine {
                 engine: "rten",
-                message: format!("node `{}` ({}) asks for the size {sizes:?}", node.name, node.op_type),
+                message: format!("node `{}` ({}) requests the size {sizes:?}", node.name, node.op_type),
             });
         }
     }
     Ok(())
 }
 
-/// rten names the node; the operator and its version say more.
-fn refused_by_rten(refusal: Refusal, model: &ModelProto<'_>) -> LoadError {
-    let named = refusal.node.as_deref().unwrap_or("");
+/// Adds the operator and its version to the node that rten names.
+fn rejected_by_rten(rejection: Rejection, model: &ModelProto<'_>) -> LoadError {
+    let named = rejection.node.as_deref().unwrap_or("");
     match model.graph.nodes.iter().find(|n| n.name == named) {
-        Some(node) if refusal.operator => LoadError::Unsupported {
+        Some(node) if rejection.operator => LoadError::Unsupported {
             ops: vec![UnsupportedOp {
                 op: node.op_type.to_owned(),
                 domain: node.domain.to_owned(),
@@ -410,6 +409,6 @@ fn refused_by_rten(refusal: Refusal, model: &ModelProto<'_>) -> LoadError {
                 node: named.to_owned(),
             }],
         },
-        _ => LoadError::Engine { engine: "rten", message: refusal.message },
+        _ => LoadError::Engine { engine: "rten", message: rejection.message },
     }
 }

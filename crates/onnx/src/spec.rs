@@ -1,16 +1,16 @@
-//! The inputs and outputs of a model, and the check of what a caller brings.
+//! Inputs and outputs of a model, and input validation.
 
 use crate::error::{LoadError, RunError};
 use crate::proto::{AttributeValue, GraphProto, ModelProto, ValueKind, data_type};
 use gantry_tensor::{DataType, Tensor, TensorSpec};
 use std::collections::HashSet;
 
-/// Everything a model says about its inputs and outputs.
+/// Inputs and outputs of a model.
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub inputs: Vec<TensorSpec>,
     pub outputs: Vec<TensorSpec>,
-    /// By input: the file says nothing about the shape, so any goes.
+    /// By input: whether the file has no shape, so that any is accepted.
     any_shape: Vec<bool>,
     pub batchable: bool,
     /// By output: the labels of its columns, when the model makes maps of them.
@@ -126,7 +126,7 @@ impl Interface {
     }
 }
 
-/// Dimensions beside an empty one that no honest request has: engines would multiply them.
+/// Rejects huge dimensions beside an empty one: engines would multiply them.
 const MAX_SPAN: usize = 1 << 28;
 
 fn fits(shape: &[usize], spec: &[i64]) -> bool {

@@ -1,24 +1,23 @@
-//! Nodes that are done in one step with the one before them: what a convolution gives is cut at zero while it is at
-//! hand, instead of being read and written once more.
+//! Conv + ReLU fusion: applies ReLU before the output of the convolution leaves the cache.
 
 use crate::proto::{AttributeValue, GraphProto, NodeProto};
 use std::collections::{HashMap, HashSet};
 
-/// The operators whose step can do the next one too.
+/// Operators that can absorb a following ReLU.
 const CAN: [&str; 1] = ["Conv"];
 
-/// Which nodes go together.
+/// Pairs of nodes to fuse.
 #[derive(Default)]
 pub(super) struct Fused<'g> {
-    /// By the name of the value between them: the second node.
+    /// The second node, by the name of the value between the two.
     seconds: HashMap<&'g str, &'g NodeProto<'g>>,
-    /// What the second nodes give.
+    /// Outputs of the second nodes.
     given: HashSet<&'g str>,
 }
 
 impl<'g> Fused<'g> {
     pub(super) fn of(graph: &'g GraphProto<'g>) -> Self {
-        // A graph inside a node may read any value of this one.
+        // A subgraph may read any value of this graph.
         let nested =
             |n: &NodeProto<'_>| n.attributes.iter().any(|a| matches!(a.value, AttributeValue::Graph(_)));
         if graph.nodes.iter().any(nested) {
@@ -48,12 +47,12 @@ impl<'g> Fused<'g> {
         fused
     }
 
-    /// The node that is done with this one.
+    /// The node fused into this one.
     pub(super) fn second(&self, node: &NodeProto<'_>) -> Option<&'g NodeProto<'g>> {
         node.outputs.first().and_then(|o| self.seconds.get(o)).copied()
     }
 
-    /// Whether this node is done with the one before it.
+    /// Whether this node is fused into its predecessor.
     pub(super) fn is_second(&self, node: &NodeProto<'_>) -> bool {
         node.outputs.first().is_some_and(|o| self.given.contains(o))
     }

@@ -1,6 +1,6 @@
-//! Our own evaluator: what skl2onnx writes, and dense networks, on the calling thread.
+//! Our own evaluator, on the calling thread: the operators of skl2onnx and of small networks.
 //!
-//! [`plan`] turns a graph into a list of steps once, at load; a run walks the list. [`ops`] has the operators of
+//! [`plan`] compiles a graph into a list of steps at load; a run executes them. [`ops`] has the operators of
 //! the standard domain, [`ml`] those of `ai.onnx.ml`.
 
 #![allow(
@@ -8,13 +8,13 @@
     reason = "tensors are x, y and their sizes n, k, h, w wherever mathematics is written down"
 )]
 
+mod buffer_pool;
 mod fuse;
 mod ml;
 mod node;
 mod ops;
 mod plan;
 mod scan;
-mod scratch;
 mod value;
 
 pub(crate) use ops::cast::cast;

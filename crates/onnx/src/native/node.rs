@@ -1,4 +1,4 @@
-//! What an operator sees of its node while it is prepared: attributes, opset, constant inputs.
+//! A node during preparation of its operator: attributes, opset, constant inputs.
 
 use super::plan::Opsets;
 use super::value::{Args, OpError, Value};
@@ -13,11 +13,11 @@ pub(crate) struct Node<'a> {
     pub proto: &'a NodeProto<'a>,
     /// The version of the operator set of the node's domain.
     pub opset: i64,
-    /// The inputs that are known already.
+    /// Constant inputs.
     pub constants: Vec<Option<&'a Value>>,
-    /// Inputs that the prepared operator holds in a form of its own and does not ask for in a run.
+    /// Inputs that the prepared operator has absorbed and does not read in a run.
     pub absorbed: RefCell<Vec<usize>>,
-    /// The results are cut at zero as well: see `fuse`.
+    /// Whether a fused ReLU is applied: see `fuse`.
     pub then_relu: bool,
     /// All operator sets of the model, for operators with graphs inside.
     pub opsets: &'a Opsets,
@@ -36,7 +36,7 @@ impl<'a> Node<'a> {
         self.constants.get(input).copied().flatten()
     }
 
-    /// Says that a constant input need not be kept: the operator has what it needs of it.
+    /// Marks a constant input as absorbed, so that the plan drops it.
     pub(crate) fn absorb(&self, input: usize) {
         self.absorbed.borrow_mut().push(input);
     }

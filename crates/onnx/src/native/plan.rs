@@ -1,9 +1,9 @@
-//! A graph as a list of steps: nodes in order, values by number, what is constant computed once.
+//! Execution plan of a graph: ordered steps, numbered values, folded constants.
 
 use super::fuse::Fused;
 use super::node::{Kernel, Node};
 use super::value::{Args, OpError, Value, View, spans};
-use super::{ml, ops, scan, scratch};
+use super::{buffer_pool, ml, ops, scan};
 use crate::proto::{GraphProto, NodeProto};
 use gantry_tensor::Elements;
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ impl Opsets {
         Self(opsets.iter().map(|&(d, v)| (standard(d).to_owned(), v)).collect())
     }
 
-    /// The version for a domain; 1 when the model does not say.
+    /// The version for a domain; 1 if the model has none.
     pub(crate) fn version(&self, domain: &str) -> i64 {
         let domain = standard(domain);
         self.0.iter().find(|(d, _)| d == domain).map_or(1, |&(_, v)| v)
@@ -53,42 +53,22 @@ impl std::fmt::Display for UnsupportedOp {
     }
 }
 
-/// Why a graph cannot be planned.
+/// A graph could not be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PlanError {
-    /// Operators that the evaluator does not have, each once.
     #[error("operators without an implementation: {}", listed(.0))]
     Unsupported(Vec<UnsupportedOp>),
-    /// Two values have one name.
     #[error("the name `{0}` is given to two values")]
     Duplicate(String),
-    /// A node reads a value that is not there.
     #[error("node `{node}` reads `{value}`, which is no input, no initializer and no result of a node")]
-    Unknown {
-        /// The node that reads.
-        node: String,
-        /// What it reads.
-        value: String,
-    },
-    /// Nodes wait for each other.
+    Unknown { node: String, value: String },
     #[error("the graph has a cycle through node `{node}`")]
-    Cycle {
-        /// One of the nodes.
-        node: String,
-    },
-    /// An output of the graph that nothing makes.
+    Cycle { node: String },
     #[error("the output `{0}` is made by no node")]
     Output(String),
-    /// A node cannot be prepared.
     #[error("node `{node}` ({op}): {error}")]
-    Node {
-        /// The node.
-        node: String,
-        /// Its operator.
-        op: String,
-        /// What is wrong.
-        error: OpError,
-    },
+    Node { node: String, op: String, error: OpError },
 }
 
 pub(crate) fn listed(ops: &[UnsupportedOp]) -> String {
@@ -99,7 +79,7 @@ pub(crate) fn listed(ops: &[UnsupportedOp]) -> String {
 /// Constants by name, as they come from the file.
 pub(crate) type Constants = HashMap<String, Value>;
 
-/// Where a step finds an input.
+/// Source of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Constant(usize),
@@ -110,7 +90,7 @@ struct Step {
     kernel: Kernel,
     inputs: Box<[Option<Source>]>,
     outputs: Box<[Option<usize>]>,
-    /// Slots that nobody needs after this step.
+    /// Slots that are free after this step.
     release: Box<[usize]>,
     op: Box<str>,
     name: Box<str>,
@@ -125,7 +105,7 @@ pub(crate) struct Plan {
     outputs: Vec<Source>,
 }
 
-/// Which step failed, and why.
+/// A failed step.
 #[derive(Debug)]
 pub(crate) struct StepError {
     pub op: String,
@@ -206,7 +186,7 @@ impl Plan {
                 {
                     alive = alive.saturating_sub(value.bytes());
                     if let Elements::Fp32(buffer) = value.data {
-                        scratch::give(buffer);
+                        buffer_pool::give(buffer);
                     }
                 }
             }
@@ -359,7 +339,7 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Adds a node, with the one that is done in the same step; returns it when its operator is not known.
+    /// Adds a node and its fused successor; returns it if its operator is unsupported.
     fn add(
         &mut self,
         proto: &NodeProto<'_>,
@@ -463,13 +443,13 @@ impl Planner {
         }
     }
 
-    /// Finds out who is the last to read each value, and drops constants that nobody reads.
+    /// Computes the last use of each value, and drops unused constants.
     fn finish(mut self, inputs: usize, outputs: Vec<Source>) -> Plan {
         let mut needed: BTreeSet<usize> = slots_of(&outputs).collect();
         for step in self.steps.iter_mut().rev() {
             let mut release = Vec::new();
             let read = slots_of(step.inputs.iter().flatten());
-            // Outputs that nobody reads go at once.
+            // Unused outputs are freed at once.
             for slot in read.chain(step.outputs.iter().flatten().copied()) {
                 if needed.insert(slot) {
                     release.push(slot);

@@ -3,40 +3,20 @@
 use gantry_tensor::{DataType, Elements, shape_product};
 use std::borrow::Cow;
 
-/// Why an operator could not be prepared or run.
+/// An operator could not be prepared or run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum OpError {
-    /// An input that the operator needs is not there.
     #[error("input {0} is missing")]
     MissingInput(usize),
-    /// An input has a datatype that the operator does not take.
     #[error("input {index} is {got}, which this operator does not take")]
-    Datatype {
-        /// Which input, from 0.
-        index: usize,
-        /// Its datatype.
-        got: DataType,
-    },
-    /// Shapes that do not go together.
+    Datatype { index: usize, got: DataType },
     #[error("{0}")]
     Shape(String),
-    /// A result would take more memory than allowed.
     #[error("a result of shape {shape:?} is larger than the limit of {limit} bytes")]
-    TooLarge {
-        /// The shape of the result.
-        shape: Vec<usize>,
-        /// The limit.
-        limit: usize,
-    },
-    /// An attribute is missing or has a wrong type or value.
+    TooLarge { shape: Vec<usize>, limit: usize },
     #[error("attribute `{name}` {problem}")]
-    Attribute {
-        /// The attribute.
-        name: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A value that the operator cannot work on.
+    Attribute { name: String, problem: String },
     #[error("{0}")]
     Value(String),
 }
@@ -84,7 +64,7 @@ impl Value {
     }
 }
 
-/// A tensor that somebody else owns: the caller, a constant of the model, or the run.
+/// A borrowed tensor: of the caller, a constant of the model, or the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub shape: &'a [usize],
@@ -118,7 +98,7 @@ impl<'a> View<'a> {
         self.data.to_f32().ok_or(OpError::Datatype { index: 0, got: DataType::Bytes })
     }
 
-    /// Integers that say shapes, axes or indices.
+    /// Integers as shapes, axes or indices.
     pub(crate) fn integers(&self) -> Result<Cow<'a, [i64]>, OpError> {
         match self.data {
             Elements::Int64(v) => Ok(Cow::Borrowed(v)),
@@ -129,7 +109,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What an operator gets in a run.
+/// Inputs and limits of an operator in a run.
 pub(crate) struct Args<'a> {
     pub inputs: &'a [Option<View<'a>>],
     /// Bytes that one result may take.
@@ -150,7 +130,7 @@ impl<'a> Args<'a> {
         self.inputs.iter().enumerate().map(|(i, v)| v.ok_or(OpError::MissingInput(i))).collect()
     }
 
-    /// The number of elements of a result, if it may be made.
+    /// The number of elements of a result, if it is within the limit.
     pub(crate) fn room(&self, shape: &[usize]) -> Result<usize, OpError> {
         if spans(shape, self.limit) {
             return Ok(shape_product(shape).unwrap_or(0));
@@ -168,7 +148,7 @@ pub(crate) fn spans(shape: &[usize], limit: usize) -> bool {
 }
 
 /// The error for a datatype that an operator does not take.
-pub(crate) const fn refused(index: usize, view: &View<'_>) -> OpError {
+pub(crate) const fn unsupported_type(index: usize, view: &View<'_>) -> OpError {
     OpError::Datatype { index, got: view.data.datatype() }
 }
 

@@ -12,29 +12,20 @@ use wire::{Field, Reader};
 
 /// Why bytes are not an ONNX model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ParseError {
-    /// The bytes end in the middle of a field.
     #[error("the file ends in the middle of a field: it is cut short or not an ONNX file")]
     Truncated,
-    /// The bytes are not protobuf.
     #[error("this is not an ONNX file (no protobuf message)")]
     NotProtobuf,
-    /// A field has another wire type than ONNX gives it.
     #[error("this is not an ONNX file (a field should hold {wanted})")]
-    WireType {
-        /// What the field should hold.
-        wanted: &'static str,
-    },
-    /// A name is not UTF-8.
+    WireType { wanted: &'static str },
     #[error("a name in the file is not UTF-8")]
     NotUtf8,
-    /// Too many nodes, attributes, tensors and the like.
     #[error("the file holds more than {MAX_MESSAGES} nodes, attributes and tensors")]
     TooMany,
-    /// Graphs inside graphs inside graphs.
     #[error("graphs are nested more than {MAX_DEPTH} deep")]
     TooDeep,
-    /// There is no graph.
     #[error("the file has no graph: it is empty or not an ONNX model")]
     NoGraph,
 }
@@ -124,7 +115,7 @@ pub(crate) enum ValueKind {
     Tensor(i64, Option<Vec<i64>>),
     /// What `ZipMap` makes: a sequence of maps, with the element type of the values.
     MapSequence(i64),
-    /// Anything else, or nothing said.
+    /// Any other type, or none.
     #[default]
     Unknown,
 }
@@ -245,7 +236,7 @@ impl Parser {
                 last = number;
             }
         }
-        // Files of the first ONNX releases leave the type out: then the field that is there says it.
+        // Files of the first ONNX releases leave the type out: then the field that is set determines it.
         let kind = match (kind, last) {
             (0, 2) => 1,
             (0, 3) => 2,

@@ -50,29 +50,14 @@ pub(crate) const fn data_type(number: i64) -> Option<DataType> {
 
 /// Why a tensor of a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum TensorFault {
-    /// A dimension is negative, or their product does not fit.
     #[error("dimensions {dims:?} are negative or too large")]
-    Dimensions {
-        /// The dimensions as written.
-        dims: Vec<i64>,
-    },
-    /// An element type that no engine here has.
+    Dimensions { dims: Vec<i64> },
     #[error("element type {0} is not supported")]
     Type(i64),
-    /// The bytes do not fill the dimensions.
     #[error("dimensions {dims:?} of {datatype} need {needed} values, the file has {got}")]
-    Count {
-        /// The dimensions.
-        dims: Vec<usize>,
-        /// The element type.
-        datatype: DataType,
-        /// Values that the dimensions need.
-        needed: usize,
-        /// Values that are there.
-        got: usize,
-    },
-    /// The data are in another file, which was not given.
+    Count { dims: Vec<usize>, datatype: DataType, needed: usize, got: usize },
     #[error("the values are in another file (external data), which is not available here")]
     External,
 }

@@ -1,11 +1,11 @@
-//! A convolution and what follows it in one step: the results are those of two steps.
+//! Fused and unfused Conv + ReLU give equal results.
 
 use crate::support::{Message, built_in, initializer, model, node, value_info};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
 use gantry_tensor::{Elements, Tensor};
 
 fn conv() -> Message {
-    // The defaults, which rten wants to be written down.
+    // The defaults, which rten requires explicitly.
     let attributes = [("strides", &[1, 1][..]), ("dilations", &[1, 1]), ("pads", &[0, 0, 0, 0])];
     attributes.iter().fold(node("Conv", "", "conv", &["x", "w"], &["c"]), |n, (name, values)| {
         let start = Message::default().text(1, name).int(20, 7);
@@ -34,7 +34,7 @@ fn run(bytes: &[u8], engine: EngineChoice, x: &Tensor) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn results_are_those_of_two_steps() {
+fn fused_and_unfused_results_are_equal() {
     let relu = |to: &str| node("Relu", "", &format!("relu_{to}"), &["c"], &[to]);
     let table: [(&str, Vec<u8>); 5] = [
         ("together", images(&[conv(), relu("y")], &["y"])),
@@ -55,14 +55,14 @@ fn results_are_those_of_two_steps() {
         for (ours, theirs) in ours.iter().flatten().zip(theirs.iter().flatten()) {
             assert!((ours - theirs).abs() < 1e-4, "{what}: {ours} {theirs}");
         }
-        // There is something to cut, and something to keep.
+        // Both signs occur.
         assert!(ours.iter().flatten().any(|v| *v > 0.0), "{what}");
         assert!(what.contains("twice") || ours.iter().flatten().any(|v| *v == 0.0), "{what}");
     }
 }
 
 #[test]
-fn what_is_no_number_stays_none() {
+fn nan_stays_nan() {
     let bytes = images(&[conv(), node("Relu", "", "relu", &["c"], &["y"])], &["y"]);
     let mut values = vec![1.0f32; 2 * 5 * 7];
     values[0] = f32::NAN;

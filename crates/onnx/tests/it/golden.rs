@@ -1,4 +1,4 @@
-//! Answers against scikit-learn's and ONNX Runtime's, committed as data.
+//! Predictions compared with committed ones of scikit-learn and ONNX Runtime.
 
 use crate::support::{Case, built_in, cases};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
@@ -26,7 +26,7 @@ fn compare(case: &str, got: &Tensor, want: &Tensor, allowed: &dyn Fn(f64) -> f64
             }
             Ok(worst)
         }
-        // scikit-learn's labels may be narrower integers; what they say must be equal.
+        // scikit-learn's labels may be narrower integers; their values must be equal.
         Elements::Int32(want) if got.datatype() == DataType::Int64 => {
             let want = Elements::Int64(want.iter().map(|&v| i64::from(v)).collect());
             compare(case, got, &Tensor::new(output, got.shape(), want).unwrap(), allowed)
@@ -60,7 +60,7 @@ fn check_sklearn(case: &Case, options: &Options) -> Result<f64, String> {
 }
 
 #[test]
-fn every_scikit_learn_model_answers_as_scikit_learn_does() {
+fn scikit_learn_models_match_scikit_learn() {
     let cases = cases("sklearn");
     assert!(cases.len() >= 90, "only {} cases are there", cases.len());
     let mut faults = Vec::new();
@@ -74,7 +74,7 @@ fn every_scikit_learn_model_answers_as_scikit_learn_does() {
 }
 
 #[test]
-fn one_row_alone_gives_what_it_gives_in_a_batch() {
+fn single_row_and_batch_give_equal_results() {
     let mut tried = 0;
     for case in cases("sklearn") {
         let session = Session::load(&case.model, &built_in()).unwrap();
@@ -109,7 +109,7 @@ fn first_row(tensor: &Tensor) -> Tensor {
 
 /// Single operators and small networks, against ONNX Runtime: a few units in the last place.
 #[test]
-fn operators_and_networks_answer_as_onnx_runtime_does() {
+fn operators_and_networks_match_onnx_runtime() {
     let cases = cases("nets");
     assert!(cases.len() >= 100, "only {} cases are there", cases.len());
     let mut faults = Vec::new();
@@ -127,7 +127,7 @@ fn operators_and_networks_answer_as_onnx_runtime_does() {
 }
 
 #[test]
-fn networks_run_on_the_engine_that_has_their_operators() {
+fn engine_is_chosen_by_operators() {
     let rten = Options { engine: EngineChoice::Rten, ..built_in() };
     for case in cases("nets").iter().filter(|c| !c.name.starts_with("ops_")) {
         let (session, results) = run(case, &built_in()).unwrap();

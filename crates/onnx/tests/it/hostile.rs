@@ -1,4 +1,4 @@
-//! Files that mean harm, or are broken: each is an error that says what is wrong, in bounded memory and time.
+//! Hostile and broken files: each is a descriptive error, in bounded memory and time.
 
 use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
 use gantry_onnx::{EngineChoice, Options, Session};
@@ -50,7 +50,7 @@ fn tree(children: [i64; 2], feature: i64, class_node: i64) -> Message {
 }
 
 #[test]
-fn broken_files_say_what_is_wrong() {
+fn broken_files_are_described() {
     let relu = |i: &str, o: &str| node("Relu", "", &format!("n_{o}"), &[i], &[o]);
     let sizes = |v: &[i64]| -> Vec<u8> { v.iter().flat_map(|d| d.to_le_bytes()).collect() };
     let wrong_type = node("Softmax", "", "s", &["x"], &["y"]).message(5, &floats("axis", &[1.0]));
@@ -111,7 +111,7 @@ fn broken_files_say_what_is_wrong() {
         (model(&graph(&[missing], &[])), "node `trees` (TreeEnsembleRegressor)"),
         (model(&graph(&[tree([0, 2], 0, 2)], &[])), "node `trees` (TreeEnsembleRegressor)"),
         (model(&graph(&[tree([1, 1], 0, 2)], &[])), "node `trees` (TreeEnsembleRegressor)"),
-        (model(&graph(&[tree([1, 9], 0, 2)], &[])), "node 2: a second node is nobody's child"),
+        (model(&graph(&[tree([1, 9], 0, 2)], &[])), "node 2: the tree has two roots"),
         (model(&graph(&[tree([1, 2], -3, 2)], &[])), "-3 is not a feature"),
         (model(&graph(&[tree([1, 2], 0, 7)], &[])), "node 7 of tree 0 does not exist"),
         (model(&deep), "graphs are nested more than 8 deep"),
@@ -123,11 +123,11 @@ fn broken_files_say_what_is_wrong() {
                 ],
                 &[initializer("w", 7, &[3], &sizes(&[1 << 20, 1 << 20, 1 << 20]))],
             )),
-            "node `c` (ConstantOfShape) asks for the size [1048576, 1048576, 1048576]",
+            "node `c` (ConstantOfShape) requests the size [1048576, 1048576, 1048576]",
         ),
         (
             model(&graph(&[relu("x", "y")], &[]).message(11, &value_info("z", 99, &[1]))),
-            "input `z` is no tensor of a type that can be served",
+            "input `z` is not a tensor of a supported type",
         ),
         (
             Message(model(&graph(&[relu("x", "y")], &[]))).message(25, &Message::default()).0,
@@ -142,14 +142,14 @@ fn broken_files_say_what_is_wrong() {
 }
 
 #[test]
-fn a_sound_tree_written_the_same_way_is_loaded() {
+fn valid_tree_is_loaded() {
     let session = Session::from_bytes(model(&graph(&[tree([1, 2], 0, 2)], &[])), &built_in()).unwrap();
     let x = Tensor::new("x", [2, 4], Elements::Fp32(vec![0.0, 9.0, 9.0, 9.0, 1.0, 9.0, 9.0, 9.0])).unwrap();
     assert_eq!(*session.run(&[x], &[]).unwrap()[0].elements(), Elements::Fp32(vec![1.0, 2.0]));
 }
 
 #[test]
-fn a_deep_chain_of_nodes_is_no_recursion() {
+fn deep_chain_of_nodes_does_not_recurse() {
     let mut nodes = vec![node("Relu", "", "first", &["x"], &["v0"])];
     for i in 0..50_000 {
         nodes.push(node("Neg", "", "n", &[&format!("v{i}")], &[&format!("v{}", i + 1)]));
@@ -162,7 +162,7 @@ fn a_deep_chain_of_nodes_is_no_recursion() {
 }
 
 #[test]
-fn sizes_that_come_from_the_request_are_bounded() {
+fn sizes_from_requests_are_bounded() {
     let shape = node("Shape", "", "shape", &["x"], &["s"]);
     let large = initializer("big", 7, &[1], &(1i64 << 40).to_le_bytes());
     let nodes = [
@@ -182,7 +182,7 @@ fn sizes_that_come_from_the_request_are_bounded() {
 }
 
 #[test]
-fn an_empty_tensor_with_a_huge_dimension_is_refused() {
+fn empty_tensor_with_huge_dimension_is_rejected() {
     let sum = node("ReduceSum", "", "sum", &["x", "axes"], &["y"]);
     let graph = Message::default()
         .message(1, &sum)
@@ -213,7 +213,7 @@ fn with_external(location: &str, length: Option<&str>) -> Vec<u8> {
 }
 
 #[test]
-fn weights_are_read_from_the_models_directory_only() {
+fn external_weights_outside_model_directory_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("model");
     std::fs::create_dir_all(inside.join("sub")).unwrap();

@@ -1,4 +1,4 @@
-//! What a session says of itself, and how it refuses what does not fit.
+//! Model metadata and input validation.
 
 use crate::support::{built_in, data};
 use gantry_onnx::{Engine, EngineChoice, LoadError, Options, Session};
@@ -18,7 +18,7 @@ fn floats(name: &str, shape: &[usize]) -> Tensor {
 }
 
 #[test]
-fn names_types_and_shapes_are_those_of_the_file() {
+fn names_types_and_shapes_are_read_from_the_file() {
     let logistic = session("logistic");
     assert_eq!(logistic.inputs(), [spec("X", DataType::Fp32, &[-1, 4])]);
     assert_eq!(
@@ -39,7 +39,7 @@ fn names_types_and_shapes_are_those_of_the_file() {
 }
 
 #[test]
-fn maps_of_scores_are_a_matrix() {
+fn score_maps_become_a_matrix() {
     for name in ["logistic_zipmap", "logistic_strings_zipmap"] {
         let zipped = session(name);
         assert_eq!(zipped.outputs()[1], spec("output_probability", DataType::Fp32, &[-1, 3]));
@@ -49,7 +49,7 @@ fn maps_of_scores_are_a_matrix() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_named() {
+fn invalid_inputs_are_named() {
     let logistic = session("logistic");
     let ints = Tensor::new("X", [1, 4], Elements::Int64(vec![1; 4])).unwrap();
     let cases: [(Vec<Tensor>, &str); 6] = [
@@ -67,7 +67,7 @@ fn inputs_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn outputs_come_in_the_order_they_are_asked_for() {
+fn outputs_are_returned_in_requested_order() {
     let logistic = session("logistic");
     let x = [floats("X", &[2, 4])];
     let names = |wanted: &[&str]| -> Vec<String> {
@@ -81,12 +81,12 @@ fn outputs_come_in_the_order_they_are_asked_for() {
 }
 
 #[test]
-fn an_empty_batch_has_empty_answers() {
+fn empty_batch_gives_empty_outputs() {
     for name in ["logistic", "forest", "svc_probability", "mlp_classifier", "neighbours"] {
         let results = session(name).run(&[floats("X", &[0, 4])], &[]);
         match results {
             Ok(results) => assert_eq!(results[0].elements().len(), 0, "{name}"),
-            // A scan over no rows has nothing to stack: refused, not wrong.
+            // A scan over no rows has nothing to stack: an error.
             Err(e) => assert_eq!(name, "neighbours", "{e}"),
         }
     }
@@ -113,7 +113,7 @@ fn runs_from_many_threads_agree() {
 }
 
 #[test]
-fn a_missing_file_and_a_small_limit_are_errors() {
+fn missing_and_oversized_files_are_errors() {
     let error = Session::load(data("sklearn").join("none.onnx"), &built_in()).unwrap_err();
     assert!(error.to_string().starts_with("cannot read "), "{error}");
     let error = Session::load(data("sklearn"), &built_in()).unwrap_err();
@@ -124,7 +124,7 @@ fn a_missing_file_and_a_small_limit_are_errors() {
 }
 
 #[test]
-fn a_run_that_needs_too_much_memory_is_refused() {
+fn run_beyond_memory_limit_is_rejected() {
     let tight = Options { max_run_bytes: 4000, ..built_in() };
     let session = Session::load(data("sklearn").join("polynomial.onnx"), &tight).unwrap();
     assert!(session.run(&[floats("X", &[2, 4])], &[]).is_ok());
@@ -133,7 +133,7 @@ fn a_run_that_needs_too_much_memory_is_refused() {
 }
 
 #[test]
-fn an_engine_that_was_asked_for_and_cannot_run_the_model_says_so() {
+fn selected_engine_that_cannot_run_the_model_is_an_error() {
     let with = |engine| Options { engine, ..built_in() };
     let forest = data("sklearn").join("forest.onnx");
     let error = Session::load(&forest, &with(EngineChoice::OnnxRuntime)).unwrap_err();

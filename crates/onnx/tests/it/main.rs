@@ -9,10 +9,10 @@
     reason = "a test fails by panicking, and equal means equal"
 )]
 
-mod apart;
 mod fuse;
 mod golden;
 mod hostile;
 mod interface;
 mod runtime;
+mod subprocess;
 mod support;

@@ -1,6 +1,6 @@
 //! ONNX Runtime: absent, broken, and (when `GANTRY_TEST_ORT_DYLIB` names its library) present.
 //!
-//! A process can load the library only once, so each case runs in a process of its own: this test binary again.
+//! A process can load the library only once, so each case runs this test binary in a new process.
 
 use crate::support::{cases, data};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
@@ -24,7 +24,7 @@ fn inner(test: &str, library: Option<&Path>) -> String {
 }
 
 #[test]
-fn without_the_library_the_built_in_engines_serve() {
+fn missing_library_falls_back_to_built_in_engines() {
     let text = inner("inner_why", None);
     assert!(
         text.contains("why: the built-in evaluator has every operator of the model; ORT_DYLIB_PATH is not set and no ONNX Runtime library is beside the executable"),
@@ -33,18 +33,18 @@ fn without_the_library_the_built_in_engines_serve() {
 }
 
 #[test]
-fn a_path_to_nothing_or_to_something_else_is_no_failure() {
+fn invalid_library_path_falls_back_to_built_in_engines() {
     let text = inner("inner_why", Some(Path::new("/nowhere/libonnxruntime.so")));
-    assert!(text.contains("there is no ONNX Runtime library at /nowhere/libonnxruntime.so"), "{text}");
+    assert!(text.contains("no ONNX Runtime library at /nowhere/libonnxruntime.so"), "{text}");
     let directory = tempfile::tempdir().unwrap();
     let fake = directory.path().join("libonnxruntime.so");
     std::fs::write(&fake, b"no library at all").unwrap();
     let text = inner("inner_why", Some(&fake));
-    assert!(text.contains("cannot be used"), "{text}");
+    assert!(text.contains("is not usable"), "{text}");
 }
 
 #[test]
-fn onnx_runtime_serves_when_it_is_there() {
+fn onnx_runtime_is_used_when_present() {
     let Some(library) = std::env::var_os("GANTRY_TEST_ORT_DYLIB") else {
         println!("SKIPPED: set GANTRY_TEST_ORT_DYLIB to the path of libonnxruntime.so to run this test");
         return;

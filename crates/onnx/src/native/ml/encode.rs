@@ -1,7 +1,7 @@
-//! Operators that look values up: encoders, and the choice of columns.
+//! Lookup operators: encoders and column selection.
 
 use crate::native::node::{Kernel, Node};
-use crate::native::value::{Args, OpError, Value, View, pick, refused};
+use crate::native::value::{Args, OpError, Value, View, pick, unsupported_type};
 use bytes::Bytes;
 use gantry_tensor::{DataType, Elements};
 use std::collections::HashMap;
@@ -94,9 +94,9 @@ impl Lookup {
 
     fn run(&self, x: View<'_>) -> Result<Value, OpError> {
         if x.data.datatype() != self.kind {
-            return Err(refused(0, &x));
+            return Err(unsupported_type(0, &x));
         }
-        let keys = keys(x.data).ok_or_else(|| refused(0, &x))?;
+        let keys = keys(x.data).ok_or_else(|| unsupported_type(0, &x))?;
         let places = keys.iter().map(|k| self.places.get(k).copied().unwrap_or(self.fallback));
         Ok(Value::new(x.shape, pick(&self.values, places)))
     }
@@ -180,9 +180,9 @@ fn one_hot(node: &Node<'_>) -> Result<Kernel, OpError> {
             (Elements::Bytes(_), true) | (Elements::Int64(_) | Elements::Int32(_), false) => {
                 keys(x.data).unwrap_or_default()
             }
-            (Elements::Bytes(_), false) | (_, true) => return Err(refused(0, &x)),
+            (Elements::Bytes(_), false) | (_, true) => return Err(unsupported_type(0, &x)),
             (other, false) => {
-                let values = other.to_f64().ok_or_else(|| refused(0, &x))?;
+                let values = other.to_f64().ok_or_else(|| unsupported_type(0, &x))?;
                 values.iter().map(|&v| Key::Int(v as i64)).collect()
             }
         };

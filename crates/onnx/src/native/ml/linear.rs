@@ -1,6 +1,6 @@
 //! Linear models.
 
-use super::post::{Labels, Post, Second, argmax, probit};
+use super::post_transform::{Labels, Post, Second, argmax, probit};
 use crate::native::node::{Kernel, Node};
 use crate::native::ops::matmul::Weights;
 use crate::native::value::{OpError, Value};
@@ -62,7 +62,7 @@ impl Linear {
 fn classifier(node: &Node<'_>) -> Result<Kernel, OpError> {
     let labels = Labels::of(node, "classlabels_ints", "classlabels_strings")?;
     let intercepts = node.floats("intercepts")?;
-    // Without intercepts, the labels say how many rows of coefficients there are.
+    // Without intercepts, the number of labels is the number of coefficient rows.
     let targets = if intercepts.is_empty() { labels.len() } else { intercepts.len() };
     let linear = Linear::new(node.floats("coefficients")?, intercepts, targets)?;
     let post = Post::of(node)?;

@@ -2,7 +2,7 @@
 
 mod encode;
 mod linear;
-mod post;
+mod post_transform;
 mod scale;
 mod svm;
 mod tree;

@@ -1,7 +1,7 @@
-//! Operators that bring columns to one scale or fill their holes.
+//! Scalers, imputers and normalizers.
 
 use crate::native::node::{Kernel, Node};
-use crate::native::value::{OpError, Value, refused};
+use crate::native::value::{OpError, Value, unsupported_type};
 use gantry_tensor::Elements;
 
 /// The operators of this file.
@@ -111,7 +111,7 @@ fn imputer(node: &Node<'_>) -> Result<Kernel, OpError> {
                 let filled = v.iter().zip(ints.iter().cycle());
                 Elements::Int64(filled.map(|(&x, &f)| if x == hole_int { f } else { x }).collect())
             }
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))
@@ -131,7 +131,7 @@ fn binarizer(node: &Node<'_>) -> Result<Kernel, OpError> {
             Elements::Int64(v) => {
                 Elements::Int64(v.iter().map(|&x| i64::from(x as f32 > threshold)).collect())
             }
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))

@@ -2,7 +2,7 @@
 //!
 //! Sums are taken in double precision: that is never further from the training library than single precision.
 
-use super::post::{Labels, Post, Second, argmax, logistic};
+use super::post_transform::{Labels, Post, Second, argmax, logistic};
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{OpError, Value};
 

@@ -1,11 +1,13 @@
 //! Tree ensembles, on the evaluator of `gantry-trees`.
 
-use super::post::{Labels, Post, Second, argmax, probit};
+use super::post_transform::{Labels, Post, Second, argmax, probit};
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value};
 use gantry_tensor::Elements;
 use gantry_trees::Rows;
-use gantry_trees::onnx_style::{Aggregate, Builder, Ensemble, Mode, NodeSpec, Precision, Scores, WeightSpec};
+use gantry_trees::onnx_ensemble::{
+    Aggregate, Builder, Ensemble, Mode, NodeSpec, Precision, Scores, WeightSpec,
+};
 
 /// The operators of this file.
 pub(super) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
@@ -338,7 +340,7 @@ fn ensemble(node: &Node<'_>) -> Result<Kernel, OpError> {
     }))
 }
 
-/// In `TreeEnsemble`, children are indices of nodes or of leaves, and trees are told apart by their roots.
+/// In `TreeEnsemble`, children are indices of nodes or of leaves, and trees are identified by their roots.
 fn trees_of_ensemble(node: &Node<'_>, splits: &Value, builder: &mut Builder) -> Result<(), OpError> {
     let splits = splits.data.to_f64().unwrap_or_default();
     let list = Columns { length: splits.len(), node };

@@ -12,8 +12,8 @@
 
 use super::simd::{Block, interleave, tiling};
 use super::unary::as_f32;
+use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
-use crate::native::scratch;
 use crate::native::value::{Args, OpError, Value};
 use rten_simd::SimdOp;
 
@@ -48,7 +48,7 @@ enum Same {
     Lower,
 }
 
-/// Larger kernels, strides and paddings than this are no honest network, and their products could overflow.
+/// Larger kernels, strides and paddings than this do not occur in real networks, and their products could overflow.
 const MAX_EXTENT: usize = 4096;
 
 impl Window {
@@ -111,7 +111,7 @@ impl Window {
             .checked_sub(extent)
             .ok_or_else(|| OpError::Shape(format!("a window of {extent} over {padded} pixels")))?;
         let mut positions = if self.ceil { room.div_ceil(stride) } else { room / stride } + 1;
-        // A last window that starts in the padding after the image is none.
+        // A window that starts in the trailing padding does not count.
         if self.ceil && (positions - 1) * stride >= size + at(self.before) {
             positions -= 1;
         }
@@ -136,7 +136,7 @@ struct Conv {
     /// By group: its rows of weights, interleaved.
     weights: Vec<Vec<f32>>,
     bias: Vec<f32>,
-    /// What is below zero becomes zero.
+    /// Fused ReLU.
     then_relu: bool,
 }
 
@@ -220,10 +220,10 @@ impl Conv {
             height,
             width,
             // Blocks of positions read past the last row.
-            pixels: scratch::zeros(self.inner * sy * sx * plane + positions + tile.width),
+            pixels: buffer_pool::zeros(self.inner * sy * sx * plane + positions + tile.width),
         };
-        let mut sums = scratch::zeros(tile.rows * positions);
-        let mut result = scratch::take(total);
+        let mut sums = buffer_pool::zeros(tile.rows * positions);
+        let mut result = buffer_pool::take(total);
         for sample in data.chunks((channels * h * w).max(1)) {
             for (group, weights) in self.weights.iter().enumerate() {
                 let from = group * self.inner * h * w;
@@ -256,8 +256,8 @@ impl Conv {
                 }
             }
         }
-        scratch::give(sums);
-        scratch::give(phases.pixels);
+        buffer_pool::give(sums);
+        buffer_pool::give(phases.pixels);
         Ok(Value::f32(shape, result))
     }
 }
@@ -292,7 +292,7 @@ impl SimdOp for Finish<'_> {
             if self.then_relu {
                 for v in image {
                     let sum = *v + bias;
-                    // As `Relu` does it: what is no number stays so.
+                    // Like `Relu`: NaN stays NaN.
                     *v = if sum < 0.0 { 0.0 } else { sum };
                 }
             } else {
@@ -368,7 +368,7 @@ fn pool(node: &Node<'_>, kind: Pool) -> Result<Kernel, OpError> {
             before: [top, left],
             positions: [rows, columns],
             data,
-            result: scratch::take(total),
+            result: buffer_pool::take(total),
         };
         Ok(vec![Value::f32(shape, pooled.dispatch())])
     }))

@@ -1,7 +1,7 @@
 //! Operators that work element by element, with broadcasting.
 
 use crate::native::node::{Kernel, Node};
-use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, refused};
+use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, unsupported_type};
 use gantry_tensor::Elements;
 
 /// Applies `f` to two tensors stretched to each other.
@@ -59,7 +59,7 @@ macro_rules! arithmetic {
 
 fn mismatch(a: &View<'_>, b: &View<'_>) -> OpError {
     if a.data.datatype() == b.data.datatype() {
-        refused(0, a)
+        unsupported_type(0, a)
     } else {
         OpError::Shape(format!(
             "the inputs are {} and {}: both must have one datatype",
@@ -117,7 +117,7 @@ fn pow(args: &Args<'_>, a: View<'_>, b: View<'_>) -> Result<Value, OpError> {
             Ok(Value::f32(s, v))
         }
         Elements::Fp64(x) => {
-            let y = b.data.to_f64().ok_or_else(|| refused(1, &b))?;
+            let y = b.data.to_f64().ok_or_else(|| unsupported_type(1, &b))?;
             let (s, v) = zip(args, (x, a.shape), (&y, b.shape), f64::powf)?;
             Ok(Value::new(s, Elements::Fp64(v)))
         }
@@ -128,7 +128,7 @@ fn pow(args: &Args<'_>, a: View<'_>, b: View<'_>) -> Result<Value, OpError> {
             })?;
             Ok(Value::i64(s, v))
         }
-        _ => Err(refused(0, &a)),
+        _ => Err(unsupported_type(0, &a)),
     }
 }
 

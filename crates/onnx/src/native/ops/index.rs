@@ -1,8 +1,9 @@
-//! Operators that choose elements: slices, gathers, the largest, by condition.
+//! Indexing operators: slice, gather, top-k, where.
 
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{
-    Args, OpError, Value, View, around, axis, broadcast, broadcast_indices, pick, refused, strided_indices,
+    Args, OpError, Value, View, around, axis, broadcast, broadcast_indices, pick, strided_indices,
+    unsupported_type,
 };
 use gantry_tensor::Elements;
 use std::cmp::Ordering;
@@ -171,7 +172,7 @@ fn top_k(node: &Node<'_>) -> Result<Kernel, OpError> {
             .ok()
             .filter(|&k| k <= along)
             .ok_or_else(|| OpError::Value(format!("k is {k}, axis {at} has {along}")))?;
-        let values = x.data.to_f64().ok_or_else(|| refused(0, &x))?;
+        let values = x.data.to_f64().ok_or_else(|| unsupported_type(0, &x))?;
         let mut from = vec![0usize; outer * inner * k];
         let mut order = vec![0i64; outer * inner * k];
         for o in 0..outer {
@@ -205,7 +206,7 @@ fn top_k(node: &Node<'_>) -> Result<Kernel, OpError> {
 fn choose(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
     let (condition, a, b) = (args.get(0)?, args.get(1)?, args.get(2)?);
     let Elements::Bool(flags) = condition.data else {
-        return Err(refused(0, &condition));
+        return Err(unsupported_type(0, &condition));
     };
     let shape = broadcast(&broadcast(condition.shape, a.shape)?, b.shape)?;
     args.room(&shape)?;
@@ -228,7 +229,7 @@ fn choose(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
         (Elements::Int32(x), Elements::Int32(y)) => Elements::Int32(chosen!(x, y)),
         (Elements::Bool(x), Elements::Bool(y)) => Elements::Bool(chosen!(x, y)),
         (Elements::Bytes(x), Elements::Bytes(y)) => Elements::Bytes(chosen!(x, y)),
-        _ => return Err(refused(1, &a)),
+        _ => return Err(unsupported_type(1, &a)),
     };
     Ok(vec![Value::new(shape, data)])
 }
@@ -245,7 +246,7 @@ fn one_hot(node: &Node<'_>) -> Result<Kernel, OpError> {
         if values.len() != 2 {
             return Err(OpError::Shape("OneHot needs the two values off and on".to_owned()));
         }
-        let indices = x.data.to_f64().ok_or_else(|| refused(0, &x))?;
+        let indices = x.data.to_f64().ok_or_else(|| unsupported_type(0, &x))?;
         let (_, _, inner) = around(&shape, at);
         let from = (0..n).map(|i| {
             let (o, k, r) = (i / (depth * inner), i / inner % depth, i % inner);

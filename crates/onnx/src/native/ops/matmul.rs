@@ -6,9 +6,9 @@
 
 use super::simd::{self, Block, Dot};
 use super::unary::as_f32;
+use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
-use crate::native::scratch;
-use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, refused};
+use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, unsupported_type};
 use gantry_tensor::Elements;
 use rten_gemm::{BiasVector, GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_simd::SimdOp;
@@ -81,7 +81,7 @@ impl Weights {
                 x.len()
             )));
         }
-        let mut result = scratch::zeros(n * columns);
+        let mut result = buffer_pool::zeros(n * columns);
         if result.is_empty() || k == 0 || k * columns < WORTH_A_KERNEL {
             plain_loop(&mut result, x, &self.plain, k, columns, bias);
             return Ok(result);
@@ -94,7 +94,7 @@ impl Weights {
         let panels = self.panels.get_or_init(|| self.pack());
         let taps: Vec<usize> = (0..k).map(|i| i * tile.width).collect();
         let positions = columns.next_multiple_of(tile.lanes);
-        let mut sums = scratch::zeros(tile.rows * positions);
+        let mut sums = buffer_pool::zeros(tile.rows * positions);
         let x = simd::interleave(x, k);
         for (a, rows_out) in x.chunks(tile.rows * k).zip(result.chunks_mut(tile.rows * columns)) {
             let block = Block { a, taps: &taps, b: panels, step: k * tile.width, positions, to: &mut sums };
@@ -108,8 +108,8 @@ impl Weights {
                 }
             }
         }
-        scratch::give(sums);
-        scratch::give(x);
+        buffer_pool::give(sums);
+        buffer_pool::give(x);
         Ok(result)
     }
 
@@ -262,7 +262,7 @@ fn gemm_double(
 ) -> Result<Vec<Value>, OpError> {
     let (a, b) = (args.get(0)?, args.get(1)?);
     let (Elements::Fp64(x), Elements::Fp64(y)) = (a.data, b.data) else {
-        return Err(refused(1, &b));
+        return Err(unsupported_type(1, &b));
     };
     let ((n, k), (rows, columns)) = (oriented(&a, turn_a)?, oriented(&b, turn_b)?);
     if rows != k {
@@ -278,7 +278,7 @@ fn gemm_double(
     }
     if let Some(c) = args.optional(2) {
         let Elements::Fp64(bias) = c.data else {
-            return Err(refused(2, &c));
+            return Err(unsupported_type(2, &c));
         };
         for (o, i) in product.iter_mut().zip(bias_indices(c.shape, n, columns)?) {
             *o += beta * bias.get(i).copied().unwrap_or(0.0);
@@ -370,7 +370,7 @@ fn matmul_any(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
             }
             Elements::Fp64(result)
         }
-        _ => return Err(refused(0, &a)),
+        _ => return Err(unsupported_type(0, &a)),
     };
     // The dimensions that were put in for vectors go again.
     if b.rank() == 1 {

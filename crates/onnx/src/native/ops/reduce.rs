@@ -1,7 +1,7 @@
-//! Operators that fold axes away: sums, extremes, positions of extremes, norms.
+//! Reductions: sums, extremes, argmin and argmax, norms.
 
 use crate::native::node::{Kernel, Node};
-use crate::native::value::{OpError, Value, around, axis, refused, strided_indices};
+use crate::native::value::{OpError, Value, around, axis, strided_indices, unsupported_type};
 use gantry_tensor::Elements;
 
 /// The operators of this file.
@@ -142,15 +142,15 @@ fn reduce(node: &Node<'_>, fold: Fold) -> Result<Kernel, OpError> {
             Elements::Fp64(v) => Elements::Fp64(each!(v, fold_f64)),
             Elements::Int64(v) => {
                 let folded: Option<Vec<i64>> = each!(v, fold_i64);
-                Elements::Int64(folded.ok_or_else(|| refused(0, &x))?)
+                Elements::Int64(folded.ok_or_else(|| unsupported_type(0, &x))?)
             }
             Elements::Int32(v) => {
                 let wide: Vec<i64> = v.iter().map(|&x| i64::from(x)).collect();
                 let folded: Option<Vec<i64>> = each!(wide, fold_i64);
-                let folded = folded.ok_or_else(|| refused(0, &x))?;
+                let folded = folded.ok_or_else(|| unsupported_type(0, &x))?;
                 Elements::Int32(folded.into_iter().map(|x| x as i32).collect())
             }
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(shape, data)])
     }))
@@ -208,7 +208,7 @@ fn arg(node: &Node<'_>, largest: bool) -> Result<Kernel, OpError> {
             Elements::Fp64(v) => positions!(v),
             Elements::Int64(v) => positions!(v),
             Elements::Int32(v) => positions!(v),
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         let mut shape = x.shape.to_vec();
         if keep {
@@ -257,7 +257,7 @@ fn cum_sum(node: &Node<'_>) -> Result<Kernel, OpError> {
         let data = match x.data {
             Elements::Fp32(v) => Elements::Fp32(sums!(v, 0.0)),
             Elements::Fp64(v) => Elements::Fp64(sums!(v, 0.0)),
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))
@@ -272,7 +272,7 @@ fn lp_normalization(node: &Node<'_>) -> Result<Kernel, OpError> {
     Ok(Box::new(move |args| {
         let x = args.get(0)?;
         let Elements::Fp32(v) = x.data else {
-            return Err(refused(0, &x));
+            return Err(unsupported_type(0, &x));
         };
         let at = axis(at, x.rank())?;
         let (outer, along, inner) = around(x.shape, at);

@@ -1,4 +1,4 @@
-//! Operators that change the shape, or where elements stand, and no element.
+//! Operators that change the shape or the order of elements.
 
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{

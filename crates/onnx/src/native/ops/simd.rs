@@ -9,7 +9,7 @@
     reason = "the loops must be compiled into the function that switches the vector instructions on"
 )]
 
-use crate::native::scratch;
+use crate::native::buffer_pool;
 use rten_simd::ops::{BitOps, NumOps};
 use rten_simd::{Isa, Simd, SimdOp};
 use std::sync::OnceLock;
@@ -66,7 +66,7 @@ fn interleaved<const R: usize>(rows: &[f32], columns: usize) -> Vec<f32> {
         return Vec::new();
     }
     let count = rows.len() / columns;
-    let mut result = scratch::zeros(count.div_ceil(R) * R * columns);
+    let mut result = buffer_pool::zeros(count.div_ceil(R) * R * columns);
     for (block, to) in rows.chunks(R * columns).zip(result.chunks_exact_mut(R * columns)) {
         let to = to.as_chunks_mut::<R>().0;
         for (r, row) in block.chunks_exact(columns).enumerate() {

@@ -1,8 +1,8 @@
 //! Operators of one tensor, element by element.
 
+use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
-use crate::native::scratch;
-use crate::native::value::{Args, OpError, Value, View, around, axis, refused};
+use crate::native::value::{Args, OpError, Value, View, around, axis, unsupported_type};
 use gantry_tensor::Elements;
 use rten_simd::SimdUnaryOp;
 
@@ -22,7 +22,7 @@ fn table(op: &str) -> Option<Unary> {
         (|$x:ident| $f:expr, $i:expr) => {
             Unary {
                 single: |v| {
-                    let mut to = scratch::take(v.len());
+                    let mut to = buffer_pool::take(v.len());
                     to.extend(v.iter().map(|&$x: &f32| $f));
                     to
                 },
@@ -99,7 +99,7 @@ pub(crate) fn unary(node: &Node<'_>) -> Option<Kernel> {
             (Elements::Int32(v), Some(f), _) => {
                 Elements::Int32(v.iter().map(|&x| f(i64::from(x)) as i32).collect())
             }
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))
@@ -112,7 +112,7 @@ pub(crate) fn parametric(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
         "Not" => Box::new(|args| {
             let x = args.get(0)?;
             let Elements::Bool(v) = x.data else {
-                return Err(refused(0, &x));
+                return Err(unsupported_type(0, &x));
             };
             Ok(vec![Value::new(x.shape, Elements::Bool(v.iter().map(|b| !b).collect()))])
         }),
@@ -121,7 +121,7 @@ pub(crate) fn parametric(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
             let result = match x.data {
                 Elements::Fp32(v) => v.iter().map(|x| x.is_nan()).collect(),
                 Elements::Fp64(v) => v.iter().map(|x| x.is_nan()).collect(),
-                _ => return Err(refused(0, &x)),
+                _ => return Err(unsupported_type(0, &x)),
             };
             Ok(vec![Value::new(x.shape, Elements::Bool(result))])
         }),
@@ -130,7 +130,7 @@ pub(crate) fn parametric(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
             let result = match x.data {
                 Elements::Fp32(v) => v.iter().map(|x| x.is_infinite()).collect(),
                 Elements::Fp64(v) => v.iter().map(|x| x.is_infinite()).collect(),
-                _ => return Err(refused(0, &x)),
+                _ => return Err(unsupported_type(0, &x)),
             };
             Ok(vec![Value::new(x.shape, Elements::Bool(result))])
         }),
@@ -154,7 +154,7 @@ fn floats(f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Kernel {
     Box::new(move |args| {
         let x = args.get(0)?;
         let Elements::Fp32(v) = x.data else {
-            return Err(refused(0, &x));
+            return Err(unsupported_type(0, &x));
         };
         Ok(vec![Value::f32(x.shape, v.iter().map(|&x| f(x)).collect())])
     })
@@ -170,7 +170,7 @@ fn clip(node: &Node<'_>) -> Result<Kernel, OpError> {
             let Some(b) = args.optional(i) else {
                 return Ok(None);
             };
-            let b = b.data.to_f64().ok_or_else(|| refused(i, &b))?;
+            let b = b.data.to_f64().ok_or_else(|| unsupported_type(i, &b))?;
             Ok(b.first().copied())
         };
         let (low, high) = if as_attributes {
@@ -193,7 +193,7 @@ fn clip(node: &Node<'_>) -> Result<Kernel, OpError> {
                 let (low, high) = (low as i64, high as i64);
                 Elements::Int64(v.iter().map(|&x| x.max(low).min(high)).collect())
             }
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))
@@ -204,7 +204,7 @@ const fn clamp32(x: f32, low: f32, high: f32) -> f32 {
 }
 
 fn softmax(node: &Node<'_>, log: bool) -> Result<Kernel, OpError> {
-    // Before opset 13 everything from the axis on was one vector, and the axis was 1 unless said.
+    // Before opset 13 everything from the axis on was one vector, and the axis defaulted to 1.
     let flat = node.opset < 13;
     let along = node.int("axis", if flat { 1 } else { -1 })?;
     Ok(Box::new(move |args: &Args<'_>| {
@@ -219,7 +219,7 @@ fn softmax(node: &Node<'_>, log: bool) -> Result<Kernel, OpError> {
         let data = match x.data {
             Elements::Fp32(v) => Elements::Fp32(softmax_of(v, outer, length, inner, log, f32::exp, f32::ln)),
             Elements::Fp64(v) => Elements::Fp64(softmax_of(v, outer, length, inner, log, f64::exp, f64::ln)),
-            _ => return Err(refused(0, &x)),
+            _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
     }))
@@ -262,6 +262,6 @@ where
 pub(crate) fn as_f32<'a>(view: &View<'a>, index: usize) -> Result<&'a [f32], OpError> {
     match view.data {
         Elements::Fp32(v) => Ok(v),
-        _ => Err(refused(index, view)),
+        _ => Err(unsupported_type(index, view)),
     }
 }

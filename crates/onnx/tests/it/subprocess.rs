@@ -1,14 +1,17 @@
-//! Networks in a process apart: what they may take is bounded, and an end of theirs is nobody else's.
+//! rten in worker processes: limits, crashes and restarts.
 
 use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
-use gantry_onnx::{Apart, Engine, EngineChoice, Options, Session};
+use gantry_onnx::{Engine, EngineChoice, Options, Session, WorkerCommand};
 use gantry_tensor::{Elements, Tensor};
 use std::time::{Duration, Instant};
 
-fn apart() -> Options {
+fn subprocess() -> Options {
     Options {
         engine: EngineChoice::Rten,
-        apart: Some(Apart { program: env!("CARGO_BIN_EXE_network").into(), arguments: Vec::new() }),
+        worker: Some(WorkerCommand {
+            program: env!("CARGO_BIN_EXE_onnx_worker").into(),
+            arguments: Vec::new(),
+        }),
         max_run_bytes: 256 << 20,
         ..built_in()
     }
@@ -17,7 +20,7 @@ fn apart() -> Options {
 fn load(bytes: impl AsRef<[u8]>, options: &Options) -> Session {
     let session = Session::from_bytes(bytes, options).unwrap();
     assert_eq!(*session.engine(), Engine::Rten);
-    assert!(session.why().ends_with("in a process of its own"), "{}", session.why());
+    assert!(session.why().ends_with("in a worker process"), "{}", session.why());
     session
 }
 
@@ -30,8 +33,8 @@ fn double() -> Vec<u8> {
     model(&graph(&[node("Add", "", "add", &["x", "x"], &["y"])], &[]))
 }
 
-/// Networks whose answer needs as many elements as the first value says: `y = x + 0 * sum(fill(x[0]))`.
-fn as_many_as_asked() -> Vec<u8> {
+/// Allocates as many elements as the first value: `y = x + 0 * sum(fill(x[0]))`.
+fn allocates_first_value() -> Vec<u8> {
     let cast = node("Cast", "", "cast", &["x"], &["n"])
         .message(5, &Message::default().text(1, "to").int(20, 2).int(3, 7));
     let nodes = [
@@ -52,31 +55,32 @@ fn as_many_as_asked() -> Vec<u8> {
 }
 
 #[test]
-fn answers_are_those_of_the_same_engine_here() {
+fn subprocess_and_in_process_results_are_equal() {
     let mut count = 0;
     for case in cases("nets") {
         let here = Options { engine: EngineChoice::Rten, ..built_in() };
         let Ok(here) = Session::load(&case.model, &here) else { continue };
-        let there = Session::load(&case.model, &apart()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-        // As words: what is no number is not equal to itself.
-        let said = |session: &Session| format!("{:?}", session.run(&case.inputs, &[]));
-        assert_eq!(said(&there), said(&here), "{}", case.name);
-        assert_eq!(there.memory_bytes(), here.memory_bytes());
+        let worker =
+            Session::load(&case.model, &subprocess()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        // Compared as text: NaN is not equal to itself.
+        let output = |session: &Session| format!("{:?}", session.run(&case.inputs, &[]));
+        assert_eq!(output(&worker), output(&here), "{}", case.name);
+        assert_eq!(worker.memory_bytes(), here.memory_bytes());
         count += 1;
     }
     assert!(count > 0, "no network that rten runs");
 }
 
 #[test]
-fn a_run_that_asks_for_too_much_is_an_error_and_the_next_one_is_answered() {
-    let session = load(as_many_as_asked(), &apart());
+fn run_beyond_memory_limit_fails_and_next_run_succeeds() {
+    let session = load(allocates_first_value(), &subprocess());
     assert_eq!(
         *session.run(&[x(&[3.0, 1.0, 1.0, 1.0])], &[]).unwrap()[0].elements(),
         Elements::Fp32(vec![3.0, 1.0, 1.0, 1.0])
     );
     for _ in 0..2 {
         let error = session.run(&[x(&[2e9, 1.0, 1.0, 1.0])], &[]).unwrap_err().to_string();
-        assert!(error.contains("asked for more than the 256 MiB"), "{error}");
+        assert!(error.contains("exceeded the memory limit of 256 MiB"), "{error}");
         assert!(error.contains("max_run_memory"), "{error}");
         let again = session.run(&[x(&[5.0, 1.0, 1.0, 1.0])], &[]).unwrap();
         assert_eq!(*again[0].elements(), Elements::Fp32(vec![5.0, 1.0, 1.0, 1.0]));
@@ -84,7 +88,7 @@ fn a_run_that_asks_for_too_much_is_an_error_and_the_next_one_is_answered() {
 }
 
 #[test]
-fn what_a_file_asks_for_when_it_is_loaded_is_bounded_too() {
+fn load_beyond_memory_limit_fails() {
     // Forty doublings of a constant, which rten computes when it loads.
     let mut nodes = Vec::new();
     for i in 0..40 {
@@ -98,12 +102,12 @@ fn what_a_file_asks_for_when_it_is_loaded_is_bounded_too() {
     nodes.push(node("Add", "", "add", &["x", "s"], &["y"]));
     let bytes = model(&graph(&nodes, &[initializer("w0", 1, &[1], &1f32.to_le_bytes())]));
     let started = Instant::now();
-    let error = Session::from_bytes(bytes, &apart()).expect_err("a bomb was loaded").to_string();
-    assert!(error.contains("asked for more than the 256 MiB"), "{error}");
+    let error = Session::from_bytes(bytes, &subprocess()).expect_err("a bomb was loaded").to_string();
+    assert!(error.contains("exceeded the memory limit of 256 MiB"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
-/// A loop that has no end worth waiting for.
+/// A loop of 2³¹ iterations.
 fn endless() -> Vec<u8> {
     let body = Message::default()
         .message(1, &node("Identity", "", "go", &["go_on"], &["go_on_out"]))
@@ -124,10 +128,10 @@ fn endless() -> Vec<u8> {
 }
 
 #[test]
-fn a_run_without_an_end_is_ended() {
-    let session = load(endless(), &Options { max_run_time: Duration::from_millis(200), ..apart() });
+fn run_beyond_time_limit_fails() {
+    let session = load(endless(), &Options { max_run_time: Duration::from_millis(200), ..subprocess() });
     let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err().to_string();
-    assert!(error.contains("ran longer than 0.2 s") && error.contains("max_run_time"), "{error}");
+    assert!(error.contains("exceeded the time limit of 0.2 s") && error.contains("max_run_time"), "{error}");
 }
 
 fn gone(pid: u32) -> bool {
@@ -144,31 +148,31 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_process_that_is_killed_is_started_again() {
-    let session = load(double(), &apart());
+fn killed_worker_is_restarted() {
+    let session = load(double(), &subprocess());
     for round in 0..3 {
         let process = session.process().unwrap();
         kill(process);
-        // Whoever asks while it dies is told so; whoever asks later is answered.
-        eventually("an answer by another process", || session.run(&[x(&[1.0, 2.0, 3.0, 4.0])], &[]).is_ok());
+        // Runs fail until the exit is noticed.
+        eventually("a response of the new worker", || session.run(&[x(&[1.0, 2.0, 3.0, 4.0])], &[]).is_ok());
         assert_ne!(session.process(), Some(process), "round {round}");
     }
 }
 
 #[test]
-fn a_process_that_does_not_answer_is_ended_and_started_again() {
-    let session = load(double(), &Options { max_run_time: Duration::from_millis(300), ..apart() });
+fn stuck_worker_is_killed_and_restarted() {
+    let session = load(double(), &Options { max_run_time: Duration::from_millis(300), ..subprocess() });
     let process = session.process().unwrap();
     signal(process, "STOP");
     let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err().to_string();
-    assert!(error.contains("ran longer than 0.3 s"), "{error}");
-    eventually("an answer by another process", || session.run(&[x(&[1.0; 4])], &[]).is_ok());
+    assert!(error.contains("exceeded the time limit of 0.3 s"), "{error}");
+    eventually("a response of the new worker", || session.run(&[x(&[1.0; 4])], &[]).is_ok());
     assert!(gone(process));
 }
 
 #[test]
-fn the_process_goes_with_the_session() {
-    let session = load(double(), &apart());
+fn worker_exits_when_session_is_dropped() {
+    let session = load(double(), &subprocess());
     let process = session.process().unwrap();
     assert!(!gone(process));
     drop(session);
@@ -176,8 +180,8 @@ fn the_process_goes_with_the_session() {
 }
 
 #[test]
-fn many_callers_get_their_own_answers() {
-    let session = load(double(), &apart());
+fn concurrent_runs_get_their_own_results() {
+    let session = load(double(), &subprocess());
     std::thread::scope(|scope| {
         for caller in 0..8u16 {
             let session = &session;
@@ -193,18 +197,21 @@ fn many_callers_get_their_own_answers() {
 }
 
 #[test]
-fn a_program_that_is_none_is_said_to_be_so() {
+fn invalid_worker_program_is_reported() {
     let program = |p: &str, arguments: &[&str]| Options {
-        apart: Some(Apart { program: p.into(), arguments: arguments.iter().map(Into::into).collect() }),
-        ..apart()
+        worker: Some(WorkerCommand {
+            program: p.into(),
+            arguments: arguments.iter().map(Into::into).collect(),
+        }),
+        ..subprocess()
     };
     let error = |options: &Options| Session::from_bytes(double(), options).unwrap_err().to_string();
     let none = error(&program("/nowhere/gantry", &[]));
-    assert!(none.contains("no process can be started for it"), "{none}");
-    let other = error(&program("/bin/sh", &["-c", "echo not a network >&2; exit 3"]));
-    assert!(other.contains("its process ended with 3: not a network"), "{other}");
+    assert!(none.contains("cannot start its worker process"), "{none}");
+    let other = error(&program("/bin/sh", &["-c", "echo not a worker >&2; exit 3"]));
+    assert!(other.contains("its worker exited with 3: not a worker"), "{other}");
     let closed = error(&program("/bin/true", &[]));
-    assert!(closed.contains("its process ended with 0"), "{closed}");
+    assert!(closed.contains("its worker exited with 0"), "{closed}");
 }
 
 fn kill(process: u32) {

@@ -1,40 +1,38 @@
-//! What is said between the two processes: frames of bytes, each with its length before it, all little-endian.
+//! Protocol between client and worker: length-prefixed little-endian frames.
 
-use super::Network;
-use crate::rten_engine::Refusal;
+use super::ModelFiles;
+use crate::rten_engine::Rejection;
 use gantry_tensor::{DataType, Elements, Tensor};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-/// How a network is to be run: the first frame. The network follows, in frames of its own.
-pub(super) struct Terms {
+/// The first frame; the model follows in its own frames.
+pub(super) struct WorkerConfig {
     pub threads: usize,
-    /// Bytes of memory that the process may have.
+    /// Memory limit of the process, in bytes.
     pub memory: u64,
 }
 
-/// One run.
-pub(super) struct Run {
-    /// Told with the answer, which may come in another order.
+pub(super) struct RunRequest {
+    /// Repeated in the response: responses may be out of order.
     pub id: u64,
     pub inputs: Vec<Tensor>,
-    pub wanted: Vec<usize>,
+    pub outputs: Vec<usize>,
 }
 
-/// What comes back.
-pub(super) enum Answer {
-    /// The network is loaded, and takes so many bytes.
+pub(super) enum Response {
+    /// Size of the loaded model in bytes.
     Loaded(usize),
-    Refused(Refusal),
+    Rejected(Rejection),
     Ran(u64, Result<Vec<Tensor>, String>),
 }
 
 const LOADED: u64 = 0;
-const REFUSED: u64 = 1;
+const REJECTED: u64 = 1;
 const RAN: u64 = 2;
 const FAILED: u64 = 3;
 
-impl Terms {
+impl WorkerConfig {
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         Message::default().number(self.threads as u64).number(self.memory).send(out)
     }
@@ -46,58 +44,58 @@ impl Terms {
     }
 }
 
-/// Sends a network without a copy: a model may have gigabytes.
-pub(super) fn write_network(out: &mut impl Write, network: &Network) -> io::Result<()> {
-    Message::default().number(network.files.len() as u64).send(out)?;
-    write_frame(out, &network.model)?;
-    for (name, bytes) in &network.files {
+/// Sends a model without copying it: it may have gigabytes.
+pub(super) fn write_model(out: &mut impl Write, files: &ModelFiles) -> io::Result<()> {
+    Message::default().number(files.files.len() as u64).send(out)?;
+    write_frame(out, &files.model)?;
+    for (name, bytes) in &files.files {
         write_frame(out, name.as_bytes())?;
         write_frame(out, bytes)?;
     }
     Ok(())
 }
 
-pub(super) fn read_network(input: &mut impl Read) -> io::Result<Network> {
+pub(super) fn read_model(input: &mut impl Read) -> io::Result<ModelFiles> {
     let count = Fields(&expect(input)?).number()?;
     let model = expect(input)?;
     let mut files = HashMap::new();
     for _ in 0..count {
-        let name = String::from_utf8(expect(input)?).map_err(|_| garbled())?;
+        let name = String::from_utf8(expect(input)?).map_err(|_| malformed())?;
         files.insert(name, expect(input)?);
     }
-    Ok(Network { model, files })
+    Ok(ModelFiles { model, files })
 }
 
-/// The frame of a run, from tensors that the caller keeps.
-pub(super) fn run(id: u64, inputs: &[&Tensor], wanted: &[usize]) -> Message {
-    let mut message = Message::default().number(id).number(wanted.len() as u64);
-    for &output in wanted {
+/// The frame of a run, from borrowed tensors.
+pub(super) fn run(id: u64, inputs: &[&Tensor], outputs: &[usize]) -> Message {
+    let mut message = Message::default().number(id).number(outputs.len() as u64);
+    for &output in outputs {
         message = message.number(output as u64);
     }
     inputs.iter().fold(message, |m, t| m.tensor(t))
 }
 
-impl Run {
+impl RunRequest {
     pub(super) fn parse(frame: &[u8]) -> io::Result<Self> {
         let mut fields = Fields(frame);
         let id = fields.number()?;
         let count = fields.number()?;
-        let wanted = (0..count).map(|_| fields.size()).collect::<io::Result<_>>()?;
-        Ok(Self { id, wanted, inputs: fields.tensors()? })
+        let outputs = (0..count).map(|_| fields.size()).collect::<io::Result<_>>()?;
+        Ok(Self { id, outputs, inputs: fields.tensors()? })
     }
 }
 
-impl Answer {
+impl Response {
     pub(super) fn message(&self) -> Message {
         let message = Message::default();
         match self {
             Self::Loaded(bytes) => message.number(LOADED).number(*bytes as u64),
-            Self::Refused(refusal) => message
-                .number(REFUSED)
-                .number(u64::from(refusal.operator))
-                .text(&refusal.message)
-                // A node without a name is none that could be named.
-                .text(refusal.node.as_deref().unwrap_or_default()),
+            Self::Rejected(rejection) => message
+                .number(REJECTED)
+                .number(u64::from(rejection.operator))
+                .text(&rejection.message)
+                // Empty for a node without a name.
+                .text(rejection.node.as_deref().unwrap_or_default()),
             Self::Ran(id, Ok(tensors)) => {
                 tensors.iter().fold(message.number(RAN).number(*id), Message::tensor)
             }
@@ -109,20 +107,20 @@ impl Answer {
         let mut fields = Fields(frame);
         Ok(match fields.number()? {
             LOADED => Self::Loaded(fields.size()?),
-            REFUSED => {
+            REJECTED => {
                 let operator = fields.number()? != 0;
                 let message = fields.text()?;
                 let node = Some(fields.text()?).filter(|n| !n.is_empty());
-                Self::Refused(Refusal { node, operator, message })
+                Self::Rejected(Rejection { node, operator, message })
             }
             RAN => Self::Ran(fields.number()?, Ok(fields.tensors()?)),
             FAILED => Self::Ran(fields.number()?, Err(fields.text()?)),
-            _ => return Err(garbled()),
+            _ => return Err(malformed()),
         })
     }
 }
 
-/// A frame in the making; its length, which comes first, is filled in at the end.
+/// A frame being built; `send` fills in the length prefix.
 pub(super) struct Message(Vec<u8>);
 
 impl Default for Message {
@@ -162,7 +160,7 @@ impl Message {
         message
     }
 
-    /// In one call, so that the other side wakes once.
+    /// In one write, so that the peer wakes once.
     pub(super) fn send(mut self, out: &mut impl Write) -> io::Result<()> {
         if let Some((length, frame)) = self.0.split_first_chunk_mut() {
             *length = (frame.len() as u64).to_le_bytes();
@@ -176,7 +174,7 @@ fn write_frame(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// The next frame; `None` when the other side is gone. `limit` bounds what a broken peer can make us allocate.
+/// The next frame; `None` when the peer has closed the socket. `limit` bounds the allocation.
 pub(super) fn read_frame(input: &mut impl Read, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 8];
     match input.read_exact(&mut length) {
@@ -185,9 +183,9 @@ pub(super) fn read_frame(input: &mut impl Read, limit: u64) -> io::Result<Option
     }
     let length = u64::from_le_bytes(length);
     if length > limit {
-        return Err(garbled());
+        return Err(malformed());
     }
-    let mut frame = Vec::with_capacity(usize::try_from(length).map_err(|_| garbled())?);
+    let mut frame = Vec::with_capacity(usize::try_from(length).map_err(|_| malformed())?);
     input.take(length).read_to_end(&mut frame)?;
     if frame.len() as u64 == length { Ok(Some(frame)) } else { Ok(None) }
 }
@@ -196,29 +194,29 @@ fn expect(input: &mut impl Read) -> io::Result<Vec<u8>> {
     read_frame(input, u64::MAX)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// A frame in the reading.
+/// Reads the fields of a frame.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn number(&mut self) -> io::Result<u64> {
-        let (number, rest) = self.0.split_first_chunk().ok_or_else(garbled)?;
+        let (number, rest) = self.0.split_first_chunk().ok_or_else(malformed)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*number))
     }
 
     fn size(&mut self) -> io::Result<usize> {
-        usize::try_from(self.number()?).map_err(|_| garbled())
+        usize::try_from(self.number()?).map_err(|_| malformed())
     }
 
     fn bytes(&mut self) -> io::Result<&'a [u8]> {
         let length = self.size()?;
-        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(garbled)?;
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(malformed)?;
         self.0 = rest;
         Ok(bytes)
     }
 
     fn text(&mut self) -> io::Result<String> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| garbled())
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| malformed())
     }
 
     /// All tensors up to the end of the frame.
@@ -226,18 +224,18 @@ impl<'a> Fields<'a> {
         let mut tensors = Vec::new();
         while !self.0.is_empty() {
             let name = self.text()?;
-            let datatype = *DataType::ALL.get(self.size()?).ok_or_else(garbled)?;
+            let datatype = *DataType::ALL.get(self.size()?).ok_or_else(malformed)?;
             let rank = self.number()?;
             let shape = (0..rank).map(|_| self.size()).collect::<io::Result<Vec<_>>>()?;
-            let elements = Elements::from_raw(datatype, self.bytes()?).ok_or_else(garbled)?;
-            tensors.push(Tensor::new(name, shape, elements).map_err(|_| garbled())?);
+            let elements = Elements::from_raw(datatype, self.bytes()?).ok_or_else(malformed)?;
+            tensors.push(Tensor::new(name, shape, elements).map_err(|_| malformed())?);
         }
         Ok(tensors)
     }
 }
 
-fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a message that makes no sense")
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
 #[cfg(test)]
@@ -252,38 +250,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_is_read() {
+    fn messages_round_trip() {
         let x = Tensor::new("x", [2, 2], Elements::Fp32(vec![0.5, -1.0, f32::INFINITY, 3.0])).unwrap();
         let n = Tensor::new("n", [0], Elements::Int64(vec![])).unwrap();
-        let read = Run::parse(&sent(run(7, &[&x, &n], &[1, 0]))).unwrap();
-        assert_eq!((read.id, read.wanted, read.inputs), (7, vec![1, 0], vec![x.clone(), n]));
+        let read = RunRequest::parse(&sent(run(7, &[&x, &n], &[1, 0]))).unwrap();
+        assert_eq!((read.id, read.outputs, read.inputs), (7, vec![1, 0], vec![x.clone(), n]));
 
-        let ran = Answer::Ran(9, Ok(vec![x.clone()]));
-        let Answer::Ran(9, Ok(tensors)) = Answer::parse(&sent(ran.message())).unwrap() else {
-            panic!("another answer")
+        let ran = Response::Ran(9, Ok(vec![x.clone()]));
+        let Response::Ran(9, Ok(tensors)) = Response::parse(&sent(ran.message())).unwrap() else {
+            panic!("unexpected response")
         };
         assert_eq!(tensors, [x]);
-        let refusal = Refusal { node: Some("conv".into()), operator: true, message: "no".into() };
-        let Answer::Refused(read) = Answer::parse(&sent(Answer::Refused(refusal).message())).unwrap() else {
-            panic!("another answer")
+        let rejection = Rejection { node: Some("conv".into()), operator: true, message: "no".into() };
+        let Response::Rejected(read) =
+            Response::parse(&sent(Response::Rejected(rejection).message())).unwrap()
+        else {
+            panic!("unexpected response")
         };
         assert_eq!((read.node.as_deref(), read.operator, read.message.as_str()), (Some("conv"), true, "no"));
     }
 
     #[test]
-    fn a_network_arrives_whole() {
+    fn model_round_trips_and_truncation_is_an_error() {
         let files = HashMap::from([("w.bin".to_owned(), vec![1, 2, 3])]);
-        let network = Network { model: b"model".to_vec(), files };
+        let sent = ModelFiles { model: b"model".to_vec(), files };
         let mut wire = Vec::new();
-        write_network(&mut wire, &network).unwrap();
-        let read = read_network(&mut wire.as_slice()).unwrap();
-        assert_eq!((read.model, read.files), (network.model, network.files));
+        write_model(&mut wire, &sent).unwrap();
+        let read = read_model(&mut wire.as_slice()).unwrap();
+        assert_eq!((read.model, read.files), (sent.model, sent.files));
         let cut = wire.len() - 1;
-        assert!(read_network(&mut &wire[..cut]).is_err());
+        assert!(read_model(&mut &wire[..cut]).is_err());
     }
 
     #[test]
-    fn a_frame_beyond_the_limit_is_not_allocated() {
+    fn frame_beyond_limit_is_not_allocated() {
         let mut wire = (1u64 << 60).to_le_bytes().to_vec();
         wire.push(0);
         assert!(read_frame(&mut wire.as_slice(), 1 << 20).is_err());
@@ -292,9 +292,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Answer::parse(&bytes);
-            let _ = Run::parse(&bytes);
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Response::parse(&bytes);
+            let _ = RunRequest::parse(&bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What classifiers and regressors do with raw scores: transforms, and labels.
+//! Post-transforms of raw scores, and class labels.
 
 use crate::native::node::Node;
 use crate::native::value::{OpError, Value};
@@ -65,7 +65,7 @@ fn softmax(scores: &mut [f32]) {
     }
 }
 
-/// A softmax that leaves zeros out of the sum: a score of zero means that nothing was said of the class.
+/// A softmax that leaves zeros out of the sum: a score of zero means that the class has no evidence.
 fn softmax_zero(scores: &mut [f32]) {
     let top = scores.iter().copied().fold(f32::MIN, f32::max);
     let scale = (-top).exp();
@@ -94,7 +94,7 @@ pub(super) fn probit(x: f32) -> f32 {
     1.414_213_5 * sign * (-v + (v * v - w).sqrt()).sqrt()
 }
 
-/// How one score of a binary classifier becomes two, unless the logistic of `−s` and `s` is asked for.
+/// How one score of a binary classifier becomes two, unless the logistic of `−s` and `s` is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Second {
     /// `1 − s` and `s`.
