@@ -1,8 +1,8 @@
-//! Telling model files apart by their first bytes.
+//! Format detection by the first bytes.
 
 use crate::error::ParseError;
 
-/// A model file format that can be run.
+/// A supported model file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// What XGBoost's `save_model("model.json")` writes.
@@ -20,7 +20,7 @@ const PICKLE_ADVICE: &str = "model files are parsed, never executed: save an XGB
                              `booster.save_model(\"model.txt\")`, and convert a scikit-learn model with skl2onnx";
 
 impl Format {
-    /// Recognises a file by its content; formats that cannot be run are refused with the way to convert them.
+    /// Recognises a file by its content; unsupported formats are rejected with the way to convert them.
     pub fn sniff(bytes: &[u8]) -> Result<Self, ParseError> {
         let refuse = |found: &str, advice: &str| {
             Err(ParseError::Unsupported { found: found.into(), advice: advice.into() })
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_refused_with_advice() {
+    fn unsupported_formats_are_rejected_with_advice() {
         let mut deprecated = vec![0, 0, 0, 0x3f, 30, 0, 0, 0, 0, 0, 0, 0];
         deprecated.resize(200, 0);
         let table: [(&[u8], &str, &str); 9] = [

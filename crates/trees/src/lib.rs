@@ -1,15 +1,15 @@
 //! Decision-tree ensembles: reads the model files of XGBoost and LightGBM, and evaluates them as the libraries do.
 //!
-//! * [`Model`] is a model of any [`Format`]; [`Rows`] is the input, [`Prediction`] the answer.
-//! * [`onnx_style`] builds ensembles from the flat attribute lists of the `ai.onnx.ml` tree operators.
+//! * [`Model`] is a model of any [`Format`]; [`Rows`] is the input, [`Prediction`] the output.
+//! * [`onnx_ensemble`] builds ensembles from the flat attribute lists of the `ai.onnx.ml` tree operators.
 //!
 //! Inside, from the outside in:
 //!
-//! * `format` tells files apart by their first bytes and refuses those that cannot be run;
-//! * `xgboost` reads JSON and UBJSON into one kind of document, then trees, weights and the objective;
-//! * `lightgbm` reads the text format, with linear leaves;
-//! * `forest` is the core that all of them share: it proves that the trees are sound, lays them out, and evaluates
-//!   blocks of rows. Nothing that a file says is trusted after it, and nothing is checked again while evaluating.
+//! * `format` detects the format by the first bytes and rejects unsupported ones;
+//! * `xgboost` parses JSON and UBJSON into one document model, then trees, weights and the objective;
+//! * `lightgbm` parses the text format, with linear leaves;
+//! * `forest` is the core that all of them share: it validates the trees, lays them out, and evaluates
+//!   blocks of rows. Everything in a file is validated there, and nothing again during evaluation.
 //!
 //! ```no_run
 //! use gantry_trees::{Format, Model, Output, Rows};
@@ -26,7 +26,7 @@ mod forest;
 mod format;
 mod lightgbm;
 mod model;
-pub mod onnx_style;
+pub mod onnx_ensemble;
 mod rows;
 mod xgboost;
 

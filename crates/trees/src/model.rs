@@ -1,4 +1,4 @@
-//! The one type that callers hold: a model of any format.
+//! The public model type, for any format.
 
 use crate::error::{ParseError, PredictError};
 use crate::forest::check_output;
@@ -90,7 +90,7 @@ impl Model {
         }
     }
 
-    /// How many classes the model tells apart, or nothing when it does not classify.
+    /// The number of classes, if the model is a classifier.
     pub fn classes(&self) -> Option<usize> {
         match &self.kind {
             Kind::Xgboost(model) => model.classes(),

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_length_names_both_numbers() {
+    fn length_mismatch_error_has_both_numbers() {
         let error = Rows::f32(&[0.0; 5], 2, 3).unwrap_err();
         assert_eq!(error.to_string(), "2 rows of 3 features need 6 values, but 5 were given");
         assert!(Rows::f64(&[], usize::MAX, 2).is_err());

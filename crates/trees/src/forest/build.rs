@@ -7,12 +7,12 @@ use super::{
     COLUMN_MASK, Column, Forest, MISSING_YES, Node, Real, SPECIAL, Test, TopSplit, TopTest, TreeSpan,
 };
 
-/// A node as a reader hands it over; children are indices into the nodes of the same tree.
+/// A node as produced by a reader; children are indices into the nodes of the same tree.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SourceNode {
-    /// Asks `value <= threshold`.
+    /// `value <= threshold`.
     Split { column: Column, threshold: f64, missing_yes: bool, yes: u32, no: u32 },
-    /// Asks a test.
+    /// Any other test.
     Special { column: Column, test: Test, missing_yes: bool, yes: u32, no: u32 },
     /// Ends the walk; the payload is the reader's name for the leaf.
     Leaf { payload: u32 },
@@ -27,10 +27,10 @@ impl SourceNode {
     }
 }
 
-/// A tree as a reader hands it over; the root is node zero, nodes that cannot be reached are allowed.
+/// A tree as produced by a reader; the root is node zero, nodes that cannot be reached are allowed.
 pub(crate) type SourceTree = Vec<SourceNode>;
 
-/// Why a source tree is not a tree.
+/// An invalid source tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TreeError {
     pub(crate) node: usize,
@@ -39,9 +39,9 @@ pub(crate) struct TreeError {
 
 /// Exits of a top are the bits of one word.
 const MAX_TOP_SPLITS: u32 = 31;
-/// What a walk from the exits costs whatever its length, in splits of the top.
+/// Fixed cost of a walk from the exits, in splits of the top.
 const WALK_START: u32 = 12;
-/// What one step of a walk costs, in splits of the top.
+/// Cost of one step of a walk, in splits of the top.
 const WALK_STEP: u32 = 10;
 
 /// A forest under construction.
@@ -74,7 +74,7 @@ impl<T: Real> Forest<T> {
     }
 }
 
-/// A node in breadth-first order, with what the layout needs to know about it.
+/// A node in breadth-first order, with its layout data.
 struct Placed<'a> {
     node: &'a SourceNode,
     /// Position of the "yes" child in the order; the "no" child follows.

@@ -18,7 +18,7 @@ const MIN_BLOCK_ROWS: usize = 9;
 /// Trees that a single row walks down together.
 const TREES_AT_ONCE: usize = 8;
 
-/// What becomes of the leaves that rows end in.
+/// Consumer of the leaves that rows end in.
 pub(crate) trait Sink<T>: Sync {
     /// The type of one output.
     type Out: Copy + Default + Send;
@@ -37,7 +37,7 @@ pub(crate) trait Sink<T>: Sync {
     );
 }
 
-/// Refuses answers that are out of proportion: a small file and few rows must not be able to fill the memory.
+/// Rejects disproportionate outputs: a small file and few rows must not exhaust the memory.
 pub(crate) fn check_output(rows: usize, outputs: usize) -> Result<(), PredictError> {
     match rows.checked_mul(outputs) {
         Some(count) if count <= MAX_OUTPUTS => Ok(()),
@@ -223,7 +223,7 @@ fn run_blocks<T: Real, V: Copy, S: Sink<T>, const L: usize>(
     }
 }
 
-/// Copies rows into the lanes of a block, and says whether any value is missing.
+/// Copies rows into the lanes of a block, and returns whether any value is missing.
 fn fill<T: Real, V: Copy, const L: usize>(
     forest: &Forest<T>,
     rows: &Matrix<'_, V, impl Fn(V) -> T + Copy>,

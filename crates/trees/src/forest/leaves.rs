@@ -1,4 +1,4 @@
-//! What leaves hold: one value, a value per output, or their own number.
+//! Leaf contents: one value, a value per output, or the leaf's number.
 #![allow(
     clippy::indexing_slicing,
     reason = "leaf and tree numbers come from the forest the values were made for; groups were checked against \

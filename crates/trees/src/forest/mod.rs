@@ -1,7 +1,7 @@
 //! The evaluation core: trees compiled into flat arrays, and the loops that run rows through them.
 //!
-//! Every reader brings its trees into one form ([`SourceTree`]): a split asks `value <= threshold`, or a
-//! [`Test`] for the rare splits that are no order comparison, and says which way a missing value (NaN) goes.
+//! Every reader brings its trees into one form ([`SourceTree`]): a split tests `value <= threshold`, or a
+//! [`Test`] for the rare splits that are no order comparison, and states which way a missing value (NaN) goes.
 //! [`Forest::builder`] proves that each source tree is a tree, that every column exists, and lays it out in two
 //! parts:
 //!

@@ -2,7 +2,7 @@
 
 use crate::error::ParseError;
 
-/// What is done to the raw scores of a row.
+/// Transform of the raw scores of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Objective {
     Identity,

@@ -1,11 +1,11 @@
-//! The tree of values that both spellings of an XGBoost model are read into.
+//! Document model of XGBoost's JSON and UBJSON files.
 
 use crate::error::ParseError;
 
 /// Deepest nesting of lists and maps that is read; real models need eight levels.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// Large arrays that evaluation does not need; they are read past and dropped.
+/// Large arrays that evaluation does not need; they are skipped.
 const UNUSED: [&str; 4] = ["loss_changes", "parents", "sum_hessian", "sorted_idx"];
 
 /// One value of a document.
@@ -21,7 +21,7 @@ pub(super) enum Doc {
     Map(Vec<(String, Doc)>),
 }
 
-/// Grows a list without knowing what it will hold.
+/// Builds a list whose element type is not known in advance.
 #[derive(Debug)]
 pub(super) struct ListBuilder(Doc);
 
@@ -76,7 +76,7 @@ impl Doc {
     }
 }
 
-/// A value with the path that led to it, so that errors can say where they are.
+/// A value with its path, for error messages.
 #[derive(Debug, Clone)]
 pub(super) struct At<'a> {
     doc: &'a Doc,

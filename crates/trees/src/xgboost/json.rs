@@ -1,4 +1,5 @@
-//! A JSON reader that keeps lists of numbers compact and its depth bounded.
+//! JSON as XGBoost writes it: with bare `NaN` and `Infinity`, which `serde_json` rejects
+//! (docs/decisions/xgboost-json.md). Number lists are compact and the depth is bounded.
 
 use super::document::{Doc, ListBuilder, MAX_DEPTH, insert};
 use crate::error::ParseError;
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_refused() {
+    fn malformed_text_is_rejected() {
         let deep = "[".repeat(100_000);
         for text in ["", "{", "[1,", "{\"a\" 1}", "\"x", "tru", "1 2", "[1 2]", "\"\\q\"", "\"\\u12\"", &deep]
         {

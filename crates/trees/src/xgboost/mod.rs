@@ -36,12 +36,12 @@ enum Booster {
     Linear { weights: Vec<f32>, base: Vec<f32> },
 }
 
-/// Reads the textual spelling.
+/// Parses JSON.
 pub(crate) fn from_json(bytes: &[u8]) -> Result<XgboostModel, ParseError> {
     read(&json::parse(bytes)?)
 }
 
-/// Reads the binary spelling.
+/// Parses UBJSON.
 pub(crate) fn from_ubjson(bytes: &[u8]) -> Result<XgboostModel, ParseError> {
     read(&ubjson::parse(bytes)?)
 }
@@ -250,7 +250,7 @@ impl XgboostModel {
         }
     }
 
-    /// What the library itself compares: probabilities where it predicts those, else margins.
+    /// The library's own basis of comparison: probabilities where it predicts those, else margins.
     fn class_scores(&self, rows: &Rows<'_>, threads: usize) -> Vec<f32> {
         let mut margins = self.margins(rows, threads);
         if self.objective.transform == Transform::Softmax {

@@ -2,7 +2,7 @@
 
 use crate::error::ParseError;
 
-/// What is done to the margins of a row.
+/// Transform of the margins of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transform {
     Identity,
@@ -73,7 +73,7 @@ impl Objective {
         if !margin.is_nan() {
             return Ok(margin);
         }
-        let message = format!("{base_score} is outside of what the objective allows");
+        let message = format!("{base_score} is out of range for the objective");
         Err(ParseError::field("learner.learner_model_param.base_score", message))
     }
 }

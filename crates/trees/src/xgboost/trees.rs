@@ -47,7 +47,7 @@ pub(super) fn read<'a>(tree: &At<'a>, number: usize) -> Result<ReadTree<'a>, Par
     let features = column("split_indices")?;
     let thresholds = column("split_conditions")?;
     let default_left = column("default_left")?;
-    // Models older than categorical splits do not say the type.
+    // Models older than categorical splits have no type.
     let types = if tree.find("split_type").is_some() { column("split_type")? } else { &[] };
     let (mut outputs, mut count) = (1, left.len());
     if let Some(parameters) = tree.find("tree_param") {

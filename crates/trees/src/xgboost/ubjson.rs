@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_bytes_are_refused() {
+    fn malformed_bytes_are_rejected() {
         let huge = b"[$d#L\x7f\xff\xff\xff\xff\xff\xff\xff\x00".as_slice();
         let huge_count = b"[#L\x7f\xff\xff\xff\xff\xff\xff\xffi".as_slice();
         let huge_text = b"SL\x7f\xff\xff\xff\xff\xff\xff\xffx".as_slice();

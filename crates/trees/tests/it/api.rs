@@ -1,4 +1,4 @@
-//! What callers see of a model besides numbers.
+//! Model metadata and request validation.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn any_of(name: &str) -> Model {
 }
 
 #[test]
-fn models_describe_themselves() {
+fn metadata_is_read_from_the_file() {
     let table = [
         (any_of("xgb_multi_softprob"), "multi:softprob", Some(3), 18, [3, 3, 1, 18]),
         (any_of("xgb_multi_softmax"), "multi:softmax", Some(3), 18, [1, 3, 1, 18]),
@@ -40,7 +40,7 @@ fn models_describe_themselves() {
 }
 
 #[test]
-fn wrong_requests_are_refused() {
+fn invalid_requests_are_rejected() {
     let regression = any_of("xgb_reg_squarederror");
     let rows = Rows::f32(&[0.0; 8], 2, 4).unwrap();
     let error = regression.predict(rows, Output::Predict).unwrap_err();
@@ -62,7 +62,7 @@ fn no_rows_give_no_outputs() {
 }
 
 #[test]
-fn threads_do_not_change_the_answer() {
+fn prediction_does_not_depend_on_threads() {
     let model = any_of("xgb_category_softprob");
     let values: Vec<f32> = (0..5 * 20_000).map(|at| (at as f32 * 0.61) % 9.0).collect();
     let rows = Rows::f32(&values, 20_000, 5).unwrap();
@@ -73,7 +73,7 @@ fn threads_do_not_change_the_answer() {
 }
 
 #[test]
-fn an_answer_out_of_proportion_is_refused() {
+fn disproportionate_output_is_rejected() {
     // A file of a few bytes that claims many outputs, and a request whose rows have no features.
     let text = r#"{"learner": {"gradient_booster": {"name": "gbtree", "model": {"tree_info": [], "trees": []}},
         "learner_model_param": {"base_score": "0", "num_class": "4000", "num_feature": "0"},

@@ -1,4 +1,4 @@
-//! Every model under `testdata/trees/golden` answers what the library that trained it answered.
+//! Every model under `testdata/trees/golden` predicts the same as the library that trained it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ impl Golden {
 }
 
 #[test]
-fn predictions_equal_those_of_the_libraries() {
+fn predictions_match_the_libraries() {
     let cases = all();
     assert!(cases.len() > 100, "only {} cases were found", cases.len());
     let wrong: Vec<String> = cases.iter().filter_map(|case| case.check().err()).collect();

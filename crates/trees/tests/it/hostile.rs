@@ -1,6 +1,6 @@
-//! Files made to do harm are refused with a message that says what is wrong and where.
+//! Hostile files are rejected with the reason and the place.
 
-use gantry_trees::onnx_style::{Builder, Mode, NodeSpec, WeightSpec};
+use gantry_trees::onnx_ensemble::{Builder, Mode, NodeSpec, WeightSpec};
 use gantry_trees::{Format, Model, Output, PredictionValues, Rows};
 
 const XGBOOST: &str = r#"{"learner": {"attributes": {}, "feature_names": [], "feature_types": [],
@@ -55,7 +55,7 @@ fn refuse(format: Format, base: &str, table: &[(&str, &str, &str)]) {
 }
 
 #[test]
-fn the_bases_predict() {
+fn unmodified_models_predict() {
     let rows = Rows::f32(&[0.4, 3.0, 0.4, 2.0, 0.5, 1.0], 3, 2).unwrap();
     let model = Model::from_bytes(XGBOOST.as_bytes(), Format::XgboostJson).unwrap();
     let values = model.predict(rows, Output::Predict).unwrap().values;
@@ -66,7 +66,7 @@ fn the_bases_predict() {
 }
 
 #[test]
-fn broken_xgboost_models_are_refused() {
+fn broken_xgboost_models_are_rejected() {
     refuse(
         Format::XgboostJson,
         XGBOOST,
@@ -135,7 +135,7 @@ fn broken_xgboost_models_are_refused() {
 }
 
 #[test]
-fn broken_lightgbm_models_are_refused() {
+fn broken_lightgbm_models_are_rejected() {
     refuse(
         Format::LightgbmText,
         LIGHTGBM,
@@ -190,7 +190,7 @@ fn broken_lightgbm_models_are_refused() {
 }
 
 #[test]
-fn a_chain_as_deep_as_the_file_allows_is_evaluated() {
+fn deepest_possible_chain_is_evaluated() {
     let splits = 100_000;
     let list =
         |value: &dyn Fn(usize) -> String, count: usize| (0..count).map(value).collect::<Vec<_>>().join(" ");
@@ -227,19 +227,19 @@ fn one_huge_category_costs_little_memory() {
 }
 
 #[test]
-fn broken_ensembles_are_refused() {
+fn broken_ensembles_are_rejected() {
     let split =
         |node, true_node, false_node| NodeSpec { true_node, false_node, ..NodeSpec::new(0, node, Mode::Leq) };
     let leaf = |node| NodeSpec::new(0, node, Mode::Leaf);
     let weight = |node, target| WeightSpec { tree: 0, node, target, weight: 1.0 };
     let table: Vec<(Vec<NodeSpec>, Vec<WeightSpec>, &str)> = vec![
-        (vec![split(0, 1, 0), leaf(1)], vec![], "every node is somebody's child"),
-        (vec![split(0, 1, 2), split(1, 0, 2), leaf(2)], vec![], "every node is somebody's child"),
+        (vec![split(0, 1, 0), leaf(1)], vec![], "the tree has no root"),
+        (vec![split(0, 1, 2), split(1, 0, 2), leaf(2)], vec![], "the tree has no root"),
         (vec![split(0, 1, 2), split(1, 1, 2), leaf(2)], vec![], "is reached twice"),
         (vec![split(0, 1, 1), leaf(1)], vec![], "is reached twice"),
         (vec![split(0, 1, 9), leaf(1)], vec![], "child 9 does not exist"),
         (vec![split(0, 1, -1), leaf(1)], vec![], "child -1 does not exist"),
-        (vec![split(0, 1, 2), leaf(1), leaf(2), leaf(3)], vec![], "there are two roots"),
+        (vec![split(0, 1, 2), leaf(1), leaf(2), leaf(3)], vec![], "the tree has two roots"),
         (vec![split(0, 1, 2), leaf(1), leaf(2), leaf(2)], vec![], "node id 2 is used twice"),
         (vec![NodeSpec { feature: -1, ..split(0, 1, 2) }, leaf(1), leaf(2)], vec![], "-1 is not a feature"),
         (vec![NodeSpec { feature: 1 << 40, ..split(0, 1, 2) }, leaf(1), leaf(2)], vec![], "is not a feature"),

@@ -1,4 +1,4 @@
-//! Random LightGBM text models predict what the library's rules, written down naively, say.
+//! Random LightGBM models predict the same as a naive implementation of the library's rules.
 
 use std::fmt::Write;
 
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn predictions_equal_those_of_the_written_rules(seed: u64, count in 1_usize..70, single: bool) {
+    fn predictions_match_the_naive_implementation(seed: u64, count in 1_usize..70, single: bool) {
         let mut random = Random::new(seed);
         let (features, trees) = (1 + random.below(4), 1 + random.below(6));
         let mut text = format!(

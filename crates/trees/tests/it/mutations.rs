@@ -1,4 +1,4 @@
-//! Nothing that can be done to a file makes the readers or the evaluation panic or hang.
+//! Mutated files never make the readers or the evaluation panic or hang.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn every_cut_of_a_model_is_refused() {
+fn every_truncation_of_a_model_is_rejected() {
     for wanted in FORMATS {
         let (_, bytes) =
             FILES.iter().filter(|file| file.0 == wanted).min_by_key(|file| file.1.len()).unwrap();

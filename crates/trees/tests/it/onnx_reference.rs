@@ -1,7 +1,7 @@
-//! Random ensembles score what a naive recursive evaluator scores.
+//! Random ensembles score the same as a naive recursive evaluator.
 
 use gantry_trees::Rows;
-use gantry_trees::onnx_style::{Aggregate, Builder, Mode, NodeSpec, Precision, Scores, WeightSpec};
+use gantry_trees::onnx_ensemble::{Aggregate, Builder, Mode, NodeSpec, Precision, Scores, WeightSpec};
 use proptest::prelude::*;
 
 use crate::random::{Random, cases};
@@ -144,7 +144,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn scores_equal_those_of_a_recursive_walk(seed: u64, rows in 0_usize..80, threads in 1_usize..4) {
+    fn scores_match_a_recursive_walk(seed: u64, rows in 0_usize..80, threads in 1_usize..4) {
         let mut random = Random::new(seed);
         let ensemble = generate(&mut random);
         let precision = if ensemble.double { Precision::Double } else { Precision::Single };

@@ -2,7 +2,7 @@
 
 use proptest::prelude::ProptestConfig;
 
-/// So many cases, unless the environment asks for another number (`PROPTEST_CASES`) to search longer.
+/// So many cases, unless `PROPTEST_CASES` overrides it.
 pub(crate) fn cases(usual: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     // Failures are reported with their seed; files beside the tests would add nothing.

@@ -1,13 +1,13 @@
-//! Ensembles spelled as in the `ai.onnx.ml` tree operators: flat lists of nodes and leaf weights.
+//! Ensembles in the form of the `ai.onnx.ml` tree operators: flat lists of nodes and leaf weights.
 //!
 //! A [`Builder`] takes one [`NodeSpec`] per entry of the operator's `nodes_*` attributes and one [`WeightSpec`]
 //! per entry of `target_*` (regressor) or `class_*` (classifier). [`Builder::build`] proves that the nodes form
 //! trees and that all indices are in range; [`Ensemble::scores`] returns the raw scores, row-major with one
-//! column per target. Post-transforms, labels and the completion of binary scores are the operator's business.
+//! column per target. Post-transforms, labels and the completion of binary scores are up to the operator.
 //!
 //! ```
 //! use gantry_trees::Rows;
-//! use gantry_trees::onnx_style::{Builder, Mode, NodeSpec, Scores, WeightSpec};
+//! use gantry_trees::onnx_ensemble::{Builder, Mode, NodeSpec, Scores, WeightSpec};
 //!
 //! let mut builder = Builder::new(1);
 //! builder.node(NodeSpec { true_node: 1, false_node: 2, threshold: 0.5, ..NodeSpec::new(0, 0, Mode::Leq) });

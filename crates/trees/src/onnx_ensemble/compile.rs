@@ -74,7 +74,7 @@ impl Builder {
     }
 }
 
-/// Moves the one node that is nobody's child to the front.
+/// Moves the root, the one node without a parent, to the front.
 fn root_first(tree: usize, nodes: &mut [NodeSpec]) -> Result<(), ParseError> {
     let children: std::collections::HashSet<i64> = nodes
         .iter()
@@ -85,13 +85,13 @@ fn root_first(tree: usize, nodes: &mut [NodeSpec]) -> Result<(), ParseError> {
     let root = match (roots.next(), roots.next()) {
         (Some((root, _)), None) => root,
         (None, _) => {
-            return Err(ParseError::tree(tree, 0, "every node is somebody's child: there is no root"));
+            return Err(ParseError::tree(tree, 0, "the tree has no root: every node is a child"));
         }
         (Some(_), Some((second, _))) => {
             return Err(ParseError::tree(
                 tree,
                 second,
-                "a second node is nobody's child: there are two roots",
+                "the tree has two roots: a second node has no parent",
             ));
         }
     };
