@@ -33,10 +33,10 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, stop: Cancellatio
         drain_timeout: Duration::from_secs(1),
         ..ServerOptions::default()
     };
-    gantry_transport::serve(listener, options, move |request| answer(pages.clone(), request), stop).await;
+    gantry_transport::serve(listener, options, move |request| handle(pages.clone(), request), stop).await;
 }
 
-async fn answer(pages: Pages, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn handle(pages: Pages, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let page = pages(request.uri().path().to_owned()).await;
     let missing = || {
         (

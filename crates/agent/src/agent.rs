@@ -3,7 +3,7 @@
 use crate::{
     artifact::{Artifacts, Secrets, Source},
     connect::{Connect, PlaintextConnector},
-    inventory::{Inventory, Key, Ticket},
+    inventory::{Inventory, Key, LoadPermit},
     model_server::{LoadOrder, Loaded, ModelServer, Observer},
     reporter::Reporter,
 };
@@ -199,9 +199,9 @@ impl Agent {
         let this = self.clone();
         match operation {
             Operation::LoadModel => {
-                let ticket = self.inventory.begin(&key, model.clone());
+                let permit = self.inventory.begin(&key, model.clone());
                 let autoscaling = order.autoscaling_enabled;
-                self.tasks.spawn(async move { this.load(key, definition, autoscaling, ticket).await });
+                self.tasks.spawn(async move { this.load(key, definition, autoscaling, permit).await });
             }
             Operation::UnloadModel => {
                 self.tasks.spawn(async move { this.unload(key).await });
@@ -212,8 +212,8 @@ impl Agent {
         }
     }
 
-    async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, ticket: Option<Ticket>) {
-        let Some(ticket) = ticket else {
+    async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, permit: Option<LoadPermit>) {
+        let Some(permit) = permit else {
             // Repeated order, for example after a reconnect.
             if self.inventory.is_loaded(&key) {
                 self.report(&key, Event::Loaded, String::new(), None).await;
@@ -221,7 +221,7 @@ impl Agent {
             return;
         };
         let started = Instant::now();
-        let result = self.fetch_and_load(&key, definition, autoscaling, &ticket.cancel).await;
+        let result = self.fetch_and_load(&key, definition, autoscaling, &permit.cancel).await;
         let (name, version) = (&key.0, key.1);
         self.parts.observer.finished(
             name,
@@ -235,7 +235,7 @@ impl Agent {
                 self.report(&key, Event::Loaded, String::new(), loaded.runtime_info).await;
             }
             // The unload reports instead.
-            Err(_) if ticket.cancel.is_cancelled() => {}
+            Err(_) if permit.cancel.is_cancelled() => {}
             Err(reason) => {
                 self.inventory.remove(&key);
                 tracing::warn!(model = %name, version, %reason, "failed to load model");

@@ -27,7 +27,7 @@ struct Entry {
 }
 
 /// Permission to load one version, with cancellation.
-pub(crate) struct Ticket {
+pub(crate) struct LoadPermit {
     pub(crate) cancel: CancellationToken,
     _busy: OwnedMutexGuard<()>,
 }
@@ -43,18 +43,18 @@ impl Inventory {
     }
 
     /// Registers a load; `None` if it is loaded or loading already.
-    pub(crate) fn begin(&self, key: &Key, definition: scheduler::Model) -> Option<Ticket> {
+    pub(crate) fn begin(&self, key: &Key, definition: scheduler::Model) -> Option<LoadPermit> {
         let mut entries = self.lock();
         if entries.contains_key(key) {
             return None;
         }
         let cancel = CancellationToken::new();
         let busy = Arc::new(AsyncMutex::new(()));
-        let ticket = Ticket { cancel: cancel.clone(), _busy: busy.clone().try_lock_owned().ok()? };
+        let permit = LoadPermit { cancel: cancel.clone(), _busy: busy.clone().try_lock_owned().ok()? };
         let memory = definition.model_spec.as_ref().and_then(|s| s.memory_bytes).unwrap_or(0);
         let entry = Entry { definition, memory, loaded: false, cancel, busy, files: None };
         entries.insert(key.clone(), entry);
-        Some(ticket)
+        Some(permit)
     }
 
     /// Marks a version as loaded; `files` must stay in the cache.

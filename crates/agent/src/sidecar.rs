@@ -7,7 +7,7 @@ use crate::{
     backend::{Kind, Oip, ServerEnvironment},
     connect::Connect,
     metrics::Metrics,
-    model_cache::{DiskRecords, Limits, ModelCache, Setup},
+    model_cache::{CacheConfig, DiskRecords, Limits, ModelCache},
     model_server::{ModelServer as _, NoopObserver},
     proxy::{Proxy, RequestLimits},
     scaling_trigger::{self, Scaling},
@@ -189,7 +189,7 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let mut registry = Registry::default();
     let (server, replica) = (settings.server.clone(), settings.replica);
     let metrics = Arc::new(Metrics::new(&server, replica, settings.over_commit, &mut registry));
-    let cache = ModelCache::new(Setup {
+    let cache = ModelCache::new(CacheConfig {
         kind: settings.kind,
         environment: settings.environment,
         repository: Arc::new(Oip::new(&settings.server_grpc)?),

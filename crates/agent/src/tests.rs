@@ -146,14 +146,14 @@ async fn model_is_loaded_updated_and_unloaded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pinned_content_is_not_refetched() {
     let mut harness = Harness::new().await;
-    let place = harness.artifact("one", "first");
+    let source = harness.artifact("one", "first");
     let named = |content: &str| pb::ModelSpec {
         parameters: vec![pb::ParameterSpec { name: crate::CONTENT_PARAMETER.into(), value: content.into() }],
-        ..at(&place)
+        ..at(&source)
     };
     harness.load("a", named("1")).await;
     harness.until("a", ModelState::ModelAvailable).await;
-    std::fs::write(Path::new(&place).join("model.txt"), "second").unwrap();
+    std::fs::write(Path::new(&source).join("model.txt"), "second").unwrap();
     harness.load("b", named("1")).await;
     harness.load("c", named("2")).await;
     // Statuses arrive in any order.

@@ -1,36 +1,24 @@
-//! What can go wrong with a request, and how HTTP and gRPC say it.
+//! Protocol errors and their HTTP and gRPC codes.
 
 use http::StatusCode;
 
-/// The kind of an error; it decides the HTTP status and the gRPC status.
+/// Determines the HTTP status and the gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The request is wrong in itself.
     InvalidArgument,
-    /// There is no such model, version or path.
     NotFound,
-    /// The path exists, the HTTP method does not fit it.
     MethodNotAllowed,
-    /// The request cannot be served in the state things are in.
     FailedPrecondition,
-    /// The model exists but nothing can serve it now.
     Unavailable,
-    /// Too many requests at once.
     ResourceExhausted,
-    /// The body is larger than allowed.
     PayloadTooLarge,
-    /// The time for the request ran out.
     DeadlineExceeded,
-    /// The client went away.
     Cancelled,
-    /// This server does not do that.
     Unimplemented,
-    /// The fault is ours or the model's.
     Internal,
 }
 
 impl Code {
-    /// The HTTP status of this kind of error.
     pub const fn http(self) -> StatusCode {
         match self {
             Self::InvalidArgument => StatusCode::BAD_REQUEST,
@@ -47,7 +35,6 @@ impl Code {
         }
     }
 
-    /// The number of the gRPC status of this kind of error.
     pub const fn grpc(self) -> u8 {
         match self {
             Self::Cancelled => 1,
@@ -62,8 +49,7 @@ impl Code {
         }
     }
 
-    /// The kind of error that a gRPC status number stands for; numbers without a kind of their own are
-    /// [`Code::Internal`].
+    /// Numbers without a variant map to [`Code::Internal`].
     pub const fn from_grpc(status: u8) -> Self {
         match status {
             1 => Self::Cancelled,
@@ -79,48 +65,41 @@ impl Code {
     }
 }
 
-/// An error that a client is told: its kind, and words that say what is wrong and what to do.
+/// An error for a client: what is wrong and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// The kind.
     pub code: Code,
-    /// The words.
     pub message: String,
-    /// When to try again, in seconds, where that makes sense.
+    /// Seconds until a retry, if useful.
     pub retry_after: Option<u32>,
 }
 
 impl Error {
-    /// An error of this kind with these words.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retry_after: None }
     }
 
-    /// The request is wrong in itself.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
-    /// There is no such thing.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Code::NotFound, message)
     }
 
-    /// The fault is ours or the model's.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(Code::Internal, message)
     }
 
-    /// Nothing can serve this now; try again after so many seconds.
     pub fn unavailable(message: impl Into<String>, retry_after: u32) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(Code::Unavailable, message) }
     }
 
-    /// The same error, with a place in front of its words.
+    /// Prefixes the message with a location.
     #[must_use]
-    pub fn at(mut self, place: impl std::fmt::Display) -> Self {
-        self.message = format!("{place}: {}", self.message);
+    pub fn at(mut self, context: impl std::fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
         self
     }
 }
@@ -130,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_its_two_numbers() {
+    fn codes_map_to_http_and_grpc() {
         let table = [
             (Code::InvalidArgument, 400, 3),
             (Code::NotFound, 404, 5),

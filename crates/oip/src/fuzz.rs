@@ -1,15 +1,15 @@
-//! Entries for fuzzing: each takes any bytes, must not panic, and checks what must hold for whatever was read.
+//! Fuzz targets: each takes arbitrary bytes, must not panic, and checks invariants of the result.
 
 use crate::{Error, InferRequest, InferResponse, Limits, grpc, rest};
 use bytes::Bytes;
 use prost::Message as _;
 
-/// Bounds small enough that a fuzzer notices when one is not kept.
+/// Small limits, so that a violation is found quickly.
 pub fn limits() -> Limits {
     Limits { body: 1 << 20, elements: 1 << 16, bytes_elements: 1 << 14, ..Limits::default() }
 }
 
-/// A REST request whose first two bytes are the header length, or JSON alone when they are zero.
+/// The first two bytes are the header length; zero means JSON only.
 pub fn rest_request(input: &[u8]) {
     let (length, body) = split(input);
     if let Ok(request) = rest::decode_request(body, length, &limits()) {
@@ -19,13 +19,11 @@ pub fn rest_request(input: &[u8]) {
     }
 }
 
-/// A REST response, read as a client reads it.
 pub fn rest_response(input: &[u8]) {
     let (length, body) = split(input);
     let _ = rest::decode_response(body, length, &limits());
 }
 
-/// A gRPC request in its frame.
 pub fn grpc_request(input: &[u8]) {
     let body = Bytes::copy_from_slice(input);
     let Ok(message) = grpc::decode_frame(&body, Some(b"gzip"), limits().body) else {
@@ -42,14 +40,12 @@ pub fn grpc_request(input: &[u8]) {
     }
 }
 
-/// A gRPC response without a frame.
 pub fn grpc_response(input: &[u8]) {
     if let Ok(message) = gantry_proto::inference::ModelInferResponse::decode(input) {
         let _: Result<InferResponse, Error> = grpc::decode_response(message, &limits());
     }
 }
 
-/// A compressed body.
 pub fn compressed(input: &[u8]) {
     for encoding in [rest::Encoding::Gzip, rest::Encoding::Deflate] {
         let _ = rest::decompress(Bytes::copy_from_slice(input), encoding, limits().body);
@@ -64,14 +60,14 @@ fn split(input: &[u8]) -> (Option<usize>, Bytes) {
     }
 }
 
-/// What was read must read the same after writing it. NaN differs from itself, so it is compared as text.
-#[allow(clippy::panic, reason = "a fuzzer reports what it finds by panicking")]
+/// Encoding must round-trip. NaN is compared as text.
+#[allow(clippy::panic, reason = "fuzz targets report by panicking")]
 fn same(first: &InferRequest, again: Result<InferRequest, Error>) {
     match again {
         Ok(again) => assert_eq!(
             format!("{:?}", (&first.inputs, &first.outputs, &first.parameters)),
             format!("{:?}", (&again.inputs, &again.outputs, &again.parameters))
         ),
-        Err(error) => panic!("what was written cannot be read: {error}"),
+        Err(error) => panic!("round trip failed: {error}"),
     }
 }

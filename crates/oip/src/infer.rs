@@ -1,30 +1,23 @@
-//! A request and a response, whichever way they came.
+//! Inference requests and responses, independent of the wire form.
 
 use gantry_tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
-    /// `true` or `false`.
     Bool(bool),
-    /// An integer.
     I64(i64),
-    /// Any other number.
     F64(f64),
-    /// A text.
     String(String),
 }
 
-/// Parameters by name.
 pub type Parameters = BTreeMap<String, Parameter>;
 
-/// A tensor and what was said about it besides its elements (`content_type`, for one).
+/// A tensor with its parameters, such as `content_type`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferTensor {
-    /// The tensor.
     pub tensor: Tensor,
-    /// Its parameters, without those that only describe the wire form (`binary_data_size`).
+    /// Without wire-level parameters such as `binary_data_size`.
     pub parameters: Parameters,
 }
 
@@ -34,42 +27,37 @@ impl From<Tensor> for InferTensor {
     }
 }
 
-/// An output that the client asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestedOutput {
-    /// The output's name.
     pub name: String,
-    /// Whether it shall be binary (REST); `None` leaves it to [`InferRequest::binary_data_output`].
+    /// Requests binary data (REST); `None` defers to [`InferRequest::binary_data_output`].
     pub binary: Option<bool>,
-    /// Asks for the best so many classes as `BYTES` instead of the tensor itself.
+    /// Requests the top classes as `BYTES` instead of the tensor.
     pub classification: Option<u32>,
-    /// The remaining parameters.
     pub parameters: Parameters,
 }
 
-/// What a client asks a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InferRequest {
-    /// The model; empty over REST, where the path names it.
+    /// Empty over REST, where the path contains it.
     pub model_name: String,
-    /// The version; often empty.
+    /// Often empty.
     pub model_version: String,
-    /// The client's id of the request, given back in the response; may be empty.
+    /// Returned in the response; may be empty.
     pub id: String,
-    /// Parameters of the request, without `binary_data_output`.
+    /// Without `binary_data_output`.
     pub parameters: Parameters,
-    /// The input tensors; no two have the same name.
+    /// Names are unique.
     pub inputs: Vec<InferTensor>,
-    /// The outputs wanted; all of them when empty.
+    /// Requested outputs; empty means all.
     pub outputs: Vec<RequestedOutput>,
-    /// REST: outputs shall be binary unless one says otherwise.
+    /// REST: default for outputs without `binary`.
     pub binary_data_output: bool,
-    /// gRPC: the inputs came as raw contents, so the outputs go back the same way.
+    /// gRPC: the inputs were raw contents, so the outputs will be, too.
     pub raw_contents: bool,
 }
 
 impl InferRequest {
-    /// Whether the client wants this output as binary data (REST).
     pub fn wants_binary(&self, output: &str) -> bool {
         self.outputs
             .iter()
@@ -79,17 +67,13 @@ impl InferRequest {
     }
 }
 
-/// What a model answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InferResponse {
-    /// The model that answered.
     pub model_name: String,
-    /// Its version; may be empty.
+    /// May be empty.
     pub model_version: String,
-    /// The id of the request; may be empty.
+    /// ID of the request; may be empty.
     pub id: String,
-    /// Parameters of the response.
     pub parameters: Parameters,
-    /// The output tensors.
     pub outputs: Vec<InferTensor>,
 }

@@ -1,8 +1,10 @@
-//! The Open Inference Protocol, version 2, as values and codecs: no sockets, no runtime, no models.
+//! Open Inference Protocol v2: types and codecs, without sockets, runtime or models.
 //!
-//! [`InferRequest`] and [`InferResponse`] are what a server works with. [`rest`] and [`grpc`] turn the bytes of a
-//! client into them and back, refusing what breaks the protocol or a [`Limits`] with an [`Error`] that says what
-//! is wrong. [`server`] is the contract of an inference server that runs in the same process.
+//! [`InferRequest`] and [`InferResponse`] are the types of a server. [`rest`] and [`grpc`] decode and encode them;
+//! input that violates the protocol or the [`Limits`] is rejected with an [`Error`]. [`server`] is the interface of
+//! an in-process inference server.
+
+#![allow(missing_docs, reason = "internal crate: names document themselves")]
 
 pub mod error;
 pub mod fuzz;

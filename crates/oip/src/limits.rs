@@ -1,23 +1,23 @@
-//! How much a request may ask for.
+//! Request limits.
 
-/// Bounds on what a client may send; the defaults protect a small machine.
+/// The defaults protect a small machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a body, also after decompression.
+    /// Body bytes, also after decompression.
     pub body: usize,
-    /// Elements of one tensor of numbers or booleans.
+    /// Elements of a numeric or boolean tensor.
     pub elements: usize,
-    /// Elements of one `BYTES` tensor; each costs several times its bytes on the wire.
+    /// Elements of a `BYTES` tensor; each needs several times its wire size.
     pub bytes_elements: usize,
-    /// Tensors of one request, and outputs it may ask for.
+    /// Tensors, and requested outputs.
     pub tensors: usize,
-    /// Dimensions of one tensor.
+    /// Dimensions of a tensor.
     pub rank: usize,
     /// Parameters of a request or a tensor.
     pub parameters: usize,
-    /// Bytes of a name, an id or a text parameter.
+    /// Bytes of a name, ID or text parameter.
     pub text: usize,
-    /// How deep arrays and objects may be nested.
+    /// Nesting depth of arrays and objects.
     pub depth: usize,
 }
 

@@ -1,86 +1,63 @@
-//! What a server and its models say of themselves, and how REST and gRPC write it.
+//! Server and model metadata, repository index, statistics; REST and gRPC codecs.
 
 use gantry_tensor::TensorSpec;
 
-/// The server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerMetadata {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The protocol extensions it knows.
+    /// Protocol extensions.
     pub extensions: Vec<String>,
 }
 
-/// A model, its inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelMetadata {
-    /// Its name.
     pub name: String,
-    /// The versions that can be asked.
     pub versions: Vec<String>,
-    /// What kind of model it is, such as `onnx` or `xgboost`.
+    /// Such as `onnx` or `xgboost`.
     pub platform: String,
-    /// The inputs.
     pub inputs: Vec<TensorSpec>,
-    /// The outputs.
     pub outputs: Vec<TensorSpec>,
-    /// Anything else worth knowing.
     pub parameters: crate::Parameters,
 }
 
-/// A line of the repository index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// The model.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// `READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`.
     pub state: String,
-    /// Why it is in that state.
     pub reason: String,
 }
 
-/// How often something happened and how long it took altogether.
+/// A count with its total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duration {
-    /// How often.
     pub count: u64,
-    /// Nanoseconds altogether.
+    /// Nanoseconds.
     pub ns: u64,
 }
 
-/// What a model has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelStatistics {
-    /// The model.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// When the last inference was, in milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub last_inference: u64,
-    /// Inferences made: rows, where the model takes batches.
+    /// Rows, with batching.
     pub inference_count: u64,
-    /// Runs of the model; fewer than inferences when batching works.
+    /// Model runs; fewer than inferences with batching.
     pub execution_count: u64,
-    /// Requests answered, from arrival to answer.
     pub success: Duration,
-    /// Requests failed.
     pub fail: Duration,
-    /// Waiting for the model.
     pub queue: Duration,
-    /// Preparing inputs.
     pub compute_input: Duration,
-    /// Running the model.
     pub compute_infer: Duration,
-    /// Preparing outputs.
     pub compute_output: Duration,
 }
 
 pub(crate) mod rest {
-    //! The JSON bodies.
+    //! REST.
 
     use super::{Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
     use crate::{
@@ -210,7 +187,7 @@ pub(crate) mod rest {
 }
 
 pub(crate) mod grpc {
-    //! The messages.
+    //! gRPC.
 
     use super::{Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
     use gantry_proto::inference as pb;

@@ -1,13 +1,13 @@
-//! Choosing the outputs that a request asked for.
+//! Output selection.
 
 use crate::{Error, InferRequest, InferTensor};
 use bytes::Bytes;
 use gantry_tensor::{Elements, Tensor};
 use std::cmp::Ordering;
 
-/// The tensors that the request asked for, in its order, or all of them when it named none.
+/// The requested tensors in request order, or all of them.
 ///
-/// With the classification extension an output becomes `BYTES` of `score:class`, the best first.
+/// With the classification extension an output becomes `BYTES` of `score:class`, best first.
 pub fn select(tensors: Vec<Tensor>, request: &InferRequest) -> Result<Vec<InferTensor>, Error> {
     if request.outputs.is_empty() {
         return Ok(tensors.into_iter().map(InferTensor::from).collect());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_come_in_the_order_asked() {
+    fn select_keeps_request_order() {
         let asked = |names: &[&str]| InferRequest {
             outputs: names
                 .iter()
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn classification_gives_the_best_classes() {
+    fn classification_returns_top_classes() {
         let request = InferRequest {
             outputs: vec![RequestedOutput {
                 name: "p".into(),

@@ -1,11 +1,11 @@
-//! Elements as raw bytes, little-endian: the binary form of REST and the raw contents of gRPC.
+//! Raw little-endian elements: REST binary data and gRPC raw contents.
 
 use crate::{Error, Limits};
 use bytes::Bytes;
 use gantry_tensor::{DataType, Elements, Tensor, shape_product};
 use std::fmt::Write as _;
 
-/// A shape as the protocol sent it, checked: no negative dimension, within the limits.
+/// Rejects negative dimensions and shapes beyond the limits.
 pub(crate) fn checked_shape(
     dims: &[i64],
     datatype: DataType,
@@ -47,7 +47,6 @@ pub(crate) fn shape_text<T: std::fmt::Display>(dims: &[T]) -> String {
     text
 }
 
-/// The datatype of this name, or an error that lists them all.
 pub(crate) fn parse_datatype(name: &str) -> Result<DataType, Error> {
     DataType::parse(name).ok_or_else(|| {
         let known = DataType::ALL.map(DataType::name).join(", ");
@@ -56,7 +55,7 @@ pub(crate) fn parse_datatype(name: &str) -> Result<DataType, Error> {
     })
 }
 
-/// A tensor from its raw bytes. `count` is the product of `shape`.
+/// `count` is the product of `shape`.
 pub(crate) fn tensor_from_raw(
     name: String,
     shape: Vec<usize>,
@@ -88,7 +87,7 @@ pub(crate) fn tensor_from_raw(
 }
 
 fn bytes_elements(raw: &Bytes, count: usize, shape: &[usize]) -> Result<Vec<Bytes>, Error> {
-    // Every element has a prefix of four bytes: more elements than that cannot be there.
+    // Each element has a four-byte prefix, which bounds the count.
     let mut out = Vec::with_capacity(count.min(raw.len() / 4));
     let mut at = 0usize;
     let mut found = 0usize;
@@ -103,7 +102,7 @@ fn bytes_elements(raw: &Bytes, count: usize, shape: &[usize]) -> Result<Vec<Byte
         let length = u32::from_le_bytes(*prefix) as usize;
         if length > rest.len() {
             return Err(Error::invalid(format!(
-                "the length prefix of element {found} says {length} bytes, {} are left",
+                "the length prefix of element {found} is {length} bytes, {} are left",
                 rest.len()
             )));
         }

@@ -1,10 +1,8 @@
-//! The contract of an inference server that runs in the same process.
+//! Interface of an in-process inference server.
 //!
-//! It is the contract of a server behind a socket, without the socket: a request is an HTTP request whose path is
-//! one of the protocol's REST paths (`/v2/models/…`) or `/inference.GRPCInferenceService/<Method>` with one framed
-//! message as its body; the response has the protocol's body, and for gRPC the status in the trailers.
-//! When the header [`INTERNAL_MODEL`] is present, it names the model as `<model>_<version>`; otherwise the path or
-//! the message does.
+//! The same contract as over a socket: the request path is a REST path (`/v2/models/…`) or
+//! `/inference.GRPCInferenceService/<Method>` with one framed message as body; gRPC responses carry the status in the
+//! trailers. The header [`INTERNAL_MODEL`], if present, takes precedence over the model name in path or message.
 
 use crate::{Error, grpc, rest};
 use bytes::Bytes;
@@ -18,16 +16,15 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The header that names the model and version a request was routed to.
+/// The routed model, as `<model>_<version>`.
 pub const INTERNAL_MODEL: &str = "seldon-internal-model";
 
-/// An inference server in this process. Dropping the future cancels the request.
+/// Dropping the future cancels the request.
 pub trait InferenceServer: Send + Sync {
-    /// Answers one request.
     fn call(&self, request: Request<Bytes>) -> BoxFuture<'_, Response<Reply>>;
 }
 
-/// The body of a response: bytes, then trailers where there are some.
+/// A buffered response body with optional trailers.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     data: Bytes,
@@ -35,29 +32,25 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A body of these bytes.
     pub const fn new(data: Bytes) -> Self {
         Self { data, trailers: None }
     }
 
-    /// The same body, with trailers.
     #[must_use]
     pub fn with_trailers(mut self, trailers: HeaderMap) -> Self {
         self.trailers = Some(trailers);
         self
     }
 
-    /// The bytes that are not yet sent.
+    /// Bytes not sent yet.
     pub const fn data(&self) -> &Bytes {
         &self.data
     }
 
-    /// The trailers, if any.
     pub const fn trailers(&self) -> Option<&HeaderMap> {
         self.trailers.as_ref()
     }
 
-    /// Takes the body apart.
     pub fn into_parts(self) -> (Bytes, Option<HeaderMap>) {
         (self.data, self.trailers)
     }
@@ -86,7 +79,6 @@ impl Body for Reply {
     }
 }
 
-/// A REST response of this JSON.
 pub fn json(status: StatusCode, body: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::new(body));
     *response.status_mut() = status;
@@ -94,7 +86,6 @@ pub fn json(status: StatusCode, body: Bytes) -> Response<Reply> {
     response
 }
 
-/// A REST response of an encoded inference response.
 pub fn inferred(encoded: rest::Encoded) -> Response<Reply> {
     let mut response = Response::new(Reply::default());
     encoded.set_headers(response.headers_mut());
@@ -102,7 +93,6 @@ pub fn inferred(encoded: rest::Encoded) -> Response<Reply> {
     response
 }
 
-/// The REST response to an error.
 pub fn rest_error(error: &Error) -> Response<Reply> {
     let mut response = json(error.code.http(), rest::error_body(&error.message));
     if let Some(seconds) = error.retry_after {
@@ -111,19 +101,17 @@ pub fn rest_error(error: &Error) -> Response<Reply> {
     response
 }
 
-/// The gRPC response of one message.
 pub fn grpc_reply(message: &impl Message) -> Response<Reply> {
     grpc_frame(grpc::encode_frame(message))
 }
 
-/// The gRPC response of one message that is framed already.
 pub fn grpc_frame(frame: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::new(frame).with_trailers(grpc::status_trailers(None)));
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     response
 }
 
-/// The gRPC response to an error: trailers only, which gRPC sends as headers.
+/// Trailers-only response.
 pub fn grpc_error(error: &Error) -> Response<Reply> {
     let mut response = Response::new(Reply::default());
     *response.headers_mut() = grpc::status_trailers(Some(error));

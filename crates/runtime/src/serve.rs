@@ -32,12 +32,12 @@ pub async fn serve(
     let failed = |source| ServeError { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     bound(listener.local_addr().map_err(failed)?);
-    let handler = move |request| answer(Arc::clone(&runtime), request);
+    let handler = move |request| handle(Arc::clone(&runtime), request);
     gantry_transport::serve(listener, ServerOptions::default(), handler, stop).await;
     Ok(())
 }
 
-async fn answer(runtime: Arc<Runtime>, request: Request<Incoming>) -> Response<Reply> {
+async fn handle(runtime: Arc<Runtime>, request: Request<Incoming>) -> Response<Reply> {
     let is_grpc = request.uri().path().starts_with(gantry_oip::grpc::SERVICE);
     let protocol = if is_grpc { Protocol::Grpc } else { Protocol::Rest };
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {

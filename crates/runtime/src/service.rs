@@ -18,7 +18,6 @@ use std::{sync::Arc, time::Instant};
 
 /// Larger bodies are decoded on the pool.
 const INLINE_DECODE_MAX: usize = 64 << 10;
-const GRPC_PREFIX: &str = "/inference.GRPCInferenceService/";
 
 type Answer = Result<Response<Reply>, Error>;
 
@@ -28,7 +27,7 @@ impl InferenceServer for Runtime {
             let (parts, body) = request.into_parts();
             let path = parts.uri.path();
             let mut span = span(&self.config.tracer, path, &parts.headers);
-            let answer = if let Some(method) = path.strip_prefix(GRPC_PREFIX) {
+            let answer = if let Some(method) = path.strip_prefix(grpc::SERVICE) {
                 let answer = self.grpc(method, &parts.headers, body).await;
                 answer.inspect_err(|e| span.fail(&e.message)).unwrap_or_else(|e| server::grpc_error(&e))
             } else {
@@ -43,7 +42,7 @@ impl InferenceServer for Runtime {
 
 /// Health checks are not traced.
 fn span(tracer: &gantry_trace::Tracer, path: &str, headers: &HeaderMap) -> gantry_trace::Span {
-    let method = path.strip_prefix(GRPC_PREFIX);
+    let method = path.strip_prefix(grpc::SERVICE);
     if method.is_some_and(|m| m.starts_with("Server")) || path.starts_with("/v2/health/") {
         return gantry_trace::Span::default();
     }

@@ -9,33 +9,33 @@ use std::{
 
 /// Generates IDs that are unique across workers.
 pub struct RequestIds {
-    place: [u8; 5],
+    machine: [u8; 5],
     counter: AtomicU32,
 }
 
 impl RequestIds {
     pub fn new(index: usize) -> Self {
         let random = RandomState::new().hash_one((std::process::id(), index));
-        let mut place = [0; 5];
-        for (byte, random) in place.iter_mut().zip(random.to_le_bytes()) {
+        let mut machine = [0; 5];
+        for (byte, random) in machine.iter_mut().zip(random.to_le_bytes()) {
             *byte = random;
         }
-        Self { place, counter: AtomicU32::new((random >> 40) as u32) }
+        Self { machine, counter: AtomicU32::new((random >> 40) as u32) }
     }
 
     pub fn next(&self) -> HeaderValue {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let text = encode(seconds as u32, self.place, count);
+        let text = encode(seconds as u32, self.machine, count);
         HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("0"))
     }
 }
 
 /// xid layout: 4 bytes time, 5 bytes machine, 3 bytes counter, in base32hex.
-fn encode(seconds: u32, place: [u8; 5], count: u32) -> [u8; 20] {
+fn encode(seconds: u32, machine: [u8; 5], count: u32) -> [u8; 20] {
     const DIGITS: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
     let mut bits = u128::from(seconds);
-    for byte in place {
+    for byte in machine {
         bits = bits << 8 | u128::from(byte);
     }
     // 96 bits of content, 4 bits of padding.

@@ -31,19 +31,19 @@ const RUNTIMES: &[Runtime] = &[
 pub(super) fn arrange(
     order: &LoadOrder,
     environment: &ServerEnvironment,
-    place: &Path,
+    target: &Path,
 ) -> Result<Arranged, String> {
     let spec = order.spec();
     let base = base(order, &spec);
-    copy_tree(&base, place, |_| true)?;
-    let file = place.join(SETTINGS);
+    copy_tree(&base, target, |_| true)?;
+    let file = target.join(SETTINGS);
     let mut settings = match read_small(&file)? {
         Some(text) => match serde_json::from_str(&text) {
             Ok(Value::Object(settings)) => settings,
             Ok(_) => return Err(format!("{SETTINGS} is not a JSON object")),
             Err(e) => return Err(format!("{SETTINGS} is not valid JSON: {e}")),
         },
-        None => generated(&spec, place)?,
+        None => generated(&spec, target)?,
     };
     settings.insert("name".into(), order.name.clone().into());
     let parameters = object(&mut settings, "parameters")?;
@@ -87,13 +87,13 @@ fn base(order: &LoadOrder, spec: &ModelSpec) -> PathBuf {
 }
 
 /// Default settings for known requirements.
-fn generated(spec: &ModelSpec, place: &Path) -> Result<Map<String, Value>, String> {
+fn generated(spec: &ModelSpec, target: &Path) -> Result<Map<String, Value>, String> {
     let asks = |name: &str| spec.requirements.iter().any(|r| r.trim() == name);
     let (implementation, uri) = if let Some((_, class, files)) = RUNTIMES.iter().find(|(name, ..)| asks(name))
     {
-        ((*class).to_owned(), format!("./{}", main_file(place, files)))
+        ((*class).to_owned(), format!("./{}", main_file(target, files)))
     } else if asks("python") {
-        (python_class(place)?, "./".to_owned())
+        (python_class(target)?, "./".to_owned())
     } else if asks("huggingface") {
         return Err(format!("a huggingface model needs a {SETTINGS} that sets its task"));
     } else {
@@ -109,23 +109,23 @@ fn generated(spec: &ModelSpec, place: &Path) -> Result<Map<String, Value>, Strin
 }
 
 /// The default file, the only file, or the folder.
-fn main_file(place: &Path, usual: &[&str]) -> String {
+fn main_file(target: &Path, usual: &[&str]) -> String {
     if usual.is_empty() {
-        let mut folders = names(place, |t| t.is_dir());
-        let only_a_folder = names(place, |t| t.is_file()).is_empty() && folders.len() == 1;
+        let mut folders = names(target, |t| t.is_dir());
+        let only_a_folder = names(target, |t| t.is_file()).is_empty() && folders.len() == 1;
         return if only_a_folder { folders.pop().unwrap_or_default() } else { String::new() };
     }
-    if let Some(found) = usual.iter().find(|f| place.join(f).is_file()) {
+    if let Some(found) = usual.iter().find(|f| target.join(f).is_file()) {
         return (*found).to_owned();
     }
-    match names(place, |t| t.is_file()).as_slice() {
+    match names(target, |t| t.is_file()).as_slice() {
         [only] => only.clone(),
         _ => String::new(),
     }
 }
 
-fn names(place: &Path, wanted: impl Fn(std::fs::FileType) -> bool) -> Vec<String> {
-    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+fn names(target: &Path, wanted: impl Fn(std::fs::FileType) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir(target).into_iter().flatten().flatten();
     let wanted = entries.filter(|e| e.file_type().is_ok_and(&wanted));
     let mut names: Vec<String> = wanted.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
@@ -133,10 +133,10 @@ fn names(place: &Path, wanted: impl Fn(std::fs::FileType) -> bool) -> Vec<String
 }
 
 /// Finds the `MLModel` subclass in the folder's Python files. The code is not executed.
-fn python_class(place: &Path) -> Result<String, String> {
-    for name in names(place, |t| t.is_file()) {
+fn python_class(target: &Path) -> Result<String, String> {
+    for name in names(target, |t| t.is_file()) {
         let Some(module) = name.strip_suffix(".py") else { continue };
-        let text = read_small(&place.join(&name))?.unwrap_or_default();
+        let text = read_small(&target.join(&name))?.unwrap_or_default();
         let class = text.lines().find_map(|line| {
             let (class, bases) = line.strip_prefix("class ")?.split_once('(')?;
             let derives = bases.split([',', ')']).any(|b| matches!(b.trim(), "MLModel" | "mlserver.MLModel"));
@@ -218,10 +218,10 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let place = dir.path().join("place");
+        let target = dir.path().join("target");
         let environment = ServerEnvironment { inference: "mesh:80".into(), ..Default::default() };
-        let result = arrange(&order(&root, &root.join(directory), spec), &environment, &place);
-        let text = std::fs::read_to_string(place.join(SETTINGS)).unwrap_or("null".into());
+        let result = arrange(&order(&root, &root.join(directory), spec), &environment, &target);
+        let text = std::fs::read_to_string(target.join(SETTINGS)).unwrap_or("null".into());
         (serde_json::from_str(&text).unwrap_or_default(), result)
     }
 

@@ -94,17 +94,17 @@ pub(crate) struct Arranged {
     pub(crate) runtime_info: Option<ModelRuntimeInfo>,
 }
 
-/// Copies a model's files to `place` in the server's layout. Blocking.
+/// Copies a model's files to `target` in the server's layout. Blocking.
 pub(crate) fn arrange(
     kind: Kind,
     order: &LoadOrder,
     environment: &ServerEnvironment,
-    place: &Path,
+    target: &Path,
 ) -> Result<Arranged, String> {
     match kind {
-        Kind::Mlserver => mlserver::arrange(order, environment, place),
-        Kind::Triton => triton::arrange(order, place),
-        Kind::Builtin | Kind::Oip => oip::arrange(order, place),
+        Kind::Mlserver => mlserver::arrange(order, environment, target),
+        Kind::Triton => triton::arrange(order, target),
+        Kind::Builtin | Kind::Oip => oip::arrange(order, target),
     }
 }
 

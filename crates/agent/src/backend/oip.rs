@@ -4,7 +4,7 @@ use super::{Arranged, copy_tree};
 use crate::model_server::LoadOrder;
 use std::path::Path;
 
-pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, String> {
-    copy_tree(&order.directory, place, |_| true)?;
+pub(super) fn arrange(order: &LoadOrder, target: &Path) -> Result<Arranged, String> {
+    copy_tree(&order.directory, target, |_| true)?;
     Ok(Arranged { platform: String::new(), runtime_info: None })
 }

@@ -26,7 +26,7 @@ pub(super) fn read(text: &str) -> Found {
     let mut field = "";
     let mut group = Group::default();
     let mut expects_value = false;
-    for (token, place) in tokens(text) {
+    for (token, range) in tokens(text) {
         match token {
             Token::Mark(b'{' | b'<') => {
                 if path.is_empty() && field == "instance_group" {
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str) -> Found {
             }
             Token::Word(word) | Token::Text(word) => {
                 match (path.as_slice(), field) {
-                    ([], "name") => found.name = Some(place),
+                    ([], "name") => found.name = Some(range),
                     ([], "backend") => word.clone_into(&mut found.backend),
                     ([], "platform") if found.backend.is_empty() => word.clone_into(&mut found.backend),
                     (["instance_group"], "count") => group.count = word.parse().ok(),
@@ -82,7 +82,7 @@ impl Group {
 
 pub(super) fn renamed(text: &str, found: &Found, name: &str) -> String {
     let value = format!("\"{name}\"");
-    let parts = found.name.clone().and_then(|place| Some((text.get(..place.start)?, text.get(place.end..)?)));
+    let parts = found.name.clone().and_then(|range| Some((text.get(..range.start)?, text.get(range.end..)?)));
     match parts {
         Some((before, after)) => format!("{before}{value}{after}"),
         None => format!("name: {value}\n{text}"),

@@ -20,7 +20,7 @@ const MAX_INDEX_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Unreachable or timed out: can be retried.
-    Gone(String),
+    Unreachable(String),
     /// The server's error message.
     Rejected(String),
 }
@@ -28,7 +28,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn message(&self) -> &str {
         match self {
-            Self::Gone(message) | Self::Rejected(message) => message,
+            Self::Unreachable(message) | Self::Rejected(message) => message,
         }
     }
 }
@@ -75,9 +75,9 @@ fn failure(status: &Status, limit: Duration) -> Failure {
     let broken = std::error::Error::source(status).map(deepest);
     match (status.code(), broken) {
         (Code::Cancelled | Code::DeadlineExceeded, _) => {
-            Failure::Gone(format!("the inference server did not respond within {} s", limit.as_secs()))
+            Failure::Unreachable(format!("the inference server did not respond within {} s", limit.as_secs()))
         }
-        (_, Some(cause)) => Failure::Gone(format!("the inference server is unreachable: {cause}")),
+        (_, Some(cause)) => Failure::Unreachable(format!("the inference server is unreachable: {cause}")),
         (code, None) if status.message().is_empty() => Failure::Rejected(format!("{code:?}")),
         (_, None) => Failure::Rejected(status.message().to_owned()),
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 const CONFIG: &str = "config.pbtxt";
 
-pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, String> {
+pub(super) fn arrange(order: &LoadOrder, target: &Path) -> Result<Arranged, String> {
     let folders = numbered(&order.root);
     let wanted = order.spec().artifact_version;
     let chosen = match wanted {
@@ -22,15 +22,15 @@ pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, Strin
     };
     if let Some((_, chosen)) = chosen {
         // Only the selected version: Triton would serve the highest.
-        copy_tree(&order.root, place, |name| name == chosen || !folders.iter().any(|(_, f)| f == name))?;
+        copy_tree(&order.root, target, |name| name == chosen || !folders.iter().any(|(_, f)| f == name))?;
     } else {
-        copy_tree(&order.root, &place.join("1"), |name| name != CONFIG)?;
-        copy_tree(&order.root, place, |name| name == CONFIG)?;
+        copy_tree(&order.root, &target.join("1"), |name| name != CONFIG)?;
+        copy_tree(&order.root, target, |name| name == CONFIG)?;
     }
-    let file = place.join(CONFIG);
+    let file = target.join(CONFIG);
     let text = match read_small(&file)? {
         Some(text) => text,
-        None => minimal(place),
+        None => minimal(target),
     };
     let found = pbtxt::read(&text);
     let renamed = pbtxt::renamed(&text, &found, &order.name);
@@ -42,8 +42,8 @@ pub(super) fn arrange(order: &LoadOrder, place: &Path) -> Result<Arranged, Strin
 }
 
 /// Triton completes the configuration from the model.
-fn minimal(place: &Path) -> String {
-    let python = numbered(place).iter().any(|(_, folder)| place.join(folder).join("model.py").is_file());
+fn minimal(target: &Path) -> String {
+    let python = numbered(target).iter().any(|(_, folder)| target.join(folder).join("model.py").is_file());
     if python { "backend: \"python\"\n".to_owned() } else { String::new() }
 }
 
@@ -76,17 +76,17 @@ mod tests {
             },
             autoscaling: false,
         };
-        let place = dir.path().join("place");
-        let result = arrange(&order, &place).unwrap();
+        let target = dir.path().join("target");
+        let result = arrange(&order, &target).unwrap();
         let mut found = BTreeMap::new();
-        let mut folders = vec![place.clone()];
+        let mut folders = vec![target.clone()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
                 } else {
-                    let name = path.strip_prefix(&place).unwrap().display().to_string();
+                    let name = path.strip_prefix(&target).unwrap().display().to_string();
                     found.insert(name, std::fs::read_to_string(path).unwrap());
                 }
             }

@@ -73,7 +73,7 @@ impl DiskRecords {
     }
 
     /// Installs a model's files atomically and records the order. Blocking.
-    pub(crate) fn place(
+    pub(crate) fn install(
         &self,
         name: &str,
         order: &ModelOperationMessage,
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "signature of a fallible callback")]
-    fn files(place: &Path, text: &str) -> Result<Arranged, String> {
-        fs::create_dir_all(place).unwrap();
-        fs::write(place.join("model"), text).unwrap();
+    fn files(target: &Path, text: &str) -> Result<Arranged, String> {
+        fs::create_dir_all(target).unwrap();
+        fs::write(target.join("model"), text).unwrap();
         Ok(Arranged { platform: String::new(), runtime_info: None })
     }
 
@@ -159,11 +159,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (models, notes) = (dir.path().join("models"), dir.path().join("records"));
         let records = DiskRecords::open(&models, &notes).unwrap();
-        records.place("a_1", &order(1), |p| files(p, "one")).unwrap();
-        records.place("a_1", &order(1), |p| files(p, "again")).unwrap();
-        records.place("b_2", &order(2), |p| files(p, "two")).unwrap();
+        records.install("a_1", &order(1), |p| files(p, "one")).unwrap();
+        records.install("a_1", &order(1), |p| files(p, "again")).unwrap();
+        records.install("b_2", &order(2), |p| files(p, "two")).unwrap();
         assert_eq!(fs::read_to_string(models.join("a_1/model")).unwrap(), "again");
-        let failed = records.place("a_1", &order(1), |p| {
+        let failed = records.install("a_1", &order(1), |p| {
             files(p, "half").unwrap();
             Err("broken".into())
         });
@@ -186,7 +186,7 @@ mod tests {
             fs::read_dir(&models).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         assert_eq!(left, ["a_1", "mine"]);
-        assert!(records.place("../x_1", &order(1), |p| files(p, "")).is_err());
+        assert!(records.install("../x_1", &order(1), |p| files(p, "")).is_err());
         records.remove("a_1").unwrap();
         records.remove("a_1").unwrap();
         assert!(records.known().is_empty());

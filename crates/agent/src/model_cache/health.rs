@@ -51,8 +51,8 @@ impl ModelCache {
         }
         let absent: Vec<Arc<str>> = inner.with(|state| {
             let mut absent = Vec::new();
-            for name in state.memory.by_use() {
-                let loaded_once = state.entries.get(&name).is_some_and(|e| e.loaded_once && !e.closing);
+            for name in state.memory.by_recency() {
+                let loaded_once = state.entries.get(&name).is_some_and(|e| e.loaded_once && !e.removing);
                 match (state.memory.residency(&name), there.contains(&*name)) {
                     // Load or unload in progress.
                     (None | Some(Residency::Loading | Residency::Unloading), _) => {}
@@ -91,7 +91,7 @@ impl ModelCache {
         while let Some((name, result)) = loading.next().await {
             match result {
                 Ok(()) => tracing::info!(model = %name, "loaded again"),
-                Err(Failure::Gone(reason)) => return Err(reason),
+                Err(Failure::Unreachable(reason)) => return Err(reason),
                 Err(Failure::Rejected(reason)) => {
                     tracing::warn!(model = %name, %reason, "removed: the server no longer accepts it");
                     self.forget(&name).await;
@@ -158,7 +158,7 @@ impl Inner {
             // An index is not a snapshot: confirm missing models by name.
             let mut missing = Vec::new();
             for name in forgotten {
-                if cache.missing(&name).await {
+                if cache.handle_missing(&name).await {
                     missing.push(name);
                 }
             }
@@ -187,7 +187,7 @@ impl Inner {
 
     fn mark_lost(&self, reason: &str) {
         self.with(|state| {
-            for name in state.memory.by_use() {
+            for name in state.memory.by_recency() {
                 if state.memory.residency(&name) == Some(Residency::Memory) {
                     state.memory.set_residency(&name, Residency::Disk);
                 }

@@ -24,7 +24,7 @@ pub(crate) struct InFlightGuard {
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.inner.lock().memory.release(&self.name);
+        self.inner.lock().memory.unpin(&self.name);
         self.inner.changed.notify_waiters();
     }
 }
@@ -39,11 +39,11 @@ impl ModelCache {
             let Some((name, entry)) = state.entries.get_key_value(name) else {
                 return Err(Rejected::Unknown);
             };
-            if entry.closing || !entry.loaded_once {
+            if entry.removing || !entry.loaded_once {
                 return Err(Rejected::Unknown);
             }
             let name = name.clone();
-            state.memory.hold(&name);
+            state.memory.pin(&name);
             state.entry(&name, |e| {
                 e.used = SystemTime::now();
                 e.idle_since = Instant::now();
@@ -62,7 +62,7 @@ impl ModelCache {
 
     /// Handles a "not found" from the server: verifies it and marks the model for reload. Returns whether a retry
     /// makes sense.
-    pub(crate) async fn missing(&self, name: &str) -> bool {
+    pub(crate) async fn handle_missing(&self, name: &str) -> bool {
         match self.inner.setup.repository.serves(name).await {
             Ok(true) => false,
             Ok(false) => self.inner.with(|state| {
@@ -86,7 +86,7 @@ impl ModelCache {
 pub(super) async fn wait_loaded(mut result: LoadResult) -> Result<(), Failure> {
     match result.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or(Ok(())),
-        Err(_) => Err(Failure::Gone("the agent is stopping".into())),
+        Err(_) => Err(Failure::Unreachable("the agent is stopping".into())),
     }
 }
 
@@ -96,14 +96,14 @@ impl Inner {
         let mut state = self.lock();
         let misses = state.memory.residency(name) != Some(Residency::Memory);
         let entry = state.entries.get_mut(name)?;
-        if let Some(result) = &entry.coming {
+        if let Some(result) = &entry.load {
             return Some(result.clone());
         }
         if misses && entry.loaded_once {
             self.setup.metrics.misses.inc();
         }
         let (sender, result) = channel::channel(None);
-        entry.coming = Some(result.clone());
+        entry.load = Some(result.clone());
         drop(state);
         let (inner, name) = (self.clone(), name.clone());
         // A separate task: the load completes even if the request is cancelled.
@@ -111,17 +111,17 @@ impl Inner {
             let limit = inner.setup.limits.load;
             let result = match tokio::time::timeout(limit, inner.load_into_memory(&name)).await {
                 Ok(result) => result,
-                Err(_) => Err(Failure::Gone(format!("not loaded within {} s", limit.as_secs()))),
+                Err(_) => Err(Failure::Unreachable(format!("not loaded within {} s", limit.as_secs()))),
             };
             if let Err(failure) = &result {
                 tracing::warn!(model = %name, reason = failure.message(), "failed to load model");
             }
             inner.with(|state| {
                 if state.memory.residency(&name) == Some(Residency::Loading) {
-                    let place = if result.is_ok() { Residency::Memory } else { Residency::Disk };
-                    state.memory.set_residency(&name, place);
+                    let residency = if result.is_ok() { Residency::Memory } else { Residency::Disk };
+                    state.memory.set_residency(&name, residency);
                 }
-                state.entry(&name, |e| e.coming = None);
+                state.entry(&name, |e| e.load = None);
             });
             sender.send_replace(Some(result));
         });
@@ -147,13 +147,13 @@ impl Inner {
         }
         let limits = &self.setup.limits;
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
             match self.setup.repository.load(name, limits.load).await {
-                Err(Failure::Gone(reason)) if tries < limits.load_retries => {
+                Err(Failure::Unreachable(reason)) if attempts < limits.load_retries => {
                     tracing::warn!(model = %name, %reason, "retrying load");
                     self.health_check.notify_one();
-                    tries += 1;
+                    attempts += 1;
                     tokio::time::sleep(backoff.next_delay()).await;
                     // Waits for a restarting server, within the load timeout.
                     self.wait_until_responsive().await;
@@ -167,7 +167,7 @@ impl Inner {
     fn reserve_memory(self: &Arc<Self>, name: &Arc<str>) -> Result<bool, Failure> {
         let mut state = self.lock();
         match state.memory.residency(name) {
-            None => return Err(Failure::Gone("the load was cancelled".into())),
+            None => return Err(Failure::Unreachable("the load was cancelled".into())),
             // Reload once the unload has finished.
             Some(Residency::Unloading) => return Ok(false),
             Some(Residency::Memory) => return Ok(true),
@@ -199,7 +199,7 @@ impl Inner {
         let inner = self.clone();
         tokio::spawn(async move {
             let unloaded = inner.unload(&name).await;
-            let place = match unloaded {
+            let residency = match unloaded {
                 Ok(()) => {
                     inner.setup.metrics.evictions.inc();
                     tracing::info!(model = %name, "model evicted");
@@ -214,7 +214,7 @@ impl Inner {
             };
             inner.with(|state| {
                 if state.memory.residency(&name) == Some(Residency::Unloading) {
-                    state.memory.set_residency(&name, place);
+                    state.memory.set_residency(&name, residency);
                 }
             });
         });
@@ -223,20 +223,20 @@ impl Inner {
     pub(super) async fn unload(&self, name: &str) -> Result<(), Failure> {
         let limits = &self.setup.limits;
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
-        let mut tries = 0;
+        let mut attempts = 0;
         let unloading = async {
             loop {
                 match self.setup.repository.unload(name, limits.unload).await {
-                    Err(_) if tries < limits.unload_retries => {
+                    Err(_) if attempts < limits.unload_retries => {
                         self.health_check.notify_one();
-                        tries += 1;
+                        attempts += 1;
                         tokio::time::sleep(backoff.next_delay()).await;
                     }
                     result => return result,
                 }
             }
         };
-        let late = || Failure::Gone(format!("not unloaded within {} s", limits.unload.as_secs()));
+        let late = || Failure::Unreachable(format!("not unloaded within {} s", limits.unload.as_secs()));
         tokio::time::timeout(limits.unload, unloading).await.unwrap_or_else(|_| Err(late()))
     }
 }

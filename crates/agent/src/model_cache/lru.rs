@@ -31,16 +31,16 @@ pub(crate) enum Admission {
 #[derive(Clone, Copy, Debug)]
 struct Model {
     size: u64,
-    place: Residency,
+    residency: Residency,
     /// Logical time of the last use.
     used: u64,
     /// Requests in flight.
-    holds: u32,
+    in_flight: u32,
 }
 
 impl Model {
     fn resident(&self) -> bool {
-        self.place != Residency::Disk
+        self.residency != Residency::Disk
     }
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct Lru {
     /// Resident models without requests, by last use.
     idle: BTreeSet<(u64, Arc<str>)>,
     /// Bytes of resident models, and of those among them being unloaded.
-    taken: u64,
-    leaving: u64,
+    resident: u64,
+    unloading: u64,
     /// Bytes of models on disk only.
     disk: u64,
 }
@@ -65,8 +65,8 @@ impl Lru {
             uses: 0,
             models: BTreeMap::new(),
             idle: BTreeSet::new(),
-            taken: 0,
-            leaving: 0,
+            resident: 0,
+            unloading: 0,
             disk: 0,
         }
     }
@@ -85,14 +85,14 @@ impl Lru {
 
     fn count(&mut self, name: &Arc<str>, model: Model, present: bool) {
         let sums: [(&mut u64, bool); 3] = [
-            (&mut self.taken, model.resident()),
-            (&mut self.leaving, model.place == Residency::Unloading),
+            (&mut self.resident, model.resident()),
+            (&mut self.unloading, model.residency == Residency::Unloading),
             (&mut self.disk, !model.resident()),
         ];
         for (sum, _) in sums.into_iter().filter(|(_, counts)| *counts) {
             *sum = if present { sum.saturating_add(model.size) } else { sum.saturating_sub(model.size) };
         }
-        if model.place == Residency::Memory && model.holds == 0 {
+        if model.residency == Residency::Memory && model.in_flight == 0 {
             let key = (model.used, name.clone());
             if present {
                 self.idle.insert(key)
@@ -105,7 +105,7 @@ impl Lru {
     pub(crate) fn insert(&mut self, name: Arc<str>, size: u64) {
         self.remove(&name);
         self.uses += 1;
-        let model = Model { size, place: Residency::Disk, used: self.uses, holds: 0 };
+        let model = Model { size, residency: Residency::Disk, used: self.uses, in_flight: 0 };
         self.count(&name, model, true);
         self.models.insert(name, model);
     }
@@ -117,34 +117,34 @@ impl Lru {
     }
 
     pub(crate) fn residency(&self, name: &str) -> Option<Residency> {
-        self.models.get(name).map(|m| m.place)
+        self.models.get(name).map(|m| m.residency)
     }
 
     pub(crate) fn size(&self, name: &str) -> u64 {
         self.models.get(name).map_or(0, |m| m.size)
     }
 
-    pub(crate) fn set_residency(&mut self, name: &str, place: Residency) {
-        self.change(name, |m| m.place = place);
+    pub(crate) fn set_residency(&mut self, name: &str, residency: Residency) {
+        self.change(name, |m| m.residency = residency);
     }
 
     /// Counts a request in flight: marks the model as used and pins it. False for an unknown model.
-    pub(crate) fn hold(&mut self, name: &str) -> bool {
+    pub(crate) fn pin(&mut self, name: &str) -> bool {
         self.uses += 1;
         let used = self.uses;
         self.change(name, |m| {
             m.used = used;
-            m.holds = m.holds.saturating_add(1);
+            m.in_flight = m.in_flight.saturating_add(1);
         });
         self.models.contains_key(name)
     }
 
-    pub(crate) fn release(&mut self, name: &str) {
-        self.change(name, |m| m.holds = m.holds.saturating_sub(1));
+    pub(crate) fn unpin(&mut self, name: &str) {
+        self.change(name, |m| m.in_flight = m.in_flight.saturating_sub(1));
     }
 
-    pub(crate) fn holds(&self, name: &str) -> u32 {
-        self.models.get(name).map_or(0, |m| m.holds)
+    pub(crate) fn in_flight(&self, name: &str) -> u32 {
+        self.models.get(name).map_or(0, |m| m.in_flight)
     }
 
     pub(crate) fn admission(&self, name: &str) -> Admission {
@@ -155,12 +155,12 @@ impl Lru {
         if model.resident() {
             return Admission::Free;
         }
-        let needed = self.taken.saturating_add(model.size).saturating_sub(self.capacity);
+        let needed = self.resident.saturating_add(model.size).saturating_sub(self.capacity);
         if needed == 0 {
             return Admission::Free;
         }
         // Unloads in progress will free memory.
-        let mut missing = needed.saturating_sub(self.leaving);
+        let mut missing = needed.saturating_sub(self.unloading);
         if missing == 0 {
             return Admission::Wait;
         }
@@ -182,7 +182,7 @@ impl Lru {
 
     /// Idle models to evict because the capacity is exceeded.
     pub(crate) fn excess(&self) -> Vec<Arc<str>> {
-        let mut over = self.taken.saturating_sub(self.leaving).saturating_sub(self.capacity);
+        let mut over = self.resident.saturating_sub(self.unloading).saturating_sub(self.capacity);
         let mut victims = Vec::new();
         for (_, name) in &self.idle {
             if over == 0 {
@@ -198,7 +198,7 @@ impl Lru {
     }
 
     /// Most recently used first.
-    pub(crate) fn by_use(&self) -> Vec<Arc<str>> {
+    pub(crate) fn by_recency(&self) -> Vec<Arc<str>> {
         let mut names: Vec<_> = self.models.iter().map(|(n, m)| (std::cmp::Reverse(m.used), n)).collect();
         names.sort();
         names.into_iter().map(|(_, name)| name.clone()).collect()
@@ -208,11 +208,11 @@ impl Lru {
         self.capacity
     }
 
-    pub(crate) fn bytes_taken(&self) -> u64 {
-        self.taken
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident
     }
 
-    pub(crate) fn bytes_on_disk(&self) -> u64 {
+    pub(crate) fn disk_bytes(&self) -> u64 {
         self.disk
     }
 }
@@ -236,19 +236,19 @@ mod tests {
         let mut memory = filled(10, &[("a", 4), ("b", 3), ("c", 3)]);
         memory.insert("d".into(), 4);
         assert_eq!(memory.admission("d"), Admission::Evict(vec!["a".into()]));
-        memory.hold("a");
-        memory.release("a");
+        memory.pin("a");
+        memory.unpin("a");
         assert_eq!(memory.admission("d"), Admission::Evict(vec!["b".into(), "c".into()]));
-        memory.hold("b");
+        memory.pin("b");
         assert_eq!(
             memory.admission("d"),
             Admission::Evict(vec!["c".into(), "a".into()]),
             "pinned models are not evicted"
         );
-        memory.hold("c");
-        memory.hold("a");
+        memory.pin("c");
+        memory.pin("a");
         assert_eq!(memory.admission("d"), Admission::Wait);
-        memory.release("a");
+        memory.unpin("a");
         memory.set_residency("a", Residency::Unloading);
         assert_eq!(memory.admission("d"), Admission::Wait, "unloading a frees enough");
         memory.set_residency("a", Residency::Disk);
@@ -269,11 +269,11 @@ mod tests {
     enum Step {
         Insert(u8, u64),
         Remove(u8),
-        InFlightGuard(u8),
-        Release(u8),
-        Bring(u8),
-        Arrived(u8),
-        Left(u8),
+        Pin(u8),
+        Unpin(u8),
+        Load(u8),
+        Loaded(u8),
+        Unloaded(u8),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -282,11 +282,11 @@ mod tests {
             prop_oneof![
                 (name.clone(), 0..8u64).prop_map(|(n, s)| Step::Insert(n, s)),
                 name.clone().prop_map(Step::Remove),
-                name.clone().prop_map(Step::InFlightGuard),
-                name.clone().prop_map(Step::Release),
-                name.clone().prop_map(Step::Bring),
-                name.clone().prop_map(Step::Arrived),
-                name.prop_map(Step::Left),
+                name.clone().prop_map(Step::Pin),
+                name.clone().prop_map(Step::Unpin),
+                name.clone().prop_map(Step::Load),
+                name.clone().prop_map(Step::Loaded),
+                name.prop_map(Step::Unloaded),
             ],
             0..60,
         )
@@ -305,28 +305,28 @@ mod tests {
                         memory.insert(name(n).into(), size);
                     }
                     Step::Remove(n) if memory.residency(&name(n)) == Some(Residency::Disk) => memory.remove(&name(n)),
-                    Step::InFlightGuard(n) => {
-                        memory.hold(&name(n));
+                    Step::Pin(n) => {
+                        memory.pin(&name(n));
                     }
-                    Step::Release(n) => memory.release(&name(n)),
-                    Step::Arrived(n) if memory.residency(&name(n)) == Some(Residency::Loading) => {
+                    Step::Unpin(n) => memory.unpin(&name(n)),
+                    Step::Loaded(n) if memory.residency(&name(n)) == Some(Residency::Loading) => {
                         memory.set_residency(&name(n), Residency::Memory);
                     }
-                    Step::Left(n) if memory.residency(&name(n)) == Some(Residency::Unloading) => {
+                    Step::Unloaded(n) if memory.residency(&name(n)) == Some(Residency::Unloading) => {
                         memory.set_residency(&name(n), Residency::Disk);
                     }
-                    Step::Bring(n) if memory.residency(&name(n)) == Some(Residency::Disk) => match memory.admission(&name(n)) {
+                    Step::Load(n) if memory.residency(&name(n)) == Some(Residency::Disk) => match memory.admission(&name(n)) {
                         Admission::Free => memory.set_residency(&name(n), Residency::Loading),
                         Admission::Evict(victims) => {
                             let size = memory.size(&name(n));
                             let freed: u64 = victims.iter().map(|v| memory.size(v)).sum();
                             let last = victims.last().map_or(0, |v| memory.size(v));
-                            let free = memory.capacity() + memory.leaving - memory.taken;
-                            prop_assert!(free + freed >= size, "enough leave");
+                            let free = memory.capacity() + memory.unloading - memory.resident;
+                            prop_assert!(free + freed >= size, "enough is freed");
                             prop_assert!(free + freed - last < size, "no more than needed");
                             let newest = victims.iter().filter_map(|v| memory.models.get(v)).map(|m| m.used).max();
                             for (other, model) in &memory.models {
-                                let idle = model.place == Residency::Memory && model.holds == 0 && model.size > 0;
+                                let idle = model.residency == Residency::Memory && model.in_flight == 0 && model.size > 0;
                                 prop_assert!(!victims.contains(other) || idle, "{other} is not evictable");
                                 let older = Some(model.used) < newest;
                                 prop_assert!(!idle || !older || victims.contains(other), "{other} is older");
@@ -342,10 +342,10 @@ mod tests {
                 let sum = |wanted: fn(&Model) -> bool| -> u64 {
                     memory.models.values().filter(|m| wanted(m)).map(|m| m.size).sum()
                 };
-                prop_assert_eq!(memory.taken, sum(Model::resident));
-                prop_assert_eq!(memory.leaving, sum(|m| m.place == Residency::Unloading));
-                prop_assert_eq!(memory.disk, sum(|m| m.place == Residency::Disk));
-                prop_assert!(memory.taken <= memory.capacity);
+                prop_assert_eq!(memory.resident, sum(Model::resident));
+                prop_assert_eq!(memory.unloading, sum(|m| m.residency == Residency::Unloading));
+                prop_assert_eq!(memory.disk, sum(|m| m.residency == Residency::Disk));
+                prop_assert!(memory.resident <= memory.capacity);
             }
         }
     }

@@ -70,7 +70,7 @@ impl Default for Limits {
     }
 }
 
-pub(crate) struct Setup {
+pub(crate) struct CacheConfig {
     pub(crate) kind: Kind,
     pub(crate) environment: ServerEnvironment,
     pub(crate) repository: Arc<dyn Repository>,
@@ -89,8 +89,8 @@ struct Entry {
     /// The first load succeeded; before that the model is not reported.
     loaded_once: bool,
     /// Being removed: requests are rejected.
-    closing: bool,
-    coming: Option<LoadResult>,
+    removing: bool,
+    load: Option<LoadResult>,
     used: SystemTime,
     /// Last use, for scale-down.
     idle_since: Instant,
@@ -110,7 +110,7 @@ struct Health {
 }
 
 struct Inner {
-    setup: Setup,
+    setup: CacheConfig,
     state: Mutex<State>,
     /// A residency changed or a request ended.
     changed: Notify,
@@ -142,7 +142,7 @@ pub(crate) struct ModelInfo {
 }
 
 impl ModelCache {
-    pub(crate) fn new(setup: Setup) -> Self {
+    pub(crate) fn new(setup: CacheConfig) -> Self {
         let mut state = State { memory: Lru::new(setup.capacity), entries: BTreeMap::new() };
         for (name, order) in setup.records.known() {
             state.add(&name.into(), order, true);
@@ -162,7 +162,7 @@ impl ModelCache {
 
     pub(crate) fn models(&self) -> Vec<ModelInfo> {
         let state = self.inner.lock();
-        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.closing);
+        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.removing);
         open.map(|(name, entry)| {
             let version = entry.order.model_version.as_ref();
             let model = version.and_then(|v| v.model.as_ref()).and_then(|m| m.meta.as_ref());
@@ -173,7 +173,7 @@ impl ModelCache {
                 in_memory: state.memory.residency(name) == Some(Residency::Memory),
                 used: entry.used,
                 idle: entry.idle_since.elapsed(),
-                in_flight: state.memory.holds(name),
+                in_flight: state.memory.in_flight(name),
                 autoscaling: entry.order.autoscaling_enabled,
             }
         })
@@ -182,7 +182,7 @@ impl ModelCache {
 
     pub(crate) fn memory_free(&self) -> u64 {
         let state = self.inner.lock();
-        state.memory.capacity().saturating_sub(state.memory.bytes_taken())
+        state.memory.capacity().saturating_sub(state.memory.resident_bytes())
     }
 
     pub(crate) fn in_flight(&self) -> u64 {
@@ -212,11 +212,11 @@ impl ModelCache {
             autoscaling_enabled: order.autoscaling,
         };
         let setup = inner.clone();
-        let (placed_name, placed_record) = (order.name.clone(), record.clone());
+        let (record_name, stored_record) = (order.name.clone(), record.clone());
         let placing = move || {
-            let Setup { kind, environment, records, .. } = &setup.setup;
-            records.place(&placed_name, &placed_record, |place| {
-                backend::arrange(*kind, &order, environment, place)
+            let CacheConfig { kind, environment, records, .. } = &setup.setup;
+            records.install(&record_name, &stored_record, |target| {
+                backend::arrange(*kind, &order, environment, target)
             })
         };
         let arranged = blocking(placing).await??;
@@ -232,7 +232,7 @@ impl ModelCache {
         let result = inner.start_load(&name);
         let arrived = match result {
             Some(result) => load::wait_loaded(result).await,
-            None => Err(Failure::Gone("the load was cancelled".into())),
+            None => Err(Failure::Unreachable("the load was cancelled".into())),
         };
         match arrived {
             Ok(()) => {
@@ -271,7 +271,7 @@ impl ModelCache {
     async fn remove_model(&self, name: String) -> Result<(), String> {
         let name: Arc<str> = name.into();
         let inner = &self.inner;
-        if !inner.with(|state| state.entry(&name, |e| e.closing = true)) {
+        if !inner.with(|state| state.entry(&name, |e| e.removing = true)) {
             // Unknown here, but the server may still have it.
             return inner.unload(&name).await.map_err(|f| f.message().to_owned());
         }
@@ -280,17 +280,17 @@ impl ModelCache {
         });
         let limits = &inner.setup.limits;
         if tokio::time::timeout(limits.load, settled).await.is_err() {
-            inner.with(|state| state.entry(&name, |e| e.closing = false));
+            inner.with(|state| state.entry(&name, |e| e.removing = false));
             return Err("it is still being loaded".into());
         }
-        let idle = inner.until(|state| state.memory.holds(&name) == 0);
+        let idle = inner.until(|state| state.memory.in_flight(&name) == 0);
         let _ = tokio::time::timeout(limits.grace, idle).await;
         if inner.lock().memory.residency(&name) == Some(Residency::Memory) {
             inner.with(|state| state.memory.set_residency(&name, Residency::Unloading));
             if let Err(failure) = inner.unload(&name).await {
                 inner.with(|state| {
                     state.memory.set_residency(&name, Residency::Memory);
-                    state.entry(&name, |e| e.closing = false);
+                    state.entry(&name, |e| e.removing = false);
                 });
                 return Err(failure.message().to_owned());
             }
@@ -303,7 +303,7 @@ impl ModelCache {
     /// Models reported to the scheduler, in memory or on disk.
     fn loaded(&self) -> Vec<LoadedModel> {
         let state = self.inner.lock();
-        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.closing);
+        let open = state.entries.iter().filter(|(_, e)| e.loaded_once && !e.removing);
         open.filter_map(|(name, entry)| {
             let definition = entry.order.model_version.clone()?;
             Some(LoadedModel { definition, memory_bytes: state.memory.size(name) })
@@ -355,8 +355,8 @@ impl State {
         let entry = Entry {
             order,
             loaded_once,
-            closing: false,
-            coming: None,
+            removing: false,
+            load: None,
             used: SystemTime::now(),
             idle_since: Instant::now(),
         };
@@ -364,7 +364,7 @@ impl State {
     }
 
     fn in_flight(&self) -> u64 {
-        self.entries.keys().map(|name| u64::from(self.memory.holds(name))).sum()
+        self.entries.keys().map(|name| u64::from(self.memory.in_flight(name))).sum()
     }
 
     /// Returns false for an unknown model.
@@ -389,7 +389,7 @@ impl Inner {
         let result = change(&mut state);
         let models =
             state.entries.keys().filter(|n| state.memory.residency(n) == Some(Residency::Memory)).count();
-        self.setup.metrics.memory(models, state.memory.bytes_taken(), state.memory.bytes_on_disk());
+        self.setup.metrics.memory(models, state.memory.resident_bytes(), state.memory.disk_bytes());
         drop(state);
         self.changed.notify_waiters();
         result

@@ -27,7 +27,7 @@ fn get<T: Clone>(value: &Mutex<T>) -> T {
 
 impl FakeServer {
     fn gone<T>() -> Result<T, Failure> {
-        Err(Failure::Gone("switched off".into()))
+        Err(Failure::Unreachable("switched off".into()))
     }
 
     fn crash(&self) {
@@ -112,7 +112,7 @@ impl Harness {
 
     async fn open(dir: tempfile::TempDir, server: Arc<FakeServer>) -> Self {
         let metrics = Arc::new(Metrics::new("s", 0, 100, &mut Registry::default()));
-        let cache = ModelCache::new(Setup {
+        let cache = ModelCache::new(CacheConfig {
             kind: Kind::Oip,
             environment: ServerEnvironment::default(),
             repository: server.clone(),
@@ -258,7 +258,7 @@ async fn lost_server_is_reported_and_restored() {
     assert_eq!(harness.server.holds(), ["b_1", "c_1"]);
     // A single missing model is found by a request; the others stay loaded.
     harness.server.models.lock().unwrap().remove("c_1");
-    assert!(harness.cache.missing("c_1").await);
+    assert!(harness.cache.handle_missing("c_1").await);
     assert!(harness.cache.acquire("c_1").await.is_ok());
     let lost = tokio::time::timeout(Duration::from_mins(5), harness.cache.wait_lost());
     assert!(lost.await.is_err(), "no resync");

@@ -9,7 +9,7 @@ use super::{
 use bytes::{BufMut as _, Bytes, BytesMut};
 use gantry_oip::{
     Code, Error,
-    grpc::{SERVICE, decode_frame, frame_message, peek_name, replace_name},
+    grpc::{PREFIX, SERVICE, decode_frame, frame_message, peek_name, replace_name},
 };
 use gantry_transport::{Protocol, body::Payload};
 use http::{HeaderValue, Method, Request, Response};
@@ -17,8 +17,6 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-/// Length of the gRPC message prefix.
-const PREFIX: usize = 5;
 /// One-byte protobuf length.
 const MAX_NAME_LEN: usize = 127;
 

@@ -117,11 +117,11 @@ impl Proxy {
 
     /// Serves until `stop` is cancelled, then drains.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
-        let handler = move |request| Arc::clone(&self).answer(request);
+        let handler = move |request| Arc::clone(&self).handle(request);
         gantry_transport::serve(listener, ServerOptions::default(), handler, stop).await;
     }
 
-    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn handle(self: Arc<Self>, mut request: Request<Incoming>) -> Response<ResponseBody> {
         let protocol = Protocol::of(request.headers());
         let mut span = self.trace(&mut request);
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {

@@ -69,19 +69,19 @@ impl Proxy {
         payload: Payload,
         slot: OwnedSemaphorePermit,
     ) -> Result<Response<ResponseBody>, Error> {
-        let enter =
+        let acquire =
             || async { self.cache.acquire(&call.internal).await.map_err(|r| rejected(r, &call.internal)) };
-        let mut hold = enter().await?;
+        let mut in_flight = acquire().await?;
         let again = if let Payload::Whole(bytes) = &payload { Some(bytes.clone()) } else { None };
         let first_body = UpstreamBody::new(payload, self.limits.max_body);
         let mut response = self.send(&call, first_body).await?;
         // A restarted server has lost its models: reload and retry.
         if let Some(bytes) = again
             && may_be_missing(call.protocol, response.code)
-            && self.cache.missing(&call.internal).await
+            && self.cache.handle_missing(&call.internal).await
         {
-            drop(hold);
-            hold = enter().await?;
+            drop(in_flight);
+            in_flight = acquire().await?;
             response = self.send(&call, UpstreamBody::Whole(bytes)).await?;
         }
         let UpstreamResponse { mut parts, body, first, code } = response;
@@ -96,7 +96,7 @@ impl Proxy {
         let relayed = StreamedResponse {
             first,
             body,
-            guard: Guard { _in_flight: hold, _slot: slot, count },
+            guard: Guard { _in_flight: in_flight, _slot: slot, count },
             deadline: Box::pin(tokio::time::sleep_until(call.deadline)),
         };
         Ok(Response::from_parts(parts, ResponseBody::Server(Box::new(relayed))))

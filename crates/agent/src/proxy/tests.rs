@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     backend::{Failure, Kind, Repository, ServerEnvironment},
-    model_cache::{DiskRecords, Limits, Setup},
+    model_cache::{CacheConfig, DiskRecords, Limits},
     model_server::{LoadOrder, ModelServer as _},
 };
 use bytes::Bytes;
@@ -128,7 +128,7 @@ impl Harness {
         std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new("s", 0, 0, &mut registry));
-        let cache = ModelCache::new(Setup {
+        let cache = ModelCache::new(CacheConfig {
             kind: Kind::Oip,
             environment: ServerEnvironment::default(),
             repository: fake.clone(),

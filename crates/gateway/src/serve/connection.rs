@@ -15,7 +15,7 @@ impl Worker {
         let shared = &self.shared;
         shared.metrics.connections.inc();
         if let Ok(stream) = tokio::net::TcpStream::from_std(stream) {
-            let handler = |request| Arc::clone(&self).answer_on(request);
+            let handler = |request| Arc::clone(&self).handle_on_connection(request);
             serve_connection(&shared.http, stream, handler, &shared.stopping, shared.config.linger).await;
         }
         shared.metrics.connections.dec();
@@ -23,9 +23,9 @@ impl Worker {
     }
 
     /// During shutdown HTTP/1 responses carry `connection: close`.
-    async fn answer_on(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn handle_on_connection(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
         let (shared, version) = (Arc::clone(&self.shared), request.version());
-        let mut response = self.answer(request).await;
+        let mut response = self.handle(request).await;
         // HTTP/2 sends GOAWAY instead.
         if shared.is_stopping.load(Ordering::Relaxed) && version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

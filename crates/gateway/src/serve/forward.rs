@@ -135,7 +135,7 @@ impl Worker {
                     guard.on_timeout();
                     return Err(deadline_exceeded(call));
                 }
-                Ok(Ok((response, reuse))) => return answer(call, guard, response, reuse).await,
+                Ok(Ok((response, reuse))) => return respond(call, guard, response, reuse).await,
                 Ok(Err(failure)) => failure,
             };
             if let Some(limit) = exceeded_limit(&*error) {
@@ -184,7 +184,7 @@ impl Worker {
         payload: Payload,
     ) -> Result<Response<ResponseBody>, Error> {
         let limit = self.shared.config.max_body;
-        let answering = async {
+        let calling = async {
             let body = payload.into_bytes(limit).await?;
             let mut request = Request::new(body);
             *request.method_mut() = head.method;
@@ -196,7 +196,7 @@ impl Worker {
                 .await
                 .map_err(|_| Error::internal(format!("the server of model {} panicked", call.model)))
         };
-        match tokio::time::timeout_at(call.deadline, answering).await {
+        match tokio::time::timeout_at(call.deadline, calling).await {
             Err(_) => {
                 guard.on_timeout();
                 Err(deadline_exceeded(call))
@@ -263,7 +263,7 @@ fn uri(
 }
 
 /// Buffers small REST responses, streams all others.
-async fn answer(
+async fn respond(
     call: &Call,
     mut guard: RequestGuard,
     response: Response<Incoming>,

@@ -10,7 +10,7 @@ use crate::body::ResponseBody;
 use bytes::Bytes;
 use gantry_oip::{
     Code, Error,
-    grpc::{SERVICE, decode_frame, peek_name},
+    grpc::{PREFIX, SERVICE, decode_frame, peek_name},
     server,
 };
 use gantry_proto::inference as pb;
@@ -19,9 +19,6 @@ use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
 use std::{borrow::Cow, sync::Arc};
 use tokio::time::Instant;
-
-/// Length of the gRPC message prefix.
-pub(super) const PREFIX: usize = 5;
 
 impl Worker {
     pub(super) async fn grpc(

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Worker {
-    pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
+    pub(super) async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
         let (mut parts, body) = request.into_parts();
         let request_id = match parts.headers.get(headers::REQUEST_ID) {
             Some(id) if request_id::is_sane(id) => id.clone(),

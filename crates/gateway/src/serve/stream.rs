@@ -3,7 +3,7 @@
 use super::{
     Worker,
     forward::{Call, Head, Target},
-    grpc::{PREFIX, message_length},
+    grpc::message_length,
     headers, request_body,
     rest::plain_model,
 };
@@ -11,7 +11,10 @@ use crate::body::ResponseBody;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use gantry_oip::{
     Code, Error,
-    grpc::{SERVICE, decode_frame, encode_frame, frame_message, peek_name, percent_decode, status_trailers},
+    grpc::{
+        PREFIX, SERVICE, decode_frame, encode_frame, frame_message, peek_name, percent_decode,
+        status_trailers,
+    },
 };
 use gantry_proto::inference as pb;
 use gantry_transport::{BoxError, Protocol, body::Payload, deadline};

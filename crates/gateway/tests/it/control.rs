@@ -290,7 +290,7 @@ async fn repository_calls_reach_the_scheduler() {
     });
     let answer = alone.client().send("POST", "/v2/repository/index", &[], "").await;
     assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "5"));
-    assert!(answer.text().contains("the scheduler cannot be reached"), "{answer:?}");
+    assert!(answer.text().contains("the scheduler is unreachable"), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

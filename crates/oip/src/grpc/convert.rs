@@ -1,4 +1,4 @@
-//! Messages ⇄ requests and responses.
+//! Conversion between messages and requests or responses.
 
 use super::typed;
 use crate::{
@@ -12,7 +12,6 @@ use gantry_tensor::{DataType, Tensor};
 use pb::infer_parameter::ParameterChoice;
 use std::collections::BTreeMap;
 
-/// Turns a message into a request.
 pub fn decode_request(message: pb::ModelInferRequest, limits: &Limits) -> Result<InferRequest, Error> {
     let raw_contents = !message.raw_input_contents.is_empty();
     let tensors = message.inputs.into_iter().map(|t| Wire {
@@ -28,14 +27,14 @@ pub fn decode_request(message: pb::ModelInferRequest, limits: &Limits) -> Result
     }
     if message.outputs.len() > limits.tensors {
         return Err(Error::invalid(format!(
-            "more than the {} outputs allowed are asked for",
+            "more than the {} outputs allowed are requested",
             limits.tensors
         )));
     }
     let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(message.outputs.len());
     for output in message.outputs {
         if outputs.iter().any(|o| o.name == output.name) {
-            return Err(Error::invalid(format!("output {} is asked for twice", output.name)));
+            return Err(Error::invalid(format!("output {} is requested twice", output.name)));
         }
         outputs.push(requested_output(output.name, parameters_from_proto(output.parameters))?);
     }
@@ -53,7 +52,6 @@ pub fn decode_request(message: pb::ModelInferRequest, limits: &Limits) -> Result
     })
 }
 
-/// Turns a message into a response.
 pub fn decode_response(message: pb::ModelInferResponse, limits: &Limits) -> Result<InferResponse, Error> {
     let tensors = message.outputs.into_iter().map(|t| Wire {
         name: t.name,
@@ -71,7 +69,7 @@ pub fn decode_response(message: pb::ModelInferResponse, limits: &Limits) -> Resu
     })
 }
 
-/// Turns a response into a message, in the form in which the request came.
+/// Encodes outputs in the form of the request's inputs.
 pub fn encode_response(response: InferResponse, request: &InferRequest) -> pb::ModelInferResponse {
     let raw = request.raw_contents || response.outputs.iter().any(needs_raw);
     let mut message = pb::ModelInferResponse {
@@ -95,7 +93,7 @@ pub fn encode_response(response: InferResponse, request: &InferRequest) -> pb::M
     message
 }
 
-/// Turns a request into a message, its inputs raw if [`InferRequest::raw_contents`] says so or one must be.
+/// Inputs are raw if [`InferRequest::raw_contents`] is set or a datatype requires it.
 pub fn encode_request(request: InferRequest) -> pb::ModelInferRequest {
     let raw = request.raw_contents || request.inputs.iter().any(needs_raw);
     let mut message = pb::ModelInferRequest {
@@ -137,7 +135,7 @@ fn needs_raw(tensor: &InferTensor) -> bool {
     matches!(tensor.tensor.datatype(), DataType::Fp16 | DataType::Bf16)
 }
 
-/// The fields that input and output tensors share.
+/// Fields common to input and output tensors.
 struct Wire {
     name: String,
     datatype: String,
@@ -190,10 +188,10 @@ fn decode_tensors(
             return Err(Error::invalid(format!("{kind} {index} has no name")));
         }
         if tensors.iter().any(|t| t.tensor.name() == wire.name) {
-            return Err(Error::invalid(format!("{kind} {} is there twice", wire.name)));
+            return Err(Error::invalid(format!("{kind} {} appears twice", wire.name)));
         }
-        let place = format!("{kind} {}", wire.name);
-        tensors.push(decode_tensor(wire, raw.next(), is_raw, limits).map_err(|e| e.at(place))?);
+        let context = format!("{kind} {}", wire.name);
+        tensors.push(decode_tensor(wire, raw.next(), is_raw, limits).map_err(|e| e.at(context))?);
     }
     Ok(tensors)
 }

@@ -1,4 +1,4 @@
-//! Framing of unary calls: a prefix of five bytes before a message, a status in the trailers after it.
+//! Framing of unary calls: five-byte prefix, message, status trailers.
 
 use crate::{
     Code, Error,
@@ -8,9 +8,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
 
-const PREFIX: usize = 5;
+/// Length of the gRPC message prefix.
+pub const PREFIX: usize = 5;
 
-/// The one message of a unary call: checks the prefix, decompresses if the prefix says so.
+/// Decodes the single message of a unary call.
 ///
 /// `encoding` is the value of the header `grpc-encoding`.
 pub fn decode_frame(body: &Bytes, encoding: Option<&[u8]>, limit: usize) -> Result<Bytes, Error> {
@@ -25,7 +26,10 @@ pub fn decode_frame(body: &Bytes, encoding: Option<&[u8]>, limit: usize) -> Resu
         ));
     }
     if length != message.len() {
-        return Err(Error::invalid(format!("the gRPC frame says {length} bytes, {} follow", message.len())));
+        return Err(Error::invalid(format!(
+            "the gRPC frame announces {length} bytes, {} follow",
+            message.len()
+        )));
     }
     let message = body.slice(PREFIX..);
     match flag {
@@ -40,7 +44,6 @@ pub fn decode_frame(body: &Bytes, encoding: Option<&[u8]>, limit: usize) -> Resu
     }
 }
 
-/// A message with its prefix.
 pub fn encode_frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);
@@ -50,7 +53,7 @@ pub fn encode_frame(message: &impl Message) -> Bytes {
     out.freeze()
 }
 
-/// A message that is already encoded, with its prefix.
+/// Frames an encoded message.
 pub fn frame_message(message: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(PREFIX + message.len());
     out.put_u8(0);
@@ -59,7 +62,7 @@ pub fn frame_message(message: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// The trailers that end a call: OK, or the error.
+/// Status trailers of a success or an error.
 pub fn status_trailers(error: Option<&Error>) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(3);
     let Some(error) = error else {
@@ -76,7 +79,7 @@ pub fn status_trailers(error: Option<&Error>) -> HeaderMap {
     trailers
 }
 
-/// The text of `grpc-message`: what is not printable ASCII, and `%`, as `%XX`. Long texts are cut.
+/// Encodes `grpc-message`: `%` and non-printable bytes become `%XX`; long texts are truncated.
 pub fn percent_encode(text: &str) -> String {
     const LONGEST: usize = 4096;
     let mut out = String::with_capacity(text.len());
@@ -96,7 +99,7 @@ pub fn percent_encode(text: &str) -> String {
     out
 }
 
-/// The text that [`percent_encode`] was given; what is no valid escape stays as it is.
+/// Decodes [`percent_encode`]; invalid escapes are kept.
 pub fn percent_decode(text: &[u8]) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -128,11 +131,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn frames_that_lie_are_refused() {
+    fn inconsistent_frames_are_rejected() {
         let table: [(&[u8], &str); 5] = [
             (b"", "a gRPC body of 0 bytes has no message"),
             (b"\0\0\0\0", "a gRPC body of 4 bytes has no message"),
-            (b"\0\0\0\0\x05ab", "the gRPC frame says 5 bytes, 2 follow"),
+            (b"\0\0\0\0\x05ab", "the gRPC frame announces 5 bytes, 2 follow"),
             (b"\x02\0\0\0\0", "the gRPC frame has an unknown flag 2"),
             (b"\0\xff\xff\xff\xff", "the message has 4294967295 bytes, more than the 100 allowed"),
         ];
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_message_is_read_and_a_bomb_is_not() {
+    fn compressed_frame_is_decoded_within_the_limit() {
         let plain = vec![7u8; 1000];
         let packed = crate::rest::compress(&plain, Encoding::Gzip).unwrap();
         let mut body = vec![1];
@@ -162,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_message_survives_the_trailers(text in "\\PC{0,200}") {
+        fn percent_encoding_round_trips(text in "\\PC{0,200}") {
             prop_assert_eq!(percent_decode(percent_encode(&text).as_bytes()), text);
         }
     }

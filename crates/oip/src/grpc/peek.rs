@@ -1,4 +1,4 @@
-//! The model's name in a message, without decoding the rest.
+//! Reads the model name of a message without decoding the rest.
 //!
 //! `model_name` of `ModelInferRequest` and `name` of `ModelReadyRequest`, `ModelMetadataRequest` and
 //! `ModelStatisticsRequest` are all field 1.
@@ -7,12 +7,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 use std::ops::Range;
 
-/// The text of field 1 of a message; empty when the field is absent, `None` when the message is no protobuf.
+/// Field 1 of a message; empty if absent, `None` if the message is not valid protobuf.
 pub fn peek_name(message: &[u8]) -> Option<&str> {
     std::str::from_utf8(message.get(find(message)?.text)?).ok()
 }
 
-/// The same message with another text in field 1.
+/// Replaces field 1 of a message.
 pub fn replace_name(message: &Bytes, name: &str) -> Option<Bytes> {
     let field = find(message)?.field;
     let mut out =
@@ -25,15 +25,15 @@ pub fn replace_name(message: &Bytes, name: &str) -> Option<Bytes> {
     Some(out.freeze())
 }
 
-/// Where field 1 stands; empty ranges at the start when it is absent.
+/// Location of field 1; empty ranges at the start if absent.
 #[derive(Default)]
 struct Found {
-    /// The field with its tag.
+    /// Including the tag.
     field: Range<usize>,
     text: Range<usize>,
 }
 
-/// Looks for field 1. Writers put it first; the walk over other fields is for those that do not.
+/// Generated code writes it first; other orders are scanned.
 fn find(message: &[u8]) -> Option<Found> {
     let mut last = Found::default();
     let mut rest = message;
@@ -52,7 +52,7 @@ fn find(message: &[u8]) -> Option<Found> {
                 let end = text + length;
                 if tag == 0x0a {
                     last = Found { field: start..end, text: text..end };
-                    // The first field of a message that our own and every generated client writes.
+                    // Fast path: field 1 is the first field.
                     if start == 0 {
                         break;
                     }
@@ -72,7 +72,7 @@ mod tests {
     use prost::Message as _;
 
     #[test]
-    fn names_are_found_and_replaced() {
+    fn peek_and_replace_name() {
         let request = ModelInferRequest {
             model_name: "iris".into(),
             id: "7".into(),

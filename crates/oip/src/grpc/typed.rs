@@ -1,10 +1,9 @@
-//! Typed contents: one repeated field for each family of datatypes.
+//! Typed contents: one repeated field per family of datatypes.
 
 use crate::{Error, raw::shape_text};
 use gantry_proto::inference::InferTensorContents;
 use gantry_tensor::{DataType, Elements};
 
-/// Whether no field has anything.
 pub(super) const fn is_empty(contents: &InferTensorContents) -> bool {
     contents.bool_contents.is_empty()
         && contents.int_contents.is_empty()
@@ -16,7 +15,7 @@ pub(super) const fn is_empty(contents: &InferTensorContents) -> bool {
         && contents.bytes_contents.is_empty()
 }
 
-/// The elements of this datatype; `None` has no typed form.
+/// `None` for datatypes without a typed form.
 pub(super) fn to_contents(elements: Elements) -> Option<InferTensorContents> {
     let mut contents = InferTensorContents::default();
     match elements {
@@ -37,7 +36,6 @@ pub(super) fn to_contents(elements: Elements) -> Option<InferTensorContents> {
     Some(contents)
 }
 
-/// The elements of a tensor of `count` elements from its typed contents.
 pub(super) fn from_contents(
     contents: InferTensorContents,
     datatype: DataType,
@@ -62,7 +60,7 @@ pub(super) fn from_contents(
         DataType::Bytes => ("bytes_contents", contents.bytes_contents.len()),
     };
     if length == 0 && !is_empty(&contents) {
-        return Err(Error::invalid(format!("{datatype} belongs into {field}, which is empty")));
+        return Err(Error::invalid(format!("{datatype} belongs in {field}, which is empty")));
     }
     if length != count {
         return Err(Error::invalid(format!(

@@ -1,4 +1,4 @@
-//! JSON, read straight into typed values and written straight from them.
+//! JSON reader and writer without an intermediate tree.
 
 mod number;
 mod read;

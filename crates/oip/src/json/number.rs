@@ -1,16 +1,16 @@
-//! Numbers: one pass over the digits, exact results.
+//! Number parsing in one pass, with exact results.
 
-/// A number token, taken apart while it was scanned.
+/// A scanned number token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number<'a> {
-    /// The token, pure ASCII.
+    /// ASCII.
     pub(crate) text: &'a [u8],
     pub(crate) negative: bool,
-    /// All digits as one integer; meaningless when `overflow`.
+    /// All digits as one integer; invalid on `overflow`.
     pub(crate) mantissa: u64,
-    /// The power of ten that the mantissa is multiplied with.
+    /// Power of ten.
     pub(crate) exponent: i32,
-    /// The digits did not fit into the mantissa.
+    /// The digits do not fit into the mantissa.
     pub(crate) overflow: bool,
 }
 
@@ -20,16 +20,15 @@ const POWERS: [f64; 23] = [
 ];
 
 impl Number<'_> {
-    /// The nearest `f64`; infinite when the number is too large.
+    /// The nearest `f64`; infinite if too large.
     pub(crate) fn to_f64(self) -> f64 {
         self.fast().unwrap_or_else(|| self.slow())
     }
 
-    /// The nearest `f32`; infinite when the number is too large.
+    /// The nearest `f32`; infinite if too large.
     pub(crate) fn to_f32(self) -> f32 {
         if let Some(wide) = self.fast() {
-            // Rounding twice goes wrong only where the f64 lies just between two f32s, and at the
-            // ends of the range, where an f32 has fewer digits.
+            // Double rounding is wrong only if the f64 lies halfway between two f32s, and at the ends of the range.
             let between = wide.to_bits() & 0x1fff_ffff == 0x1000_0000;
             let magnitude = wide.abs();
             let ordinary = magnitude == 0.0 || (1e-30..=1e30).contains(&magnitude);
@@ -40,7 +39,7 @@ impl Number<'_> {
         self.text().parse().unwrap_or(f32::INFINITY)
     }
 
-    /// Exact when mantissa and power are both exact in `f64`: one rounding, by the multiplication or division.
+    /// Exact if mantissa and power are exact in `f64`: a single rounding.
     fn fast(self) -> Option<f64> {
         if self.overflow || self.mantissa > 1 << 53 {
             return None;
@@ -59,7 +58,7 @@ impl Number<'_> {
         std::str::from_utf8(self.text).unwrap_or_default()
     }
 
-    /// The number as an integer, if it is one (`2.0` and `1e3` are) and fits.
+    /// `2.0` and `1e3` are integers, too.
     pub(crate) fn to_integer(self) -> Integer {
         if self.overflow {
             return Integer::OutOfRange;
@@ -81,7 +80,6 @@ impl Number<'_> {
     }
 }
 
-/// What [`Number::to_integer`] found.
 pub(crate) enum Integer {
     Is(i128),
     Fraction,
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn hard_numbers_are_read_exactly() {
+    fn boundary_numbers_are_exact() {
         for text in [
             "0",
             "-0.0",
@@ -131,13 +129,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_decimal_reads_as_std_reads_it(text in "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?") {
+        fn decimals_parse_like_std(text in "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?") {
             prop_assert_eq!(f64_of(&text).to_bits(), text.parse::<f64>().unwrap().to_bits());
             prop_assert_eq!(f32_of(&text).to_bits(), text.parse::<f32>().unwrap().to_bits());
         }
 
         #[test]
-        fn any_float_reads_back(bits in any::<u32>()) {
+        fn floats_round_trip(bits in any::<u32>()) {
             let value = f32::from_bits(bits);
             prop_assume!(value.is_finite());
             prop_assert_eq!(f32_of(&format!("{value:e}")).to_bits(), bits);

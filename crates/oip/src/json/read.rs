@@ -1,17 +1,16 @@
-//! A cursor over JSON text: reads what is there, skips what nobody asked for, never recurses.
+//! A JSON cursor: typed reads, skips unknown values, no recursion.
 
 use super::Number;
 use crate::Error;
 use std::{borrow::Cow, ops::Range};
 
-/// A position in JSON text.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// A string token: where it stands, and whether it has escapes.
+/// Location of a string and whether it has escapes.
 pub(crate) struct StringToken {
     /// Between the quotes.
     pub(crate) range: Range<usize>,
@@ -31,7 +30,6 @@ impl<'a> Cursor<'a> {
         self.bytes.len().saturating_sub(self.at)
     }
 
-    /// The same text from another position.
     pub(crate) const fn at(&self, position: usize) -> Self {
         Self { bytes: self.bytes, at: position }
     }
@@ -64,7 +62,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes this byte, if it is the next.
+    /// Consumes this byte if it is next.
     #[inline]
     pub(crate) fn eat(&mut self, wanted: u8) -> bool {
         let found = self.peek() == Some(wanted);
@@ -78,7 +76,7 @@ impl<'a> Cursor<'a> {
         if self.eat(wanted) { Ok(()) } else { Err(self.error(what)) }
     }
 
-    /// Passes this word, if it is the next.
+    /// Consumes this word if it is next.
     pub(crate) fn eat_word(&mut self, word: &str) -> bool {
         self.peek();
         let found = self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes()));
@@ -88,18 +86,18 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Nothing but white space may follow.
+    /// Only white space may follow.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         if self.peek().is_none() {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the body is not valid JSON: something follows its end, at byte {}",
+            "the body is not valid JSON: unexpected data after the end, at byte {}",
             self.at
         )))
     }
 
-    /// In an object, after a member or the opening brace: the next key, or `None` at the closing brace.
+    /// After a member or the opening brace: the next key, or `None` at the closing brace.
     pub(crate) fn next_key(&mut self, first: &mut bool) -> Result<Option<Cow<'a, str>>, Error> {
         if self.eat(b'}') {
             return Ok(None);
@@ -115,7 +113,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(key))
     }
 
-    /// In an array, after an element or the opening bracket: whether another element follows.
+    /// After an element or the opening bracket: whether another element follows.
     pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<bool, Error> {
         if self.eat(b']') {
             return Ok(false);
@@ -126,7 +124,7 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// A string; `what` names it in errors.
+    /// `what` names the string in errors.
     pub(crate) fn string(&mut self, what: &str) -> Result<Cow<'a, str>, Error> {
         let token = self.string_token(what)?;
         let raw = self.bytes.get(token.range.clone()).unwrap_or_default();
@@ -139,7 +137,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes a string; its bytes are not yet checked to be UTF-8.
+    /// Skips a string without validating UTF-8.
     pub(crate) fn string_token(&mut self, what: &str) -> Result<StringToken, Error> {
         if self.peek() != Some(b'"') {
             return Err(Error::invalid(format!("{what} must be a string (at byte {})", self.at)));
@@ -172,7 +170,7 @@ impl<'a> Cursor<'a> {
         Ok(StringToken { range, escaped })
     }
 
-    /// The text of a string that has escapes.
+    /// Decodes a string with escapes.
     pub(crate) fn unescape(&self, token: &StringToken) -> Result<String, Error> {
         let raw = self.bytes.get(token.range.clone()).unwrap_or_default();
         let bad = |offset: usize, what: &str| {
@@ -226,7 +224,7 @@ impl<'a> Cursor<'a> {
         String::from_utf8(out).map_err(|_| not_utf8(token.range.start))
     }
 
-    /// A number; `None` if none stands here, and then the position is unchanged.
+    /// `None` if there is no number here; then the position is unchanged.
     #[inline]
     pub(crate) fn number(&mut self) -> Option<Number<'a>> {
         self.peek();
@@ -288,7 +286,7 @@ impl<'a> Cursor<'a> {
     fn digits(&mut self, number: &mut Number<'a>) {
         while let Some(byte @ b'0'..=b'9') = self.byte() {
             let digit = u64::from(byte - b'0');
-            // Below this, one more digit always fits.
+            // One more digit always fits.
             if number.mantissa < 1_000_000_000_000_000_000 {
                 number.mantissa = number.mantissa * 10 + digit;
             } else {
@@ -301,12 +299,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes one value of any kind, nested no deeper than `depth`.
+    /// Skips one value of any type, nested up to `depth`.
     pub(crate) fn skip(&mut self, depth: usize) -> Result<(), Error> {
-        // What is open, innermost last: true for an object.
+        // Open containers, innermost last: true for an object.
         let mut open: Vec<bool> = Vec::new();
         loop {
-            // A value is due here.
+            // A value is expected.
             match self.peek() {
                 Some(b'{' | b'[') => {
                     if open.len() >= depth {
@@ -335,7 +333,7 @@ impl<'a> Cursor<'a> {
                 _ if self.eat_word("true") || self.eat_word("false") || self.eat_word("null") => {}
                 _ => return Err(self.error("a value")),
             }
-            // A value has ended: close what ends with it.
+            // A value has ended: close containers.
             loop {
                 match open.last() {
                     None => return Ok(()),
@@ -381,7 +379,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn skipping_accepts_json_and_refuses_the_rest() {
+    fn skip_accepts_only_valid_json() {
         for good in
             ["{}", "[]", "[1,[2,{\"a\":[]}],\"x\\u00e9\",true,null,-1.5e3]", " { \"a\" : { \"b\" : 1 } } "]
         {
@@ -414,11 +412,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn skipping_agrees_with_serde_json(bytes in prop::collection::vec(
+        fn skip_agrees_with_serde_json(bytes in prop::collection::vec(
             prop::sample::select(b"{}[]\",:\\ 0123456789.eE+-truefalsn\xc3\xa9u".to_vec()), 0..24)) {
             let mut cursor = Cursor::new(&bytes);
             let ours = cursor.skip(64).and_then(|()| cursor.end()).is_ok();
-            // serde_json refuses numbers out of f64's range; we only look at the syntax here.
+            // serde_json rejects numbers out of f64's range; only the syntax matters here.
             match serde_json::from_slice::<serde_json::Value>(&bytes) {
                 Ok(_) => prop_assert!(ours),
                 Err(e) if e.to_string().contains("number out of range") => {}

@@ -1,11 +1,10 @@
-//! Writing JSON values into a buffer.
+//! JSON writer.
 
-/// Writes an integer.
 pub(crate) fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes the shortest text that reads back as the same `f32`; JSON has no NaN and no infinity: `null`.
+/// Shortest representation that round-trips; NaN and infinity become `null`.
 pub(crate) fn write_f32(out: &mut Vec<u8>, value: f32) {
     if value.is_finite() {
         out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
@@ -14,7 +13,7 @@ pub(crate) fn write_f32(out: &mut Vec<u8>, value: f32) {
     }
 }
 
-/// Writes the shortest text that reads back as the same `f64`; JSON has no NaN and no infinity: `null`.
+/// Shortest representation that round-trips; NaN and infinity become `null`.
 pub(crate) fn write_f64(out: &mut Vec<u8>, value: f64) {
     if value.is_finite() {
         out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
@@ -23,7 +22,6 @@ pub(crate) fn write_f64(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// Writes a text in quotes.
 pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
     const HEX: [u8; 16] = *b"0123456789abcdef";
     out.push(b'"');

@@ -1,4 +1,4 @@
-//! The `data` of a tensor: nested or flat JSON arrays, straight into typed vectors.
+//! Tensor `data`: nested or flat JSON arrays, decoded into typed vectors.
 
 use crate::{
     Error, Limits,
@@ -8,8 +8,8 @@ use crate::{
 use bytes::Bytes;
 use gantry_tensor::{DataType, Elements, f32_to_bf16, f32_to_f16};
 
-/// Why an element was refused.
-enum Bad {
+/// Why an element was rejected.
+enum ElementError {
     Null,
     NotFinite,
     Kind(&'static str),
@@ -18,24 +18,23 @@ enum Bad {
     Json(Error),
 }
 
-/// What is known of a tensor before its data is read.
-pub(super) struct Described {
+/// Tensor fields needed to decode its data.
+pub(super) struct TensorHeader {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) count: usize,
     pub(super) datatype: DataType,
 }
 
-/// Reads the data at the cursor. `body` is the whole body, of which texts become slices; with `null_is_nan` a
-/// `null` among floats is a NaN, as responses write it.
+/// Texts become slices of `body`. With `null_is_nan`, `null` is a NaN among floats, as written in responses.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
-    about: &Described,
+    header: &TensorHeader,
     body: &Bytes,
     limits: &Limits,
     null_is_nan: bool,
 ) -> Result<Elements, Error> {
-    let (count, datatype) = (about.count, about.datatype);
+    let (count, datatype) = (header.count, header.datatype);
     macro_rules! integers {
         ($variant:ident, $type:ty) => {
             array(cursor, count, limits, |c| integer::<$type>(c)).map(Elements::$variant)
@@ -54,13 +53,13 @@ pub(super) fn read(
         DataType::Fp16 => array(cursor, count, limits, |c| {
             let Some(number) = float(c, null_is_nan)? else { return Ok(0x7e00) };
             let bits = f32_to_f16(number.to_f32());
-            if bits & 0x7fff == 0x7c00 { Err(Bad::Range) } else { Ok(bits) }
+            if bits & 0x7fff == 0x7c00 { Err(ElementError::Range) } else { Ok(bits) }
         })
         .map(Elements::Fp16),
         DataType::Bf16 => array(cursor, count, limits, |c| {
             let Some(number) = float(c, null_is_nan)? else { return Ok(0x7fc0) };
             let bits = f32_to_bf16(number.to_f32());
-            if bits & 0x7fff == 0x7f80 { Err(Bad::Range) } else { Ok(bits) }
+            if bits & 0x7fff == 0x7f80 { Err(ElementError::Range) } else { Ok(bits) }
         })
         .map(Elements::Bf16),
         DataType::Fp32 => array(cursor, count, limits, |c| {
@@ -75,58 +74,60 @@ pub(super) fn read(
         .map(Elements::Fp64),
         DataType::Bytes => array(cursor, count, limits, |c| text(c, body)).map(Elements::Bytes),
     };
-    elements.map_err(|e| e.into_error(about))
+    elements.map_err(|e| e.into_error(header))
 }
 
-/// Why an array was refused.
+/// Why an array was rejected.
 enum ArrayError {
-    Element(usize, Bad),
+    Element(usize, ElementError),
     Count(usize),
     Json(Error),
-    Said(&'static str),
+    Message(&'static str),
 }
 
 impl ArrayError {
-    fn into_error(self, about: &Described) -> Error {
-        let datatype = about.datatype;
+    fn into_error(self, header: &TensorHeader) -> Error {
+        let datatype = header.datatype;
         let (index, bad) = match self {
-            Self::Json(error) | Self::Element(_, Bad::Json(error)) => return error,
-            Self::Said(what) => return Error::invalid(what),
+            Self::Json(error) | Self::Element(_, ElementError::Json(error)) => return error,
+            Self::Message(what) => return Error::invalid(what),
             Self::Count(got) => {
                 return Error::invalid(format!(
                     "shape {} needs {} values, got {got}",
-                    shape_text(&about.shape),
-                    about.count
+                    shape_text(&header.shape),
+                    header.count
                 ));
             }
             Self::Element(index, bad) => (index, bad),
         };
         Error::invalid(match bad {
-            Bad::Null => format!("element {index} is null: every element of {datatype} needs a value"),
-            Bad::NotFinite => format!(
+            ElementError::Null => {
+                format!("element {index} is null: every element of {datatype} needs a value")
+            }
+            ElementError::NotFinite => format!(
                 "element {index} is NaN or infinite, which JSON cannot carry: send the tensor as binary data or over gRPC"
             ),
-            Bad::Kind(wanted) => format!("element {index} must be {wanted} for {datatype}"),
-            Bad::Fraction => format!("element {index} is not an integer, as {datatype} needs"),
-            Bad::Range => format!("element {index} is out of the range of {datatype}"),
-            Bad::Json(error) => return error,
+            ElementError::Kind(wanted) => format!("element {index} must be {wanted} for {datatype}"),
+            ElementError::Fraction => format!("element {index} is not an integer, as {datatype} needs"),
+            ElementError::Range => format!("element {index} is out of the range of {datatype}"),
+            ElementError::Json(error) => return error,
         })
     }
 }
 
 const UNEVEN: &str = "the rows of data are nested unevenly";
 
-/// An array of arrays of … of elements, flattened. All rows must be of one length and one depth.
+/// Flattens nested arrays. All rows must have the same length and depth.
 fn array<T>(
     cursor: &mut Cursor<'_>,
     count: usize,
     limits: &Limits,
-    mut element: impl FnMut(&mut Cursor<'_>) -> Result<T, Bad>,
+    mut element: impl FnMut(&mut Cursor<'_>) -> Result<T, ElementError>,
 ) -> Result<Vec<T>, ArrayError> {
     if !cursor.eat(b'[') {
-        return Err(ArrayError::Said("data must be an array"));
+        return Err(ArrayError::Message("data must be an array"));
     }
-    // An element takes two bytes at least, so what the shape claims beyond that is not there.
+    // An element takes at least two bytes, which bounds the claimed count.
     let mut out = Vec::with_capacity(count.min(cursor.remaining() / 2 + 1));
     let mut found = 0usize;
     let mut depth = 1usize;
@@ -155,24 +156,24 @@ fn array<T>(
                 fresh = false;
                 if cursor.eat(b',') {
                     if cursor.peek() == Some(b'[') {
-                        return Err(ArrayError::Said(UNEVEN));
+                        return Err(ArrayError::Message(UNEVEN));
                     }
                     continue;
                 }
                 if row.is_some_and(|(first, _)| first != depth) {
-                    return Err(ArrayError::Said(UNEVEN));
+                    return Err(ArrayError::Message(UNEVEN));
                 }
                 let length = found - row_start;
                 match row {
                     None => row = Some((depth, length)),
                     Some((_, first)) if first != length => {
-                        return Err(ArrayError::Said("the rows of data differ in length"));
+                        return Err(ArrayError::Message("the rows of data differ in length"));
                     }
                     Some(_) => {}
                 }
             }
         }
-        // The innermost array ends, and perhaps some around it.
+        // Close the innermost arrays.
         loop {
             if !cursor.eat(b']') {
                 return Err(ArrayError::Json(cursor.error("',' or ']'")));
@@ -185,19 +186,19 @@ fn array<T>(
                 match cursor.peek() {
                     Some(b'[') => break,
                     None | Some(b']' | b',') => return Err(ArrayError::Json(cursor.error("a value"))),
-                    Some(_) => return Err(ArrayError::Said(UNEVEN)),
+                    Some(_) => return Err(ArrayError::Message(UNEVEN)),
                 }
             }
         }
     }
 }
 
-fn finite<T: Copy>(value: T, is_finite: impl Fn(T) -> bool) -> Result<T, Bad> {
-    if is_finite(value) { Ok(value) } else { Err(Bad::Range) }
+fn finite<T: Copy>(value: T, is_finite: impl Fn(T) -> bool) -> Result<T, ElementError> {
+    if is_finite(value) { Ok(value) } else { Err(ElementError::Range) }
 }
 
 #[inline]
-fn float<'a>(cursor: &mut Cursor<'a>, null_is_nan: bool) -> Result<Option<Number<'a>>, Bad> {
+fn float<'a>(cursor: &mut Cursor<'a>, null_is_nan: bool) -> Result<Option<Number<'a>>, ElementError> {
     match cursor.number() {
         Some(number) => Ok(Some(number)),
         None if null_is_nan && cursor.eat_word("null") => Ok(None),
@@ -206,66 +207,66 @@ fn float<'a>(cursor: &mut Cursor<'a>, null_is_nan: bool) -> Result<Option<Number
 }
 
 #[cold]
-fn no_number(cursor: &mut Cursor<'_>) -> Bad {
+fn no_number(cursor: &mut Cursor<'_>) -> ElementError {
     if cursor.eat_word("null") {
-        return Bad::Null;
+        return ElementError::Null;
     }
     for word in ["NaN", "-NaN", "Infinity", "-Infinity", "inf", "-inf", "nan"] {
         if cursor.eat_word(word) {
-            return Bad::NotFinite;
+            return ElementError::NotFinite;
         }
     }
     match cursor.peek() {
-        Some(b'"' | b't' | b'f' | b'{' | b'[') => Bad::Kind("a number"),
-        _ => Bad::Json(cursor.error("a number")),
+        Some(b'"' | b't' | b'f' | b'{' | b'[') => ElementError::Kind("a number"),
+        _ => ElementError::Json(cursor.error("a number")),
     }
 }
 
 #[inline]
-fn integer<T: TryFrom<i128>>(cursor: &mut Cursor<'_>) -> Result<T, Bad> {
+fn integer<T: TryFrom<i128>>(cursor: &mut Cursor<'_>) -> Result<T, ElementError> {
     use crate::json::Integer;
     let Some(number) = cursor.number() else {
         return Err(no_number(cursor));
     };
     match number.to_integer() {
-        Integer::Is(value) => T::try_from(value).map_err(|_| Bad::Range),
-        Integer::OutOfRange => Err(Bad::Range),
-        Integer::Fraction => Err(Bad::Fraction),
+        Integer::Is(value) => T::try_from(value).map_err(|_| ElementError::Range),
+        Integer::OutOfRange => Err(ElementError::Range),
+        Integer::Fraction => Err(ElementError::Fraction),
     }
 }
 
-fn boolean(cursor: &mut Cursor<'_>) -> Result<bool, Bad> {
+fn boolean(cursor: &mut Cursor<'_>) -> Result<bool, ElementError> {
     match cursor.peek() {
         _ if cursor.eat_word("true") => Ok(true),
         _ if cursor.eat_word("false") => Ok(false),
         Some(b'0'..=b'9' | b'-') => match cursor.number().map(|n| n.text) {
             Some(b"0") => Ok(false),
             Some(b"1") => Ok(true),
-            _ => Err(Bad::Kind("true or false")),
+            _ => Err(ElementError::Kind("true or false")),
         },
-        _ if cursor.eat_word("null") => Err(Bad::Null),
-        Some(b'"' | b'{' | b'[') => Err(Bad::Kind("true or false")),
-        _ => Err(Bad::Json(cursor.error("true or false"))),
+        _ if cursor.eat_word("null") => Err(ElementError::Null),
+        Some(b'"' | b'{' | b'[') => Err(ElementError::Kind("true or false")),
+        _ => Err(ElementError::Json(cursor.error("true or false"))),
     }
 }
 
-/// A text as a slice of the body; copied only when it has escapes.
-fn text(cursor: &mut Cursor<'_>, body: &Bytes) -> Result<Bytes, Bad> {
+/// A slice of the body; copied only if it has escapes.
+fn text(cursor: &mut Cursor<'_>, body: &Bytes) -> Result<Bytes, ElementError> {
     match cursor.peek() {
         Some(b'"') => {}
-        _ if cursor.eat_word("null") => return Err(Bad::Null),
-        Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'{' | b'[') => return Err(Bad::Kind("a string")),
-        _ => return Err(Bad::Json(cursor.error("a string"))),
+        _ if cursor.eat_word("null") => return Err(ElementError::Null),
+        Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'{' | b'[') => return Err(ElementError::Kind("a string")),
+        _ => return Err(ElementError::Json(cursor.error("a string"))),
     }
     let start = cursor.clone();
-    let token = cursor.string_token("an element").map_err(Bad::Json)?;
+    let token = cursor.string_token("an element").map_err(ElementError::Json)?;
     if token.escaped {
-        return cursor.unescape(&token).map(Bytes::from).map_err(Bad::Json);
+        return cursor.unescape(&token).map(Bytes::from).map_err(ElementError::Json);
     }
-    // Checks that it is UTF-8.
-    start.clone().string("an element").map_err(Bad::Json)?;
+    // Validates UTF-8.
+    start.clone().string("an element").map_err(ElementError::Json)?;
     if token.range.end > body.len() {
-        return Err(Bad::Json(Error::internal("a text lies outside the body")));
+        return Err(ElementError::Json(Error::internal("text outside the body")));
     }
     Ok(body.slice(token.range))
 }

@@ -1,11 +1,10 @@
-//! From a body to a request or a response.
+//! REST decoding.
 
 use super::document::{Document, Kind, Reader};
 use crate::{Code, Error, InferRequest, InferResponse, Limits, Parameter};
 use bytes::Bytes;
 
-/// Reads an inference request. `header_length` is the value of `Inference-Header-Content-Length`, if it was sent;
-/// the body is already decompressed.
+/// `header_length` is the value of `Inference-Header-Content-Length`, if present; the body is already decompressed.
 pub fn decode_request(
     body: Bytes,
     header_length: Option<usize>,
@@ -37,7 +36,7 @@ pub fn decode_request(
     })
 }
 
-/// Reads an inference response, as a client or a pipeline gets it.
+/// Decodes a response on the client side.
 pub fn decode_response(
     body: Bytes,
     header_length: Option<usize>,

@@ -1,6 +1,6 @@
-//! The objects of the protocol's JSON: a document, its tensors, its parameters.
+//! JSON objects of the protocol: documents, tensors, parameters.
 
-use super::data::{self, Described};
+use super::data::{self, TensorHeader};
 use crate::{
     Error, InferTensor, Limits, Parameter, Parameters, RequestedOutput,
     json::Cursor,
@@ -13,7 +13,7 @@ use std::{
     fmt::{self, Display},
 };
 
-/// Everything a request or a response can have.
+/// All fields of requests and responses.
 #[derive(Default)]
 pub(super) struct Document {
     pub(super) model_name: String,
@@ -25,7 +25,6 @@ pub(super) struct Document {
     pub(super) requested: Vec<RequestedOutput>,
 }
 
-/// Which document is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,
@@ -33,7 +32,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What a tensor of the document is called in errors.
+    /// The word for its tensors in errors.
     const fn tensor(self) -> &'static str {
         match self {
             Self::Request => "input",
@@ -44,13 +43,13 @@ impl Kind {
 
 pub(super) struct Reader<'a> {
     pub(super) json: &'a Bytes,
-    /// What follows the JSON; taken from the front as tensors claim it.
+    /// Bytes after the JSON, consumed tensor by tensor.
     pub(super) binary: Option<Bytes>,
     pub(super) limits: &'a Limits,
     pub(super) kind: Kind,
 }
 
-/// Refuses a key that was there before.
+/// Rejects a duplicate key.
 fn once(seen: &mut bool, owner: &impl Display, key: &str) -> Result<(), Error> {
     if std::mem::replace(seen, true) {
         return Err(Error::invalid(format!("{owner} has {key:?} twice")));
@@ -110,7 +109,7 @@ impl Reader<'_> {
         Ok(document)
     }
 
-    /// A text of limited length; `null` counts as absent.
+    /// Bounded text; `null` counts as absent.
     fn text(&self, cursor: &mut Cursor<'_>, what: &str) -> Result<String, Error> {
         if cursor.eat_word("null") {
             return Ok(String::new());
@@ -143,7 +142,7 @@ impl Reader<'_> {
             let tensor = self.tensor(cursor, index)?;
             let name = tensor.tensor.name();
             if document.tensors.iter().any(|t| t.tensor.name() == name) {
-                return Err(Error::invalid(format!("{} {name} is there twice", self.kind.tensor())));
+                return Err(Error::invalid(format!("{} {name} appears twice", self.kind.tensor())));
             }
             document.tensors.push(tensor);
         }
@@ -152,9 +151,9 @@ impl Reader<'_> {
 
     fn tensor(&mut self, cursor: &mut Cursor<'_>, index: usize) -> Result<InferTensor, Error> {
         let kind = self.kind.tensor();
-        let place = Place(kind, index);
+        let context = TensorIndex(kind, index);
         if !cursor.eat(b'{') {
-            return Err(Error::invalid(format!("{place} must be an object")));
+            return Err(Error::invalid(format!("{context} must be an object")));
         }
         let mut fields = Fields::default();
         let mut seen = [false; 5];
@@ -163,51 +162,51 @@ impl Reader<'_> {
         while let Some(key) = cursor.next_key(&mut first)? {
             match &*key {
                 "name" => {
-                    once(seen_name, &place, "name")?;
-                    fields.name = Some(self.text(cursor, "name").map_err(|e| e.at(place))?);
+                    once(seen_name, &context, "name")?;
+                    fields.name = Some(self.text(cursor, "name").map_err(|e| e.at(context))?);
                 }
                 "datatype" => {
-                    once(seen_datatype, &place, "datatype")?;
-                    let text = cursor.string("datatype").map_err(|e| e.at(place))?;
+                    once(seen_datatype, &context, "datatype")?;
+                    let text = cursor.string("datatype").map_err(|e| e.at(context))?;
                     fields.datatype = Some(text);
                 }
                 "shape" => {
-                    once(seen_shape, &place, "shape")?;
-                    fields.shape = Some(self.shape(cursor).map_err(|e| e.at(place))?);
+                    once(seen_shape, &context, "shape")?;
+                    fields.shape = Some(self.shape(cursor).map_err(|e| e.at(context))?);
                 }
                 "parameters" => {
-                    once(seen_parameters, &place, "parameters")?;
-                    fields.parameters = self.parameters(cursor).map_err(|e| e.at(place))?;
+                    once(seen_parameters, &context, "parameters")?;
+                    fields.parameters = self.parameters(cursor).map_err(|e| e.at(context))?;
                 }
                 "data" => {
-                    once(seen_data, &place, "data")?;
+                    once(seen_data, &context, "data")?;
                     fields.data = Some(cursor.position());
                     if fields.describe_all() {
-                        let about = fields.described(place, kind, self.limits)?;
-                        fields.read = Some(self.data(cursor, about)?);
+                        let header = fields.header(context, kind, self.limits)?;
+                        fields.read = Some(self.data(cursor, header)?);
                     } else {
-                        // Sorted keys put the data first: it is read when the rest is known.
+                        // With sorted keys the data comes first: it is decoded at the end.
                         cursor.skip(self.limits.depth)?;
                     }
                 }
                 _ => cursor.skip(self.limits.depth)?,
             }
         }
-        self.finish(fields, cursor, place)
+        self.finish(fields, cursor, context)
     }
 
-    fn data(&self, cursor: &mut Cursor<'_>, about: Described) -> Result<Tensor, Error> {
+    fn data(&self, cursor: &mut Cursor<'_>, header: TensorHeader) -> Result<Tensor, Error> {
         let kind = self.kind;
-        let elements = data::read(cursor, &about, self.json, self.limits, kind == Kind::Response)
-            .map_err(|e| e.at(format_args!("{} {}", kind.tensor(), about.name)))?;
-        Tensor::new(about.name, about.shape, elements).map_err(|e| Error::invalid(e.to_string()))
+        let elements = data::read(cursor, &header, self.json, self.limits, kind == Kind::Response)
+            .map_err(|e| e.at(format_args!("{} {}", kind.tensor(), header.name)))?;
+        Tensor::new(header.name, header.shape, elements).map_err(|e| Error::invalid(e.to_string()))
     }
 
     fn finish(
         &mut self,
         mut fields: Fields<'_>,
         cursor: &Cursor<'_>,
-        place: Place,
+        context: TensorIndex,
     ) -> Result<InferTensor, Error> {
         let kind = self.kind.tensor();
         let binary = fields.parameters.remove("binary_data_size");
@@ -217,18 +216,18 @@ impl Reader<'_> {
             }
             tensor
         } else {
-            let about = fields.described(place, kind, self.limits)?;
+            let header = fields.header(context, kind, self.limits)?;
             let position = fields.data;
             if let (Some(position), None) = (position, &binary) {
-                let tensor = self.data(&mut cursor.at(position), about)?;
+                let tensor = self.data(&mut cursor.at(position), header)?;
                 return Ok(InferTensor { tensor, parameters: fields.parameters });
             }
-            let named = format!("{kind} {}", about.name);
+            let named = format!("{kind} {}", header.name);
             match (position, binary) {
-                (Some(_), _) => return Err(both(kind, &about.name)),
+                (Some(_), _) => return Err(both(kind, &header.name)),
                 (None, Some(Parameter::I64(size))) => {
                     let raw = self.take_binary(size).map_err(|e| e.at(&named))?;
-                    tensor_from_raw(about.name, about.shape, about.count, about.datatype, &raw)
+                    tensor_from_raw(header.name, header.shape, header.count, header.datatype, &raw)
                         .map_err(|e| e.at(&named))?
                 }
                 (None, Some(_)) => {
@@ -246,7 +245,7 @@ impl Reader<'_> {
     fn take_binary(&mut self, size: i64) -> Result<Bytes, Error> {
         let Some(binary) = self.binary.as_mut() else {
             return Err(Error::invalid(
-                "binary_data_size without the header Inference-Header-Content-Length, which says where binary data starts",
+                "binary_data_size without the header Inference-Header-Content-Length, which marks the start of the binary data",
             ));
         };
         let size = usize::try_from(size).map_err(|_| Error::invalid("binary_data_size is negative"))?;
@@ -269,10 +268,13 @@ impl Reader<'_> {
         while cursor.next_element(&mut first)? {
             let number = cursor.number().ok_or_else(bad)?;
             let crate::json::Integer::Is(dim) = number.to_integer() else {
-                return Err(Error::invalid(format!("shape has {}, which is no dimension", number.text())));
+                return Err(Error::invalid(format!(
+                    "shape has {}, which is not a valid dimension",
+                    number.text()
+                )));
             };
             let dim = i64::try_from(dim)
-                .map_err(|_| Error::invalid(format!("shape has {dim}, which is no dimension")))?;
+                .map_err(|_| Error::invalid(format!("shape has {dim}, which is not a valid dimension")))?;
             if dims.len() >= self.limits.rank {
                 return Err(Error::invalid(format!(
                     "shape has more than the {} dimensions allowed",
@@ -314,7 +316,7 @@ impl Reader<'_> {
                 )));
             }
             if parameters.insert(key.clone().into_owned(), value).is_some() {
-                return Err(Error::invalid(format!("parameter {key:?} is there twice")));
+                return Err(Error::invalid(format!("parameter {key:?} appears twice")));
             }
         }
         Ok(parameters)
@@ -330,7 +332,7 @@ impl Reader<'_> {
         }
         let mut first = true;
         while cursor.next_element(&mut first)? {
-            let place = format!("output {}", outputs.len());
+            let context = format!("output {}", outputs.len());
             if outputs.len() >= self.limits.tensors {
                 return Err(Error::invalid(format!(
                     "\"outputs\" has more than the {} entries allowed",
@@ -338,23 +340,23 @@ impl Reader<'_> {
                 )));
             }
             if !cursor.eat(b'{') {
-                return Err(Error::invalid(format!("{place} must be an object")));
+                return Err(Error::invalid(format!("{context} must be an object")));
             }
             let mut name = None;
             let mut parameters = Parameters::new();
             let mut first = true;
             while let Some(key) = cursor.next_key(&mut first)? {
                 match &*key {
-                    "name" => name = Some(self.text(cursor, "name").map_err(|e| e.at(&place))?),
-                    "parameters" => parameters = self.parameters(cursor).map_err(|e| e.at(&place))?,
+                    "name" => name = Some(self.text(cursor, "name").map_err(|e| e.at(&context))?),
+                    "parameters" => parameters = self.parameters(cursor).map_err(|e| e.at(&context))?,
                     _ => cursor.skip(self.limits.depth)?,
                 }
             }
             let Some(name) = name.filter(|n| !n.is_empty()) else {
-                return Err(Error::invalid(format!("{place} has no \"name\"")));
+                return Err(Error::invalid(format!("{context} has no \"name\"")));
             };
             if outputs.iter().any(|o| o.name == name) {
-                return Err(Error::invalid(format!("output {name} is asked for twice")));
+                return Err(Error::invalid(format!("output {name} is requested twice")));
             }
             outputs.push(requested_output(name, parameters)?);
         }
@@ -362,7 +364,7 @@ impl Reader<'_> {
     }
 }
 
-/// An asked-for output from its parameters, over REST or gRPC.
+/// A requested output from its parameters, over REST or gRPC.
 pub(crate) fn requested_output(name: String, mut parameters: Parameters) -> Result<RequestedOutput, Error> {
     let binary = match parameters.remove("binary_data") {
         None => None,
@@ -376,7 +378,7 @@ pub(crate) fn requested_output(name: String, mut parameters: Parameters) -> Resu
         Some(Parameter::I64(classes)) if (1..=i64::from(u32::MAX)).contains(&classes) => Some(classes as u32),
         Some(_) => {
             return Err(Error::invalid(format!(
-                "output {name}: classification must be the number of classes wanted"
+                "output {name}: classification must be the number of classes"
             )));
         }
     };
@@ -404,24 +406,23 @@ fn both(kind: &str, name: &str) -> Error {
     Error::invalid(format!("{kind} {name} has both \"data\" and binary_data_size"))
 }
 
-/// A tensor whose name is not known yet: `input 0`.
+/// A tensor without a name yet: `input 0`.
 #[derive(Clone, Copy)]
-struct Place(&'static str, usize);
+struct TensorIndex(&'static str, usize);
 
-impl Display for Place {
+impl Display for TensorIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.0, self.1)
     }
 }
 
-/// The members of a tensor object as they come.
 #[derive(Default)]
 struct Fields<'a> {
     name: Option<String>,
     datatype: Option<Cow<'a, str>>,
     shape: Option<Vec<i64>>,
     parameters: Parameters,
-    /// Where the data stands.
+    /// Position of the data.
     data: Option<usize>,
     read: Option<Tensor>,
 }
@@ -431,8 +432,8 @@ impl Fields<'_> {
         self.name.is_some() && self.datatype.is_some() && self.shape.is_some()
     }
 
-    fn described(&mut self, place: Place, kind: &str, limits: &Limits) -> Result<Described, Error> {
-        let missing = |what: &str| Error::invalid(format!("{place} has no {what:?}"));
+    fn header(&mut self, context: TensorIndex, kind: &str, limits: &Limits) -> Result<TensorHeader, Error> {
+        let missing = |what: &str| Error::invalid(format!("{context} has no {what:?}"));
         let Some(name) = self.name.take().filter(|n| !n.is_empty()) else {
             return Err(missing("name"));
         };
@@ -445,6 +446,6 @@ impl Fields<'_> {
         let datatype = parse_datatype(&datatype).map_err(|e| e.at(format_args!("{kind} {name}")))?;
         let (shape, count) =
             checked_shape(&dims, datatype, limits).map_err(|e| e.at(format_args!("{kind} {name}")))?;
-        Ok(Described { name, shape, count, datatype })
+        Ok(TensorHeader { name, shape, count, datatype })
     }
 }

@@ -1,4 +1,4 @@
-//! From a request or a response to a body.
+//! REST encoding.
 
 use super::HEADER_LENGTH;
 use crate::{
@@ -9,17 +9,15 @@ use bytes::Bytes;
 use gantry_tensor::{Elements, bf16_to_f32, f16_to_f32};
 use http::{HeaderMap, HeaderValue, header};
 
-/// A body ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// The bytes.
     pub body: Bytes,
-    /// How long the JSON is, if binary data follows it.
+    /// Length of the JSON, if binary data follows.
     pub header_length: Option<usize>,
 }
 
 impl Encoded {
-    /// Sets `Content-Type`, and `Inference-Header-Content-Length` where binary data follows.
+    /// Sets `Content-Type`, and `Inference-Header-Content-Length` if binary data follows.
     pub fn set_headers(&self, headers: &mut HeaderMap) {
         if let Some(length) = self.header_length {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -30,9 +28,9 @@ impl Encoded {
     }
 }
 
-/// Writes a response, each output in the form that the request asked for.
+/// Encodes each output in the requested form.
 ///
-/// Fails only when a `BYTES` element is no UTF-8 and shall go into JSON.
+/// Fails only if a `BYTES` element in JSON is not UTF-8.
 pub fn encode_response(response: &InferResponse, request: &InferRequest) -> Result<Encoded, Error> {
     let mut out = Vec::with_capacity(estimate(&response.outputs));
     out.extend_from_slice(b"{\"model_name\":");
@@ -56,7 +54,7 @@ pub fn encode_response(response: &InferResponse, request: &InferRequest) -> Resu
     Ok(finish(out, &response.outputs, binary))
 }
 
-/// Writes a request, its inputs as binary data or all in JSON.
+/// Inputs become binary data, or all JSON.
 pub fn encode_request(request: &InferRequest, binary: bool) -> Result<Encoded, Error> {
     let mut out = Vec::with_capacity(estimate(&request.inputs));
     out.push(b'{');
@@ -100,7 +98,7 @@ pub fn encode_request(request: &InferRequest, binary: bool) -> Result<Encoded, E
     Ok(finish(out, &request.inputs, |_| binary))
 }
 
-/// The body of an error: `{"error":"…"}`.
+/// `{"error":"…"}`
 pub fn error_body(message: &str) -> Bytes {
     let mut out = Vec::with_capacity(message.len() + 16);
     out.extend_from_slice(b"{\"error\":");
@@ -217,7 +215,7 @@ fn write_data(out: &mut Vec<u8>, elements: &Elements) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes parameters, first those of the wire form.
+/// Wire-level parameters come first.
 pub(crate) fn write_parameters(out: &mut Vec<u8>, parameters: &Parameters, form: &[(&str, Parameter)]) {
     out.push(b'{');
     let form = form.iter().map(|(k, v)| (*k, v));

@@ -1,4 +1,4 @@
-//! `Content-Encoding`: gzip and deflate bodies, within the body limit.
+//! `Content-Encoding`: gzip and deflate, within the body limit.
 
 use crate::{Code, Error};
 use bytes::Bytes;
@@ -9,19 +9,15 @@ use flate2::{
 };
 use std::io::{Read as _, Write as _};
 
-/// How a body is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Not at all.
     Identity,
-    /// `gzip`
     Gzip,
-    /// `deflate`, which in HTTP means zlib.
+    /// zlib, as defined by HTTP.
     Deflate,
 }
 
 impl Encoding {
-    /// The encoding that a `Content-Encoding` header names.
     pub fn parse(header: Option<&[u8]>) -> Result<Self, Error> {
         let Some(value) = header else {
             return Ok(Self::Identity);
@@ -42,7 +38,7 @@ impl Encoding {
     }
 }
 
-/// The body as it was before compression; at most `limit` bytes.
+/// Returns at most `limit` bytes.
 pub fn decompress(body: Bytes, encoding: Encoding, limit: usize) -> Result<Bytes, Error> {
     let mut out = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -62,7 +58,6 @@ pub fn decompress(body: Bytes, encoding: Encoding, limit: usize) -> Result<Bytes
     }
 }
 
-/// Compresses a body, for clients that ask for it.
 pub fn compress(body: &[u8], encoding: Encoding) -> Result<Bytes, Error> {
     let failed = |e: std::io::Error| Error::internal(format!("compressing failed: {e}"));
     match encoding {

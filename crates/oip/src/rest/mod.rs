@@ -1,8 +1,8 @@
-//! The protocol over REST: JSON, with the binary tensor extension.
+//! REST codec: JSON with the binary tensor extension.
 //!
-//! A body is JSON alone, or JSON of `Inference-Header-Content-Length` bytes followed by the bytes of the tensors
-//! that have a `binary_data_size`. JSON has no NaN and no infinity: in a request they are refused, in a response
-//! they are written as `null`; binary tensors and gRPC carry them.
+//! A body is JSON only, or JSON of `Inference-Header-Content-Length` bytes followed by the tensors with a
+//! `binary_data_size`. JSON has no NaN and no infinity: requests with them are rejected, responses contain `null`;
+//! binary tensors and gRPC support them.
 
 mod data;
 mod decode;
@@ -19,5 +19,5 @@ pub(crate) use encode::write_parameters;
 pub use encode::{Encoded, encode_request, encode_response, error_body};
 pub use encoding::{Encoding, compress, decompress};
 
-/// The header that says how long the JSON before the binary tensors is.
+/// Length of the JSON before the binary tensors.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";

@@ -1,4 +1,4 @@
-//! Memory follows what was sent, never what was claimed; and the common request costs few allocations.
+//! Memory is bounded by the input size, not by claimed sizes; common requests need few allocations.
 
 use bytes::Bytes;
 use gantry_oip::{InferRequest, InferResponse, Limits, rest};
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations and bytes that this takes on this thread.
+/// Allocations and bytes on this thread.
 fn counted<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = (COUNT.get(), BYTES.get());
     let result = work();
@@ -42,7 +42,7 @@ fn counted<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
 }
 
 #[test]
-fn a_claimed_shape_allocates_nothing() {
+fn claimed_shape_does_not_allocate() {
     let limits = Limits { elements: usize::MAX, bytes_elements: usize::MAX, ..Limits::default() };
     for datatype in ["FP64", "BYTES"] {
         for json in [
@@ -63,7 +63,7 @@ fn a_claimed_shape_allocates_nothing() {
 }
 
 #[test]
-fn the_common_request_costs_few_allocations() {
+fn common_request_needs_few_allocations() {
     let body = Bytes::from_static(
         br#"{"inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}"#,
     );

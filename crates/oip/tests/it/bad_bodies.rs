@@ -1,4 +1,4 @@
-//! REST bodies that must be refused, each with its own words.
+//! Invalid REST bodies and their error messages.
 
 use gantry_oip::{Code, Limits, rest};
 
@@ -15,7 +15,7 @@ fn limits() -> Limits {
     }
 }
 
-/// The error of a body of JSON alone.
+/// The error of a JSON-only body.
 fn refused(body: &[u8]) -> String {
     let error = rest::decode_request(body.to_vec().into(), None, &limits()).expect_err("it must be refused");
     assert_eq!(error.code, Code::InvalidArgument, "{error}");
@@ -31,7 +31,7 @@ const TYPES: &str =
     "BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES";
 
 #[test]
-fn documents_that_are_not_requests() {
+fn invalid_documents_are_rejected() {
     let long = "x".repeat(17);
     let table: Vec<(String, String)> = [
         ("", "the body is empty: send a JSON object with \"inputs\""),
@@ -47,7 +47,7 @@ fn documents_that_are_not_requests() {
         ("{\"inputs\" []}", "the body is not valid JSON: expected ':' at byte 10"),
         ("{\"id\":7}", "id must be a string (at byte 6)"),
         ("{\"id\":\"a\",\"id\":\"b\"}", "the body has \"id\" twice"),
-        ("{\"id\":\"a\"} x", "the body is not valid JSON: something follows its end, at byte 11"),
+        ("{\"id\":\"a\"} x", "the body is not valid JSON: unexpected data after the end, at byte 11"),
         ("{\"id\":\"\\x\"}", "the body is not valid JSON: an unknown escape in the string at byte 7"),
         (
             "{\"id\":\"\\ud800\"}",
@@ -67,7 +67,7 @@ fn documents_that_are_not_requests() {
             "{\"parameters\":{\"a\":[1]}}",
             "parameters: parameter \"a\" must be a string, a number, true or false",
         ),
-        ("{\"parameters\":{\"a\":1,\"a\":2}}", "parameters: parameter \"a\" is there twice"),
+        ("{\"parameters\":{\"a\":1,\"a\":2}}", "parameters: parameter \"a\" appears twice"),
         ("{\"parameters\":{\"a\":1e999}}", "parameters: the number 1e999 is too large"),
         ("{\"parameters\":{\"a\":1,\"b\":2,\"c\":3}}", "parameters: more than the 2 parameters allowed"),
         ("{\"other\":[[[[[[[[[]]]]]]]]]}", "the JSON is nested deeper than 8 levels"),
@@ -76,14 +76,14 @@ fn documents_that_are_not_requests() {
         ("{\"other\":truth}", "the body is not valid JSON: expected a value at byte 9"),
         ("{\"outputs\":{}}", "\"outputs\" must be an array of objects with a \"name\""),
         ("{\"outputs\":[{}]}", "output 0 has no \"name\""),
-        ("{\"outputs\":[{\"name\":\"a\"},{\"name\":\"a\"}]}", "output a is asked for twice"),
+        ("{\"outputs\":[{\"name\":\"a\"},{\"name\":\"a\"}]}", "output a is requested twice"),
         (
             "{\"outputs\":[{\"name\":\"a\",\"parameters\":{\"binary_data\":1}}]}",
             "output a: binary_data must be true or false",
         ),
         (
             "{\"outputs\":[{\"name\":\"a\",\"parameters\":{\"classification\":0}}]}",
-            "output a: classification must be the number of classes wanted",
+            "output a: classification must be the number of classes",
         ),
     ]
     .into_iter()
@@ -105,7 +105,7 @@ fn documents_that_are_not_requests() {
 }
 
 #[test]
-fn tensors_that_break_the_protocol() {
+fn invalid_tensors_are_rejected() {
     let fp32 = |shape: &str, data: &str| {
         input(&format!("\"name\":\"X\",\"shape\":{shape},\"datatype\":\"FP32\",\"data\":{data}"))
     };
@@ -139,8 +139,8 @@ fn tensors_that_break_the_protocol() {
         (fp32("[1]", "[1"), "input X: the body is not valid JSON: expected ',' or ']' at byte 62"),
         (fp32("[1]", "[1,]"), "input X: the body is not valid JSON: expected a number at byte 63"),
         (fp32("[-1]", "[]"), "input X: shape [-1] has a negative dimension"),
-        (fp32("[1.5]", "[]"), "input 0: shape has 1.5, which is no dimension"),
-        (fp32("[99999999999999999999]", "[]"), "input 0: shape has 99999999999999999999, which is no dimension"),
+        (fp32("[1.5]", "[]"), "input 0: shape has 1.5, which is not a valid dimension"),
+        (fp32("[99999999999999999999]", "[]"), "input 0: shape has 99999999999999999999, which is not a valid dimension"),
         (fp32("[9223372036854775807,3]", "[]"), "input X: the product of shape [9223372036854775807,3] is too large"),
         (fp32("[1000,1000]", "[]"), "input X: shape [1000,1000] has 1000000 elements, more than the 1000 allowed"),
         (fp32("[1,1,1,1,1]", "[1]"), "input 0: shape has more than the 4 dimensions allowed"),
@@ -173,11 +173,11 @@ fn tensors_that_break_the_protocol() {
         ),
         (
             "{\"inputs\":[{\"name\":\"X\",\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1]},{\"name\":\"X\",\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1]}]}".to_owned(),
-            "input X is there twice",
+            "input X appears twice",
         ),
         (
             input("\"name\":\"X\",\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"),
-            "input X: binary_data_size without the header Inference-Header-Content-Length, which says where binary data starts",
+            "input X: binary_data_size without the header Inference-Header-Content-Length, which marks the start of the binary data",
         ),
         (
             input("\"name\":\"X\",\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4},\"data\":[1]"),
@@ -201,7 +201,7 @@ fn tensors_that_break_the_protocol() {
 }
 
 #[test]
-fn binary_data_that_lies() {
+fn inconsistent_binary_data_is_rejected() {
     let json = |size: &str, datatype: &str, shape: &str| {
         input(&format!(
             "\"name\":\"X\",\"shape\":{shape},\"datatype\":\"{datatype}\",\"parameters\":{{\"binary_data_size\":{size}}}"
@@ -245,13 +245,13 @@ fn binary_data_that_lies() {
             json("4", "BYTES", "[1]"),
             None,
             &[5, 0, 0, 0],
-            "input X: the length prefix of element 0 says 5 bytes, 0 are left",
+            "input X: the length prefix of element 0 is 5 bytes, 0 are left",
         ),
         (
             json("4", "BYTES", "[1]"),
             None,
             &[255; 4],
-            "input X: the length prefix of element 0 says 4294967295 bytes, 0 are left",
+            "input X: the length prefix of element 0 is 4294967295 bytes, 0 are left",
         ),
         (
             json("6", "BYTES", "[1]"),

@@ -1,4 +1,4 @@
-//! gRPC messages that must be refused.
+//! Invalid gRPC messages.
 
 use bytes::Bytes;
 use gantry_oip::{Limits, grpc};
@@ -21,7 +21,7 @@ fn floats(values: &[f32]) -> Option<InferTensorContents> {
 }
 
 #[test]
-fn messages_that_break_the_protocol() {
+fn invalid_messages_are_rejected() {
     let raw = |n: usize| vec![Bytes::from(vec![0; n])];
     let table: Vec<(Vec<InferInputTensor>, Vec<Bytes>, &str)> = vec![
         (vec![], vec![], "the request has no inputs: a model needs at least one tensor"),
@@ -53,7 +53,7 @@ fn messages_that_break_the_protocol() {
         (
             vec![input("INT32", &[1], floats(&[1.0]))],
             vec![],
-            "input X: INT32 belongs into int_contents, which is empty",
+            "input X: INT32 belongs in int_contents, which is empty",
         ),
         (
             vec![input(
@@ -78,7 +78,7 @@ fn messages_that_break_the_protocol() {
         (
             vec![input("FP32", &[1], floats(&[1.0])), input("FP32", &[1], floats(&[1.0]))],
             vec![],
-            "input X is there twice",
+            "input X appears twice",
         ),
         (
             vec![InferInputTensor { name: String::new(), ..input("FP32", &[1], floats(&[1.0])) }],
@@ -88,7 +88,7 @@ fn messages_that_break_the_protocol() {
         (
             vec![input("BYTES", &[1], None)],
             vec![Bytes::from_static(&[9, 0, 0, 0, 1])],
-            "input X: the length prefix of element 0 says 9 bytes, 1 are left",
+            "input X: the length prefix of element 0 is 9 bytes, 1 are left",
         ),
     ];
     for (inputs, raw_input_contents, message) in table {

@@ -1,4 +1,4 @@
-//! What clients really send.
+//! Bodies of real clients.
 
 use bytes::Bytes;
 use gantry_oip::{InferRequest, InferResponse, Limits, Parameter, rest};
@@ -9,7 +9,7 @@ fn read(body: &str) -> InferRequest {
 }
 
 #[test]
-fn the_keys_may_come_in_any_order_and_rows_may_be_nested() {
+fn key_order_and_nesting_are_free() {
     let expected = Tensor::new("X", [2, 2], Elements::Fp32(vec![5.1, 3.5, -1.0, 2e-3])).unwrap();
     for body in [
         r#"{"inputs":[{"name":"X","shape":[2,2],"datatype":"FP32","data":[5.1,3.5,-1,2e-3]}]}"#,
@@ -21,7 +21,7 @@ fn the_keys_may_come_in_any_order_and_rows_may_be_nested() {
 }
 
 #[test]
-fn everything_a_request_can_say_is_kept() {
+fn all_request_fields_are_decoded() {
     let request = read(
         r#"{"id":"42","parameters":{"a":true,"b":-3,"c":1.5,"d":"x","e":null,"binary_data_output":true},
             "inputs":[{"name":"s","shape":[3],"datatype":"BYTES","parameters":{"content_type":"str"},"data":["é","","a\n\u00e9\ud83d\ude00"]},
@@ -58,7 +58,7 @@ fn everything_a_request_can_say_is_kept() {
 }
 
 #[test]
-fn each_output_has_the_form_that_was_asked_for() {
+fn outputs_have_the_requested_form() {
     let request = read(
         r#"{"inputs":[{"name":"X","shape":[1],"datatype":"FP32","data":[1]}],"parameters":{"binary_data_output":true},
             "outputs":[{"name":"a","parameters":{"binary_data":false}},{"name":"b"}]}"#,
@@ -93,7 +93,7 @@ fn each_output_has_the_form_that_was_asked_for() {
 }
 
 #[test]
-fn errors_and_metadata_are_json() {
+fn errors_and_metadata_encode_as_json() {
     use gantry_oip::{IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata};
     use gantry_tensor::{DataType, TensorSpec};
     let text = |b: Bytes| String::from_utf8(b.to_vec()).unwrap();

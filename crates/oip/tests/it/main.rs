@@ -1,4 +1,4 @@
-//! The codecs from outside: what is written can be read, what is wrong is refused in words, memory is bounded.
+//! Codec tests: round trips, error messages, memory bounds.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Whatever is written reads back the same, in all four wire forms; arbitrary bytes never panic.
+//! Round trips in all four wire forms; arbitrary bytes never panic.
 
 use bytes::Bytes;
 use gantry_oip::{
@@ -8,7 +8,7 @@ use gantry_oip::{
 use gantry_tensor::{DataType, Elements, Tensor, bf16_to_f32, f16_to_f32};
 use proptest::{collection::vec, prelude::*};
 
-/// Elements of any datatype. Floats are finite and texts UTF-8, so that JSON can carry them.
+/// Elements of any datatype. Floats are finite and texts UTF-8, as JSON requires.
 fn elements(datatype: DataType, count: usize) -> BoxedStrategy<Elements> {
     let half = |value: fn(u16) -> f32| any::<u16>().prop_filter("finite", move |b| value(*b).is_finite());
     match datatype {
@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn a_request_survives_rest(request in request(), binary in any::<bool>()) {
+    fn request_round_trips_over_rest(request in request(), binary in any::<bool>()) {
         let encoded = rest::encode_request(&request, binary).unwrap();
         prop_assert_eq!(encoded.header_length.is_some(), binary);
         let again = rest::decode_request(encoded.body, encoded.header_length, &Limits::default()).unwrap();
@@ -94,13 +94,13 @@ proptest! {
     }
 
     #[test]
-    fn json_is_json(request in request()) {
+    fn encoded_request_is_valid_json(request in request()) {
         let encoded = rest::encode_request(&request, false).unwrap();
         prop_assert!(serde_json::from_slice::<serde_json::Value>(&encoded.body).is_ok());
     }
 
     #[test]
-    fn a_request_survives_grpc(request in request(), raw in any::<bool>()) {
+    fn request_round_trips_over_grpc(request in request(), raw in any::<bool>()) {
         let has_half = request.inputs.iter().any(|t| matches!(t.tensor.datatype(), DataType::Fp16 | DataType::Bf16));
         let request = InferRequest { raw_contents: raw || has_half, binary_data_output: false, model_name: "m".into(), ..request };
         let frame = grpc::encode_frame(&grpc::encode_request(request.clone()));
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn a_response_survives_every_form(a in tensor("a"), b in tensor("b"), request in request(), raw in any::<bool>()) {
+    fn response_round_trips_in_every_form(a in tensor("a"), b in tensor("b"), request in request(), raw in any::<bool>()) {
         let request = InferRequest { raw_contents: raw, ..request };
         let response = InferResponse { model_name: "m_1".into(), id: "7".into(), outputs: vec![a, b], ..Default::default() };
         let encoded = rest::encode_response(&response, &request).unwrap();
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_request_never_panics(request in request(), binary in any::<bool>(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn damaged_request_never_panics(request in request(), binary in any::<bool>(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let encoded = rest::encode_request(&request, binary).unwrap();
         let length = encoded.header_length.unwrap_or(0) as u16;
         let mut bytes = length.to_le_bytes().to_vec();
