@@ -1,4 +1,4 @@
-//! The state directory: the file, and the lock that says whose it is.
+//! The state directory: database file and lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Error, Read, Seek, SeekFrom, Write};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
 
-use crate::{Medium, StoreError};
+use crate::{Storage, StoreError};
 
 const FILE: &str = "state.redb";
 const LOCK: &str = "lock";
 
-/// A directory that this process has to itself.
+/// A locked state directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
-    // Held for as long as the store is open; the operating system lets go of it if the process dies.
+    // Released by the operating system if the process dies.
     _lock: File,
 }
 
 impl Directory {
-    /// Makes the directory if it is not there, and takes it.
+    /// Creates the directory if needed, and locks it.
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         let unusable = |source| StoreError::Directory { dir: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(unusable)?;
@@ -40,7 +40,7 @@ impl Directory {
             }
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
         }
-        // The number only helps people: on a full disk the lock itself is what counts.
+        // The PID is informational: on a full disk the lock alone suffices.
         let _ = lock
             .set_len(0)
             .and_then(|()| lock.seek(SeekFrom::Start(0)))
@@ -48,22 +48,21 @@ impl Directory {
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// The state file of a directory.
     pub(crate) fn file_of(dir: &Path) -> PathBuf {
         dir.join(FILE)
     }
 
-    /// Makes a new or renamed file in the directory outlast a power failure.
+    /// Makes a new or renamed file durable.
     fn sync(&self) -> Result<(), Error> {
         File::open(&self.dir)?.sync_all()
     }
 }
 
-impl Medium for Directory {
+impl Storage for Directory {
     type Backend = FileBackend;
 
     fn open(&self) -> Result<FileBackend, Error> {
-        let path = Medium::name(self);
+        let path = Storage::name(self);
         let is_new = !path.try_exists()?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         if is_new {
@@ -76,8 +75,8 @@ impl Medium for Directory {
         Self::file_of(&self.dir)
     }
 
-    fn keep_aside(&self, format: u64) -> Result<(), Error> {
-        let name = Medium::name(self);
+    fn back_up_old_format(&self, format: u64) -> Result<(), Error> {
+        let name = Storage::name(self);
         let kept = self.dir.join(format!("{FILE}.format-{format}"));
         let unfinished = kept.with_extension("unfinished");
         std::fs::copy(name, &unfinished)?;

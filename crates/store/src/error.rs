@@ -1,105 +1,56 @@
-//! Why the store could not be opened, read or written.
+//! Errors of opening, reading and writing the store.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::FORMAT;
 
-/// Why the store could not be opened, read or written.
+/// Errors of opening, reading and writing the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
     #[error(
         "state directory {} is in use by another gantry{}: stop that one, or choose another directory with --state-dir",
         dir.display(),
         holder.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
-    InUse {
-        /// The directory.
-        dir: PathBuf,
-        /// The process that has it, when it left its number.
-        holder: Option<u32>,
-    },
-    /// The directory cannot be made or written.
+    InUse { dir: PathBuf, holder: Option<u32> },
     #[error("state directory {} cannot be used: {source}", dir.display())]
-    Directory {
-        /// The directory.
-        dir: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// Made by a newer program.
-    #[error("state file {} has format {found}, this gantry knows formats up to {FORMAT}: use a newer gantry", file.display())]
-    TooNew {
-        /// The file.
-        file: PathBuf,
-        /// The format that was found.
-        found: u64,
-    },
-    /// There is no room. Nothing of the batch is kept, and the next one is tried afresh.
-    #[error("state file {} cannot be written, the disk is full: make room on it and try again", file.display())]
-    Full {
-        /// The file.
-        file: PathBuf,
-    },
-    /// What is in the file is not what was written. Nothing of it is used.
+    Directory { dir: PathBuf, source: std::io::Error },
+    #[error("state file {} has format {found}, this version reads formats up to {FORMAT}: use a newer gantry", file.display())]
+    TooNew { file: PathBuf, found: u64 },
+    /// Nothing of the batch is kept; the next one is attempted again.
+    #[error("state file {} cannot be written, the disk is full: free space and retry", file.display())]
+    Full { file: PathBuf },
+    /// Nothing of a corrupt file is used.
     #[error(
-        "state file {} is damaged: {what}; look for the cause in the disk, then use `gantry state restore` with a backup",
+        "state file {} is damaged: {what}; check the disk, then run `gantry state restore` with a backup",
         file.display()
     )]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong, and where.
-        what: String,
-    },
-    /// There is no such file.
-    #[error("there is no state file {}", file.display())]
-    Missing {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A backup is never written over another file.
-    #[error("{} is there already: give a backup a name of its own", file.display())]
-    Exists {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A restore would replace something.
+    Damaged { file: PathBuf, what: String },
+    #[error("no state file {}", file.display())]
+    Missing { file: PathBuf },
+    /// A backup never overwrites a file.
+    #[error("{} already exists: choose another name for the backup", file.display())]
+    Exists { file: PathBuf },
+    /// A restore would replace records.
     #[error(
-        "the state in {} holds {records} record{}: --force replaces it and keeps it aside",
+        "the state in {} has {records} record{}: --force replaces it and keeps a copy",
         dir.display(),
         if *records == 1 { "" } else { "s" }
     )]
-    NotEmpty {
-        /// The directory.
-        dir: PathBuf,
-        /// How many records are there.
-        records: usize,
-    },
-    /// It changed under every attempt to read it as a whole.
+    NotEmpty { dir: PathBuf, records: usize },
+    /// The file changed during every attempt to copy it.
     #[error(
-        "state file {} is being written all the time: try again when less changes, or stop the gantry that writes it",
+        "state file {} changes too often to copy: retry, or stop the process that writes it",
         file.display()
     )]
-    Busy {
-        /// The file.
-        file: PathBuf,
-    },
-    /// The device failed.
+    Busy { file: PathBuf },
     #[error("state file {} cannot be {doing}: {source}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// `read` or `written`.
-        doing: &'static str,
-        /// What is wrong.
-        source: Box<redb::Error>,
-    },
+    File { file: PathBuf, doing: &'static str, source: Box<redb::Error> },
 }
 
 impl StoreError {
-    /// Tells the kinds of the database's errors apart.
+    /// Classifies database errors.
     pub(crate) fn of(file: &Path, doing: &'static str, source: redb::Error) -> Self {
         let file = file.to_owned();
         match source {
@@ -110,11 +61,11 @@ impl StoreError {
             redb::Error::DatabaseAlreadyOpen => Self::InUse { dir: file, holder: None },
             redb::Error::Corrupted(what) => Self::Damaged { file, what },
             redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
-                Self::Damaged { file, what: "it is not a state file".into() }
+                Self::Damaged { file, what: "not a state file".into() }
             }
-            // It ends before what it says it holds.
+            // Truncated.
             redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                Self::Damaged { file, what: "it ends too early".into() }
+                Self::Damaged { file, what: "truncated file".into() }
             }
             redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)
@@ -125,7 +76,7 @@ impl StoreError {
     }
 }
 
-/// A disk, a quota or a limit of the process: no room in each case.
+/// Disk, quota or process limit.
 fn is_full(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }

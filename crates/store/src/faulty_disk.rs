@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-use crate::{Medium, Store, StoreError};
+use crate::{Storage, Store, StoreError};
 
 /// What a disk writes at once; a write is torn at these places, and the last one anywhere.
 const SECTOR: usize = 512;
@@ -184,7 +184,7 @@ impl Disk {
     }
 }
 
-impl Medium for Disk {
+impl Storage for Disk {
     type Backend = Handle;
 
     fn open(&self) -> Result<Handle, Error> {

@@ -1,48 +1,43 @@
-//! The durable store: one directory, one file in it, crash-safe.
+//! Durable, crash-safe store: one file in a state directory.
 //!
-//! A [`Store`] keeps small records in named tables. [`Store::commit`] returns only when the batch is on disk; after
-//! `kill -9`, or a power failure, at any moment the store holds every batch that was committed and nothing of one that was
-//! not. A batch that was refused (no room, a failing device) is not there either, and the store works again when the
-//! cause is gone.
+//! A [`Store`] keeps small records in named tables. [`Store::commit`] returns when the batch is on disk. After `kill -9`
+//! or a power failure the store contains every committed batch and nothing of any other. A failed batch (disk full, I/O
+//! error) leaves no trace, and the store recovers when the cause is gone.
 //!
-//! Every record carries a checksum of its own, and the whole file is verified when it is opened: what is damaged is named
-//! and refused, never read in part.
+//! Every record has a checksum, and the whole file is verified when opened: corruption is reported, never read partially.
 //!
-//! Operators check, copy and put back the file: see [`upkeep`]. A test gives the store a [`Medium`] that fails: see
-//! `faulty_disk` (feature `faults`).
+//! [`maintenance`] checks, backs up and restores the file. Tests inject a failing [`Storage`]: `faulty_disk` (feature
+//! `faults`).
 
+#![allow(missing_docs, reason = "internal: names carry the meaning, comments only what names cannot")]
+
+mod catch_panic;
 mod directory;
 mod error;
 #[cfg(feature = "faults")]
 pub mod faulty_disk;
 mod format;
-mod guard;
-mod medium;
+pub mod maintenance;
 mod record;
+mod storage_backend;
 mod store;
-pub mod upkeep;
 
 pub use error::StoreError;
 pub use format::FORMAT;
-pub use medium::Medium;
+pub use storage_backend::Storage;
 pub use store::Store;
 
-/// What kind of record it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// Models, by name.
     Models,
-    /// Servers, by name.
     Servers,
-    /// Gateways that may route by what they were told, by name.
+    /// Gateways that may still use published routes.
     Gateways,
 }
 
 impl Table {
-    /// Every table.
     pub const ALL: [Self; 3] = [Self::Models, Self::Servers, Self::Gateways];
 
-    /// The name of the table in the file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Models => "models",
@@ -56,13 +51,10 @@ impl Table {
     }
 }
 
-/// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The table.
     pub table: Table,
-    /// The record's key.
     pub key: String,
-    /// The new value; `None` removes the record.
+    /// `None` removes the record.
     pub value: Option<Vec<u8>>,
 }

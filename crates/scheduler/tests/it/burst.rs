@@ -1,6 +1,6 @@
 //! Concurrent load. The large version is the example `load_test`.
 
-use crate::harness::{Agent, Client, client, subscribe_request, model, scheduler, subscribe};
+use crate::harness::{Agent, Client, client, model, scheduler, subscribe, subscribe_request};
 use gantry_proto::{
     agent::{agent_service_client::AgentServiceClient, model_event_message::Event},
     scheduler::{ModelStatusRequest, model_status::ModelState},

@@ -1,6 +1,8 @@
 //! gRPC API: every method returns the documented code.
 
-use crate::harness::{Agent, client, control, subscribe_request, model, scheduler, status_of, unload, within};
+use crate::harness::{
+    Agent, client, control, model, scheduler, status_of, subscribe_request, unload, within,
+};
 use gantry_proto::{
     agent::{
         AgentDrainRequest, AgentSubscribeRequest, ModelEventMessage, ModelScalingTriggerMessage,
@@ -122,7 +124,10 @@ async fn agent_service_returns_documented_codes() {
     for (request, expected) in [
         (AgentSubscribeRequest::default(), "serverName is empty"),
         (AgentSubscribeRequest { server_name: "a.b".into(), ..subscribe_request(0, &[]) }, "contains '.'"),
-        (AgentSubscribeRequest { replica_config: None, ..subscribe_request(0, &[]) }, "replicaConfig is missing"),
+        (
+            AgentSubscribeRequest { replica_config: None, ..subscribe_request(0, &[]) },
+            "replicaConfig is missing",
+        ),
         (
             {
                 let mut request = subscribe_request(0, &[]);
@@ -145,11 +150,7 @@ async fn agent_service_returns_documented_codes() {
             event,
             ..Default::default()
         };
-        assert_eq!(
-            code(c.agent_event(report).await).0,
-            Code::Ok,
-            "event {event} of an unknown model"
-        );
+        assert_eq!(code(c.agent_event(report).await).0, Code::Ok, "event {event} of an unknown model");
     }
     assert_eq!(code(c.agent_event(ModelEventMessage::default()).await).0, Code::Ok);
     let triggers = vec![ModelScalingTriggerMessage { amount: u32::MAX, ..Default::default() }];

@@ -1,8 +1,8 @@
 //! Durability of acknowledged commands, and errors of invalid records.
 
 use crate::harness::{
-    Agent, Client, Gateway, all, by, client, model, with_kubernetes_meta, scheduler, serve, status, subscribe,
-    unload, until,
+    Agent, Client, Gateway, all, by, client, model, scheduler, serve, status, subscribe, unload, until,
+    with_kubernetes_meta,
 };
 use gantry_proto::{
     agent::{model_event_message::Event, model_operation_message::Operation},
@@ -177,7 +177,10 @@ fn invalid_record_is_named_and_prevents_start() {
         let error = build(Config::new(store)).unwrap_err();
         assert!(matches!(error, StartError::Record(_)), "{error}");
         let message = error.to_string();
-        assert!(message.contains(&format!("stored record of {kind} broken")) && message.contains(expected), "{message}");
+        assert!(
+            message.contains(&format!("stored record of {kind} broken")) && message.contains(expected),
+            "{message}"
+        );
     }
 }
 
@@ -207,7 +210,10 @@ async fn failed_write_rejects_commands_and_keeps_serving() {
         ] {
             let status = refused.unwrap_err();
             assert_eq!(status.code(), code, "{status}");
-            assert!(status.message().contains(expected) && status.message().contains("change rejected"), "{status}");
+            assert!(
+                status.message().contains(expected) && status.message().contains("change rejected"),
+                "{status}"
+            );
         }
         assert_eq!(
             observed(&mut c).await[..2],

@@ -1,4 +1,3 @@
-
 use crate::harness::{Agent, client, model, scheduler, subscribe, unload, until};
 use gantry_proto::scheduler::model_status::ModelState;
 use prometheus_client::{encoding::text::encode, registry::Registry};

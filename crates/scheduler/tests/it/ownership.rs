@@ -1,6 +1,6 @@
 //! Ownership: only the owner changes an object.
 
-use crate::harness::{by, client, control, model, with_kubernetes_meta, scheduler, status, unload};
+use crate::harness::{by, client, control, model, scheduler, status, unload, with_kubernetes_meta};
 use gantry_proto::{
     gantry::AdoptRequest,
     scheduler::{KubernetesMeta, ServerNotify, ServerNotifyRequest, ServerStatusRequest},

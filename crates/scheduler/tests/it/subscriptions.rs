@@ -54,7 +54,10 @@ async fn server_status_follows_server_notify() {
     let notify = ServerNotifyRequest { servers: vec![server], is_first_sync: false };
     client.server_notify(notify).await.unwrap();
     let status = within(servers.message()).await.unwrap().unwrap();
-    assert_eq!((status.server_name.as_str(), status.expected_replicas, status.available_replicas), ("big", 3, 0));
+    assert_eq!(
+        (status.server_name.as_str(), status.expected_replicas, status.available_replicas),
+        ("big", 3, 0)
+    );
     assert_eq!((status.r#type(), status.manager.as_str()), (Type::StatusUpdate, "cli"));
     running.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Timeouts, liveness and autoscaling, with paused time.
 
 use crate::{
-    harness::{subscribe_request, model, status_of, unload, within},
+    harness::{model, status_of, subscribe_request, unload, within},
     in_memory::InMemoryScheduler,
 };
 use gantry_proto::{

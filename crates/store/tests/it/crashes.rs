@@ -1,4 +1,4 @@
-//! The machine goes down at any moment.
+//! Crashes at any write.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use gantry_store::faulty_disk::{Disk, Fault};
 
 use crate::{apply, batch, models};
 
-/// What a store may hold after a crash: everything acknowledged, and the batch under way whole or not at all.
+/// After a crash: everything acknowledged, and the batch in flight completely or not at all.
 fn check(
     found: &BTreeMap<String, Vec<u8>>,
     acknowledged: &BTreeMap<String, Vec<u8>>,
@@ -19,8 +19,8 @@ fn check(
 }
 
 #[test]
-fn acknowledged_batches_survive_a_crash_at_any_write() {
-    // How many writes the whole run makes; the crash is then put before each of them in turn.
+fn acknowledged_batches_survive_crash_at_any_write() {
+    // Counts the writes of a run; a crash is then injected before each.
     let disk = Disk::new();
     let store = disk.open().unwrap();
     let opened = disk.writes();
@@ -47,7 +47,7 @@ fn acknowledged_batches_survive_a_crash_at_any_write() {
             let store = disk.open().unwrap_or_else(|error| panic!("{what}: {error}"));
             let found = models(&store);
             check(&found, &acknowledged, under_way, &what);
-            // And it goes on from there.
+            // The store remains usable.
             store.commit(&batch(9)).unwrap();
             let mut now = found;
             apply(&mut now, &batch(9));
@@ -57,7 +57,7 @@ fn acknowledged_batches_survive_a_crash_at_any_write() {
 }
 
 #[test]
-fn a_first_start_that_was_cut_off_is_begun_again() {
+fn interrupted_first_open_is_repeated() {
     let disk = Disk::new();
     drop(disk.open().unwrap());
     for stop in 0..=disk.writes() {
@@ -74,7 +74,7 @@ fn a_first_start_that_was_cut_off_is_begun_again() {
 }
 
 #[test]
-fn nothing_is_lost_when_only_the_process_dies() {
+fn process_kill_loses_nothing() {
     let disk = Disk::new();
     let mut expected = BTreeMap::new();
     for n in 0..20 {
@@ -88,7 +88,7 @@ fn nothing_is_lost_when_only_the_process_dies() {
 }
 
 #[test]
-fn crashes_one_after_another() {
+fn repeated_crashes_keep_acknowledged_batches() {
     for seed in 0..10 {
         let disk = Disk::new();
         let mut expected = BTreeMap::new();
@@ -99,7 +99,7 @@ fn crashes_one_after_another() {
             expected = found;
             store.commit(&batch(n)).unwrap();
             apply(&mut expected, &batch(n));
-            // The next batch is cut off before its sync.
+            // The next batch is interrupted before its sync.
             disk.fail_syncs(Fault::Broken);
             assert!(store.commit(&batch(101 + n)).is_err());
             disk.crash(seed * 1000 + n);
@@ -108,7 +108,7 @@ fn crashes_one_after_another() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes() {
+fn crash_is_deterministic_per_seed() {
     let run = |seed| {
         let disk = Disk::new();
         let store = disk.open().unwrap();

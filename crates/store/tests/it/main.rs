@@ -1,4 +1,4 @@
-//! The store against disks that fail.
+//! The store with failing disks.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,33 +9,29 @@
     reason = "a test fails by panicking"
 )]
 
+mod corruption;
 mod crashes;
-mod damage;
-mod full;
+mod maintenance;
 mod migration;
 mod opening;
-mod upkeep;
+mod write_failures;
 
 use std::collections::BTreeMap;
 
 use gantry_store::{Change, Store, Table};
 
-/// A change that writes.
 fn put(key: &str, value: impl Into<Vec<u8>>) -> Change {
     Change { table: Table::Models, key: key.into(), value: Some(value.into()) }
 }
 
-/// A change that removes.
 fn remove(key: &str) -> Change {
     Change { table: Table::Models, key: key.into(), value: None }
 }
 
-/// The models of a store.
 fn models(store: &Store) -> BTreeMap<String, Vec<u8>> {
     store.read(Table::Models).unwrap().into_iter().collect()
 }
 
-/// Changes the map as the store would.
 fn apply(map: &mut BTreeMap<String, Vec<u8>>, changes: &[Change]) {
     for change in changes {
         match &change.value {
@@ -45,7 +41,7 @@ fn apply(map: &mut BTreeMap<String, Vec<u8>>, changes: &[Change]) {
     }
 }
 
-/// The `n`th batch of a run: a few records of different sizes, some new, some old, some removed.
+/// The `n`th batch: a few records of different sizes, some new, some changed, one removed.
 fn batch(n: u64) -> Vec<Change> {
     let mut changes: Vec<Change> = (0..8)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! Files of earlier programs.
+//! Migration of older formats.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::{models, put};
 
-/// Written by `gantry up examples/quickstart` of the first format, which was then killed.
+/// Written by `gantry up examples/quickstart` with format 1, then killed.
 const FORMAT_1: &[u8] = include_bytes!("fixtures/format-1.redb");
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const MODELS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("models");
 
-/// What a file of the first format holds, read without our code.
+/// Reads a file of format 1 without the store.
 fn raw(file: &[u8]) -> (u64, BTreeMap<String, Vec<u8>>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raw");
@@ -31,7 +31,7 @@ fn raw(file: &[u8]) -> (u64, BTreeMap<String, Vec<u8>>) {
 }
 
 #[test]
-fn the_first_format_is_migrated_and_kept_aside() {
+fn format_1_is_migrated_and_backed_up() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("state.redb"), FORMAT_1).unwrap();
     let (_, expected) = raw(FORMAT_1);
@@ -48,7 +48,7 @@ fn the_first_format_is_migrated_and_kept_aside() {
 }
 
 #[test]
-fn a_migration_that_fails_leaves_the_old_state() {
+fn failed_migration_leaves_old_state() {
     let (_, expected) = raw(FORMAT_1);
     let mut failures = 0;
     for fault in [Fault::Full, Fault::Broken] {
@@ -70,17 +70,17 @@ fn a_migration_that_fails_leaves_the_old_state() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_kept_stops_the_migration() {
+fn migration_stops_when_backup_fails() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("state.redb"), FORMAT_1).unwrap();
-    // Where the copy would go, something else is.
+    // The backup's name is taken.
     std::fs::create_dir_all(dir.path().join("state.redb.format-1/occupied")).unwrap();
     Store::open(dir.path()).unwrap_err();
     assert_eq!(raw(&std::fs::read(dir.path().join("state.redb")).unwrap()), raw(FORMAT_1));
 }
 
 #[test]
-fn a_newer_format_is_refused() {
+fn newer_format_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     drop(Store::open(dir.path()).unwrap());
     {

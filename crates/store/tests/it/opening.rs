@@ -6,7 +6,7 @@ use gantry_store::{Store, StoreError, Table};
 use crate::{models, put, remove};
 
 #[test]
-fn what_was_committed_is_there_after_a_reopen() {
+fn committed_records_survive_reopen() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.epoch(), 1);
@@ -20,7 +20,7 @@ fn what_was_committed_is_there_after_a_reopen() {
 }
 
 #[test]
-fn a_second_process_is_refused_by_name() {
+fn second_open_reports_holder_pid() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Store::open(dir.path()).unwrap();
     let error = Store::open(dir.path()).unwrap_err().to_string();
@@ -28,13 +28,13 @@ fn a_second_process_is_refused_by_name() {
 }
 
 #[test]
-fn a_disk_has_one_handle_at_a_time() {
+fn disk_allows_one_handle() {
     let disk = Disk::new();
     let first = disk.open().unwrap();
     assert!(matches!(disk.open(), Err(StoreError::InUse { .. })));
     drop(first);
     let second = disk.open().unwrap();
-    // A process that is gone holds nothing, and can do nothing any more.
+    // A killed process releases its handle and cannot write.
     disk.kill();
     let third = disk.open().unwrap();
     assert!(second.commit(&[put("a", "from the dead")]).is_err());

@@ -1,4 +1,4 @@
-//! No room, and a device that fails.
+//! Full disk and I/O errors.
 
 use gantry_store::faulty_disk::{Disk, Fault};
 use gantry_store::{Store, StoreError};
@@ -6,7 +6,7 @@ use gantry_store::{Store, StoreError};
 use crate::{batch, models, put};
 
 #[test]
-fn a_full_disk_refuses_the_batch_and_the_store_works_again_with_room() {
+fn full_disk_rejects_batch_and_recovers() {
     let disk = Disk::new();
     let store = disk.open().unwrap();
     store.commit(&batch(1)).unwrap();
@@ -17,12 +17,12 @@ fn a_full_disk_refuses_the_batch_and_the_store_works_again_with_room() {
         let error = store.commit(std::slice::from_ref(&large)).unwrap_err();
         assert!(matches!(error, StoreError::Full { .. }), "{error}");
         assert!(
-            error.to_string().contains("state.redb cannot be written, the disk is full: make room"),
+            error.to_string().contains("state.redb cannot be written, the disk is full: free space"),
             "{error}"
         );
         assert_eq!(models(&store), before, "a refused batch is not there, and reading goes on");
     }
-    // What still fits is still written.
+    // Small writes still succeed.
     store.commit(&[put("small", "1")]).unwrap();
     disk.heal();
     store.commit(&[large]).unwrap();
@@ -31,7 +31,7 @@ fn a_full_disk_refuses_the_batch_and_the_store_works_again_with_room() {
 }
 
 #[test]
-fn a_refused_batch_is_not_there_whichever_write_failed() {
+fn failed_batch_is_absent_whichever_write_failed() {
     for fault in [Fault::Full, Fault::Broken] {
         for good in 0.. {
             let disk = Disk::new();
@@ -53,7 +53,7 @@ fn a_refused_batch_is_not_there_whichever_write_failed() {
 }
 
 #[test]
-fn a_batch_whose_sync_failed_is_taken_back() {
+fn batch_with_failed_sync_is_rolled_back() {
     let disk = Disk::new();
     let store = disk.open().unwrap();
     store.commit(&batch(1)).unwrap();
@@ -64,7 +64,7 @@ fn a_batch_whose_sync_failed_is_taken_back() {
     assert!(store.commit(&batch(3)).is_err(), "the device is still broken");
     let counted = commits(&disk);
     disk.heal();
-    // The batch is in the file, and goes when the store is used again.
+    // The batch is in the file, and is reverted at the next use.
     store.commit(&[put("after", "1")]).unwrap();
     assert!(commits(&disk) > counted, "the count never goes back");
     let mut expected = before;
@@ -75,18 +75,17 @@ fn a_batch_whose_sync_failed_is_taken_back() {
     assert_eq!(models(&disk.open().unwrap()), expected);
 }
 
-/// How many batches the file counts.
 fn commits(disk: &Disk) -> u64 {
     let dir = tempfile::tempdir().unwrap();
-    let file = gantry_store::upkeep::file_of(dir.path());
+    let file = gantry_store::maintenance::file_of(dir.path());
     std::fs::write(&file, disk.bytes()).unwrap();
-    gantry_store::upkeep::check(&file).unwrap().commits
+    gantry_store::maintenance::check(&file).unwrap().commits
 }
 
-/// Runs in a process that may not write files beyond a size: see the test below.
+/// Runs in a process with a file size limit: see the test below.
 #[test]
-#[ignore = "the child of `a_real_file_that_may_not_grow`"]
-fn child_with_little_room() {
+#[ignore = "child process of `file_size_limit_is_reported_as_full`"]
+fn child_with_file_size_limit() {
     let Ok(dir) = std::env::var("GANTRY_TEST_DIR") else { return };
     let store = Store::open(dir.as_ref()).unwrap();
     let mut written = 0;
@@ -106,20 +105,20 @@ fn child_with_little_room() {
 
 #[cfg(unix)]
 #[test]
-fn a_real_file_that_may_not_grow() {
+fn file_size_limit_is_reported_as_full() {
     let dir = tempfile::tempdir().unwrap();
-    // The limit is in units of 512 or 1024 bytes, as the shell likes. The signal that would end the process is ignored,
-    // so that the write fails instead.
-    let script = "trap '' XFSZ; ulimit -f 4096; exec \"$0\" --exact full::child_with_little_room --ignored --nocapture";
+    // The limit is in units of 512 or 1024 bytes, depending on the shell. SIGXFSZ is ignored, so that the write fails.
+    let script = "trap '' XFSZ; ulimit -f 4096; exec \"$0\" --exact write_failures::child_with_file_size_limit --ignored --nocapture";
     let child = std::process::Command::new("sh")
         .args(["-c", script])
         .arg(std::env::current_exe().unwrap())
         .env("GANTRY_TEST_DIR", dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}\n{}", String::from_utf8_lossy(&child.stderr));
-    let kept: usize = said.split("kept ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let stdout = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&child.stderr));
+    let kept: usize =
+        stdout.split("kept ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(models(&store).len(), kept);
     store.commit(&[put("large", vec![0; 4 << 20])]).unwrap();

@@ -1,8 +1,8 @@
-//! What operators do with a state file: check it, copy it, put a copy back.
+//! Check, backup and restore of a state file.
 //!
-//! None of this changes the file that is looked at: it is read into memory and opened there. That also works while a
-//! gantry is writing it. A copy of a file that is being written may be a mixture, but every page has a checksum in the page
-//! above it, so a copy that verifies is exactly what was committed at some moment; one that does not is taken again.
+//! The file is copied to memory and opened there, so this works while a process is writing it. A copy taken during a
+//! write may be inconsistent, but every page has a checksum in its parent: a copy that verifies is a committed state, and
+//! any other is taken again.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -13,59 +13,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableError};
 
+use crate::catch_panic::catch_panic;
 use crate::directory::Directory;
 use crate::format::{FORMAT, Meta};
-use crate::guard::guarded;
-use crate::{Medium, StoreError, Table, record};
+use crate::{Storage, StoreError, Table, record};
 
-/// How often a file that is being written is copied again before giving up.
-const TRIES: usize = 20;
+/// Copies attempted while the file is being written.
+const SNAPSHOT_ATTEMPTS: usize = 20;
 
-/// Added to the count of starts by a restore. Those who remember a start of the lost state must find every start of the
-/// restored one later, and how many starts were lost with it cannot be known.
-const LATER: u64 = 1_000_000;
+/// Added to the epoch by a restore: epochs of the restored state must be higher than any of the lost state, whose number
+/// is unknown.
+const RESTORE_EPOCH_OFFSET: u64 = 1_000_000;
 
-/// What is in a state file.
 #[derive(Debug)]
 pub struct Report {
-    /// The file.
     pub file: PathBuf,
-    /// The layout of its records.
     pub format: u64,
-    /// How often a gantry started with it.
+    /// Number of starts.
     pub epoch: u64,
-    /// How many batches were committed.
     pub commits: u64,
-    /// How many records each table has.
     pub records: Vec<(Table, usize)>,
-    /// A batch was cut off by a crash. It was not acknowledged; the next start drops it.
+    /// A batch was interrupted by a crash. It was not acknowledged; the next start drops it.
     pub cut_off: bool,
-    /// What is damaged, one sentence each.
+    /// Corrupt records.
     pub problems: Vec<String>,
 }
 
-/// What a restore did.
 #[derive(Debug)]
 pub struct Restored {
-    /// What is there now.
     pub report: Report,
-    /// Where the replaced file is, if there was one.
+    /// The replaced file.
     pub replaced: Option<PathBuf>,
 }
 
-/// The state file of a directory.
 pub fn file_of(dir: &Path) -> PathBuf {
     Directory::file_of(dir)
 }
 
-/// Looks at every record of a state file, which may be in use, and changes nothing.
+/// Verifies every record of a state file, which may be in use.
 ///
-/// A file that cannot be read at all is an error; damaged records are in the report.
+/// An unreadable file is an error; corrupt records are in the report.
 pub fn check(file: &Path) -> Result<Report, StoreError> {
     Ok(snapshot(file)?.report)
 }
 
-/// Copies the state file, which may be in use, to a new file. A damaged one is refused.
+/// Copies the state file, which may be in use, to a new file. Fails if it is corrupt.
 pub fn backup(file: &Path, to: &Path) -> Result<Report, StoreError> {
     if to.symlink_metadata().is_ok() {
         return Err(StoreError::Exists { file: to.to_owned() });
@@ -73,7 +65,7 @@ pub fn backup(file: &Path, to: &Path) -> Result<Report, StoreError> {
     let snapshot = snapshot(file)?.whole()?;
     let unfinished = beside(to, &format!("unfinished-{}", std::process::id()));
     let written = snapshot.write(&unfinished, snapshot.report.epoch).and_then(|()| {
-        // A link, unlike a rename, never takes the place of another file.
+        // Unlike a rename, a link never overwrites.
         std::fs::hard_link(&unfinished, to).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => StoreError::Exists { file: to.to_owned() },
             _ => StoreError::of(to, "written", error.into()),
@@ -85,17 +77,16 @@ pub fn backup(file: &Path, to: &Path) -> Result<Report, StoreError> {
     Ok(snapshot.report)
 }
 
-/// Puts a backup in the place of the state in a directory, which nobody may be using.
+/// Replaces the state in a directory, which must not be in use, with a backup.
 ///
-/// A state that holds something is refused unless `force` says that it may go; it is kept aside then.
+/// A state with records is replaced only with `force`, and kept under another name.
 pub fn restore(dir: &Path, from: &Path, force: bool) -> Result<Restored, StoreError> {
     let snapshot = snapshot(from)?.whole()?;
     let taken = Directory::take(dir)?;
-    let file = Medium::name(&taken);
+    let file = Storage::name(&taken);
     let present = match self::snapshot(&file) {
         Ok(present) => Some(present.report),
         Err(StoreError::Missing { .. }) => None,
-        // Whatever it is, it is not nothing.
         Err(_) if force => None,
         Err(error) => return Err(error),
     };
@@ -103,7 +94,7 @@ pub fn restore(dir: &Path, from: &Path, force: bool) -> Result<Restored, StoreEr
     if holds > 0 && !force {
         return Err(StoreError::NotEmpty { dir: dir.to_owned(), records: holds });
     }
-    let epoch = present.map_or(0, |present| present.epoch).max(snapshot.report.epoch) + LATER;
+    let epoch = present.map_or(0, |present| present.epoch).max(snapshot.report.epoch) + RESTORE_EPOCH_OFFSET;
     let unfinished = beside(&file, "unfinished");
     let _ = std::fs::remove_file(&unfinished);
     snapshot.write(&unfinished, epoch)?;
@@ -115,16 +106,16 @@ pub fn restore(dir: &Path, from: &Path, force: bool) -> Result<Restored, StoreEr
     Ok(Restored { report, replaced })
 }
 
-/// Everything in a state file at one moment.
+/// A consistent copy of a state file.
 #[derive(Debug)]
 struct Snapshot {
     report: Report,
-    /// By table and key, without checksums.
+    /// Without checksums.
     records: Vec<(Table, String, Vec<u8>)>,
 }
 
 impl Snapshot {
-    /// The snapshot, unless something in it is damaged.
+    /// Fails if any record is corrupt.
     fn whole(self) -> Result<Self, StoreError> {
         match self.report.problems.first() {
             None => Ok(self),
@@ -132,7 +123,7 @@ impl Snapshot {
         }
     }
 
-    /// Writes a new file with the same records, in the present format, and waits until it is on disk.
+    /// Writes the records to a new file in the current format, and syncs it.
     fn write(&self, to: &Path, epoch: u64) -> Result<(), StoreError> {
         let write = || {
             let database = Database::create(to)?;
@@ -140,7 +131,7 @@ impl Snapshot {
             for table in Table::ALL {
                 let mut records = write.open_table(table.definition())?;
                 for (_, key, value) in self.records.iter().filter(|(of, ..)| *of == table) {
-                    records.insert(key.as_str(), record::seal(table, key, value).as_slice())?;
+                    records.insert(key.as_str(), record::encode(table, key, value).as_slice())?;
                 }
             }
             let meta = Meta { format: FORMAT, epoch, commits: self.report.commits };
@@ -150,11 +141,11 @@ impl Snapshot {
             File::open(to)?.sync_all()?;
             Ok(())
         };
-        guarded(write).map_err(|error| StoreError::of(to, "written", error))
+        catch_panic(write).map_err(|error| StoreError::of(to, "written", error))
     }
 }
 
-/// Reads a file as it is at one moment, also while it is being written.
+/// Takes a consistent copy, also while the file is being written.
 fn snapshot(file: &Path) -> Result<Snapshot, StoreError> {
     let read = || {
         std::fs::read(file).map_err(|error| match error.kind() {
@@ -163,12 +154,12 @@ fn snapshot(file: &Path) -> Result<Snapshot, StoreError> {
         })
     };
     let mut bytes = read()?;
-    for _ in 0..TRIES {
+    for _ in 0..SNAPSHOT_ATTEMPTS {
         let found = open(file, &bytes);
         if matches!(&found, Ok(snapshot) if !snapshot.report.cut_off && snapshot.report.problems.is_empty()) {
             return found;
         }
-        // Either it is being written, or that is how it is.
+        // Retry only if the file is being written.
         let again = read()?;
         if again == bytes {
             return found;
@@ -178,7 +169,7 @@ fn snapshot(file: &Path) -> Result<Snapshot, StoreError> {
     Err(StoreError::Busy { file: file.to_owned() })
 }
 
-/// Opens a copy in memory, and verifies and reads everything.
+/// Opens a copy in memory, verifies it and reads all records.
 fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
     let cut_off = Arc::new(AtomicBool::new(false));
     let mut records = Vec::new();
@@ -188,11 +179,11 @@ fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
         backend.set_len(bytes.len() as u64)?;
         backend.write(0, bytes)?;
         let mut builder = Database::builder();
-        let told = Arc::clone(&cut_off);
-        // The database tells here that the newest root does not verify and that it takes the one before it.
+        let repaired_flag = Arc::clone(&cut_off);
+        // Progress in this range means that the newest root is invalid and the previous one is used.
         builder.set_repair_callback(move |repair| {
             if repair.progress() > 0.0 && repair.progress() < 0.5 {
-                told.store(true, Ordering::Relaxed);
+                repaired_flag.store(true, Ordering::Relaxed);
             }
         });
         let mut database = builder.create_with_backend(backend)?;
@@ -211,7 +202,7 @@ fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
             for entry in entries.iter()? {
                 let (key, value) = entry?;
                 let (key, value) = (key.value(), value.value());
-                let value = if meta.format == 1 { Some(value) } else { record::open(table, key, value) };
+                let value = if meta.format == 1 { Some(value) } else { record::decode(table, key, value) };
                 match value {
                     Some(value) => records.push((table, key.to_owned(), value.to_vec())),
                     None => problems.push(record::mismatch(table, key)),
@@ -220,7 +211,7 @@ fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
         }
         Ok(meta)
     };
-    let meta = guarded(&mut open).map_err(|error| StoreError::of(file, "read", error))?;
+    let meta = catch_panic(&mut open).map_err(|error| StoreError::of(file, "read", error))?;
     if meta.format > FORMAT {
         return Err(StoreError::TooNew { file: file.to_owned(), found: meta.format });
     }
@@ -237,7 +228,7 @@ fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
     Ok(Snapshot { report, records })
 }
 
-/// Keeps a file under a name that is free, beside itself.
+/// Links a file to a free name.
 fn keep(file: &Path) -> Result<Option<PathBuf>, std::io::Error> {
     for number in 1.. {
         let kept = beside(file, &format!("replaced-{number}"));
@@ -251,7 +242,6 @@ fn keep(file: &Path) -> Result<Option<PathBuf>, std::io::Error> {
     Ok(None)
 }
 
-/// `FILE.ENDING`.
 fn beside(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
@@ -259,7 +249,7 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Makes a new name outlast a power failure.
+/// Makes a new name durable.
 fn sync_parent(file: &Path) -> Result<(), StoreError> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)

@@ -1,4 +1,4 @@
-//! Where the bytes of a store lie.
+//! Storage of the database file.
 
 use std::fmt::Debug;
 use std::io::Error;
@@ -6,62 +6,61 @@ use std::path::PathBuf;
 
 use redb::{Builder, Database, StorageBackend};
 
-/// Where the bytes of a store lie: a file, or something that a test made. It is opened again after each failure.
-pub trait Medium: Debug + Send + Sync + 'static {
-    /// The bytes, as the database reads and writes them.
+/// Opens the database's storage: a file, or a test double. Reopened after each failure.
+pub trait Storage: Debug + Send + Sync + 'static {
     type Backend: StorageBackend;
 
-    /// Opens the bytes. What another holds is refused with [`std::io::ErrorKind::ResourceBusy`].
+    /// Fails with [`std::io::ErrorKind::ResourceBusy`] when it is already open.
     fn open(&self) -> Result<Self::Backend, Error>;
 
-    /// How messages call it.
+    /// Path for error messages.
     fn name(&self) -> PathBuf;
 
-    /// Keeps a copy of an older format before it is migrated. It is not open while this is called.
-    fn keep_aside(&self, _format: u64) -> Result<(), Error> {
+    /// Copies the file before a migration. Called while it is closed.
+    fn back_up_old_format(&self, _format: u64) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// A medium whose backend's type is forgotten.
-pub(crate) trait AnyMedium: Debug + Send + Sync {
+/// Object-safe form of [`Storage`].
+pub(crate) trait DynStorage: Debug + Send + Sync {
     fn database(&self, builder: &Builder) -> Result<Database, redb::Error>;
     fn name(&self) -> PathBuf;
-    fn keep_aside(&self, format: u64) -> Result<(), Error>;
+    fn back_up_old_format(&self, format: u64) -> Result<(), Error>;
 }
 
-impl<M: Medium> AnyMedium for M {
+impl<M: Storage> DynStorage for M {
     fn database(&self, builder: &Builder) -> Result<Database, redb::Error> {
         let backend = self.open()?;
-        discard_unfinished(&backend)?;
+        discard_incomplete_file(&backend)?;
         Ok(builder.create_with_backend(backend)?)
     }
 
     fn name(&self) -> PathBuf {
-        Medium::name(self)
+        Storage::name(self)
     }
 
-    fn keep_aside(&self, format: u64) -> Result<(), Error> {
-        Medium::keep_aside(self, format)
+    fn back_up_old_format(&self, format: u64) -> Result<(), Error> {
+        Storage::back_up_old_format(self, format)
     }
 }
 
-/// How a database file begins; written only once the rest of a new file is on disk.
+/// Magic number of redb; written after the rest of a new file is on disk.
 const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// Where the records begin.
+/// Offset of the first data page.
 const FIRST_PAGE: u64 = 4096;
 
-/// Empties a file that was being made when the machine went down: the database takes one without its first bytes for
-/// something else, and refuses it. Nothing was ever written to such a file, so nothing lies beyond its header.
-fn discard_unfinished(backend: &impl StorageBackend) -> Result<(), Error> {
+/// Truncates a file whose creation was interrupted by a crash: redb rejects a file without its magic number. Nothing was
+/// ever committed to such a file, so it is empty beyond its header.
+fn discard_incomplete_file(backend: &impl StorageBackend) -> Result<(), Error> {
     let length = backend.len()?;
     let mut begins = [0; MAGIC.len()];
     let read = begins.len().min(usize::try_from(length).unwrap_or(usize::MAX));
     backend.read(0, begins.get_mut(..read).unwrap_or_default())?;
     let written = begins.iter().zip(MAGIC).take_while(|(found, right)| found == right).count();
     let something_else = begins.iter().skip(written).any(|byte| *byte != 0);
-    // The file has its length before its first byte: a shorter one that begins well was cut.
+    // The length is set before the first byte is written: a shorter file with a magic number was truncated.
     let cut = written > 0 && length <= FIRST_PAGE;
     if length == 0 || written == MAGIC.len() || something_else || cut {
         return Ok(());

@@ -1,16 +1,16 @@
-//! Checking, copying and putting back.
+//! Check, backup and restore.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_store::faulty_disk::Disk;
-use gantry_store::upkeep::{backup, check, file_of, restore};
+use gantry_store::maintenance::{backup, check, file_of, restore};
 use gantry_store::{FORMAT, Store, StoreError, Table};
 use redb::{Database, TableDefinition};
 
 use crate::{batch, models, put};
 
 #[test]
-fn a_check_counts_and_changes_nothing() {
+fn check_counts_records_without_writing() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_of(dir.path());
     assert!(matches!(check(&file), Err(StoreError::Missing { .. })));
@@ -25,7 +25,7 @@ fn a_check_counts_and_changes_nothing() {
 }
 
 #[test]
-fn every_damaged_record_is_named_and_none_is_copied() {
+fn check_names_every_corrupt_record() {
     let dir = tempfile::tempdir().unwrap();
     Store::open(dir.path()).unwrap().commit(&[put("a", "1"), put("b", "2"), put("c", "3")]).unwrap();
     let file = file_of(dir.path());
@@ -41,7 +41,7 @@ fn every_damaged_record_is_named_and_none_is_copied() {
     let problems = check(&file).unwrap().problems;
     assert_eq!(
         problems,
-        ["a", "c"].map(|key| format!("the record `{key}` of table `models` does not match its checksum"))
+        ["a", "c"].map(|key| format!("record `{key}` of table `models` does not match its checksum"))
     );
     let copy = dir.path().join("copy");
     assert!(matches!(backup(&file, &copy), Err(StoreError::Damaged { .. })));
@@ -49,7 +49,7 @@ fn every_damaged_record_is_named_and_none_is_copied() {
 }
 
 #[test]
-fn a_batch_that_was_cut_off_is_told() {
+fn check_reports_interrupted_batch() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::new();
     let store = disk.open().unwrap();
@@ -57,7 +57,7 @@ fn a_batch_that_was_cut_off_is_told() {
     let before = disk.bytes();
     store.commit(&[put("a", "2")]).unwrap();
     disk.kill();
-    // A page that the second batch wrote does not reach the disk; the header does.
+    // A page of the second batch is lost; the header is not.
     let mut file = disk.bytes();
     let changed = |at: &usize| file[*at..at + 4096] != before[*at..at + 4096];
     let page = (4096..file.len()).step_by(4096).find(changed).unwrap();
@@ -69,7 +69,7 @@ fn a_batch_that_was_cut_off_is_told() {
 }
 
 #[test]
-fn a_backup_is_never_written_over_a_file() {
+fn backup_never_overwrites_a_file() {
     let dir = tempfile::tempdir().unwrap();
     Store::open(dir.path()).unwrap().commit(&batch(1)).unwrap();
     let copy = dir.path().join("copy");
@@ -80,10 +80,10 @@ fn a_backup_is_never_written_over_a_file() {
 }
 
 #[test]
-fn backups_of_a_store_that_is_being_written_are_whole() {
+fn backup_during_writes_is_consistent() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    // Every batch writes the same number into all of these, so half a batch shows.
+    // Every batch writes one value to all keys, so a partial batch is visible.
     let write = |n: u64| {
         let changes: Vec<_> = (0..40).map(|i| put(&format!("m{i}"), vec![n as u8; 700])).collect();
         store.commit(&changes).unwrap();
@@ -126,25 +126,24 @@ fn backups_of_a_store_that_is_being_written_are_whole() {
 }
 
 #[test]
-fn a_restore_replaces_only_what_may_go_and_keeps_it() {
+fn restore_needs_force_and_keeps_replaced_file() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     Store::open(&old).unwrap().commit(&[put("a", "old")]).unwrap();
     let copy = dir.path().join("copy.redb");
     backup(&file_of(&old), &copy).unwrap();
-    // Into nothing, and into a state without records.
+    // Into an empty directory.
     assert!(restore(&new, &copy, false).unwrap().replaced.is_none());
     let store = Store::open(&new).unwrap();
     assert_eq!(models(&store)["a"], b"old");
     assert!(store.epoch() > 1_000_000, "later than anything the lost state was: {}", store.epoch());
-    // In use.
     assert!(matches!(restore(&new, &copy, true), Err(StoreError::InUse { .. })));
     store.commit(&[put("a", "new"), put("b", "new")]).unwrap();
     let epoch = store.epoch();
     drop(store);
-    // Over something.
+    // Over existing records.
     let error = restore(&new, &copy, false).unwrap_err();
-    assert!(error.to_string().contains("holds 2 records: --force replaces it and keeps it aside"), "{error}");
+    assert!(error.to_string().contains("has 2 records: --force replaces it and keeps a copy"), "{error}");
     for expected in ["new", "old"] {
         let replaced = restore(&new, &copy, true).unwrap().replaced.unwrap();
         let kept = tempfile::tempdir().unwrap();
@@ -162,7 +161,7 @@ fn a_restore_replaces_only_what_may_go_and_keeps_it() {
 }
 
 #[test]
-fn a_damaged_state_is_replaced_only_by_force_and_a_damaged_backup_never_replaces() {
+fn restore_rejects_corrupt_backup() {
     let dir = tempfile::tempdir().unwrap();
     Store::open(dir.path()).unwrap().commit(&[put("a", "1")]).unwrap();
     let copy = dir.path().join("copy.redb");

@@ -1,4 +1,4 @@
-//! Files that are not what was written.
+//! Corrupt files.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use redb::{Database, TableDefinition};
 use crate::{batch, models, put};
 
 #[test]
-fn something_else_is_named_and_refused() {
+fn foreign_file_is_rejected_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("state.redb"), b"this is not a state file, it is something else").unwrap();
     let error = Store::open(dir.path()).unwrap_err();
@@ -19,11 +19,11 @@ fn something_else_is_named_and_refused() {
 }
 
 #[test]
-fn a_record_that_does_not_match_its_checksum_is_named() {
+fn record_with_wrong_checksum_is_named() {
     let dir = tempfile::tempdir().unwrap();
     Store::open(dir.path()).unwrap().commit(&[put("good", "1"), put("wrong", "2")]).unwrap();
     {
-        // Through the database, so that its own checksums are right.
+        // Through redb, so that its page checksums match.
         let database = Database::open(dir.path().join("state.redb")).unwrap();
         let write = database.begin_write().unwrap();
         let models = TableDefinition::<&str, &[u8]>::new("models");
@@ -31,10 +31,10 @@ fn a_record_that_does_not_match_its_checksum_is_named() {
         write.commit().unwrap();
     }
     let error = Store::open(dir.path()).unwrap().read(Table::Models).unwrap_err().to_string();
-    assert!(error.contains("the record `wrong` of table `models` does not match its checksum"), "{error}");
+    assert!(error.contains("record `wrong` of table `models` does not match its checksum"), "{error}");
 }
 
-/// Some places of a file that are worth damaging: about so many of those that are not zero.
+/// About this many non-zero offsets of a file.
 fn places(file: &[u8], about: usize) -> impl Iterator<Item = usize> {
     let used: Vec<usize> =
         file.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at).collect();
@@ -42,8 +42,8 @@ fn places(file: &[u8], about: usize) -> impl Iterator<Item = usize> {
     used.into_iter().step_by(step)
 }
 
-/// Opens and reads a damaged disk: an error, or exactly what was written.
-fn must_be_refused_or_right(disk: &Disk, expected: &[BTreeMap<String, Vec<u8>>], what: &str) -> bool {
+/// Opening must fail, or return exactly what was written.
+fn assert_rejected_or_intact(disk: &Disk, expected: &[BTreeMap<String, Vec<u8>>], what: &str) -> bool {
     let result = disk.open().and_then(|store| store.read(Table::Models));
     match result {
         Ok(found) => {
@@ -59,7 +59,7 @@ fn must_be_refused_or_right(disk: &Disk, expected: &[BTreeMap<String, Vec<u8>>],
 }
 
 #[test]
-fn a_flipped_bit_in_a_closed_file_is_refused_or_harmless() {
+fn bit_flip_in_closed_file_is_rejected_or_harmless() {
     let disk = Disk::new();
     let store = disk.open().unwrap();
     for n in 0..3 {
@@ -69,7 +69,7 @@ fn a_flipped_bit_in_a_closed_file_is_refused_or_harmless() {
     drop(store);
     let file = disk.bytes();
     let (mut refused, mut tried) = (0, 0);
-    // The flags, the header, and all the rest.
+    // Flags, header, data.
     let flags = (0..8).map(|bit| (9, bit));
     let header = places(&file[..320], 40).chain(places(&file, 160));
     for (place, bit) in flags.chain(header.map(|place| (place, (place % 8) as u8))) {
@@ -77,15 +77,14 @@ fn a_flipped_bit_in_a_closed_file_is_refused_or_harmless() {
         disk.flip_bit(place, bit);
         tried += 1;
         let what = format!("byte {place}, bit {bit}");
-        refused += usize::from(must_be_refused_or_right(&disk, std::slice::from_ref(&expected), &what));
+        refused += usize::from(assert_rejected_or_intact(&disk, std::slice::from_ref(&expected), &what));
     }
     assert!(refused * 4 > tried, "{refused} of {tried}");
 }
 
-/// A batch that a crash cut off and the last batch with a flipped bit look the same, so the one before it may be found;
-/// nothing older, and nothing in between.
+/// An interrupted batch and a bit flip in the last batch look the same, so the previous batch may be used; nothing older.
 #[test]
-fn a_flipped_bit_after_a_crash_costs_the_last_batch_at_most() {
+fn bit_flip_after_crash_loses_at_most_last_batch() {
     let disk = Disk::new();
     let store = disk.open().unwrap();
     let mut states = Vec::new();
@@ -102,13 +101,13 @@ fn a_flipped_bit_after_a_crash_costs_the_last_batch_at_most() {
         let disk = Disk::with(file.clone());
         disk.flip_bit(place, bit);
         let what = format!("byte {place}, bit {bit}");
-        refused += usize::from(must_be_refused_or_right(&disk, &states[1..], &what));
+        refused += usize::from(assert_rejected_or_intact(&disk, &states[1..], &what));
     }
     assert!(refused > 0);
 }
 
 #[test]
-fn a_file_that_was_cut_is_refused_or_right() {
+fn truncated_file_is_rejected_or_intact() {
     let disk = Disk::new();
     let store = disk.open().unwrap();
     store.commit(&batch(1)).unwrap();
@@ -118,6 +117,6 @@ fn a_file_that_was_cut_is_refused_or_right() {
     for length in (1..file.len()).step_by(4096).chain((1..400).step_by(7)) {
         let disk = Disk::with(file.clone());
         disk.truncate(length);
-        must_be_refused_or_right(&disk, std::slice::from_ref(&expected), &format!("cut at {length}"));
+        assert_rejected_or_intact(&disk, std::slice::from_ref(&expected), &format!("cut at {length}"));
     }
 }
