@@ -51,7 +51,7 @@ pub(crate) fn sanitize(text: &str) -> String {
 }
 
 /// `1 replica`, `2 replicas`.
-pub(crate) fn count<N: fmt::Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
+pub(crate) fn count<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
     let plural = if n == N::from(1) { "" } else { "s" };
     format!("{n} {noun}{plural}")
 }
