@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     controller::Controller,
     plan::{Action, ClusterAction, Plan, SchedulerAction},
-    schedulers::{RpcOutcome, SchedulerRequest, Operation},
+    schedulers::{Operation, RpcOutcome, SchedulerRequest},
     workload::FailureCause,
 };
 use std::sync::Arc;
@@ -66,7 +66,8 @@ async fn run<C: Controller>(
     for action in &plan.actions {
         changed |= match action {
             Action::Cluster(action) => {
-                apply_to_cluster::<C>(context, key, &object, action, &plan.events, &mut is_owner_confirmed).await?
+                apply_to_cluster::<C>(context, key, &object, action, &plan.events, &mut is_owner_confirmed)
+                    .await?
             }
             Action::Scheduler(action) => send_to_scheduler::<C>(context, key, &object, action).await?,
         };
@@ -151,19 +152,28 @@ async fn send_to_scheduler<C: Controller>(
     if !context.may_write() {
         return Err(ApiError::NotLeading.into());
     }
-    let (operation, answer) = match action.clone() {
-        SchedulerAction::LoadModel(model) => {
-            (Operation::Load, context.connection(&key.namespace, |connection| async move { connection.load(*model).await }).await)
-        }
-        SchedulerAction::UnloadModel(request) => {
-            (Operation::Unload, context.connection(&key.namespace, |connection| async move { connection.unload(request).await }).await)
-        }
-        SchedulerAction::NotifyServer(server) => {
-            (Operation::Notify, context.connection(&key.namespace, |connection| async move { connection.notify(server).await }).await)
-        }
+    let (operation, outcome) = match action.clone() {
+        SchedulerAction::LoadModel(model) => (
+            Operation::Load,
+            context
+                .connection(&key.namespace, |connection| async move { connection.load(*model).await })
+                .await,
+        ),
+        SchedulerAction::UnloadModel(request) => (
+            Operation::Unload,
+            context
+                .connection(&key.namespace, |connection| async move { connection.unload(request).await })
+                .await,
+        ),
+        SchedulerAction::NotifyServer(server) => (
+            Operation::Notify,
+            context
+                .connection(&key.namespace, |connection| async move { connection.notify(server).await })
+                .await,
+        ),
         SchedulerAction::AcknowledgeScaling => return Ok(true),
     };
-    record_answer(context, key, operation, object.as_deref(), answer)?;
+    record_outcome(context, key, operation, object.as_deref(), outcome)?;
     Ok(true)
 }
 
@@ -191,7 +201,9 @@ async fn write_status<C: Controller>(
 fn obstacle(error: &ApiError) -> Option<FailureCause> {
     match error {
         ApiError::Rejected(why) | ApiError::Forbidden(why) => Some(FailureCause::Rejected(why.clone())),
-        ApiError::NotOwned(Ownership::PreviousOwner(owner)) => Some(FailureCause::PreviousOwner(owner.clone())),
+        ApiError::NotOwned(Ownership::PreviousOwner(owner)) => {
+            Some(FailureCause::PreviousOwner(owner.clone()))
+        }
         ApiError::NotOwned(Ownership::Foreign(owner)) => Some(FailureCause::Foreign(owner.clone())),
         _ => None,
     }
@@ -203,28 +215,29 @@ async fn emit<K: CustomKind>(context: &Context, object: &Custom<K>, events: &[Ev
     }
 }
 
-/// Keeps the scheduler's answer, or its absence, for the next plan.
-fn record_answer<K: CustomKind>(
+/// Keeps the scheduler's outcome, or its absence, for the next plan.
+fn record_outcome<K: CustomKind>(
     context: &Context,
     key: &Key,
     operation: Operation,
     object: Option<&Custom<K>>,
-    answer: RpcOutcome,
+    outcome: RpcOutcome,
 ) -> Result<(), ApiError> {
     let schedulers = &context.caches.schedulers;
     let Some(object) = object else {
-        schedulers.forget_request(K::KIND, key);
-        return match answer {
+        schedulers.forget_request::<K>(key);
+        return match outcome {
             RpcOutcome::Accepted => Ok(()),
             RpcOutcome::Rejected(why) => Err(ApiError::Rejected(why)),
             RpcOutcome::Unavailable(why) => Err(ApiError::Transient(why)),
         };
     };
-    let request = SchedulerRequest { operation, uid: object.uid().to_owned(), generation: object.generation() };
-    match answer {
-        RpcOutcome::Accepted => schedulers.record_response(K::KIND, key, request, None),
-        RpcOutcome::Rejected(why) => schedulers.record_response(K::KIND, key, request, Some(why)),
-        RpcOutcome::Unavailable(why) => schedulers.record_failure(K::KIND, key, request, why),
+    let request =
+        SchedulerRequest { operation, uid: object.uid().to_owned(), generation: object.generation() };
+    match outcome {
+        RpcOutcome::Accepted => schedulers.record_response::<K>(key, request, None),
+        RpcOutcome::Rejected(why) => schedulers.record_response::<K>(key, request, Some(why)),
+        RpcOutcome::Unavailable(why) => schedulers.record_failure::<K>(key, request, why),
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::{
     cluster::{Cache, Custom, CustomKind, Key, KindId, OwnedObject, ResourceKind},
     controllers::Registry,
+    inputs::Inputs,
     recent_failures::RecentFailures,
     schedulers::SchedulerCache,
     settings::Settings,
@@ -27,6 +28,8 @@ pub struct Caches {
     read: BTreeMap<ResourceKind, Arc<Cache<OwnedObject>>>,
     pub schedulers: Arc<SchedulerCache>,
     pub recent_failures: RecentFailures,
+    /// Objects of other owners, by name.
+    pub inputs: Inputs,
 }
 
 impl Caches {
@@ -45,6 +48,7 @@ impl Caches {
             registry,
             schedulers: Arc::default(),
             recent_failures: RecentFailures::default(),
+            inputs: Inputs::default(),
         }
     }
 

@@ -1,10 +1,7 @@
 //! Scheduler connections: one per namespace that needs a scheduler.
 
 use crate::{
-    context::Context,
-    controller::SchedulerRole,
-    controllers::server,
-    schedulers::SchedulerConnection,
+    context::Context, controller::SchedulerRole, controllers::server, schedulers::SchedulerConnection,
 };
 use std::{
     collections::BTreeSet,
@@ -50,11 +47,11 @@ fn is_needed(context: &Context, namespace: &str) -> bool {
 
 fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {
     let (to, name) = (Arc::clone(context), namespace.to_owned());
-    let news = move |news| to.queues.scheduler_changed(&to.caches, &name, news);
+    let notify = move |event| to.queues.scheduler_changed(&to.caches, &name, event);
     let (of, name) = (Arc::clone(context), namespace.to_owned());
     let servers = move || of.may_write().then(|| server::deployed(&of.caches, &name));
     let schedulers = Arc::clone(&context.caches.schedulers);
-    SchedulerConnection::open(namespace, Arc::clone(&context.connector), schedulers, servers, news)
+    SchedulerConnection::open(namespace, Arc::clone(&context.connector), schedulers, servers, notify)
 }
 
 /// Opens every connection that is needed, once this operator leads.
@@ -71,6 +68,7 @@ pub(crate) fn open_all(context: &Arc<Context>) {
 }
 
 pub(crate) fn close_all(context: &Context) {
-    let connections = std::mem::take(&mut *context.connections.lock().unwrap_or_else(PoisonError::into_inner));
+    let connections =
+        std::mem::take(&mut *context.connections.lock().unwrap_or_else(PoisonError::into_inner));
     connections.values().for_each(SchedulerConnection::close);
 }

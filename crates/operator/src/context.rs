@@ -48,7 +48,8 @@ impl Context {
         namespace: &str,
         call: impl FnOnce(SchedulerConnection) -> F,
     ) -> RpcOutcome {
-        let connection = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
+        let connection =
+            self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
         match connection {
             Some(connection) => call(connection).await,
             None => RpcOutcome::Unavailable(crate::schedulers::NO_SCHEDULER.into()),

@@ -4,6 +4,7 @@ use crate::{
     admission::{AdmissionRequest, Decision},
     caches::Caches,
     cluster::{CustomKind, Key, ResourceKind},
+    inputs::InputRef,
     plan::Plan,
     triggers::Relation,
 };
@@ -21,6 +22,8 @@ pub trait Controller: Send + Sync + Sized + 'static {
     const OWNS: &'static [ResourceKind] = &[];
     /// Kinds that it reads, no matter which manager their objects have.
     const READS: &'static [ResourceKind] = &[];
+    /// Kinds of the objects in [`inputs`](Self::inputs).
+    const INPUTS: &'static [ResourceKind] = &[];
     const SCHEDULER: SchedulerRole = SchedulerRole::None;
     /// Whether it patches its objects outside their status: finalizers, replicas.
     const PATCHES: bool = false;
@@ -31,6 +34,11 @@ pub trait Controller: Send + Sync + Sized + 'static {
 
     /// Changes of other kinds that enqueue objects of this kind.
     fn relations() -> Vec<Relation> {
+        Vec::new()
+    }
+
+    /// Objects of other owners that the snapshot reads by name from [`Caches::inputs`]: ConfigMaps, Secrets, accounts.
+    fn inputs(_caches: &Caches, _key: &Key) -> Vec<InputRef> {
         Vec::new()
     }
 

@@ -83,7 +83,10 @@ impl Election {
             }
             if self.fence.remaining().is_none() {
                 self.lose();
-                return format!("the lease could not be renewed within {} s: {why}", RENEW_DEADLINE.as_secs());
+                return format!(
+                    "the lease could not be renewed within {} s: {why}",
+                    RENEW_DEADLINE.as_secs()
+                );
             }
         }
     }
@@ -174,7 +177,8 @@ async fn with_timeout<T>(call: impl Future<Output = Result<T, kube::Error>>) -> 
 
 fn record_of(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
-    let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(LEASE_DURATION.as_secs());
+    let seconds =
+        spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(LEASE_DURATION.as_secs());
     LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
         duration: Duration::from_secs(seconds),

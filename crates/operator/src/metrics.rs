@@ -71,27 +71,15 @@ impl Default for Metrics {
 
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
+        registry.register("gantry_operator_writes", "API writes by result", self.writes.clone());
+        registry.register("gantry_operator_reconciles", "Reconciliations by result", self.reconciles.clone());
+        registry.register("gantry_operator_reconcile_seconds", "Reconcile duration", self.seconds.clone());
+        registry.register("gantry_operator_waiting", "Keys in the work queue", self.waiting.clone());
         registry.register(
-            "gantry_operator_writes",
-            "API writes by result",
-            self.writes.clone(),
+            "gantry_operator_leading",
+            "1 while this operator is the leader",
+            self.leading.clone(),
         );
-        registry.register(
-            "gantry_operator_reconciles",
-            "Reconciliations by result",
-            self.reconciles.clone(),
-        );
-        registry.register(
-            "gantry_operator_reconcile_seconds",
-            "Reconcile duration",
-            self.seconds.clone(),
-        );
-        registry.register(
-            "gantry_operator_waiting",
-            "Keys in the work queue",
-            self.waiting.clone(),
-        );
-        registry.register("gantry_operator_leading", "1 while this operator is the leader", self.leading.clone());
         registry.register(
             "gantry_operator_admissions",
             "Admission reviews by result",

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{CustomKind, Desired, Key, KindId, ResourceKind},
-    workload::{FailureCause, ApplyFailure},
+    workload::{ApplyFailure, FailureCause},
 };
 use std::{
     collections::BTreeMap,

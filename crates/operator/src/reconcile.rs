@@ -5,6 +5,7 @@ use crate::{
     cluster::{ApiError, CustomKind, Key},
     context::Context,
     controller::Controller,
+    inputs,
 };
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -19,9 +20,10 @@ const YIELD: Duration = Duration::from_millis(100);
 const WARN_AFTER: u32 = 5;
 
 /// Reconciles one object until its plan changes nothing.
-async fn reconcile<C: Controller>(context: &Context, key: &Key) -> Outcome {
+async fn reconcile<C: Controller>(context: &Arc<Context>, key: &Key) -> Outcome {
     let mut conflicts = 0;
     for _ in 0..MAX_PASSES {
+        inputs::sync::<C>(context, key);
         let snapshot = C::snapshot(&context.caches, key);
         let plan = C::plan(&snapshot, (context.clock)());
         let requeue_after = plan.requeue_after;

@@ -2,7 +2,9 @@
 
 use crate::{
     caches::Caches,
-    cluster::{Cache, Change, Custom, CustomKind, Key, KindId, Model, Origin, OwnedObject, ResourceKind, Server},
+    cluster::{
+        Cache, Change, Custom, CustomKind, Key, KindId, Origin, OwnedObject, ResourceKind, ResourceScope,
+    },
     connections,
     context::Context,
     controller::{Controller, SchedulerRole},
@@ -29,7 +31,7 @@ impl WorkQueues {
     }
 
     /// The queue of a kind; of an unregistered kind one that has no workers.
-    fn get(&self, id: KindId) -> Arc<WorkQueue> {
+    pub(crate) fn get(&self, id: KindId) -> Arc<WorkQueue> {
         self.0.get(&id).cloned().unwrap_or_else(|| Arc::new(WorkQueue::new(1)))
     }
 
@@ -43,7 +45,9 @@ impl WorkQueues {
 
     /// Enqueues every object of the kinds that own or read a resource kind.
     pub(crate) fn add_users_of(&self, caches: &Caches, kind: ResourceKind) {
-        for registration in caches.registry.iter().filter(|r| r.owns.contains(&kind) || r.reads.contains(&kind)) {
+        for registration in
+            caches.registry.iter().filter(|r| r.owns.contains(&kind) || r.reads.contains(&kind))
+        {
             let queue = self.get(registration.id);
             caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
         }
@@ -55,18 +59,14 @@ impl WorkQueues {
             let queue = self.get(registration.id);
             caches.keys_in(registration.id, namespace).into_iter().for_each(|key| queue.add(key));
         }
-        for name in caches.schedulers.servers_of(namespace) {
-            self.of::<Server>().add(Key::new(namespace, name));
-        }
-        for name in caches.schedulers.models_of(namespace) {
-            self.of::<Model>().add(Key::new(namespace, name));
+        for (kind, name) in caches.schedulers.owned_by(namespace) {
+            self.get(kind).add(Key::new(namespace, name));
         }
     }
 
-    pub(crate) fn scheduler_changed(&self, caches: &Caches, namespace: &str, news: ChangeEvent) {
-        match news {
-            ChangeEvent::Model(name) => self.of::<Model>().add(Key::new(namespace, name)),
-            ChangeEvent::Server(name) => self.of::<Server>().add(Key::new(namespace, name)),
+    pub(crate) fn scheduler_changed(&self, caches: &Caches, namespace: &str, event: ChangeEvent) {
+        match event {
+            ChangeEvent::Object(kind, name) => self.get(kind).add(Key::new(namespace, name)),
             ChangeEvent::Namespace => self.add_namespace(caches, namespace),
         }
     }
@@ -146,14 +146,13 @@ fn owners<K: CustomKind>(_: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
     let mut keys = Vec::new();
     for object in change.before.iter().chain(&change.after) {
         let references = object.metadata.owner_references.iter().flatten();
-        let is_owner = |api_version: &str| api_version.split_once('/').is_some_and(|(group, _)| group == K::GROUP);
+        let is_owner =
+            |api_version: &str| api_version.split_once('/').is_some_and(|(group, _)| group == K::GROUP);
         let controllers = references
             .filter(|r| r.controller == Some(true) && r.kind == K::KIND && is_owner(&r.api_version));
         keys.extend(controllers.map(|reference| match K::SCOPE {
-            crate::cluster::ResourceScope::Namespaced => {
-                Key::new(change.key.namespace.clone(), reference.name.clone())
-            }
-            crate::cluster::ResourceScope::Cluster => Key::new("", reference.name.clone()),
+            ResourceScope::Namespaced => Key::new(change.key.namespace.clone(), reference.name.clone()),
+            ResourceScope::Cluster => Key::new("", reference.name.clone()),
         }));
     }
     keys

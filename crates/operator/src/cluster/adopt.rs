@@ -4,9 +4,9 @@
 //! the pods change, the fields become ours: server-side apply removes only fields that no other manager owns.
 
 use super::{
+    drift::{drifted_fields, key_of},
     owned_object::{APPLIED, Desired, MANAGED_BY, OwnedObject},
     resource_kind::ResourceKind,
-    drift::{key_of, drifted_fields},
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -51,8 +51,9 @@ impl Desired {
     /// The desired state after adoption.
     #[must_use]
     pub fn adopted_from(&self, live: Option<&OwnedObject>) -> Self {
-        let adopted =
-            |live: &&OwnedObject| self.base_pod.is_some() && (mark(live, ADOPTED).is_some() || is_from_other_operator(live));
+        let adopted = |live: &&OwnedObject| {
+            self.base_pod.is_some() && (mark(live, ADOPTED).is_some() || is_from_other_operator(live))
+        };
         let Some(live) = live.filter(adopted) else { return self.clone() };
         let adoption = self.adoption(live);
         let mut desired = self.clone();
@@ -153,8 +154,7 @@ fn more(desired: &Value, live: &Value, path: &str, paths: &mut Vec<String>) {
         (Value::Array(desired), Value::Array(live)) => match key_of(live) {
             Some(key) => {
                 for live in live {
-                    let text =
-                        live.get(key).map(|k| k.as_str().map_or_else(|| k.to_string(), str::to_owned));
+                    let text = live.get(key).map(|k| k.as_str().map_or_else(|| k.to_string(), str::to_owned));
                     let at = format!("{path}[{}]", text.unwrap_or_default());
                     match desired.iter().find(|item| item.get(key) == live.get(key)) {
                         Some(item) => more(item, live, &at, paths),
@@ -207,7 +207,8 @@ mod tests {
                 "replicas": 2, "selector": {}, "serviceName": "s", "podManagementPolicy": "Parallel", "template": full,
             },
         });
-        Desired::new(ResourceKind::STATEFUL_SET, Key::new("ns", "a"), body).with_base_pod(template(containers))
+        Desired::new(ResourceKind::STATEFUL_SET, Key::new("ns", "a"), body)
+            .with_base_pod(template(containers))
     }
 
     fn live(containers: &Value, annotations: &Value) -> OwnedObject {

@@ -1,7 +1,7 @@
 //! The writer: every API write of the operator, with a timeout, behind the write fence, and counted.
 
 use super::{
-    adopt::{Adoption, has_applied, is_from_other_operator, claimed_fields},
+    adopt::{Adoption, claimed_fields, has_applied, is_from_other_operator},
     cache::{Cache, Origin},
     custom_resource::{Custom, CustomKind, Key, KindId},
     error::ApiError,
@@ -74,9 +74,10 @@ impl Writer {
         let limit = CALL_TIMEOUT.min(left);
         let outcome = match tokio::time::timeout(limit, call).await {
             Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => {
-                Err(ApiError::Transient(format!("no response from the API server within {} s", limit.as_secs())))
-            }
+            Err(_) => Err(ApiError::Transient(format!(
+                "no response from the API server within {} s",
+                limit.as_secs()
+            ))),
         };
         self.metrics.write(verb, kind, outcome.as_ref().err().map_or("ok", ApiError::label));
         outcome
@@ -94,7 +95,8 @@ impl Writer {
             return Ok(false);
         }
         let resource = desired.kind.api_resource();
-        let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &desired.key.namespace, &resource);
+        let api: Api<OwnedObject> =
+            Api::namespaced_with(self.client.clone(), &desired.key.namespace, &resource);
         let found = match &live {
             Some(live) if desired.base_pod.is_none() || !is_from_other_operator(live) => None,
             // The cache has labelled objects only, without their managed fields.
@@ -188,15 +190,13 @@ impl Writer {
     /// A missing object counts as deleted.
     pub async fn delete(&self, target: &DeleteTarget) -> Result<(), ApiError> {
         let resource = target.kind.api_resource();
-        let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &target.key.namespace, &resource);
+        let api: Api<OwnedObject> =
+            Api::namespaced_with(self.client.clone(), &target.key.namespace, &resource);
         let preconditions = Preconditions {
             uid: Some(target.uid.clone()),
             resource_version: Some(target.resource_version.clone()),
         };
-        let params = DeleteParams {
-            preconditions: Some(preconditions),
-            ..DeleteParams::background()
-        };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.call("delete", target.kind.kind, api.delete(&target.key.name, &params)).await {
             Ok(_) | Err(ApiError::NotFound) => Ok(()),
             Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! Typed custom resources of any group, namespaced or cluster-scoped.
 
 use gantry_api::{
-    ExperimentSpec, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, FieldError, SeldonConfigSpec,
+    ExperimentSpec, FieldError, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
     SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -71,9 +71,9 @@ fn field_matches(name: &str, desired: &Value, live: &Value) -> bool {
 
 fn amounts(desired: &Value, live: &Value) -> bool {
     match (desired, live) {
-        (Value::Object(desired), Value::Object(live)) => {
-            desired.iter().all(|(name, amount)| live.get(name).is_some_and(|there| same_amount(amount, there)))
-        }
+        (Value::Object(desired), Value::Object(live)) => desired
+            .iter()
+            .all(|(name, amount)| live.get(name).is_some_and(|there| same_amount(amount, there))),
         _ => same_amount(desired, live),
     }
 }
@@ -116,8 +116,9 @@ fn amount(value: &Value) -> Option<i128> {
 fn list(desired: &[Value], live: &[Value]) -> bool {
     match key_of(desired) {
         Some(key) => desired.iter().all(|item| {
-            live.iter()
-                .any(|there| there.get(key).is_some_and(|k| Some(k) == item.get(key)) && is_subset(item, there))
+            live.iter().any(|there| {
+                there.get(key).is_some_and(|k| Some(k) == item.get(key)) && is_subset(item, there)
+            })
         }),
         None => desired.len() == live.len() && desired.iter().zip(live).all(|(w, l)| is_subset(w, l)),
     }

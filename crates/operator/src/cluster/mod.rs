@@ -19,7 +19,7 @@ pub use custom_resource::{
     Custom, CustomKind, Experiment, Key, KindId, Model, Pipeline, ResourceScope, SeldonConfig, SeldonRuntime,
     Server, ServerConfig,
 };
-pub use drift::{is_subset, drifted_fields};
+pub use drift::{drifted_fields, is_subset};
 pub use error::ApiError;
 pub(crate) use owned_object::digest;
 pub use owned_object::{APPLIED, Desired, MANAGED_BY, OwnedObject};

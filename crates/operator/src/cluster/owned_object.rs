@@ -118,8 +118,7 @@ impl Desired {
             fields.remove("apiVersion");
             fields.remove("kind");
         }
-        live.applied() == Some(self.digest().as_str())
-            && super::drift::is_subset(&desired, &live.to_json())
+        live.applied() == Some(self.digest().as_str()) && super::drift::is_subset(&desired, &live.to_json())
     }
 
     fn with_identity(&self) -> Value {
@@ -178,7 +177,8 @@ mod tests {
 
     #[test]
     fn listed_object_without_kind_matches() {
-        let desired = Desired::new(ResourceKind::CONFIG_MAP, Key::new("ns", "a"), json!({"data": {"a": "1"}}));
+        let desired =
+            Desired::new(ResourceKind::CONFIG_MAP, Key::new("ns", "a"), json!({"data": {"a": "1"}}));
         let mut item = desired.manifest();
         let answer: OwnedObject = serde_json::from_value(item.clone()).unwrap();
         assert!(desired.matches(&answer));

@@ -37,7 +37,11 @@ pub fn ownership_of(live: &ObjectMeta, desired: &Desired) -> Ownership {
     let desired_name = desired.body.pointer("/metadata/labels").and_then(|labels| labels.get(NAME));
     let is_unowned = label(MANAGED_BY.0) == Some(MANAGED_BY.1)
         || (desired_name.is_some() && desired_name.and_then(Value::as_str) == label(NAME));
-    if is_unowned { Ownership::Ours } else { Ownership::Foreign("object exists and is not managed by Gantry".into()) }
+    if is_unowned {
+        Ownership::Ours
+    } else {
+        Ownership::Foreign("object exists and is not managed by Gantry".into())
+    }
 }
 
 #[cfg(test)]
@@ -69,13 +73,19 @@ mod tests {
             (json!({ "labels": { NAME: "a" } }), stranger("object exists and is not managed by Gantry")),
             (json!({ "labels": { NAME: "seldon-server" } }), Ownership::Ours),
             (json!({ "labels": { MANAGED_BY.0: "gantry" } }), Ownership::Ours),
-            (json!({ "labels": { MANAGED_BY.0: "Helm" } }), stranger("object exists and is not managed by Gantry")),
+            (
+                json!({ "labels": { MANAGED_BY.0: "Helm" } }),
+                stranger("object exists and is not managed by Gantry"),
+            ),
         ] {
             let meta: ObjectMeta = serde_json::from_value(live.clone()).unwrap();
             assert_eq!(ownership_of(&meta, &desired), expected, "{live}");
         }
         // A desired object without the label is not matched by it.
         let bare = Desired::new(ResourceKind::SERVICE, Key::new("ml", "a"), json!({}));
-        assert_eq!(ownership_of(&ObjectMeta::default(), &bare), stranger("object exists and is not managed by Gantry"));
+        assert_eq!(
+            ownership_of(&ObjectMeta::default(), &bare),
+            stranger("object exists and is not managed by Gantry")
+        );
     }
 }

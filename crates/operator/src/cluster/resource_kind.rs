@@ -18,7 +18,8 @@ impl ResourceKind {
     pub const CONFIG_MAP: Self = Self::new("", "v1", "ConfigMap", "configmaps");
     pub const SERVICE_ACCOUNT: Self = Self::new("", "v1", "ServiceAccount", "serviceaccounts");
     pub const ROLE: Self = Self::new("rbac.authorization.k8s.io", "v1", "Role", "roles");
-    pub const ROLE_BINDING: Self = Self::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+    pub const ROLE_BINDING: Self =
+        Self::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
     pub const SERVICE: Self = Self::new("", "v1", "Service", "services");
     pub const STATEFUL_SET: Self = Self::new("apps", "v1", "StatefulSet", "statefulsets");
     pub const DEPLOYMENT: Self = Self::new("apps", "v1", "Deployment", "deployments");

@@ -60,6 +60,11 @@ impl Registry {
         distinct(self.iter().flat_map(|r| r.reads))
     }
 
+    /// Kinds of the objects that controllers read by name.
+    pub fn input_kinds(&self) -> Vec<ResourceKind> {
+        distinct(self.iter().flat_map(|r| r.inputs))
+    }
+
     /// RBAC rules of the operator's role, one per group, resource and verbs, without duplicates.
     pub fn rbac_rules(&self) -> Vec<RbacRule> {
         let mut rules = Vec::new();
@@ -75,10 +80,12 @@ impl Registry {
                 rule("/finalizers", &["update"]);
             }
         }
-        let resource = |kind: ResourceKind, verbs| RbacRule { group: kind.group, resource: kind.plural.into(), verbs };
+        let resource =
+            |kind: ResourceKind, verbs| RbacRule { group: kind.group, resource: kind.plural.into(), verbs };
         let owned: &[&str] = &["list", "watch", "create", "patch", "delete"];
         rules.extend(self.owned_kinds().into_iter().map(|kind| resource(kind, owned)));
-        rules.extend(self.read_kinds().into_iter().map(|kind| resource(kind, &["list", "watch"])));
+        let read = distinct(self.read_kinds().iter().chain(&self.input_kinds()));
+        rules.extend(read.into_iter().map(|kind| resource(kind, &["list", "watch"])));
         rules
     }
 }
@@ -116,6 +123,7 @@ pub struct Registration {
     pub name: &'static str,
     pub owns: &'static [ResourceKind],
     pub reads: &'static [ResourceKind],
+    pub inputs: &'static [ResourceKind],
     pub scheduler: SchedulerRole,
     pub patches: bool,
     pub many: bool,
@@ -135,6 +143,7 @@ impl Registration {
             name: C::NAME,
             owns: C::OWNS,
             reads: C::READS,
+            inputs: C::INPUTS,
             scheduler: C::SCHEDULER,
             patches: C::PATCHES,
             many: C::MANY,
@@ -181,15 +190,19 @@ mod tests {
         // Rules for named objects, and events, belong to no kind.
         let rules = role["rules"].as_array().unwrap().iter();
         for rule in rules.filter(|r| r.get("resourceNames").is_none() && r["resources"][0] != "events") {
-            for (group, resource) in words(rule, "apiGroups").iter().flat_map(|g| {
-                words(rule, "resources").into_iter().map(move |resource| (g.clone(), resource))
-            }) {
-                granted.extend(words(rule, "verbs").into_iter().map(|v| (group.clone(), resource.clone(), v)));
+            for (group, resource) in words(rule, "apiGroups")
+                .iter()
+                .flat_map(|g| words(rule, "resources").into_iter().map(move |resource| (g.clone(), resource)))
+            {
+                granted
+                    .extend(words(rule, "verbs").into_iter().map(|v| (group.clone(), resource.clone(), v)));
             }
         }
         let mut needed = BTreeSet::new();
         for rule in Registry::built_in().rbac_rules() {
-            needed.extend(rule.verbs.iter().map(|v| (rule.group.to_owned(), rule.resource.clone(), (*v).to_owned())));
+            needed.extend(
+                rule.verbs.iter().map(|v| (rule.group.to_owned(), rule.resource.clone(), (*v).to_owned())),
+            );
         }
         assert_eq!(granted, needed);
     }

@@ -70,10 +70,9 @@ mod tests {
         let expected = (ConditionStatus::True, false, "can be used".into());
         assert_eq!(ready(&snapshot::<SeldonConfig>(&valid)), expected);
         let duplicate = json!({"components": [{"name": "a"}, {"name": "a"}]});
-        for (spec, text) in [
-            (duplicate, "spec.components[1].name"),
-            (json!({"components": 7}), "cannot be read"),
-        ] {
+        for (spec, text) in
+            [(duplicate, "spec.components[1].name"), (json!({"components": 7}), "cannot be read")]
+        {
             let (status, stalled, message) = ready(&snapshot::<SeldonConfig>(&spec));
             assert_eq!((status, stalled), (ConditionStatus::False, true));
             assert!(message.contains(text), "{message}");

@@ -16,7 +16,8 @@ pub(super) fn validate<K: CustomKind>(object: &Custom<K>) -> Result<&K::Spec, Co
     if violations.is_empty() {
         return Ok(spec);
     }
-    let sentences: Vec<String> = violations.iter().map(|(path, message)| format!("{path} {message}")).collect();
+    let sentences: Vec<String> =
+        violations.iter().map(|(path, message)| format!("{path} {message}")).collect();
     Err(invalid(sentences.join("; ")))
 }
 

@@ -1,6 +1,7 @@
 //! The connection to a namespace's scheduler: status streams and calls.
 
-use super::{SchedulerConnector, RpcOutcome, SchedulerCache, rpc};
+use super::{RpcOutcome, SchedulerCache, SchedulerConnector, rpc};
+use crate::cluster::{KindId, Model, Server};
 use futures::{StreamExt as _, stream::BoxStream};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use std::{
@@ -21,8 +22,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
 /// A change that requires reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeEvent {
-    Model(String),
-    Server(String),
+    Object(KindId, String),
     /// All objects of the namespace: the scheduler connected or disconnected.
     Namespace,
 }
@@ -145,7 +145,9 @@ impl Session {
                 (self.notify)(ChangeEvent::Namespace);
                 self.apply_changes(streams).await
             }
-            Err(status) => format!("failed to list models and servers of the scheduler: {}", status.message()),
+            Err(status) => {
+                format!("failed to list models and servers of the scheduler: {}", status.message())
+            }
         }
     }
 
@@ -217,7 +219,7 @@ impl Session {
                     Some(Ok(status)) => {
                         let name = status.model_name.clone();
                         if self.cache.apply_model_status(&self.namespace, status) {
-                            (self.notify)(ChangeEvent::Model(name));
+                            (self.notify)(ChangeEvent::Object(KindId::of::<Model>(), name));
                         }
                     }
                     other => return ended(other.and_then(Result::err)),
@@ -225,7 +227,7 @@ impl Session {
                 message = streams.servers.next() => match message {
                     Some(Ok(status)) => {
                         if self.cache.apply_server_status(&self.namespace, &status) {
-                            (self.notify)(ChangeEvent::Server(status.server_name));
+                            (self.notify)(ChangeEvent::Object(KindId::of::<Server>(), status.server_name));
                         }
                     }
                     other => return ended(other.and_then(Result::err)),

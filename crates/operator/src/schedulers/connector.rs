@@ -1,7 +1,7 @@
 //! Connections to the schedulers of namespaces.
 
 use futures::future::BoxFuture;
-use gantry_tls::{Client, Connector, endpoint, diagnose};
+use gantry_tls::{Client, Connector, diagnose, endpoint};
 use std::{fmt::Debug, time::Duration};
 use tonic::transport::Channel;
 

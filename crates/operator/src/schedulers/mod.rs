@@ -15,5 +15,6 @@ pub use connection::{ChangeEvent, SchedulerConnection};
 pub use connector::{SchedulerConnector, ServiceConnector};
 pub use rpc::RpcOutcome;
 pub use scheduler_cache::{
-    LastRequest, ModelView, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest, ServerView,
+    LastRequest, ModelView, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest, SchedulerView,
+    ServerView,
 };

@@ -51,9 +51,8 @@ async fn classify<T>(call: impl Future<Output = Result<Response<T>, Status>>) ->
             | Code::PermissionDenied => RpcOutcome::Rejected(status.message().to_owned()),
             _ => RpcOutcome::Unavailable(format!("scheduler error: {}", status.message())),
         },
-        Err(_) => RpcOutcome::Unavailable(format!(
-            "scheduler request timed out after {} s",
-            CALL_TIMEOUT.as_secs()
-        )),
+        Err(_) => {
+            RpcOutcome::Unavailable(format!("scheduler request timed out after {} s", CALL_TIMEOUT.as_secs()))
+        }
     }
 }

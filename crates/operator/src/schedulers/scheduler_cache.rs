@@ -1,18 +1,44 @@
-//! Models and servers as reported by the scheduler of each namespace.
+//! Objects as reported by the scheduler of each namespace, by kind.
 
 use crate::{
-    cluster::{CustomKind as _, Key, Model},
+    cluster::{CustomKind, Key, KindId, Model, Server},
     plan::Known,
 };
 use gantry_proto::scheduler as pb;
 use std::{
+    any::Any,
     collections::BTreeMap,
+    fmt,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
 
 pub const NO_SCHEDULER: &str = "the namespace has no scheduler: create a SeldonRuntime in it";
+
+/// An object of a kind as reported by its scheduler.
+pub trait SchedulerView: Any + Clone + fmt::Debug + PartialEq + Send + Sync {
+    type Kind: CustomKind;
+
+    /// Whether the operator put it there for this namespace: without its object it is an orphan.
+    fn is_owned_by(&self, namespace: &str) -> bool;
+}
+
+/// A [`SchedulerView`] without its type.
+trait AnyView: fmt::Debug + Send + Sync {
+    fn as_any(&self) -> &dyn Any;
+    fn is_owned_by(&self, namespace: &str) -> bool;
+}
+
+impl<V: SchedulerView> AnyView for V {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn is_owned_by(&self, namespace: &str) -> bool {
+        SchedulerView::is_owned_by(self, namespace)
+    }
+}
 
 /// A model as reported by its scheduler.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,10 +82,23 @@ struct NamespaceState {
     /// Why it is not synced.
     reason: String,
     unreachable_since: Option<Instant>,
-    models: BTreeMap<String, ModelView>,
-    servers: BTreeMap<String, ServerView>,
-    /// By kind and name.
-    requests: BTreeMap<(&'static str, String), LastRequest>,
+    views: BTreeMap<(KindId, String), Box<dyn AnyView>>,
+    requests: BTreeMap<(KindId, String), LastRequest>,
+}
+
+impl NamespaceState {
+    fn view<V: SchedulerView>(&self, name: &str) -> Option<&V> {
+        self.views.get(&(KindId::of::<V::Kind>(), name.to_owned()))?.as_any().downcast_ref()
+    }
+
+    /// `true` when the view changed.
+    fn set_view<V: SchedulerView>(&mut self, name: &str, view: V) -> bool {
+        let is_changed = self.view::<V>(name) != Some(&view);
+        if is_changed {
+            self.views.insert((KindId::of::<V::Kind>(), name.to_owned()), Box::new(view));
+        }
+        is_changed
+    }
 }
 
 /// A request for one object. The UID tells objects with the same name apart.
@@ -149,15 +188,14 @@ impl SchedulerCache {
         let latest = status.versions.into_iter().max_by_key(|v| v.version);
         let view = ModelView { deleted: status.deleted, manager: status.manager, latest };
         self.update(namespace, |state| {
-            if state.models.get(&status.model_name) == Some(&view) {
+            if !state.set_view(&status.model_name, view) {
                 return false;
             }
             // A request rejected in the previous state may be accepted now.
-            let key = (Model::KIND, status.model_name.clone());
+            let key = (KindId::of::<Model>(), status.model_name);
             if state.requests.get(&key).is_some_and(|last| last.rejection.is_some()) {
                 state.requests.remove(&key);
             }
-            state.models.insert(status.model_name, view);
             true
         })
     }
@@ -166,8 +204,7 @@ impl SchedulerCache {
     pub fn apply_server_status(&self, namespace: &str, status: &pb::ServerStatusResponse) -> bool {
         use pb::server_status_response::Type;
         self.update(namespace, |state| {
-            let view = state.servers.entry(status.server_name.clone()).or_default();
-            let before = view.clone();
+            let mut view = state.view::<ServerView>(&status.server_name).cloned().unwrap_or_default();
             if status.r#type() == Type::ScalingRequest {
                 view.requested_replicas = Some(status.expected_replicas);
             } else {
@@ -178,65 +215,57 @@ impl SchedulerCache {
                 view.namespace = status.kubernetes_meta.as_ref().map(|m| m.namespace.clone());
                 view.manager.clone_from(&status.manager);
             }
-            *view != before
+            state.set_view(&status.server_name, view)
         })
     }
 
     pub fn clear_scaling_request(&self, key: &Key) {
         self.update(&key.namespace, |state| {
-            if let Some(view) = state.servers.get_mut(&key.name) {
-                view.requested_replicas = None;
+            if let Some(view) = state.view::<ServerView>(&key.name).cloned() {
+                state.set_view(&key.name, ServerView { requested_replicas: None, ..view });
             }
         });
     }
 
-    pub fn record_response(
+    pub fn record_response<K: CustomKind>(
         &self,
-        kind: &'static str,
         key: &Key,
         request: SchedulerRequest,
         rejection: Option<String>,
     ) {
-        self.record(kind, key, LastRequest { at: Instant::now(), request, rejection, failure: None });
+        self.record::<K>(key, LastRequest { at: Instant::now(), request, rejection, failure: None });
     }
 
-    pub fn record_failure(&self, kind: &'static str, key: &Key, request: SchedulerRequest, reason: String) {
+    pub fn record_failure<K: CustomKind>(&self, key: &Key, request: SchedulerRequest, reason: String) {
         let failure = Some(reason);
-        self.record(kind, key, LastRequest { at: Instant::now(), request, rejection: None, failure });
+        self.record::<K>(key, LastRequest { at: Instant::now(), request, rejection: None, failure });
     }
 
-    fn record(&self, kind: &'static str, key: &Key, last: LastRequest) {
+    fn record<K: CustomKind>(&self, key: &Key, last: LastRequest) {
         self.update(&key.namespace, |state| {
-            state.requests.insert((kind, key.name.clone()), last);
+            state.requests.insert((KindId::of::<K>(), key.name.clone()), last);
         });
     }
 
     /// The last request for an object and its age.
-    pub fn last_request(&self, kind: &'static str, key: &Key) -> Option<(LastRequest, Duration)> {
-        let find = |state: &NamespaceState| state.requests.get(&(kind, key.name.clone())).cloned();
+    pub fn last_request<K: CustomKind>(&self, key: &Key) -> Option<(LastRequest, Duration)> {
+        let at = (KindId::of::<K>(), key.name.clone());
+        let find = |state: &NamespaceState| state.requests.get(&at).cloned();
         let last = self.read(&key.namespace, find).flatten()?;
         let age = last.at.elapsed();
         Some((last, age))
     }
 
-    pub fn forget_request(&self, kind: &'static str, key: &Key) {
+    pub fn forget_request<K: CustomKind>(&self, key: &Key) {
         self.update(&key.namespace, |state| {
-            state.requests.remove(&(kind, key.name.clone()));
+            state.requests.remove(&(KindId::of::<K>(), key.name.clone()));
         });
     }
 
-    pub fn model(&self, key: &Key) -> Known<ModelView> {
-        self.known(key, |state| state.models.get(&key.name).cloned())
-    }
-
-    pub fn server(&self, key: &Key) -> Known<ServerView> {
-        self.known(key, |state| state.servers.get(&key.name).cloned())
-    }
-
-    fn known<T>(&self, key: &Key, get: impl FnOnce(&NamespaceState) -> Option<T>) -> Known<T> {
+    pub fn get<V: SchedulerView>(&self, key: &Key) -> Known<V> {
         let known = self.read(&key.namespace, |state| {
             if state.is_synced {
-                get(state).map_or(Known::Absent, Known::Present)
+                state.view(&key.name).cloned().map_or(Known::Absent, Known::Present)
             } else {
                 Known::Unknown(state.reason.clone())
             }
@@ -254,20 +283,11 @@ impl SchedulerCache {
         self.read(namespace, |_| ()).is_some()
     }
 
-    /// Names of the scheduler's models that were loaded by this namespace.
-    pub fn models_of(&self, namespace: &str) -> Vec<String> {
+    /// Objects of the scheduler that the operator put there for this namespace.
+    pub fn owned_by(&self, namespace: &str) -> Vec<(KindId, String)> {
         self.read(namespace, |state| {
-            let ours = |view: &&ModelView| !view.deleted && view.is_from(namespace);
-            state.models.iter().filter(|(_, v)| ours(v)).map(|(name, _)| name.clone()).collect()
-        })
-        .unwrap_or_default()
-    }
-
-    /// Names of the scheduler's servers that were announced by this namespace.
-    pub fn servers_of(&self, namespace: &str) -> Vec<String> {
-        self.read(namespace, |state| {
-            let ours = |view: &&ServerView| view.is_expected_for(namespace);
-            state.servers.iter().filter(|(_, v)| ours(v)).map(|(name, _)| name.clone()).collect()
+            let owned = state.views.iter().filter(|(_, view)| view.is_owned_by(namespace));
+            owned.map(|(at, _)| at.clone()).collect()
         })
         .unwrap_or_default()
     }
@@ -275,6 +295,22 @@ impl SchedulerCache {
 
 fn is_managed_by(manager: &str, namespace: &str) -> bool {
     manager.is_empty() || manager == format!("operator:{namespace}")
+}
+
+impl SchedulerView for ServerView {
+    type Kind = Server;
+
+    fn is_owned_by(&self, namespace: &str) -> bool {
+        self.is_expected_for(namespace)
+    }
+}
+
+impl SchedulerView for ModelView {
+    type Kind = Model;
+
+    fn is_owned_by(&self, namespace: &str) -> bool {
+        !self.deleted && self.is_from(namespace)
+    }
 }
 
 impl ServerView {
@@ -308,22 +344,21 @@ mod tests {
     #[tokio::test]
     async fn late_results_do_not_bring_back_a_removed_namespace() {
         let (cache, key) = (SchedulerCache::default(), Key::new("ml", "iris"));
-        let request =
-            || SchedulerRequest { operation: Operation::Unload, uid: "u".into(), generation: 1 };
+        let request = || SchedulerRequest { operation: Operation::Unload, uid: "u".into(), generation: 1 };
         cache.add_namespace("ml");
         cache.begin_sync("ml");
         cache.synced("ml");
         assert!(cache.has_scheduler("ml") && cache.unreachable_for("ml").is_none());
-        cache.record_response(Model::KIND, &key, request(), None);
-        assert!(cache.last_request(Model::KIND, &key).is_some());
+        cache.record_response::<Model>(&key, request(), None);
+        assert!(cache.last_request::<Model>(&key).is_some());
         cache.remove_namespace("ml");
-        cache.record_failure(Model::KIND, &key, request(), "timed out".into());
+        cache.record_failure::<Model>(&key, request(), "timed out".into());
         let status = pb::ModelStatusResponse { model_name: "iris".into(), ..Default::default() };
         cache.apply_model_status("ml", status);
         cache.disconnected("ml", "connection lost");
         cache.begin_sync("ml");
         cache.synced("ml");
         assert!(!cache.has_scheduler("ml"));
-        assert_eq!(cache.model(&key), Known::Unknown(NO_SCHEDULER.into()));
+        assert_eq!(cache.get::<ModelView>(&key), Known::Unknown(NO_SCHEDULER.into()));
     }
 }

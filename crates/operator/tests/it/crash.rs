@@ -1,9 +1,8 @@
-//! The operator dies after each of its writes in turn; what is there in the end is the same, and nothing came or went
-//! twice.
+//! A crash after any write converges to the same state, without creating or deleting any object twice.
 
 use crate::{
-    scenario::{self, Day},
-    world::{NAMESPACE, World},
+    harness::{Harness, NAMESPACE},
+    scenario::{self, Scenario},
 };
 
 fn yes() -> String {
@@ -11,53 +10,54 @@ fn yes() -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_of_models_goes_as_it_should() {
-    let world = World::begun().await;
-    let day = Day::Models;
-    for number in 0..day.steps() {
-        day.step(&world, number).await;
-        world.rest().await;
+async fn model_scenario_reaches_the_expected_states() {
+    let harness = Harness::started().await;
+    let case = Scenario::Models;
+    for number in 0..case.steps() {
+        case.step(&harness, number).await;
+        harness.settle().await;
         match number {
             0 => {
-                assert_eq!(world.says("Model", "wine").await, (yes(), "ModelAvailable".into()));
-                let held = world.get("Model", "wine").await.unwrap()["metadata"]["finalizers"].clone();
+                assert_eq!(harness.ready("Model", "wine").await, (yes(), "ModelAvailable".into()));
+                let held = harness.get("Model", "wine").await.unwrap()["metadata"]["finalizers"].clone();
                 assert_eq!(held, serde_json::json!(["seldon.model.finalizer"]));
             }
-            1 => assert_eq!(world.says("Model", "lost").await.0, "False"),
-            2 => assert_eq!(world.scheduled().await["iris"], "gs://models/better"),
-            3 => assert_eq!(world.says("Model", "wine").await.0, "True"),
+            1 => assert_eq!(harness.ready("Model", "lost").await.0, "False"),
+            2 => assert_eq!(harness.scheduler_models().await["iris"], "gs://models/better"),
+            3 => assert_eq!(harness.ready("Model", "wine").await.0, "True"),
             4 => assert!(
-                world.get("Model", "iris").await.is_none() && !world.scheduled().await.contains_key("iris")
+                harness.get("Model", "iris").await.is_none()
+                    && !harness.scheduler_models().await.contains_key("iris")
             ),
-            _ => assert_eq!(world.says("Model", "iris").await.0, "True"),
+            _ => assert_eq!(harness.ready("Model", "iris").await.0, "True"),
         }
     }
-    assert!(world.get("Model", "lost").await.is_none());
-    let scheduled = world.scheduled().await;
-    let asked: Vec<(&str, &str)> =
-        scheduled.iter().map(|(name, uri)| (name.as_str(), uri.as_str())).collect();
-    assert_eq!(asked, [("iris", "gs://models/again"), ("wine", "gs://models/wine")]);
+    assert!(harness.get("Model", "lost").await.is_none());
+    let scheduler_models = harness.scheduler_models().await;
+    let models: Vec<(&str, &str)> =
+        scheduler_models.iter().map(|(name, uri)| (name.as_str(), uri.as_str())).collect();
+    assert_eq!(models, [("iris", "gs://models/again"), ("wine", "gs://models/wine")]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_of_workloads_goes_as_it_should() {
-    let world = World::begun().await;
-    let day = Day::Workloads;
+async fn workload_scenario_reaches_the_expected_states() {
+    let harness = Harness::started().await;
+    let case = Scenario::Workloads;
     let mut settings = None;
-    for number in 0..day.steps() {
-        day.step(&world, number).await;
-        world.rest().await;
-        let set = |pointer: &str| world.field("statefulsets.apps", "gantry", pointer);
-        let gateway = |pointer: &str| world.field("deployments.apps", "seldon-gateway", pointer);
-        let is_there = |kind: &str, name: &str| world.live(kind, name).is_some();
+    for number in 0..case.steps() {
+        case.step(&harness, number).await;
+        harness.settle().await;
+        let set = |pointer: &str| harness.field("statefulsets.apps", "gantry", pointer);
+        let gateway = |pointer: &str| harness.field("deployments.apps", "seldon-gateway", pointer);
+        let is_there = |kind: &str, name: &str| harness.live(kind, name).is_some();
         let first = "/spec/template/spec/containers/0";
         let reads = "/spec/template/metadata/annotations/gantry.dev~1config-maps";
         match number {
             0 => {
-                assert_eq!(world.says("SeldonRuntime", "seldon").await, (yes(), "RuntimeReady".into()));
+                assert_eq!(harness.ready("SeldonRuntime", "seldon").await, (yes(), "RuntimeReady".into()));
                 assert!(is_there("statefulsets.apps", "seldon-scheduler"));
                 settings = gateway(reads);
-                assert!(settings.is_some(), "the gateway reads a setting");
+                assert!(settings.is_some(), "the gateway references a ConfigMap");
             }
             1 => {
                 assert_eq!(set("/spec/replicas"), Some(2.into()));
@@ -67,179 +67,185 @@ async fn a_day_of_workloads_goes_as_it_should() {
                     Some("/terminate".into())
                 );
                 assert!(is_there("services", "gantry-1"));
-                assert_eq!(world.expected().await["gantry"], "2 for \"operator:ml\"");
-                // One agent of two has joined.
-                assert_eq!(world.says("Server", "gantry").await, ("False".into(), "ReplicasJoining".into()));
+                assert_eq!(harness.scheduler_servers().await["gantry"], "2 for \"operator:ml\"");
+                // One of two agents is connected.
+                assert_eq!(
+                    harness.ready("Server", "gantry").await,
+                    ("False".into(), "ReplicasJoining".into())
+                );
             }
             2 => {
                 assert!(!is_there("services", "gantry-1"));
-                assert_eq!(world.says("Server", "gantry").await, (yes(), "ServerReady".into()));
+                assert_eq!(harness.ready("Server", "gantry").await, (yes(), "ServerReady".into()));
             }
             3 => {
                 assert_eq!(set(&format!("{first}/image")), Some("gantry:2".into()));
-                assert_eq!(set(&format!("{first}/env")), None, "what the configuration no longer says");
+                assert_eq!(set(&format!("{first}/env")), None, "removed from the configuration");
             }
             4 => assert!(
                 !is_there("deployments.apps", "seldon-gateway") && !is_there("services", "seldon-mesh")
             ),
             5 => {
                 assert_eq!(gateway("/spec/replicas"), Some(2.into()));
-                assert_ne!(gateway(reads), settings, "a changed setting replaces the pods that read it");
+                assert_ne!(gateway(reads), settings, "a changed ConfigMap restarts its pods");
             }
             6 => {
-                assert_eq!(world.says("Server", "gantry").await, (yes(), "ServerReady".into()));
+                assert_eq!(harness.ready("Server", "gantry").await, (yes(), "ServerReady".into()));
                 assert_eq!(set("/spec/template/spec/nodeSelector"), None);
             }
             7 => {
                 assert!(!is_there("statefulsets.apps", "gantry") && !is_there("services", "gantry-0"));
-                assert!(world.expected().await["gantry"].starts_with("0 "), "{:?}", world.expected().await);
+                assert!(
+                    harness.scheduler_servers().await["gantry"].starts_with("0 "),
+                    "{:?}",
+                    harness.scheduler_servers().await
+                );
             }
-            _ => assert!(world.get("SeldonRuntime", "seldon").await.is_none()),
+            _ => assert!(harness.get("SeldonRuntime", "seldon").await.is_none()),
         }
     }
 }
 
-async fn a_crash_after_any_write_changes_nothing(day: Day) {
-    let reference = World::begun().await;
-    let course = day.live(&reference).await;
+async fn assert_crash_after_any_write_converges(case: Scenario) {
+    let reference = Harness::started().await;
+    let recording = case.record(&reference).await;
     drop(reference);
-    assert!(
-        course.writes > 10,
-        "only {} writes: the day was too quiet to learn anything from",
-        course.writes
-    );
-    for nth in 1..=course.writes {
-        let world = World::begun().await;
-        world.crash_after(nth as u64);
-        day.relive(&world, &course, &format!("a crash at write {nth}")).await;
+    assert!(recording.writes > 10, "only {} writes: the scenario is too small", recording.writes);
+    for nth in 1..=recording.writes {
+        let harness = Harness::started().await;
+        harness.crash_after(nth as u64);
+        case.replay(&harness, &recording, &format!("a crash at write {nth}")).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_for_models_changes_nothing() {
-    a_crash_after_any_write_changes_nothing(Day::Models).await;
+async fn crash_after_any_model_write_converges() {
+    assert_crash_after_any_write_converges(Scenario::Models).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_for_workloads_changes_nothing() {
-    a_crash_after_any_write_changes_nothing(Day::Workloads).await;
+async fn crash_after_any_workload_write_converges() {
+    assert_crash_after_any_write_converges(Scenario::Workloads).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scheduler_that_dies_at_any_step_changes_nothing_in_the_end() {
-    for day in Day::ALL {
-        let reference = World::begun().await;
-        let course = day.live(&reference).await;
+async fn scheduler_crash_at_any_step_converges() {
+    for case in Scenario::ALL {
+        let reference = Harness::started().await;
+        let recording = case.record(&reference).await;
         drop(reference);
-        for at in 0..day.steps() {
-            let world = World::begun().await;
+        for at in 0..case.steps() {
+            let harness = Harness::started().await;
             let what = format!("the scheduler died at step {at}");
-            for number in 0..day.steps() {
+            for number in 0..case.steps() {
                 if number == at {
-                    world.kill_scheduler();
+                    harness.kill_scheduler();
                 }
-                day.step(&world, number).await;
-                world.rest().await;
+                case.step(&harness, number).await;
+                harness.settle().await;
                 if number == at {
-                    world.start_scheduler();
-                    world.rest().await;
+                    harness.start_scheduler();
+                    harness.settle().await;
                 }
-                day.compare(&world, &course, number, &what).await;
+                case.compare(&harness, &recording, number, &what).await;
             }
         }
     }
 }
 
-/// Whatever happens while nobody looks, what is there counts, not what was.
 #[tokio::test(start_paused = true)]
-async fn what_was_made_anew_or_taken_away_behind_its_back_is_seen() {
-    let world = World::begun().await;
-    Day::Models.live(&world).await;
-    assert_eq!(world.scheduled().await["iris"], "gs://models/again");
-    world.kill_operator();
+async fn objects_changed_while_the_operator_is_down_are_reconciled() {
+    let harness = Harness::started().await;
+    Scenario::Models.record(&harness).await;
+    assert_eq!(harness.scheduler_models().await["iris"], "gs://models/again");
+    harness.kill_operator();
     for name in ["iris", "wine"] {
-        world.hold("Model", name, &[]).await;
-        world.delete("Model", name).await;
+        harness.set_finalizers("Model", name, &[]).await;
+        harness.delete("Model", name).await;
     }
-    // The same name and the same generation, and another model.
-    world.create(NAMESPACE, "Model", "iris", scenario::model("another")).await;
-    world.start_operator();
-    world.rest().await;
-    let scheduled = world.scheduled().await;
-    assert_eq!(scheduled.get("iris").map(String::as_str), Some("gs://models/another"));
-    assert_eq!(scheduled.get("wine"), None);
-    assert_eq!(world.says("Model", "iris").await.0, "True");
+    // Same name and generation, another model.
+    harness.create(NAMESPACE, "Model", "iris", scenario::model("another")).await;
+    harness.start_operator();
+    harness.settle().await;
+    let scheduler_models = harness.scheduler_models().await;
+    assert_eq!(scheduler_models.get("iris").map(String::as_str), Some("gs://models/another"));
+    assert_eq!(scheduler_models.get("wine"), None);
+    assert_eq!(harness.ready("Model", "iris").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_scheduler_knows_which_generation_it_serves() {
-    let world = World::begun().await;
-    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
-    world.rest().await;
-    assert_eq!(world.generation("iris").await, Some(1));
-    // Somebody changes it, and changes it back.
-    world.kill_operator();
-    world.change("Model", "iris", scenario::model("another")).await;
-    world.change("Model", "iris", scenario::model("iris")).await;
-    world.start_operator();
-    world.rest().await;
-    assert_eq!(world.generation("iris").await, Some(3));
-    assert_eq!(world.says("Model", "iris").await.0, "True");
+async fn scheduler_receives_the_latest_generation() {
+    let harness = Harness::started().await;
+    harness.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    harness.settle().await;
+    assert_eq!(harness.generation("iris").await, Some(1));
+    // A change and its revert.
+    harness.kill_operator();
+    harness.change("Model", "iris", scenario::model("another")).await;
+    harness.change("Model", "iris", scenario::model("iris")).await;
+    harness.start_operator();
+    harness.settle().await;
+    assert_eq!(harness.generation("iris").await, Some(3));
+    assert_eq!(harness.ready("Model", "iris").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scheduler_that_comes_back_is_told_what_happened_meanwhile() {
-    let world = World::begun().await;
-    world.kill_scheduler();
-    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
-    world.rest().await;
-    assert_eq!(world.says("Model", "iris").await, ("Unknown".into(), "SchedulerUnreachable".into()));
-    world.start_scheduler();
-    world.rest().await;
-    assert_eq!(world.says("Model", "iris").await.0, "True");
+async fn reconnected_scheduler_receives_missed_changes() {
+    let harness = Harness::started().await;
+    harness.kill_scheduler();
+    harness.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    harness.settle().await;
+    assert_eq!(harness.ready("Model", "iris").await, ("Unknown".into(), "SchedulerUnreachable".into()));
+    harness.start_scheduler();
+    harness.settle().await;
+    assert_eq!(harness.ready("Model", "iris").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_went_behind_its_back_is_not_waited_for() {
-    let world = scenario::settled(1).await;
-    assert_eq!(world.expected().await["gantry"], "1 for \"operator:ml\"");
-    world.kill_operator();
-    world.delete("Server", "gantry").await;
-    world.rest().await;
-    world.start_operator();
-    world.rest().await;
-    assert!(world.expected().await["gantry"].starts_with("0 "), "{:?}", world.expected().await);
+async fn server_deleted_while_the_operator_is_down_is_deregistered() {
+    let harness = scenario::settled(1).await;
+    assert_eq!(harness.scheduler_servers().await["gantry"], "1 for \"operator:ml\"");
+    harness.kill_operator();
+    harness.delete("Server", "gantry").await;
+    harness.settle().await;
+    harness.start_operator();
+    harness.settle().await;
+    assert!(
+        harness.scheduler_servers().await["gantry"].starts_with("0 "),
+        "{:?}",
+        harness.scheduler_servers().await
+    );
 }
 
-/// The answer to a write holds what others wrote before it. The watch brings that later, when it is nothing new any more.
+/// A write response contains changes of others; the watch event that follows is no longer new.
 #[tokio::test(start_paused = true)]
-async fn what_the_answer_to_a_write_brings_is_not_overlooked() {
-    let world = World::begun().await;
-    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
-    world.rest().await;
-    world.kube.freeze("models.mlops.seldon.io");
-    world.delete("Model", "iris").await;
-    // Something is to be said of it, which is answered with the deleted object.
-    world.set_agent(false);
-    world.rest().await;
-    world.kube.release("models.mlops.seldon.io");
-    world.rest().await;
-    assert!(!world.scheduled().await.contains_key("iris"), "{:#?}", world.asked());
-    world.set_agent(true);
-    world.rest().await;
-    assert!(world.get("Model", "iris").await.is_none(), "{:#?}", world.asked());
+async fn changes_in_write_responses_are_reconciled() {
+    let harness = Harness::started().await;
+    harness.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    harness.settle().await;
+    harness.kube.freeze("models.mlops.seldon.io");
+    harness.delete("Model", "iris").await;
+    // The response to a status write contains the deletion.
+    harness.set_agent(false);
+    harness.settle().await;
+    harness.kube.release("models.mlops.seldon.io");
+    harness.settle().await;
+    assert!(!harness.scheduler_models().await.contains_key("iris"), "{:#?}", harness.write_requests());
+    harness.set_agent(true);
+    harness.settle().await;
+    assert!(harness.get("Model", "iris").await.is_none(), "{:#?}", harness.write_requests());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_model_does_not_wait_for_ever_for_a_scheduler() {
-    let world = World::begun().await;
-    Day::Models.live(&world).await;
-    world.kill_scheduler();
-    world.delete("Model", "iris").await;
-    world.rest().await;
-    assert!(world.get("Model", "iris").await.is_none());
-    // What it could not be told then it is told now.
-    world.start_scheduler();
-    world.rest().await;
-    assert_eq!(world.scheduled().await.keys().collect::<Vec<_>>(), ["wine"]);
+async fn deleted_model_is_released_without_scheduler() {
+    let harness = Harness::started().await;
+    Scenario::Models.record(&harness).await;
+    harness.kill_scheduler();
+    harness.delete("Model", "iris").await;
+    harness.settle().await;
+    assert!(harness.get("Model", "iris").await.is_none());
+    // The unload happens after reconnect.
+    harness.start_scheduler();
+    harness.settle().await;
+    assert_eq!(harness.scheduler_models().await.keys().collect::<Vec<_>>(), ["wine"]);
 }

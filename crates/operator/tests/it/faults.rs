@@ -1,14 +1,14 @@
-//! Every write of a day fails once in each way that writes fail; every watch is late, cut, or silent once.
+//! Fault injection: every write fails once in every way; watches are delayed, cut or miss events.
 
 use crate::{
-    scenario::{Course, Day, differences},
-    world::{OPERATOR, Picture, World},
+    harness::{ClusterState, Harness, OPERATOR},
+    scenario::{Recording, Scenario, differences},
 };
-use gantry_kube_sim::{Fault, RequestMatch, FaultPlan, FaultRule, Verb};
+use gantry_kube_sim::{Fault, FaultPlan, FaultRule, RequestMatch, Verb};
 use serde_json::Value;
 
-/// The picture without the numbers that the scheduler gives to versions.
-fn unversioned(picture: &Picture) -> Picture {
+/// The state without model version numbers.
+fn unversioned(cluster_state: &ClusterState) -> ClusterState {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(fields) => fields.values_mut().for_each(walk),
@@ -17,64 +17,65 @@ fn unversioned(picture: &Picture) -> Picture {
             _ => {}
         }
     }
-    let mut picture = picture.clone();
-    picture.values_mut().for_each(walk);
-    picture
+    let mut cluster_state = cluster_state.clone();
+    cluster_state.values_mut().for_each(walk);
+    cluster_state
 }
 
-/// A day without a fault.
-async fn reference(day: Day) -> Course {
-    let world = World::begun().await;
-    day.live(&world).await
+/// The scenario without faults.
+async fn reference(case: Scenario) -> Recording {
+    let harness = Harness::started().await;
+    case.record(&harness).await
 }
 
-/// The same day with things that go wrong goes the same way.
-async fn holds(day: Day, rules: Vec<FaultRule>, course: &Course) {
-    let world = World::prepared().await;
+/// The scenario with faults reaches the same states.
+async fn assert_converges(case: Scenario, rules: Vec<FaultRule>, recording: &Recording) {
+    let harness = Harness::prepared().await;
     let what = format!("{rules:?}");
-    world.kube.start(FaultPlan { rules });
-    world.start_operator();
-    day.relive(&world, course, &what).await;
+    harness.kube.start(FaultPlan { rules });
+    harness.start_operator();
+    case.replay(&harness, recording, &what).await;
 }
 
-async fn every_write_fails(day: Day, ways: &[Fault]) {
-    let course = reference(day).await;
+async fn assert_every_write_may_fail(case: Scenario, ways: &[Fault]) {
+    let recording = reference(case).await;
     for then in ways {
-        for nth in 1..=course.writes as u64 {
+        for nth in 1..=recording.writes as u64 {
             let on = RequestMatch { actor: Some(OPERATOR.into()), writes: true, ..RequestMatch::default() };
-            holds(day, vec![FaultRule { on, nth, times: 1, then: then.clone() }], &course).await;
+            assert_converges(case, vec![FaultRule { on, nth, times: 1, then: then.clone() }], &recording)
+                .await;
         }
     }
 }
 
-const REFUSED: [Fault; 4] = [
+const REJECTED: [Fault; 4] = [
     Fault::Conflict,
     Fault::TooManyRequests { retry_after: 3 },
     Fault::InternalError,
-    // To the operator as good as the one before: models are enough to hold it against.
+    // Handled like InternalError: tested with models only.
     Fault::Unavailable,
 ];
 const LOST: [Fault; 2] =
     [Fault::TimeoutBefore { millis: 30_000 }, Fault::TimeoutAfterCommit { millis: 30_000 }];
 
 #[tokio::test(start_paused = true)]
-async fn every_write_for_models_may_be_refused_once_in_every_way() {
-    every_write_fails(Day::Models, &REFUSED).await;
+async fn model_scenario_survives_rejected_writes() {
+    assert_every_write_may_fail(Scenario::Models, &REJECTED).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_write_for_models_may_be_left_unanswered_once() {
-    every_write_fails(Day::Models, &LOST).await;
+async fn model_scenario_survives_write_timeouts() {
+    assert_every_write_may_fail(Scenario::Models, &LOST).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_write_for_workloads_may_be_refused_once_in_every_way() {
-    every_write_fails(Day::Workloads, &REFUSED[..3]).await;
+async fn workload_scenario_survives_rejected_writes() {
+    assert_every_write_may_fail(Scenario::Workloads, &REJECTED[..3]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_write_for_workloads_may_be_left_unanswered_once() {
-    every_write_fails(Day::Workloads, &LOST).await;
+async fn workload_scenario_survives_write_timeouts() {
+    assert_every_write_may_fail(Scenario::Workloads, &LOST).await;
 }
 
 fn watches(kind: &str, then: Fault) -> FaultRule {
@@ -91,9 +92,9 @@ const WATCHED: [&str; 7] =
     ["Model", "Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"];
 
 #[tokio::test(start_paused = true)]
-async fn watches_may_be_cut_expire_or_tell_late() {
-    for day in Day::ALL {
-        let course = reference(day).await;
+async fn scenarios_survive_cut_expired_and_delayed_watches() {
+    for case in Scenario::ALL {
+        let recording = reference(case).await;
         for then in [
             Fault::CutWatch { after: 1 },
             Fault::CutWatch { after: 4 },
@@ -101,67 +102,67 @@ async fn watches_may_be_cut_expire_or_tell_late() {
             Fault::Coalesce { millis: 5_000 },
         ] {
             for kind in WATCHED {
-                holds(day, vec![watches(kind, then.clone())], &course).await;
+                assert_converges(case, vec![watches(kind, then.clone())], &recording).await;
             }
         }
     }
 }
 
-/// What was never told is made up for by the list that follows.
+/// The list after an expired watch makes up for missed events.
 #[tokio::test(start_paused = true)]
-async fn events_may_be_missed() {
-    for day in Day::ALL {
-        let course = reference(day).await;
+async fn scenarios_survive_missed_events() {
+    for case in Scenario::ALL {
+        let recording = reference(case).await;
         for kind in WATCHED {
             for nth in [1, 2, 3] {
                 let missed = watches(kind, Fault::HideEvents { from: nth, count: 1 });
                 let gone = watches(kind, Fault::ExpireWatch { after: nth });
-                holds(day, vec![missed, gone], &course).await;
+                assert_converges(case, vec![missed, gone], &recording).await;
             }
         }
     }
 }
 
-/// What an operator does that sees an old world must not destroy anything of the new one.
+/// An operator with a stale cache must not destroy anything.
 #[tokio::test(start_paused = true)]
-async fn a_stale_view_destroys_nothing() {
-    for (day, kinds) in [
-        (Day::Models, ["models.mlops.seldon.io"].as_slice()),
-        (Day::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
+async fn stale_cache_destroys_nothing() {
+    for (case, kinds) in [
+        (Scenario::Models, ["models.mlops.seldon.io"].as_slice()),
+        (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
     ] {
-        let course = reference(day).await;
+        let recording = reference(case).await;
         for kind in kinds {
-            for at in 0..day.steps() {
-                let world = World::begun().await;
-                for number in 0..day.steps() {
+            for at in 0..case.steps() {
+                let harness = Harness::started().await;
+                for number in 0..case.steps() {
                     if number == at {
-                        world.kube.freeze(kind);
+                        harness.kube.freeze(kind);
                     }
-                    day.step(&world, number).await;
-                    world.rest().await;
+                    case.step(&harness, number).await;
+                    harness.settle().await;
                     if number == at {
-                        // One that starts anew and is shown the past asks a scheduler for it, and takes nothing away.
-                        if day == Day::Models {
-                            let revision = world.kube.with(|state| state.revision()).saturating_sub(10);
-                            world.kill_operator();
-                            world.kube.travel(kind, revision);
-                            world.start_operator();
-                            world.rest().await;
+                        // A restarted operator with an old list may reload old models, but deletes nothing.
+                        if case == Scenario::Models {
+                            let revision = harness.kube.with(|state| state.revision()).saturating_sub(10);
+                            harness.kill_operator();
+                            harness.kube.travel(kind, revision);
+                            harness.start_operator();
+                            harness.settle().await;
                         }
-                        world.kube.release(kind);
-                        world.rest().await;
+                        harness.kube.release(kind);
+                        harness.settle().await;
                     }
-                    // A scheduler that was asked for the past and then for the present counts more versions on the way.
-                    let expected = unversioned(&course.pictures[number]);
-                    let differ = differences(&expected, &unversioned(&world.picture().await));
+                    // Reloading old models increases version numbers.
+                    let expected = unversioned(&recording.states[number]);
+                    let differ = differences(&expected, &unversioned(&harness.cluster_state().await));
                     assert!(
                         differ.is_empty(),
                         "{kind} was stale at step {at}, step {number}\n{}\n\n{}",
                         differ.join("\n"),
-                        world.kube.trace().lines().join("\n")
+                        harness.kube.trace().lines().join("\n")
                     );
                 }
-                course.came_and_went(&world, &format!("{kind} was stale at step {at}"));
+                recording.assert_counts(&harness, &format!("{kind} was stale at step {at}"));
             }
         }
     }

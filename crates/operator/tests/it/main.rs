@@ -1,25 +1,26 @@
-//! The operator, unchanged, in a world that breaks on purpose: a simulated API server and a real scheduler, in one
-//! process, on virtual time.
+//! The operator against a simulated API server and a real scheduler, in one process, on virtual time, with injected
+//! faults.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test fails by panicking"
+    reason = "tests fail by panicking"
 )]
 
 mod crash;
+mod custom_kind;
 mod faults;
-mod leaders;
-#[cfg(feature = "mutants")]
-mod mutants;
-mod quiet;
-mod rights;
+mod foreign_objects;
+mod harness;
+mod inputs;
+mod leader_election;
+mod rbac;
+mod registered;
 mod runtimes;
 mod scenario;
 mod scheduler;
 mod servers;
-mod strangers;
+mod steady_state;
 mod upgrade;
-mod world;

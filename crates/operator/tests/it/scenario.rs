@@ -1,25 +1,23 @@
-//! Days in the life of a namespace, step by step; what breaks in between is the test's business.
+//! Scenarios: sequences of user actions in a namespace. Tests inject faults in between.
 
-use crate::world::{CONFIGS, Comings, NAMESPACE, Picture, World};
+use crate::harness::{CONFIG_NAMESPACE, ClusterState, Harness, NAMESPACE, ObjectCounts};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// A day: what somebody asks for, one step after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Day {
-    /// Models come, change, and go.
+pub(crate) enum Scenario {
+    /// Create, change and delete models.
     Models,
-    /// A runtime and a server come, change, and go.
+    /// Create, change and delete a runtime and a server.
     Workloads,
 }
 
-/// How a day went.
-pub(crate) struct Course {
-    /// What was there after each step.
-    pub(crate) pictures: Vec<Picture>,
-    /// What came and went.
-    pub(crate) comings: Comings,
-    /// How often the operator wrote.
+/// The states of a scenario without faults.
+pub(crate) struct Recording {
+    /// After each step.
+    pub(crate) states: Vec<ClusterState>,
+    pub(crate) object_counts: ObjectCounts,
+    /// Writes of the operator.
     pub(crate) writes: usize,
 }
 
@@ -31,8 +29,8 @@ pub(crate) fn pod(name: &str, image: &str) -> Value {
     json!({ "containers": [{ "name": name, "image": image, "env": [{ "name": "SELDON_SERVER_CAPABILITIES", "value": "onnx" }] }] })
 }
 
-/// A `SeldonConfig` with a scheduler and a gateway; the gateway reads a setting.
-pub(crate) async fn configure(world: &World) {
+/// A `SeldonConfig` with a scheduler and a gateway that references a `ConfigMap`.
+pub(crate) async fn configure(harness: &Harness) {
     let mut gateway = pod("gateway", "gantry:1");
     gateway["containers"][0]["envFrom"] = json!([{ "configMapRef": { "name": "seldon-tracing" } }]);
     let components = json!({ "components": [
@@ -40,26 +38,26 @@ pub(crate) async fn configure(world: &World) {
           "volumeClaimTemplates": [{ "name": "state", "spec": { "accessModes": ["ReadWriteOnce"] } }] },
         { "name": "seldon-gateway", "podSpec": gateway },
     ]});
-    world.create(CONFIGS, "SeldonConfig", "default", components).await;
-    world.create(CONFIGS, "ServerConfig", "builtin", json!({ "podSpec": pod("agent", "gantry:1") })).await;
+    harness.create(CONFIG_NAMESPACE, "SeldonConfig", "default", components).await;
+    harness
+        .create(CONFIG_NAMESPACE, "ServerConfig", "builtin", json!({ "podSpec": pod("agent", "gantry:1") }))
+        .await;
 }
 
-/// A runtime and a Server of as many replicas, at rest.
-pub(crate) async fn settled(replicas: u32) -> World {
-    let world = World::begun().await;
-    configure(&world).await;
-    world.create(NAMESPACE, "SeldonRuntime", "seldon", json!({ "seldonConfig": "default" })).await;
+/// A converged runtime and Server.
+pub(crate) async fn settled(replicas: u32) -> Harness {
+    let harness = Harness::started().await;
+    configure(&harness).await;
+    harness.create(NAMESPACE, "SeldonRuntime", "seldon", json!({ "seldonConfig": "default" })).await;
     let spec = json!({ "serverConfig": "builtin", "replicas": replicas });
-    world.create(NAMESPACE, "Server", "gantry", spec).await;
-    world.rest().await;
-    world
+    harness.create(NAMESPACE, "Server", "gantry", spec).await;
+    harness.settle().await;
+    harness
 }
 
-impl Day {
-    /// Both.
+impl Scenario {
     pub(crate) const ALL: [Self; 2] = [Self::Models, Self::Workloads];
 
-    /// How many steps it has.
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
@@ -67,54 +65,51 @@ impl Day {
         }
     }
 
-    /// What somebody asks for in one step.
-    pub(crate) async fn step(self, world: &World, number: usize) {
+    pub(crate) async fn step(self, harness: &Harness, number: usize) {
         match self {
-            Self::Models => models(world, number).await,
-            Self::Workloads => workloads(world, number).await,
+            Self::Models => models(harness, number).await,
+            Self::Workloads => workloads(harness, number).await,
         }
     }
 
-    /// All steps, with rest after each.
-    pub(crate) async fn live(self, world: &World) -> Course {
-        let mut pictures = Vec::new();
+    /// Runs all steps and records the states.
+    pub(crate) async fn record(self, harness: &Harness) -> Recording {
+        let mut states = Vec::new();
         for number in 0..self.steps() {
-            self.step(world, number).await;
-            world.rest().await;
-            pictures.push(world.picture().await);
+            self.step(harness, number).await;
+            harness.settle().await;
+            states.push(harness.cluster_state().await);
         }
-        Course { pictures, comings: world.comings(), writes: world.writes() }
+        Recording { states, object_counts: harness.object_counts(), writes: harness.writes() }
     }
 
-    /// The same, and each step must end as it once did.
-    pub(crate) async fn relive(self, world: &World, course: &Course, what: &str) {
+    /// Runs all steps and compares the states.
+    pub(crate) async fn replay(self, harness: &Harness, recording: &Recording, what: &str) {
         for number in 0..self.steps() {
-            self.step(world, number).await;
-            world.rest().await;
-            self.compare(world, course, number, what).await;
+            self.step(harness, number).await;
+            harness.settle().await;
+            self.compare(harness, recording, number, what).await;
         }
-        course.came_and_went(world, what);
+        recording.assert_counts(harness, what);
     }
 
-    /// What is there after a step must be what once was.
-    pub(crate) async fn compare(self, world: &World, course: &Course, number: usize, what: &str) {
-        let found = world.picture().await;
-        let differ = differences(&course.pictures[number], &found);
-        let lines = || world.kube.trace().lines().join("\n");
+    pub(crate) async fn compare(self, harness: &Harness, recording: &Recording, number: usize, what: &str) {
+        let found = harness.cluster_state().await;
+        let differ = differences(&recording.states[number], &found);
+        let lines = || harness.kube.trace().lines().join("\n");
         assert!(differ.is_empty(), "{self:?}, step {number}, {what}\n{}\n\n{}", differ.join("\n"), lines());
     }
 }
 
-impl Course {
-    /// Nothing came or went more often than once it did.
-    pub(crate) fn came_and_went(&self, world: &World, what: &str) {
-        let lines = || world.kube.trace().lines().join("\n");
-        assert_eq!(world.comings(), self.comings, "{what}\n{}", lines());
+impl Recording {
+    /// No object was created or deleted more often than in the recording.
+    pub(crate) fn assert_counts(&self, harness: &Harness, what: &str) {
+        let lines = || harness.kube.trace().lines().join("\n");
+        assert_eq!(harness.object_counts(), self.object_counts, "{what}\n{}", lines());
     }
 }
 
-/// What differs, for people.
-pub(crate) fn differences(expected: &Picture, found: &Picture) -> Vec<String> {
+pub(crate) fn differences(expected: &ClusterState, found: &ClusterState) -> Vec<String> {
     let keys: BTreeSet<&String> = expected.keys().chain(found.keys()).collect();
     let differ = keys.into_iter().filter(|key| expected.get(*key) != found.get(*key));
     let shown = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
@@ -123,61 +118,63 @@ pub(crate) fn differences(expected: &Picture, found: &Picture) -> Vec<String> {
         .collect()
 }
 
-async fn models(world: &World, number: usize) {
+async fn models(harness: &Harness, number: usize) {
     match number {
         0 => {
-            world.create(NAMESPACE, "Model", "iris", model("iris")).await;
-            world.create(NAMESPACE, "Model", "wine", model("wine")).await;
+            harness.create(NAMESPACE, "Model", "iris", model("iris")).await;
+            harness.create(NAMESPACE, "Model", "wine", model("wine")).await;
         }
         1 => {
             let spec = json!({"storageUri": "gs://x", "requirements": ["none"]});
-            world.create(NAMESPACE, "Model", "lost", spec).await;
+            harness.create(NAMESPACE, "Model", "lost", spec).await;
         }
-        2 => world.change("Model", "iris", json!({"storageUri": "gs://models/better"})).await,
-        3 => world.change("Model", "wine", json!({"replicas": 2, "minReplicas": 1})).await,
-        4 => world.delete("Model", "iris").await,
+        2 => harness.change("Model", "iris", json!({"storageUri": "gs://models/better"})).await,
+        3 => harness.change("Model", "wine", json!({"replicas": 2, "minReplicas": 1})).await,
+        4 => harness.delete("Model", "iris").await,
         5 => {
-            world.delete("Model", "lost").await;
-            world.create(NAMESPACE, "Model", "iris", model("again")).await;
+            harness.delete("Model", "lost").await;
+            harness.create(NAMESPACE, "Model", "iris", model("again")).await;
         }
-        _ => unreachable!("there are no more steps"),
+        _ => unreachable!("no such step"),
     }
 }
 
-async fn workloads(world: &World, number: usize) {
+async fn workloads(harness: &Harness, number: usize) {
     match number {
         0 => {
-            configure(world).await;
-            world.create(NAMESPACE, "SeldonRuntime", "seldon", json!({ "seldonConfig": "default" })).await;
+            configure(harness).await;
+            harness.create(NAMESPACE, "SeldonRuntime", "seldon", json!({ "seldonConfig": "default" })).await;
         }
         1 => {
             let over = json!({ "nodeSelector": { "disk": "ssd" } });
             let spec = json!({ "serverConfig": "builtin", "replicas": 2, "podSpec": over });
-            world.create(NAMESPACE, "Server", "gantry", spec).await;
+            harness.create(NAMESPACE, "Server", "gantry", spec).await;
         }
-        2 => world.change("Server", "gantry", json!({ "replicas": 1 })).await,
+        2 => harness.change("Server", "gantry", json!({ "replicas": 1 })).await,
         3 => {
             let mut without = pod("agent", "gantry:2");
             without["containers"][0]["env"] = Value::Null;
-            world.change_in(CONFIGS, "ServerConfig", "builtin", json!({ "podSpec": without })).await;
+            harness
+                .change_in(CONFIG_NAMESPACE, "ServerConfig", "builtin", json!({ "podSpec": without }))
+                .await;
         }
         4 => {
             let tracing = json!({ "tracingConfig": { "otelExporterEndpoint": "collector:4317" } });
             let overrides = json!([{ "name": "seldon-gateway", "disable": true }]);
             let spec = json!({ "overrides": overrides, "config": tracing });
-            world.change("SeldonRuntime", "seldon", spec).await;
+            harness.change("SeldonRuntime", "seldon", spec).await;
         }
         5 => {
             let overrides = json!([{ "name": "seldon-gateway", "replicas": 2 }]);
-            world.change("SeldonRuntime", "seldon", json!({ "overrides": overrides })).await;
+            harness.change("SeldonRuntime", "seldon", json!({ "overrides": overrides })).await;
         }
-        // Made anew before all that belonged to the first is gone.
+        // Recreated before all owned objects are deleted.
         6 => {
-            world.delete("Server", "gantry").await;
-            world.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
+            harness.delete("Server", "gantry").await;
+            harness.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
         }
-        7 => world.delete("Server", "gantry").await,
-        8 => world.delete("SeldonRuntime", "seldon").await,
-        _ => unreachable!("there are no more steps"),
+        7 => harness.delete("Server", "gantry").await,
+        8 => harness.delete("SeldonRuntime", "seldon").await,
+        _ => unreachable!("no such step"),
     }
 }

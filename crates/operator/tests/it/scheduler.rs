@@ -1,7 +1,7 @@
-//! The scheduler's surroundings: the way to it, and an agent that does at once what it is told.
+//! In-memory connections to the scheduler, and an agent that executes every operation immediately.
 
 use futures::future::BoxFuture;
-use gantry_operator::schedulers::Reach;
+use gantry_operator::schedulers::SchedulerConnector;
 use gantry_proto::agent::{
     AgentSubscribeRequest, ModelEventMessage, ReplicaConfig, agent_service_client::AgentServiceClient,
     model_event_message::Event, model_operation_message::Operation,
@@ -19,25 +19,27 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-type Door = mpsc::Sender<io::Result<DuplexStream>>;
+type ConnectionSender = mpsc::Sender<io::Result<DuplexStream>>;
 
-/// The way to the scheduler: whoever runs just now, or nobody. Connections end with whoever they lead to.
+/// Listener of the running scheduler, if any. Its connections end with it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Doors(Arc<Mutex<Option<(Door, Door, CancellationToken)>>>);
+pub(crate) struct SchedulerListener(
+    Arc<Mutex<Option<(ConnectionSender, ConnectionSender, CancellationToken)>>>,
+);
 
-/// Where those arrive who come through a door.
-pub(crate) type Arrivals = mpsc::Receiver<io::Result<DuplexStream>>;
+/// Accepted connections.
+pub(crate) type Incoming = mpsc::Receiver<io::Result<DuplexStream>>;
 
-impl Doors {
-    /// Opens the doors for clients and for agents.
-    pub(crate) fn open(&self) -> (Arrivals, Arrivals) {
+impl SchedulerListener {
+    /// Listens for clients and for agents.
+    pub(crate) fn open(&self) -> (Incoming, Incoming) {
         let (clients, from_clients) = mpsc::channel(16);
         let (agents, from_agents) = mpsc::channel(16);
         *self.0.lock().unwrap() = Some((clients, agents, CancellationToken::new()));
         (from_clients, from_agents)
     }
 
-    /// Closes them, behind those who are inside too.
+    /// Stops listening and closes all connections.
     pub(crate) fn close(&self) {
         if let Some((_, _, end)) = self.0.lock().unwrap().take() {
             end.cancel();
@@ -45,9 +47,9 @@ impl Doors {
     }
 
     pub(crate) async fn connect(&self, agents: bool) -> Result<Channel, String> {
-        let doors = self.0.lock().unwrap().clone();
-        let (clients_door, agents_door, end) = doors.ok_or("nobody listens")?;
-        let door = if agents { agents_door } else { clients_door };
+        let listener = self.0.lock().unwrap().clone();
+        let (clients, agent_sender, end) = listener.ok_or("connection refused")?;
+        let sender = if agents { agent_sender } else { clients };
         let (ours, mut near) = tokio::io::duplex(1 << 16);
         let (mut far, theirs) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
@@ -56,10 +58,11 @@ impl Doors {
                 () = end.cancelled() => {}
             }
         });
-        door.send(Ok(theirs)).await.map_err(|_| "nobody listens")?;
+        sender.send(Ok(theirs)).await.map_err(|_| "connection refused")?;
         let mut ours = Some(ours);
         let connector = tower::service_fn(move |_| {
-            let stream = ours.take().map(TokioIo::new).ok_or_else(|| io::Error::other("one connection only"));
+            let stream =
+                ours.take().map(TokioIo::new).ok_or_else(|| io::Error::other("single-use connector"));
             async move { stream }
         });
         let endpoint = Endpoint::from_static("http://scheduler");
@@ -67,7 +70,7 @@ impl Doors {
     }
 }
 
-impl Reach for Doors {
+impl SchedulerConnector for SchedulerListener {
     fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Channel, String>> {
         Box::pin(self.connect(false))
     }
@@ -77,13 +80,13 @@ impl Reach for Doors {
     }
 }
 
-/// Joins as replica 0 of `gantry` again and again while it is to be there, and answers every order.
-pub(crate) async fn agent(doors: Doors, mut is_there: watch::Receiver<bool>) {
-    while is_there.wait_for(|is_there| *is_there).await.is_ok() {
-        if let Ok(channel) = doors.connect(true).await {
+/// Replica 0 of server `gantry`: reconnects while it should run, and confirms every operation.
+pub(crate) async fn agent(listener: SchedulerListener, mut is_running: watch::Receiver<bool>) {
+    while is_running.wait_for(|is_running| *is_running).await.is_ok() {
+        if let Ok(channel) = listener.connect(true).await {
             tokio::select! {
                 _ = serve_orders(AgentServiceClient::new(channel)) => {}
-                _ = is_there.wait_for(|is_there| !is_there) => {}
+                _ = is_running.wait_for(|is_running| !is_running) => {}
             }
         }
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,14 +1,14 @@
-//! Servers in one process with the API server and the scheduler: who has the replicas, what is refused, what is believed.
+//! Servers: autoscaling, rejected applies, auto-update, stale reads.
 
 use crate::{
+    harness::{CONFIG_NAMESPACE, Harness, NAMESPACE, OPERATOR},
     scenario::{self, settled},
-    world::{CONFIGS, NAMESPACE, OPERATOR, World},
 };
-use gantry_kube_sim::{Fault, RequestMatch, FaultPlan, FaultRule, Verb};
+use gantry_kube_sim::{Fault, FaultPlan, FaultRule, RequestMatch, Verb};
 use serde_json::json;
 
-fn replicas(world: &World) -> Option<serde_json::Value> {
-    world.field("statefulsets.apps", "gantry", "/spec/replicas")
+fn replicas(harness: &Harness) -> Option<serde_json::Value> {
+    harness.field("statefulsets.apps", "gantry", "/spec/replicas")
 }
 
 fn autoscaler() -> serde_json::Value {
@@ -23,131 +23,135 @@ fn autoscaler() -> serde_json::Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_belong_to_the_autoscaler_while_there_is_one() {
-    let world = settled(2).await;
-    world.make(autoscaler()).await;
-    world.rest().await;
-    assert_eq!(replicas(&world), Some(2.into()), "it begins where the operator ended");
-    world.scale("apps/v1", "StatefulSet", "gantry", 5).await;
-    world.rest().await;
-    assert_eq!(replicas(&world), Some(5.into()));
-    assert!(world.live("services", "gantry-4").is_some(), "each replica has its Service");
-    assert_eq!(world.expected().await["gantry"], "5 for \"operator:ml\"");
-    // What is asked for here does not matter as long as it is there; a restart neither.
-    world.change("Server", "gantry", json!({ "replicas": 3 })).await;
-    world.rest().await;
-    let asked = world.asked().len();
-    world.kill_operator();
-    world.start_operator();
-    world.rest().await;
-    assert_eq!(replicas(&world), Some(5.into()));
-    assert_eq!(world.asked().len(), asked);
-    world.take_away("autoscaling/v2", "HorizontalPodAutoscaler", "gantry").await;
-    world.rest().await;
-    assert_eq!(replicas(&world), Some(3.into()));
-    assert!(world.live("services", "gantry-4").is_none());
+async fn autoscaler_owns_replicas_while_it_exists() {
+    let harness = settled(2).await;
+    harness.create_built_in(autoscaler()).await;
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(2.into()), "starts from the current replicas");
+    harness.scale("apps/v1", "StatefulSet", "gantry", 5).await;
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(5.into()));
+    assert!(harness.live("services", "gantry-4").is_some(), "one Service per replica");
+    assert_eq!(harness.scheduler_servers().await["gantry"], "5 for \"operator:ml\"");
+    // spec.replicas is ignored while the autoscaler exists, also after a restart.
+    harness.change("Server", "gantry", json!({ "replicas": 3 })).await;
+    harness.settle().await;
+    let write_requests = harness.write_requests().len();
+    harness.kill_operator();
+    harness.start_operator();
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(5.into()));
+    assert_eq!(harness.write_requests().len(), write_requests);
+    harness.delete_built_in("autoscaling/v2", "HorizontalPodAutoscaler", "gantry").await;
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(3.into()));
+    assert!(harness.live("services", "gantry-4").is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_scheduler_gets_the_replicas_that_it_wants_within_bounds() {
-    let world = World::begun().await;
-    scenario::configure(&world).await;
+async fn scaling_requests_of_the_scheduler_are_bounded() {
+    let harness = Harness::started().await;
+    scenario::configure(&harness).await;
     let spec = json!({ "serverConfig": "builtin", "replicas": 1, "minReplicas": 1, "maxReplicas": 3 });
-    world.create(NAMESPACE, "Server", "gantry", spec).await;
-    world.rest().await;
+    harness.create(NAMESPACE, "Server", "gantry", spec).await;
+    harness.settle().await;
     let mut model = scenario::model("iris");
     model["replicas"] = json!(2);
-    world.create(NAMESPACE, "Model", "iris", model).await;
-    world.rest().await;
-    assert_eq!(replicas(&world), Some(2.into()));
-    assert_eq!(world.get("Server", "gantry").await.unwrap()["spec"]["replicas"], 2);
+    harness.create(NAMESPACE, "Model", "iris", model).await;
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(2.into()));
+    assert_eq!(harness.get("Server", "gantry").await.unwrap()["spec"]["replicas"], 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_api_server_will_not_have_is_told_and_not_sent_again() {
-    let world = settled(1).await;
+async fn rejected_apply_is_reported_and_not_retried() {
+    let harness = settled(1).await;
     let claims = |size: &str| {
         let resources = json!({ "requests": { "storage": size } });
         let claim =
             json!({ "name": "models", "spec": { "accessModes": ["ReadWriteOnce"], "resources": resources } });
         json!({ "podSpec": scenario::pod("agent", "gantry:2"), "volumeClaimTemplates": [claim] })
     };
-    world.change_in(CONFIGS, "ServerConfig", "builtin", claims("1Gi")).await;
-    world.rest().await;
-    assert_eq!(world.says("Server", "gantry").await, ("False".into(), "ApplyRefused".into()));
-    let asked = world.asked().len();
-    world.kill_operator();
-    world.start_operator();
-    world.rest().await;
-    assert!(world.asked().len() <= asked + 1, "{:#?}", &world.asked()[asked..]);
-    // The other way out: what cannot be changed is not asked for any more.
+    harness.change_in(CONFIG_NAMESPACE, "ServerConfig", "builtin", claims("1Gi")).await;
+    harness.settle().await;
+    assert_eq!(harness.ready("Server", "gantry").await, ("False".into(), "ApplyRefused".into()));
+    let write_requests = harness.write_requests().len();
+    harness.kill_operator();
+    harness.start_operator();
+    harness.settle().await;
+    assert!(
+        harness.write_requests().len() <= write_requests + 1,
+        "{:#?}",
+        &harness.write_requests()[write_requests..]
+    );
+    // The immutable change is reverted.
     let without = json!({ "podSpec": scenario::pod("agent", "gantry:3"), "volumeClaimTemplates": null });
-    world.change_in(CONFIGS, "ServerConfig", "builtin", without).await;
-    world.rest().await;
-    assert_eq!(world.says("Server", "gantry").await, ("True".into(), "ServerReady".into()));
-    let image = world.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/image");
+    harness.change_in(CONFIG_NAMESPACE, "ServerConfig", "builtin", without).await;
+    harness.settle().await;
+    assert_eq!(harness.ready("Server", "gantry").await, ("True".into(), "ServerReady".into()));
+    let image = harness.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/image");
     assert_eq!(image, Some("gantry:3".into()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_configuration_that_is_not_to_be_followed_is_not() {
-    let world = settled(1).await;
-    world.change("Server", "gantry", json!({ "disableAutoUpdate": true })).await;
-    world.rest().await;
-    let image = || world.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/image");
+async fn disable_auto_update_ignores_configuration_changes() {
+    let harness = settled(1).await;
+    harness.change("Server", "gantry", json!({ "disableAutoUpdate": true })).await;
+    harness.settle().await;
+    let image = || harness.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/image");
     let newer = json!({ "podSpec": scenario::pod("agent", "gantry:2") });
-    world.change_in(CONFIGS, "ServerConfig", "builtin", newer).await;
-    world.rest().await;
+    harness.change_in(CONFIG_NAMESPACE, "ServerConfig", "builtin", newer).await;
+    harness.settle().await;
     assert_eq!(image(), Some("gantry:1".into()));
-    world.change("Server", "gantry", json!({ "replicas": 2 })).await;
-    world.rest().await;
-    assert_eq!((image(), replicas(&world)), (Some("gantry:1".into()), Some(2.into())));
-    // Whoever changes the Server itself gets the latest.
-    world.change("Server", "gantry", json!({ "extraCapabilities": ["more"] })).await;
-    world.rest().await;
+    harness.change("Server", "gantry", json!({ "replicas": 2 })).await;
+    harness.settle().await;
+    assert_eq!((image(), replicas(&harness)), (Some("gantry:1".into()), Some(2.into())));
+    // A change of the Server itself uses the latest configuration.
+    harness.change("Server", "gantry", json!({ "extraCapabilities": ["more"] })).await;
+    harness.settle().await;
     assert_eq!(image(), Some("gantry:2".into()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_asked_for_any_more_goes() {
-    let world = settled(1).await;
-    let env = || world.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/env/0/name");
+async fn removed_field_is_removed_from_the_workload() {
+    let harness = settled(1).await;
+    let env = || harness.field("statefulsets.apps", "gantry", "/spec/template/spec/containers/0/env/0/name");
     assert_eq!(env(), Some("SELDON_SERVER_CAPABILITIES".into()));
     let mut without = scenario::pod("agent", "gantry:1");
     without["containers"][0].as_object_mut().unwrap().remove("env");
-    world.change_in(CONFIGS, "ServerConfig", "builtin", json!({ "podSpec": without })).await;
-    world.rest().await;
+    harness.change_in(CONFIG_NAMESPACE, "ServerConfig", "builtin", json!({ "podSpec": without })).await;
+    harness.settle().await;
     assert_eq!(env(), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_made_for_a_server_that_is_gone() {
-    let world = settled(1).await;
+async fn no_object_is_created_for_a_deleted_server() {
+    let harness = settled(1).await;
     let made = || {
-        world
-            .comings()
+        harness
+            .object_counts()
             .into_iter()
             .filter(|(key, _)| key.contains("ml/gantry"))
             .map(|(_, n)| n.0)
             .sum::<u64>()
     };
     let before = made();
-    // The operator sees that the objects go, and not that nobody wants them.
-    world.kube.freeze("servers.mlops.seldon.io");
-    world.delete("Server", "gantry").await;
-    world.rest().await;
-    assert!(world.live("statefulsets.apps", "gantry").is_none());
-    assert_eq!(made(), before, "{:#?}", world.asked());
-    world.kube.release("servers.mlops.seldon.io");
-    world.rest().await;
+    // The operator sees the owned objects go, but not the deletion of the Server.
+    harness.kube.freeze("servers.mlops.seldon.io");
+    harness.delete("Server", "gantry").await;
+    harness.settle().await;
+    assert!(harness.live("statefulsets.apps", "gantry").is_none());
+    assert_eq!(made(), before, "{:#?}", harness.write_requests());
+    harness.kube.release("servers.mlops.seldon.io");
+    harness.settle().await;
     assert_eq!(made(), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_to_a_server_while_it_is_looked_at_is_seen() {
-    let world = settled(1).await;
-    world.kube.freeze("servers.mlops.seldon.io");
-    // The operator sees the objects go, and asks whether the Server is there: the answer takes its time.
+async fn server_recreated_during_reconcile_is_reconciled() {
+    let harness = settled(1).await;
+    harness.kube.freeze("servers.mlops.seldon.io");
+    // The operator sees the owned objects go and lists the Server; the response is delayed.
     let on = RequestMatch {
         actor: Some(OPERATOR.into()),
         verb: Some(Verb::List),
@@ -155,67 +159,69 @@ async fn what_happens_to_a_server_while_it_is_looked_at_is_seen() {
         ..RequestMatch::default()
     };
     let then = Fault::Delay { millis: 8_000 };
-    world.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 1, then }] });
-    world.delete("Server", "gantry").await;
+    harness.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 1, then }] });
+    harness.delete("Server", "gantry").await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    world.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
-    world.kube.release("servers.mlops.seldon.io");
-    world.rest().await;
-    assert_eq!(world.says("Server", "gantry").await, ("True".into(), "ServerReady".into()));
+    harness.create(NAMESPACE, "Server", "gantry", json!({ "serverConfig": "builtin" })).await;
+    harness.kube.release("servers.mlops.seldon.io");
+    harness.settle().await;
+    assert_eq!(harness.ready("Server", "gantry").await, ("True".into(), "ServerReady".into()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_went_while_a_watch_was_away_is_made_again() {
-    let world = settled(1).await;
-    world.kube.freeze("services");
-    world.take_away("v1", "Service", "gantry-0").await;
-    // The watch cannot go on from where it is: everything is listed anew.
-    world.kube.with(|state| state.compact(state.revision()));
-    world.kube.release("services");
-    world.rest().await;
-    assert!(world.live("services", "gantry-0").is_some());
+async fn object_deleted_during_watch_gap_is_recreated() {
+    let harness = settled(1).await;
+    harness.kube.freeze("services");
+    harness.delete_built_in("v1", "Service", "gantry-0").await;
+    // The watch expires and lists again.
+    harness.kube.with(|state| state.compact(state.revision()));
+    harness.kube.release("services");
+    harness.settle().await;
+    assert!(harness.live("services", "gantry-0").is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_fails_is_tried_again() {
-    let world = World::prepared().await;
+async fn failed_write_is_retried() {
+    let harness = Harness::prepared().await;
     let on = RequestMatch { actor: Some(OPERATOR.into()), writes: true, ..RequestMatch::default() };
-    world.kube.start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 3, then: Fault::InternalError }] });
-    world.start_operator();
-    world.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
-    world.rest().await;
-    assert_eq!(world.says("Model", "iris").await.0, "True");
+    harness
+        .kube
+        .start(FaultPlan { rules: vec![FaultRule { on, nth: 1, times: 3, then: Fault::InternalError }] });
+    harness.start_operator();
+    harness.create(NAMESPACE, "Model", "iris", scenario::model("iris")).await;
+    harness.settle().await;
+    assert_eq!(harness.ready("Model", "iris").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn figures_of_an_older_form_count_for_nothing() {
-    let world = settled(1).await;
-    assert_eq!(world.says("Server", "gantry").await.0, "True");
-    world.stop_controllers();
+async fn status_of_an_older_generation_is_ignored() {
+    let harness = settled(1).await;
+    assert_eq!(harness.ready("Server", "gantry").await.0, "True");
+    harness.stop_controllers();
     let over = json!({ "podSpec": { "nodeSelector": { "disk": "ssd" } } });
-    world.change("Server", "gantry", over).await;
-    world.rest().await;
-    assert_eq!(world.says("Server", "gantry").await, ("False".into(), "Progressing".into()));
-    world.start_controllers();
-    world.rest().await;
-    assert_eq!(world.says("Server", "gantry").await.0, "True");
+    harness.change("Server", "gantry", over).await;
+    harness.settle().await;
+    assert_eq!(harness.ready("Server", "gantry").await, ("False".into(), "Progressing".into()));
+    harness.start_controllers();
+    harness.settle().await;
+    assert_eq!(harness.ready("Server", "gantry").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_says_who_is_missing() {
-    let world = settled(1).await;
-    let says = async || world.says("Server", "gantry").await.1;
-    assert_eq!(says().await, "ServerReady");
-    world.set_agent(false);
-    world.rest().await;
-    assert_eq!(says().await, "ReplicasJoining");
-    world.set_agent(true);
-    world.rest().await;
-    assert_eq!(says().await, "ServerReady");
-    world.kill_scheduler();
-    world.rest().await;
-    assert_eq!(says().await, "SchedulerUnreachable");
-    world.start_scheduler();
-    world.rest().await;
-    assert_eq!(says().await, "ServerReady");
+async fn server_condition_names_the_missing_component() {
+    let harness = settled(1).await;
+    let reason = async || harness.ready("Server", "gantry").await.1;
+    assert_eq!(reason().await, "ServerReady");
+    harness.set_agent(false);
+    harness.settle().await;
+    assert_eq!(reason().await, "ReplicasJoining");
+    harness.set_agent(true);
+    harness.settle().await;
+    assert_eq!(reason().await, "ServerReady");
+    harness.kill_scheduler();
+    harness.settle().await;
+    assert_eq!(reason().await, "SchedulerUnreachable");
+    harness.start_scheduler();
+    harness.settle().await;
+    assert_eq!(reason().await, "ServerReady");
 }

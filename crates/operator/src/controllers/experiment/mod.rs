@@ -7,7 +7,7 @@ use super::{
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Key, Experiment},
+    cluster::{Experiment, Key},
     controller::Controller,
     plan::Plan,
 };

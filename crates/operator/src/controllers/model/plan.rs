@@ -6,7 +6,7 @@ use crate::{
     conditions::{ConditionStatus, ConditionUpdate, Progress, READY, condition_status},
     controllers::validation::validate,
     plan::{ClusterAction, Known, Plan, SchedulerAction},
-    schedulers::{SchedulerRequest, ModelView, Operation},
+    schedulers::{ModelView, Operation, SchedulerRequest},
 };
 use gantry_api::ModelStatus;
 use gantry_proto::scheduler as pb;
@@ -232,7 +232,8 @@ fn rejection(snapshot: &Snapshot, operation: Operation, object: &Custom<Model>) 
 
 /// The reason for which the request got no answer, and the delay before it is sent again.
 fn failure(snapshot: &Snapshot, operation: Operation, object: &Custom<Model>) -> Option<(String, Duration)> {
-    let (last, age) = snapshot.last_request.as_ref().filter(|(a, _)| a.request == request(operation, object))?;
+    let (last, age) =
+        snapshot.last_request.as_ref().filter(|(a, _)| a.request == request(operation, object))?;
     let left = RETRY_INTERVAL.checked_sub(*age).filter(|left| !left.is_zero())?;
     Some((last.failure.clone()?, left))
 }
@@ -254,10 +255,11 @@ fn has_ended(view: &ModelView) -> bool {
 fn transition_event(object: &Custom<Model>, condition: &ConditionUpdate) -> Option<EventDraft> {
     let before = object.status.as_ref().and_then(|s| condition_status(&s.conditions, READY));
     let (warning, reason) = match (before, condition.status, condition.progress) {
-        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => (false, "ModelReady"),
-        (Some(ConditionStatus::True), ConditionStatus::False, _) | (None, ConditionStatus::False, Progress::Stalled) => {
-            (true, "ModelNotReady")
+        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => {
+            (false, "ModelReady")
         }
+        (Some(ConditionStatus::True), ConditionStatus::False, _)
+        | (None, ConditionStatus::False, Progress::Stalled) => (true, "ModelNotReady"),
         _ => return None,
     };
     Some(EventDraft { warning, reason, message: condition.message.clone() })

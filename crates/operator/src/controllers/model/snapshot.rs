@@ -2,7 +2,7 @@
 
 use crate::{
     caches::Caches,
-    cluster::{Custom, CustomKind as _, Key, Model},
+    cluster::{Custom, Key, Model},
     plan::Known,
     schedulers::{LastRequest, ModelView},
 };
@@ -27,10 +27,10 @@ impl Snapshot {
         Self {
             key: key.clone(),
             object: caches.of::<Model>().get(key),
-            scheduler: caches.schedulers.model(key),
+            scheduler: caches.schedulers.get(key),
             has_scheduler: caches.schedulers.has_scheduler(&key.namespace),
             unreachable_for: caches.schedulers.unreachable_for(&key.namespace),
-            last_request: caches.schedulers.last_request(Model::KIND, key),
+            last_request: caches.schedulers.last_request::<Model>(key),
         }
     }
 }

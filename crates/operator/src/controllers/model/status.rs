@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Custom, Model},
-    conditions::{Progress, ConditionUpdate, ConditionStatus, conditions},
+    conditions::{ConditionStatus, ConditionUpdate, Progress, conditions},
     schedulers::ModelView,
 };
 use gantry_api::ModelStatus;
@@ -23,18 +23,24 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
     let on = server.map(|s| format!(" on {s}")).unwrap_or_default();
     let or = |text: &str| if reason.is_empty() { text.to_owned() } else { reason.clone() };
     match state {
-        ModelState::ModelAvailable => {
-            ConditionUpdate::new(true, "ModelAvailable", format!("serves version {version}{on}"), Progress::Settled)
-        }
+        ModelState::ModelAvailable => ConditionUpdate::new(
+            true,
+            "ModelAvailable",
+            format!("serves version {version}{on}"),
+            Progress::Settled,
+        ),
         ModelState::ModelScaledDown => ConditionUpdate::new(
             true,
             "ModelScaledDown",
             "scaled to zero; will scale up on the next request",
             Progress::Settled,
         ),
-        ModelState::ModelFailed => {
-            ConditionUpdate::new(false, reason_or(&code, "ModelFailed"), or("could not be loaded"), Progress::Stalled)
-        }
+        ModelState::ModelFailed => ConditionUpdate::new(
+            false,
+            reason_or(&code, "ModelFailed"),
+            or("could not be loaded"),
+            Progress::Stalled,
+        ),
         ModelState::ScheduleFailed => ConditionUpdate::new(
             false,
             reason_or(&code, "ScheduleFailed"),
@@ -53,9 +59,12 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
             or(&format!("version {version} is being loaded{on}")),
             Progress::InProgress,
         ),
-        ModelState::Unknown => {
-            ConditionUpdate::new(ConditionStatus::Unknown, "ModelStateUnknown", or("the scheduler reports no state"), Progress::InProgress)
-        }
+        ModelState::Unknown => ConditionUpdate::new(
+            ConditionStatus::Unknown,
+            "ModelStateUnknown",
+            or("the scheduler reports no state"),
+            Progress::InProgress,
+        ),
     }
 }
 
@@ -78,7 +87,13 @@ pub(super) fn build_status(
     let all = report.map_or(asked, |r| r.available_replicas + r.unavailable_replicas).max(available);
     ModelStatus {
         observed_generation: Some(object.generation()),
-        conditions: conditions(&before.conditions, &[(MODEL_READY, condition)], condition, object.generation(), now),
+        conditions: conditions(
+            &before.conditions,
+            &[(MODEL_READY, condition)],
+            condition,
+            object.generation(),
+            now,
+        ),
         annotations: before.annotations,
         replicas: i32::try_from(all).unwrap_or(i32::MAX),
         available_replicas: i32::try_from(available).unwrap_or(i32::MAX),

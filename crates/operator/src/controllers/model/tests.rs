@@ -3,9 +3,9 @@
 use super::{FINALIZER, Snapshot, plan::plan};
 use crate::{
     cluster::{Custom, Key, Model},
-    conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
+    conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
-    schedulers::{LastRequest, SchedulerRequest, ModelView, Operation},
+    schedulers::{LastRequest, ModelView, Operation, SchedulerRequest},
 };
 use gantry_api::ModelStatus;
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
@@ -95,7 +95,10 @@ fn actions(plan: &Plan<ModelStatus>) -> Vec<&'static str> {
 fn condition(plan: &Plan<ModelStatus>) -> Option<(ConditionStatus, String, &'static str)> {
     let status = plan.status.as_ref()?;
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
-    let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
+    let progress = match (
+        condition_status(&status.conditions, RECONCILING),
+        condition_status(&status.conditions, STALLED),
+    ) {
         (Some(_), None) => "in progress",
         (None, Some(_)) => "stalled",
         (None, None) => "settled",
@@ -105,7 +108,8 @@ fn condition(plan: &Plan<ModelStatus>) -> Option<(ConditionStatus, String, &'sta
 }
 
 /// Name, snapshot, expected actions, expected `Ready`.
-type Case = (&'static str, Snapshot, &'static [&'static str], Option<(ConditionStatus, &'static str, &'static str)>);
+type Case =
+    (&'static str, Snapshot, &'static [&'static str], Option<(ConditionStatus, &'static str, &'static str)>);
 
 #[test]
 fn plan_for_every_situation() {
@@ -132,7 +136,12 @@ fn plan_for_every_situation() {
             &[],
             Some((no, "ModelProgressing", "in progress")),
         ),
-        ("no room", snapshot(held(), present(ScheduleFailed)), &[], Some((no, "ScheduleFailed", "in progress"))),
+        (
+            "no room",
+            snapshot(held(), present(ScheduleFailed)),
+            &[],
+            Some((no, "ScheduleFailed", "in progress")),
+        ),
         ("broken", snapshot(held(), present(ModelFailed)), &[], Some((no, "ModelFailed", "stalled"))),
         (
             "changed",
@@ -270,13 +279,19 @@ fn plan_for_every_situation() {
         ),
         (
             "deleted while the scheduler is away",
-            Snapshot { unreachable_for: Some(Duration::from_secs(3)), ..snapshot(Some(deleted()), unknown()) },
+            Snapshot {
+                unreachable_for: Some(Duration::from_secs(3)),
+                ..snapshot(Some(deleted()), unknown())
+            },
             &[],
             None,
         ),
         (
             "deleted while the scheduler is away for long",
-            Snapshot { unreachable_for: Some(Duration::from_mins(1)), ..snapshot(Some(deleted()), unknown()) },
+            Snapshot {
+                unreachable_for: Some(Duration::from_mins(1)),
+                ..snapshot(Some(deleted()), unknown())
+            },
             &["remove finalizer"],
             None,
         ),
@@ -307,7 +322,10 @@ fn foreign_model_in_scheduler_is_not_unloaded() {
     let mut foreign = view(ModelState::ModelAvailable, false);
     foreign.manager = "cli".into();
     assert_eq!(actions(&plan(&snapshot(None, Known::Present(foreign.clone())), NOW)), [] as [&str; 0]);
-    assert_eq!(actions(&plan(&snapshot(Some(deleted()), Known::Present(foreign)), NOW)), ["remove finalizer"]);
+    assert_eq!(
+        actions(&plan(&snapshot(Some(deleted()), Known::Present(foreign)), NOW)),
+        ["remove finalizer"]
+    );
 }
 
 #[test]

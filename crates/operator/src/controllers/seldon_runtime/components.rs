@@ -5,8 +5,8 @@ use super::{
     services::{SCHEDULER, label},
 };
 use crate::{
-    cluster::{ResourceKind, Desired},
-    workload::{Workload, pod_disruption_budget, configmap_annotation, merge, with_default_image},
+    cluster::{Desired, ResourceKind},
+    workload::{Workload, configmap_annotation, merge, pod_disruption_budget, with_default_image},
 };
 use gantry_api::ComponentSpec;
 use serde_json::{Map, json};

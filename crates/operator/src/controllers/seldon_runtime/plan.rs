@@ -11,7 +11,7 @@ use crate::{
     conditions::{ConditionUpdate, Progress},
     controllers::validation::validate,
     plan::{ClusterAction, Plan},
-    workload::{ConfigRevision, ApplyFailure, Rollout, apply_actions},
+    workload::{ApplyFailure, ConfigRevision, Rollout, apply_actions},
 };
 use gantry_api::{PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -76,7 +76,8 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     plan.requeue_after = applies.retry_after;
     let orphans = snapshot.owned.orphans(&desired.all, applies.failure.is_some()).into_iter();
     // With `disableAutoUpdate`, objects of an older configuration stay, unless their component is disabled here.
-    let may_delete = |name: &str| !desired.is_kept || spec.overrides.iter().any(|o| o.disable && o.name == name);
+    let may_delete =
+        |name: &str| !desired.is_kept || spec.overrides.iter().any(|o| o.disable && o.name == name);
     let orphans = orphans.filter(|target| may_delete(&target.key.name));
     plan.actions.extend(orphans.map(|target| ClusterAction::Delete(target).into()));
 
@@ -89,7 +90,8 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
         let own_failure = refused.filter(|r| r.kind == part.kind && r.key.name == part.name);
         let selector = format!("{}={}", super::objects::NAME, part.name);
         let rollout = Rollout::of(part.kind, live, replicas);
-        let condition = own_failure.map_or_else(|| rollout.condition(&snapshot.key.namespace, &selector), ApplyFailure::condition);
+        let condition = own_failure
+            .map_or_else(|| rollout.condition(&snapshot.key.namespace, &selector), ApplyFailure::condition);
         (part, condition)
     };
     let components: Vec<(Part, ConditionUpdate)> = desired.parts.into_iter().map(with_condition).collect();

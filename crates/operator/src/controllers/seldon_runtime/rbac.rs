@@ -4,7 +4,7 @@
 //! Secrets for Seldon's agent (`agentConfig.rclone.config_secrets`), the Servers' account may read those, by name.
 
 use super::objects::Build;
-use crate::cluster::{ResourceKind, Desired};
+use crate::cluster::{Desired, ResourceKind};
 use gantry_api::SeldonConfiguration;
 use serde_json::json;
 
@@ -35,5 +35,8 @@ pub(super) fn roles(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<De
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROLE },
         "subjects": [{ "kind": "ServiceAccount", "name": SERVERS, "namespace": build.key.namespace }],
     });
-    vec![build.object(ResourceKind::ROLE, ROLE, rules), build.object(ResourceKind::ROLE_BINDING, ROLE, binding)]
+    vec![
+        build.object(ResourceKind::ROLE, ROLE, rules),
+        build.object(ResourceKind::ROLE_BINDING, ROLE, binding),
+    ]
 }

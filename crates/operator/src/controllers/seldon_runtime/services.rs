@@ -1,7 +1,7 @@
 //! Services of a runtime: the scheduler, and the component that takes requests.
 
 use super::objects::{Build, NAME};
-use crate::cluster::{ResourceKind, Desired};
+use crate::cluster::{Desired, ResourceKind};
 use gantry_api::SeldonConfiguration;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use crate::{
     caches::Caches,
     cluster::{Custom, Key, ResourceKind, SeldonConfig, SeldonRuntime, Server},
     controller::Controller as _,
-    workload::{OwnedObjects, ApplyFailure, autoscalers},
+    workload::{ApplyFailure, OwnedObjects, autoscalers},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -47,10 +47,7 @@ impl Snapshot {
             config,
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),
-            autoscalers: autoscalers(
-                &caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER),
-                &key.namespace,
-            ),
+            autoscalers: autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace),
             servers: servers.iter().filter(|s| !s.is_deleted()).map(|s| s.key().name).collect(),
             first: first(&runtimes.in_namespace(&key.namespace)).filter(|name| *name != key.name),
             failures: caches.recent_failures.of::<SeldonRuntime>(key),

@@ -3,7 +3,7 @@
 use super::components::Part;
 use crate::{
     cluster::{Custom, EventDraft, SeldonRuntime},
-    conditions::{Progress, READY, ConditionUpdate, ConditionStatus, conditions, condition_status},
+    conditions::{ConditionStatus, ConditionUpdate, Progress, READY, condition_status, conditions},
     workload::ApplyFailure,
 };
 use gantry_api::PlainStatus;
@@ -31,7 +31,10 @@ pub(super) fn condition_type(component: &str) -> String {
 }
 
 /// `Ready`, from the conditions of the components.
-pub(super) fn ready(components: &[(Part, ConditionUpdate)], refused: Option<&ApplyFailure>) -> ConditionUpdate {
+pub(super) fn ready(
+    components: &[(Part, ConditionUpdate)],
+    refused: Option<&ApplyFailure>,
+) -> ConditionUpdate {
     if let Some(refused) = refused {
         return refused.condition();
     }
@@ -62,7 +65,8 @@ pub(super) fn build_status(
     let mut before = object.status.clone().unwrap_or_default();
     let named: Vec<(String, &ConditionUpdate)> =
         components.iter().map(|(part, condition)| (condition_type(&part.name), condition)).collect();
-    let own: Vec<(&str, &ConditionUpdate)> = named.iter().map(|(name, condition)| (name.as_str(), *condition)).collect();
+    let own: Vec<(&str, &ConditionUpdate)> =
+        named.iter().map(|(name, condition)| (name.as_str(), *condition)).collect();
     before.conditions.retain(|c| {
         let is_of_component = c.r#type != READY && c.r#type.ends_with(READY);
         !is_of_component || own.iter().any(|(name, _)| *name == c.r#type)
@@ -75,12 +79,17 @@ pub(super) fn build_status(
 }
 
 /// An event when `Ready` changes, and for every new failure.
-pub(super) fn transition_event(object: &Custom<SeldonRuntime>, condition: &ConditionUpdate) -> Option<EventDraft> {
+pub(super) fn transition_event(
+    object: &Custom<SeldonRuntime>,
+    condition: &ConditionUpdate,
+) -> Option<EventDraft> {
     let known = object.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.r#type == READY));
     let before = object.status.as_ref().and_then(|s| condition_status(&s.conditions, READY));
     let is_new = known.and_then(|c| c.reason.as_deref()) != Some(condition.reason.as_str());
     let (warning, reason) = match (before, condition.status, condition.progress) {
-        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => (false, "RuntimeReady"),
+        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => {
+            (false, "RuntimeReady")
+        }
         (Some(ConditionStatus::True), ConditionStatus::False, _) => (true, "SeldonRuntimeNotReady"),
         (_, ConditionStatus::False, Progress::Stalled) if is_new => (true, "SeldonRuntimeNotReady"),
         _ => return None,

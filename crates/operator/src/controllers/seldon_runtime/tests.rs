@@ -8,10 +8,10 @@ mod situations;
 
 use super::{Build, FINALIZER, Snapshot, objects, plan::plan, status::condition_type};
 use crate::{
-    cluster::{APPLIED, OwnedObject, ResourceKind, Custom, Desired, Key, SeldonConfig, SeldonRuntime},
-    conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
+    cluster::{APPLIED, Custom, Desired, Key, OwnedObject, ResourceKind, SeldonConfig, SeldonRuntime},
+    conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::{Action, ClusterAction, Plan},
-    workload::{OwnedObjects, FailureCause, ApplyFailure, merge},
+    workload::{ApplyFailure, FailureCause, OwnedObjects, merge},
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -98,7 +98,9 @@ fn live(desired: &Desired) -> (ResourceKind, Arc<OwnedObject>) {
 fn applied(plan: &Plan<PlainStatus>) -> Vec<&Desired> {
     plan.actions
         .iter()
-        .filter_map(|a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None })
+        .filter_map(
+            |a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None },
+        )
         .collect()
 }
 
@@ -115,7 +117,11 @@ fn made(snapshot: Snapshot) -> Snapshot {
 
 fn deletes(plan: &Plan<PlainStatus>) -> Vec<String> {
     let word = |a: &Action| {
-        if let Action::Cluster(ClusterAction::Delete(d)) = a { Some(format!("{} {}", d.kind, d.key.name)) } else { None }
+        if let Action::Cluster(ClusterAction::Delete(d)) = a {
+            Some(format!("{} {}", d.kind, d.key.name))
+        } else {
+            None
+        }
     };
     plan.actions.iter().filter_map(word).collect()
 }
@@ -123,7 +129,10 @@ fn deletes(plan: &Plan<PlainStatus>) -> Vec<String> {
 fn ready_condition(plan: &Plan<PlainStatus>) -> (ConditionStatus, String, &'static str, String) {
     let status = plan.status.as_ref().unwrap();
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
-    let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
+    let progress = match (
+        condition_status(&status.conditions, RECONCILING),
+        condition_status(&status.conditions, STALLED),
+    ) {
         (Some(_), None) => "in progress",
         (None, Some(_)) => "stalled",
         (None, None) => "settled",

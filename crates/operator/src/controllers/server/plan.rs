@@ -10,8 +10,8 @@ use crate::{
     conditions::{ConditionStatus, ConditionUpdate, Progress},
     controllers::validation::validate,
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
-    schedulers::{SchedulerRequest, Operation},
-    workload::{ConfigRevision, ApplyFailure, Rollout, apply_actions},
+    schedulers::{Operation, SchedulerRequest},
+    workload::{ApplyFailure, ConfigRevision, Rollout, apply_actions},
 };
 use gantry_api::{Scaling, ServerSpec, ServerStatus};
 use gantry_proto::scheduler as pb;
@@ -181,7 +181,11 @@ fn desired_state(
     let mut applied = all.clone();
     if let Some(live) = kept {
         let resized = |desired: Desired| {
-            if desired.kind == snapshot.workload() { ConfigRevision::scaled(live, &desired) } else { Some(desired) }
+            if desired.kind == snapshot.workload() {
+                ConfigRevision::scaled(live, &desired)
+            } else {
+                Some(desired)
+            }
         };
         applied = applied.into_iter().filter_map(resized).collect();
     }
@@ -270,7 +274,11 @@ enum LastAnnouncement {
 
 fn last_announcement(snapshot: &Snapshot, object: &Custom<Server>) -> LastAnnouncement {
     let Some((last, age)) = snapshot.last_request.as_ref() else { return LastAnnouncement::None };
-    let request = SchedulerRequest { operation: Operation::Notify, uid: object.uid().to_owned(), generation: object.generation() };
+    let request = SchedulerRequest {
+        operation: Operation::Notify,
+        uid: object.uid().to_owned(),
+        generation: object.generation(),
+    };
     if last.request != request {
         return LastAnnouncement::None;
     }

@@ -81,7 +81,8 @@ fn capabilities(agent: &mut Value, spec: &ServerSpec) {
 /// requests.
 fn drain(pod: &mut Value) {
     let Some(agent) = container(pod, AGENT) else { return };
-    let port = variable(agent, DRAINER_PORT).and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_DRAINER_PORT);
+    let port =
+        variable(agent, DRAINER_PORT).and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_DRAINER_PORT);
     let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
     for container in containers.into_iter().flatten() {
         if container.pointer("/lifecycle/preStop").is_none() {

@@ -3,11 +3,11 @@
 use super::ServerController;
 use crate::{
     caches::Caches,
-    cluster::{Custom, CustomKind as _, Key, ResourceKind, Server, ServerConfig},
+    cluster::{Custom, Key, ResourceKind, Server, ServerConfig},
     controller::Controller as _,
     plan::Known,
     schedulers::{LastRequest, ServerView},
-    workload::{OwnedObjects, ApplyFailure, autoscalers, live_configmap_digest},
+    workload::{ApplyFailure, OwnedObjects, autoscalers, live_configmap_digest},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -49,8 +49,7 @@ impl Snapshot {
         });
         let config_maps = caches.owned(ResourceKind::CONFIG_MAP).in_namespace(&key.namespace);
         let uid = object.as_ref().map_or("", |o| o.uid());
-        let autoscalers =
-            autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace);
+        let autoscalers = autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace);
         let mut snapshot = Self {
             key: key.clone(),
             owned: OwnedObjects::of(caches, ServerController::OWNS, &key.namespace, uid),
@@ -63,9 +62,9 @@ impl Snapshot {
                 .filter_map(|map| Some((map.metadata.name.clone()?, live_configmap_digest(map))))
                 .collect(),
             autoscaler: None,
-            scheduler: caches.schedulers.server(key),
+            scheduler: caches.schedulers.get(key),
             unreachable_for: caches.schedulers.unreachable_for(&key.namespace),
-            last_request: caches.schedulers.last_request(Server::KIND, key),
+            last_request: caches.schedulers.last_request::<Server>(key),
             failures: caches.recent_failures.of::<Server>(key),
             status_age: caches.recent_failures.status_age::<Server>(key),
             object,

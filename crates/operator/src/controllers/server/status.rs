@@ -3,7 +3,9 @@
 use super::SELECTOR;
 use crate::{
     cluster::{Custom, EventDraft, Key, Server},
-    conditions::{Progress, READY, RECONCILING, STALLED, ConditionUpdate, ConditionStatus, conditions, condition_status},
+    conditions::{
+        ConditionStatus, ConditionUpdate, Progress, READY, RECONCILING, STALLED, condition_status, conditions,
+    },
     plan::Known,
     schedulers::{NO_SCHEDULER, ServerView},
     workload::Rollout,
@@ -43,7 +45,8 @@ impl Observed<'_> {
     /// The `Ready` condition, and the condition of the workload.
     pub(super) fn condition(&self, key: &Key) -> (ConditionUpdate, ConditionUpdate) {
         let selector = format!("{SELECTOR}={}", key.name);
-        let workload = self.refused.clone().unwrap_or_else(|| self.rollout.condition(&key.namespace, &selector));
+        let workload =
+            self.refused.clone().unwrap_or_else(|| self.rollout.condition(&key.namespace, &selector));
         if workload.status != ConditionStatus::True {
             return (workload.clone(), workload);
         }
@@ -69,8 +72,7 @@ impl Observed<'_> {
             (None, Known::Unknown(why)) => {
                 // Changing reasons would be a status write each.
                 let why = if why == NO_SCHEDULER { why } else { "the scheduler is unreachable" };
-                let message =
-                    format!("{}; unknown whether models can be loaded: {why}", workload.message);
+                let message = format!("{}; unknown whether models can be loaded: {why}", workload.message);
                 ConditionUpdate::new(true, "SchedulerUnreachable", message, Progress::Settled)
             }
             (None, known) => {
@@ -113,13 +115,19 @@ pub(super) fn build_status(object: &Custom<Server>, report: &Report<'_>, now: Ti
 }
 
 /// The previous `Ready` condition, if it is about this generation and the workload condition is the same.
-pub(super) fn unchanged_ready(object: &Custom<Server>, workload: &ConditionUpdate) -> Option<ConditionUpdate> {
+pub(super) fn unchanged_ready(
+    object: &Custom<Server>,
+    workload: &ConditionUpdate,
+) -> Option<ConditionUpdate> {
     let before = object.status.as_ref().filter(|s| s.observed_generation == Some(object.generation()))?;
     if condition_status(&before.conditions, WORKLOAD_READY) != Some(workload.status) {
         return None;
     }
     let ready = before.conditions.iter().find(|c| c.r#type == READY)?;
-    let progress = match (condition_status(&before.conditions, RECONCILING), condition_status(&before.conditions, STALLED)) {
+    let progress = match (
+        condition_status(&before.conditions, RECONCILING),
+        condition_status(&before.conditions, STALLED),
+    ) {
         (Some(ConditionStatus::True), _) => Progress::InProgress,
         (_, Some(ConditionStatus::True)) => Progress::Stalled,
         _ => Progress::Settled,
@@ -148,7 +156,9 @@ pub(super) fn transition_event(object: &Custom<Server>, condition: &ConditionUpd
     let known = object.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.r#type == READY));
     let is_new = known.and_then(|c| c.reason.as_deref()) != Some(condition.reason.as_str());
     let (warning, reason) = match (before, condition.status, condition.progress) {
-        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => (false, "ServerReady"),
+        (Some(ConditionStatus::False | ConditionStatus::Unknown), ConditionStatus::True, _) => {
+            (false, "ServerReady")
+        }
         (_, ConditionStatus::False, Progress::Stalled) if is_new && condition.reason == "ApplyRefused" => {
             (true, "UpdateFailed")
         }

@@ -9,11 +9,11 @@ mod workloads;
 
 use super::{Build, Snapshot, objects, plan::plan};
 use crate::{
-    cluster::{APPLIED, OwnedObject, ResourceKind, Custom, Desired, Key, Server, ServerConfig},
-    conditions::{READY, RECONCILING, STALLED, ConditionStatus, condition_status},
+    cluster::{APPLIED, Custom, Desired, Key, OwnedObject, ResourceKind, Server, ServerConfig},
+    conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
-    schedulers::{LastRequest, SchedulerRequest, NO_SCHEDULER, ServerView, Operation},
-    workload::{OwnedObjects, FailureCause, ApplyFailure},
+    schedulers::{LastRequest, NO_SCHEDULER, Operation, SchedulerRequest, ServerView},
+    workload::{ApplyFailure, FailureCause, OwnedObjects},
 };
 use gantry_api::ServerStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -101,7 +101,9 @@ fn running(pods: i64) -> Value {
 fn applied(plan: &Plan<ServerStatus>) -> Vec<&Desired> {
     plan.actions
         .iter()
-        .filter_map(|a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None })
+        .filter_map(
+            |a| if let Action::Cluster(ClusterAction::Apply(d)) = a { Some(d.as_ref()) } else { None },
+        )
         .collect()
 }
 
@@ -124,7 +126,9 @@ fn actions(plan: &Plan<ServerStatus>) -> Vec<String> {
         Action::Cluster(ClusterAction::Scale(n)) => format!("scale {n}"),
         Action::Cluster(ClusterAction::Emit(event)) => format!("emit {}", event.reason),
         Action::Scheduler(SchedulerAction::AcknowledgeScaling) => "acknowledge".into(),
-        Action::Cluster(ClusterAction::HandOverReplicas(d)) => format!("hand over {}", d.body["spec"]["replicas"]),
+        Action::Cluster(ClusterAction::HandOverReplicas(d)) => {
+            format!("hand over {}", d.body["spec"]["replicas"])
+        }
         other => format!("{other:?}"),
     };
     plan.actions.iter().map(word).collect()
@@ -138,7 +142,10 @@ fn changes(plan: &Plan<ServerStatus>) -> Vec<String> {
 fn ready_condition(plan: &Plan<ServerStatus>) -> (ConditionStatus, String, &'static str, String) {
     let status = plan.status.as_ref().unwrap();
     let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
-    let progress = match (condition_status(&status.conditions, RECONCILING), condition_status(&status.conditions, STALLED)) {
+    let progress = match (
+        condition_status(&status.conditions, RECONCILING),
+        condition_status(&status.conditions, STALLED),
+    ) {
         (Some(_), None) => "in progress",
         (None, Some(_)) => "stalled",
         (None, None) => "settled",

@@ -1,8 +1,6 @@
 //! ServerConfigs: the pods that Servers deploy. They are validated where they are written.
 
-use super::{
-    validate_only::{self, Snapshot},
-};
+use super::validate_only::{self, Snapshot};
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,

@@ -48,7 +48,13 @@ fn plan_for_every_situation() {
             "InvalidSpec",
             "stalled",
         ),
-        ("undecodable spec", snapshot(json!({"overrides": 7})), ConditionStatus::False, "InvalidSpec", "stalled"),
+        (
+            "undecodable spec",
+            snapshot(json!({"overrides": 7})),
+            ConditionStatus::False,
+            "InvalidSpec",
+            "stalled",
+        ),
     ];
     for (name, snapshot, status, reason, progress) in cases {
         let plan = plan(&snapshot, NOW);
@@ -101,8 +107,11 @@ fn changed_setting_restarts_only_pods_that_read_it() {
         |address: &str| json!({ "config": { "tracingConfig": { "otelExporterEndpoint": address } } });
     let template = |address: &str, component: &str| {
         let plan = plan(&snapshot(endpoint(address)), NOW);
-        let kind =
-            if component == "seldon-scheduler" { ResourceKind::STATEFUL_SET } else { ResourceKind::DEPLOYMENT };
+        let kind = if component == "seldon-scheduler" {
+            ResourceKind::STATEFUL_SET
+        } else {
+            ResourceKind::DEPLOYMENT
+        };
         find(&plan, kind, component).unwrap().body.pointer("/spec/template").cloned().unwrap()
     };
     assert_ne!(template("a:1", "seldon-gateway"), template("b:1", "seldon-gateway"));
@@ -153,7 +162,10 @@ fn deleted_runtime_waits_for_servers() {
 #[test]
 fn finalizer_is_added_before_any_object() {
     let new = with_object(&snapshot(json!({})), |object| object.metadata.finalizers = None);
-    assert_eq!(plan(&new, NOW).actions.first(), Some(&Action::Cluster(ClusterAction::AddFinalizer(FINALIZER))));
+    assert_eq!(
+        plan(&new, NOW).actions.first(),
+        Some(&Action::Cluster(ClusterAction::AddFinalizer(FINALIZER)))
+    );
 }
 
 #[test]

@@ -10,7 +10,8 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
     );
     let child = (0..6usize, 0..3usize, any::<bool>()).prop_map(|(name, kind, ours)| {
         let name = ["a", "a-0", "a-1", "a-7", "b", "b-0"][name];
-        let kind = [ResourceKind::SERVICE, ResourceKind::STATEFUL_SET, ResourceKind::POD_DISRUPTION_BUDGET][kind];
+        let kind =
+            [ResourceKind::SERVICE, ResourceKind::STATEFUL_SET, ResourceKind::POD_DISRUPTION_BUDGET][kind];
         let owner = if ours { "u1" } else { "u2" };
         let reference =
             json!([{ "apiVersion": "v1", "kind": "Server", "name": "x", "uid": owner, "controller": true }]);

@@ -41,7 +41,14 @@ fn plan_for_every_situation() {
             "Progressing",
             "in progress",
         ),
-        ("ready", up(new(three()), Known::Present(view(3, 3))), &[], ConditionStatus::True, "ServerReady", "settled"),
+        (
+            "ready",
+            up(new(three()), Known::Present(view(3, 3))),
+            &[],
+            ConditionStatus::True,
+            "ServerReady",
+            "settled",
+        ),
         (
             "joining",
             up(new(three()), Known::Present(view(3, 1))),
@@ -128,8 +135,22 @@ fn plan_for_every_situation() {
             "InvalidSpec",
             "stalled",
         ),
-        ("undecodable spec", new(json!({"replicas": "many"})), &[], ConditionStatus::False, "InvalidSpec", "stalled"),
-        ("replicas above the limit", new(json!({"replicas": 2_000_000_000})), &[], ConditionStatus::False, "InvalidSpec", "stalled"),
+        (
+            "undecodable spec",
+            new(json!({"replicas": "many"})),
+            &[],
+            ConditionStatus::False,
+            "InvalidSpec",
+            "stalled",
+        ),
+        (
+            "replicas above the limit",
+            new(json!({"replicas": 2_000_000_000})),
+            &[],
+            ConditionStatus::False,
+            "InvalidSpec",
+            "stalled",
+        ),
     ];
     for (name, snapshot, done, status, reason, progress) in cases {
         let plan = plan(&snapshot, NOW);
@@ -144,8 +165,11 @@ fn plan_for_every_situation() {
 
 #[test]
 fn messages_contain_the_command_for_details() {
-    let missing =
-        ready_condition(&plan(&Snapshot { config: None, ..snapshot(Some(server(json!({}))), Known::Absent) }, NOW)).3;
+    let missing = ready_condition(&plan(
+        &Snapshot { config: None, ..snapshot(Some(server(json!({}))), Known::Absent) },
+        NOW,
+    ))
+    .3;
     assert!(missing.contains("ServerConfig small does not exist"), "{missing}");
     let waiting = Snapshot {
         scheduler: Known::Present(view(3, 2)),

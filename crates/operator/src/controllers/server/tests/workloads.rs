@@ -19,8 +19,11 @@ fn scale_down_deletes_replica_services() {
             "notify 1",
         ]
     );
-    let target =
-        plan.actions.iter().find_map(|a| if let Action::Cluster(ClusterAction::Delete(d)) = a { Some(d) } else { None }).unwrap();
+    let target = plan
+        .actions
+        .iter()
+        .find_map(|a| if let Action::Cluster(ClusterAction::Delete(d)) = a { Some(d) } else { None })
+        .unwrap();
     assert_eq!((target.uid.as_str(), target.resource_version.as_str()), ("Service-a-1", "1"));
 }
 
@@ -29,10 +32,7 @@ fn workload_kind_switch_deletes_the_old_after_the_new_applies() {
     let sets = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
     let switched = Snapshot { use_deployments: true, ..sets };
     let done = actions(&plan(&switched, NOW));
-    assert_eq!(
-        done,
-        ["apply Service a", "apply Deployment a", "delete Service a-0", "delete StatefulSet a"]
-    );
+    assert_eq!(done, ["apply Service a", "apply Deployment a", "delete Service a-0", "delete StatefulSet a"]);
     let wanted = plan(&switched, NOW);
     let deployment = applied(&wanted).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
     let refused = Snapshot { failures: vec![failure(deployment, "")], ..switched.clone() };
@@ -67,7 +67,8 @@ fn rejected_apply_is_reported_and_retried_on_change() {
     assert!(message.contains("--cascade=orphan") && message.contains("fields other than"), "{message}");
     assert!(plan_of.requeue_after.is_some(), "it is tried again some day");
     // Another live object, another desired state, or enough time: it is retried.
-    let tried = |snapshot: &Snapshot| actions(&plan(snapshot, NOW)).contains(&"apply StatefulSet a".to_owned());
+    let tried =
+        |snapshot: &Snapshot| actions(&plan(snapshot, NOW)).contains(&"apply StatefulSet a".to_owned());
     assert!(tried(&Snapshot { owned: OwnedObjects::default(), ..refused.clone() }));
     assert!(tried(&Snapshot { image: "gantry:2".into(), ..refused.clone() }));
     let old = ApplyFailure { age: Duration::from_mins(10), ..failure(&set, "StatefulSet-a") };
@@ -79,9 +80,12 @@ fn foreign_object_blocks_only_its_own_name() {
     let new = snapshot(Some(server(json!({}))), Known::Present(view(1, 1)));
     let wanted = plan(&new, NOW);
     let service = applied(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
-    let taken =
-        |cause: FailureCause| Snapshot { failures: vec![ApplyFailure { cause, ..failure(service, "") }], ..new.clone() };
-    let stranger = plan(&taken(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
+    let taken = |cause: FailureCause| Snapshot {
+        failures: vec![ApplyFailure { cause, ..failure(service, "") }],
+        ..new.clone()
+    };
+    let stranger =
+        plan(&taken(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
     assert_eq!(actions(&stranger), ["apply Service a", "apply StatefulSet a"]);
     let (status, reason, progress, message) = ready_condition(&stranger);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "stalled"));
@@ -89,7 +93,10 @@ fn foreign_object_blocks_only_its_own_name() {
         message.contains("Service a-0 in namespace ml") && message.contains("not managed by Gantry"),
         "{message}"
     );
-    assert!(stranger.requeue_after.is_some_and(|wake| wake < Duration::from_mins(1)), "its deletion is not watched");
+    assert!(
+        stranger.requeue_after.is_some_and(|wake| wake < Duration::from_mins(1)),
+        "its deletion is not watched"
+    );
     let before = plan(&taken(FailureCause::PreviousOwner("Server a".into())), NOW);
     let (status, reason, progress, _) = ready_condition(&before);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "in progress"));

@@ -1,10 +1,10 @@
-//! The world: an API server, a scheduler with one agent, an operator that can be killed at any moment.
+//! Test harness: a simulated API server, a scheduler with one agent, and an operator that can be killed.
 
-use crate::scheduler::{Doors, agent};
+use crate::scheduler::{SchedulerListener, agent};
+use gantry_kube_sim::{Controllers, Registry, Server};
 use gantry_operator::{Clock, Election, Ended, Operator, Settings, cluster::WriteFence};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_scheduler::{Config, build, serve};
-use gantry_kube_sim::{Controllers, Registry, Server};
 use gantry_store::faulty_disk::Disk;
 use kube::{
     Api, Client,
@@ -29,78 +29,78 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 pub(crate) const NAMESPACE: &str = "ml";
-/// Where configurations are.
-pub(crate) const CONFIGS: &str = "seldon-mesh";
-/// The operator's name in the API server's record.
+/// Namespace of the operator and its configurations.
+pub(crate) const CONFIG_NAMESPACE: &str = "seldon-mesh";
+/// Actor name of the operator in the trace.
 pub(crate) const OPERATOR: &str = "operator";
-/// How long nothing must happen for the world to be at rest.
-const REST: Duration = Duration::from_secs(90);
-/// More than any day takes: who asks on and on would keep the virtual time from passing.
-const MOST_ASKED: u64 = 600;
+/// Time without writes until the cluster counts as settled.
+const QUIET_PERIOD: Duration = Duration::from_secs(90);
+/// More than any scenario needs: a request loop would stop virtual time.
+const MAX_REQUESTS: u64 = 600;
 
-/// What is there, by kind and name, without what differs from run to run.
-pub(crate) type Picture = BTreeMap<String, Value>;
-/// How often each object came and went.
-pub(crate) type Comings = BTreeMap<String, (u64, u64)>;
+/// Objects by kind and name, without values that differ between runs.
+pub(crate) type ClusterState = BTreeMap<String, Value>;
+/// Creations and deletions per object.
+pub(crate) type ObjectCounts = BTreeMap<String, (u64, u64)>;
 
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) kube: Server,
-    doors: Doors,
+    listener: SchedulerListener,
     disk: Disk,
     scheduler: Mutex<Option<JoinSet<()>>>,
     agent: watch::Sender<bool>,
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
     controllers: Mutex<Option<JoinHandle<()>>>,
-    is_restless: Arc<AtomicBool>,
+    has_exceeded_limit: Arc<AtomicBool>,
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::built_in();
         for resource in gantry_api::resources() {
             registry.add_crd(&gantry_api::crd(&resource)).unwrap();
         }
         let kube = Server::new(registry, 7, "2026-01-01T00:00:00Z".parse().unwrap());
-        let is_restless = Arc::new(AtomicBool::new(false));
-        let restless = Arc::clone(&is_restless);
-        kube.after_attempt(MOST_ASKED, Some(OPERATOR), move || {
-            restless.store(true, Ordering::Relaxed);
-            panic!("the operator asks on and on");
+        let has_exceeded_limit = Arc::new(AtomicBool::new(false));
+        let limit = Arc::clone(&has_exceeded_limit);
+        kube.after_attempt(MAX_REQUESTS, Some(OPERATOR), move || {
+            limit.store(true, Ordering::Relaxed);
+            panic!("the operator sends requests in a loop");
         });
-        let world = Self {
+        let harness = Self {
             kube,
-            doors: Doors::default(),
+            listener: SchedulerListener::default(),
             disk: Disk::new(),
             scheduler: Mutex::default(),
             agent: watch::Sender::new(true),
             operator: Arc::default(),
             controllers: Mutex::default(),
-            is_restless,
+            has_exceeded_limit,
         };
-        world.start_controllers();
-        world.start_scheduler();
-        world
+        harness.start_controllers();
+        harness.start_scheduler();
+        harness
     }
 
     pub(crate) async fn prepared() -> Self {
-        let world = Self::new();
-        for name in [NAMESPACE, CONFIGS] {
+        let harness = Self::new();
+        for name in [NAMESPACE, CONFIG_NAMESPACE] {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             let api: Api<DynamicObject> =
-                Api::all_with(world.user(), &resource("v1", "Namespace", "namespaces"));
+                Api::all_with(harness.user(), &resource("v1", "Namespace", "namespaces"));
             api.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
         }
-        world
+        harness
     }
 
-    /// The same with an operator at work.
-    pub(crate) async fn begun() -> Self {
-        let world = Self::prepared().await;
-        world.start_operator();
-        world
+    /// With a running operator.
+    pub(crate) async fn started() -> Self {
+        let harness = Self::prepared().await;
+        harness.start_operator();
+        harness
     }
 
-    /// The controllers of Kubernetes itself: workloads become ready, and what nobody owns any more goes.
+    /// Kubernetes controllers: workloads become ready, orphans are garbage-collected.
     pub(crate) fn start_controllers(&self) {
         let kube = self.kube.clone();
         let task = tokio::spawn(async move { kube.run(Controllers::all()).await });
@@ -113,11 +113,11 @@ impl World {
         }
     }
 
-    /// A scheduler over what is on the disk, and an agent that does at once what it is told.
+    /// A scheduler on the persisted state, and an agent.
     pub(crate) fn start_scheduler(&self) {
         let store = self.disk.open().unwrap();
         let (scheduler, engine) = build(Config::new(store)).unwrap();
-        let (from_clients, from_agents) = self.doors.open();
+        let (from_clients, from_agents) = self.listener.open();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let routes = scheduler.client_routes().unwrap();
@@ -125,28 +125,27 @@ impl World {
         let routes = scheduler.agent_routes().unwrap();
         tasks.spawn(serve("agents", routes, ReceiverStream::new(from_agents), stop));
         tasks.spawn(engine.run());
-        tasks.spawn(agent(self.doors.clone(), self.agent.subscribe()));
+        tasks.spawn(agent(self.listener.clone(), self.agent.subscribe()));
         *self.scheduler.lock().unwrap() = Some(tasks);
     }
 
-    /// The scheduler dies; what it wrote stays.
+    /// Crashes the scheduler; its persisted state stays.
     pub(crate) fn kill_scheduler(&self) {
-        self.doors.close();
+        self.listener.close();
         drop(self.scheduler.lock().unwrap().take());
         self.disk.kill();
     }
 
-    /// Whether the agent is there.
-    pub(crate) fn set_agent(&self, is_there: bool) {
-        self.agent.send_replace(is_there);
+    pub(crate) fn set_agent(&self, is_running: bool) {
+        self.agent.send_replace(is_running);
     }
 
     pub(crate) fn start_operator(&self) {
-        start_operator(&self.kube, &self.doors, &self.operator, Settings::default());
+        start_operator(&self.kube, &self.listener, &self.operator, Settings::default());
     }
 
     pub(crate) fn start_operator_with(&self, settings: Settings) {
-        start_operator(&self.kube, &self.doors, &self.operator, settings);
+        start_operator(&self.kube, &self.listener, &self.operator, settings);
     }
 
     pub(crate) fn kill_operator(&self) {
@@ -155,37 +154,39 @@ impl World {
         }
     }
 
-    /// One of several operators, of which one leads.
+    /// An operator that takes part in leader election.
     pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), Ended>> {
         let fence = WriteFence::closed();
-        let operator = operator(&self.kube, &self.doors, name, fence.clone(), Settings::default());
-        let client = self.kube.client(name, CONFIGS);
+        let operator = operator(&self.kube, &self.listener, name, fence.clone(), Settings::default());
+        let client = self.kube.client(name, CONFIG_NAMESPACE);
         let metrics = operator.metrics();
-        let election = Election::new(client, CONFIGS, name.into(), fence, metrics, clock(&self.kube));
+        let election =
+            Election::new(client, CONFIG_NAMESPACE, name.into(), fence, metrics, clock(&self.kube));
         tokio::spawn(operator.run(Some(election), CancellationToken::new()))
     }
 
-    /// After its nth write from now on, before it hears what came of it, the operator dies; another starts a little later.
+    /// Kills the operator after its nth write, before the response; a new one starts one second later.
     pub(crate) fn crash_after(&self, nth: u64) {
-        let (kube, doors, operator) = (self.kube.clone(), self.doors.clone(), Arc::clone(&self.operator));
+        let (kube, listener, operator) =
+            (self.kube.clone(), self.listener.clone(), Arc::clone(&self.operator));
         self.kube.after_write(nth, Some(OPERATOR), move || {
             if let Some(task) = operator.lock().unwrap().take() {
                 task.abort();
             }
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                start_operator(&kube, &doors, &operator, Settings::default());
+                start_operator(&kube, &listener, &operator, Settings::default());
             });
         });
     }
 
     /// Waits until nothing has been written for a while.
-    pub(crate) async fn rest(&self) {
+    pub(crate) async fn settle(&self) {
         let mut known = self.kube.with(|state| state.revision());
         for _ in 0..20 {
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(QUIET_PERIOD).await;
             let now = self.kube.with(|state| state.revision());
-            if self.is_restless.load(Ordering::Relaxed) {
+            if self.has_exceeded_limit.load(Ordering::Relaxed) {
                 break;
             }
             if now == known {
@@ -195,7 +196,7 @@ impl World {
         }
         let trace = self.kube.trace().lines();
         let last = trace[trace.len().saturating_sub(40)..].join("\n");
-        panic!("the world does not come to rest:\n{last}");
+        panic!("the cluster does not settle:\n{last}");
     }
 
     pub(crate) fn user(&self) -> Client {
@@ -208,7 +209,7 @@ impl World {
         Api::namespaced_with(self.user(), namespace, &resource)
     }
 
-    /// Kubernetes' own kinds in the namespace, by their names in a manifest.
+    /// Built-in kinds.
     fn built_in(&self, api_version: &str, kind: &str) -> Api<DynamicObject> {
         let resource = resource(api_version, kind, &format!("{}s", kind.to_lowercase()));
         Api::namespaced_with(self.user(), NAMESPACE, &resource)
@@ -226,27 +227,27 @@ impl World {
         self.api(kind, namespace).create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// Makes an object of one of Kubernetes' own kinds in the namespace.
-    pub(crate) async fn make(&self, object: Value) {
+    /// Creates an object of a built-in kind.
+    pub(crate) async fn create_built_in(&self, object: Value) {
         let api = self.built_in(object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
         api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
     }
 
-    /// Changes one, as somebody with kubectl would.
+    /// Patches it as kubectl edit would.
     pub(crate) async fn patch(&self, api_version: &str, kind: &str, name: &str, patch: Value) {
         let api = self.built_in(api_version, kind);
         let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
         api.patch(name, &params, &Patch::Merge(&patch)).await.unwrap();
     }
 
-    /// Scales one, as an autoscaler would.
+    /// Scales it as an autoscaler would.
     pub(crate) async fn scale(&self, api_version: &str, kind: &str, name: &str, replicas: u32) {
         let api = self.built_in(api_version, kind);
         let patch = json!({ "spec": { "replicas": replicas } });
         api.patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     }
 
-    pub(crate) async fn take_away(&self, api_version: &str, kind: &str, name: &str) {
+    pub(crate) async fn delete_built_in(&self, api_version: &str, kind: &str, name: &str) {
         self.built_in(api_version, kind).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
@@ -264,8 +265,7 @@ impl World {
         self.api(kind, NAMESPACE).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Sets an object's finalizers: none, as people do who lose patience.
-    pub(crate) async fn hold(&self, kind: &str, name: &str, finalizers: &[&str]) {
+    pub(crate) async fn set_finalizers(&self, kind: &str, name: &str, finalizers: &[&str]) {
         let patch = json!({ "metadata": { "finalizers": finalizers } });
         let api = self.api(kind, NAMESPACE);
         api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
@@ -280,14 +280,14 @@ impl World {
         found.map(|o| serde_json::to_value(o).unwrap())
     }
 
-    /// What an object's `Ready` says, and why, if it is about what the object asks for now.
-    pub(crate) async fn says(&self, kind: &str, name: &str) -> (String, String) {
-        self.says_in(NAMESPACE, kind, name).await
+    /// Status and reason of `Ready`, which must describe the latest generation.
+    pub(crate) async fn ready(&self, kind: &str, name: &str) -> (String, String) {
+        self.ready_in(NAMESPACE, kind, name).await
     }
 
-    pub(crate) async fn says_in(&self, namespace: &str, kind: &str, name: &str) -> (String, String) {
+    pub(crate) async fn ready_in(&self, namespace: &str, kind: &str, name: &str) -> (String, String) {
         let object =
-            self.get_in(namespace, kind, name).await.unwrap_or_else(|| panic!("{kind} {name} is gone"));
+            self.get_in(namespace, kind, name).await.unwrap_or_else(|| panic!("{kind} {name} not found"));
         let status = &object["status"];
         assert_eq!(status["observedGeneration"], object["metadata"]["generation"], "{object:#}");
         let conditions = status["conditions"].as_array().unwrap();
@@ -296,37 +296,35 @@ impl World {
         (text("status"), text("reason"))
     }
 
-    /// An object of the namespace as it is now, by the plural of its kind with the group.
+    /// An object by its plural with group.
     pub(crate) fn live(&self, kind: &str, name: &str) -> Option<Value> {
         self.kube.with(|state| state.object(kind, NAMESPACE, name).map(|object| Value::clone(object)))
     }
 
-    /// A field of one; `None` where there is nothing.
     pub(crate) fn field(&self, kind: &str, name: &str, pointer: &str) -> Option<Value> {
         self.live(kind, name)?.pointer(pointer).cloned()
     }
 
-    /// Everything that is there, without what differs from run to run; with it, what the scheduler was asked for.
-    pub(crate) async fn picture(&self) -> Picture {
-        let mut picture = self.objects();
-        for (name, uri) in self.scheduled().await {
-            picture.insert(format!("scheduler's model {name}"), Value::String(uri));
+    /// All objects, and the desired state of the scheduler.
+    pub(crate) async fn cluster_state(&self) -> ClusterState {
+        let mut cluster_state = self.objects();
+        for (name, uri) in self.scheduler_models().await {
+            cluster_state.insert(format!("scheduler's model {name}"), Value::String(uri));
         }
-        for (name, expected) in self.expected().await {
-            picture.insert(format!("scheduler's server {name}"), Value::String(expected));
+        for (name, expected) in self.scheduler_servers().await {
+            cluster_state.insert(format!("scheduler's server {name}"), Value::String(expected));
         }
-        picture
+        cluster_state
     }
 
-    /// A client of the scheduler.
-    pub(crate) async fn ask_scheduler(&self) -> SchedulerClient<Channel> {
-        SchedulerClient::new(self.doors.connect(false).await.unwrap())
+    pub(crate) async fn scheduler_client(&self) -> SchedulerClient<Channel> {
+        SchedulerClient::new(self.listener.connect(false).await.unwrap())
     }
 
-    /// The models that the scheduler has, and where each comes from.
-    pub(crate) async fn scheduled(&self) -> BTreeMap<String, String> {
+    /// The scheduler's models and their URIs.
+    pub(crate) async fn scheduler_models(&self) -> BTreeMap<String, String> {
         let request = pb::ModelStatusRequest { subscriber_name: "test".into(), ..Default::default() };
-        let mut all = self.ask_scheduler().await.model_status(request).await.unwrap().into_inner();
+        let mut all = self.scheduler_client().await.model_status(request).await.unwrap().into_inner();
         let mut found = BTreeMap::new();
         while let Some(model) = all.message().await.unwrap() {
             let latest = model.versions.into_iter().max_by_key(|v| v.version);
@@ -338,20 +336,20 @@ impl World {
         found
     }
 
-    /// The generation of a model's object that the scheduler was told of.
+    /// The generation of a model in the scheduler.
     pub(crate) async fn generation(&self, model: &str) -> Option<i64> {
         let name = Some(pb::ModelReference { name: model.into(), version: None });
         let request =
             pb::ModelStatusRequest { subscriber_name: "test".into(), model: name, all_versions: false };
-        let mut all = self.ask_scheduler().await.model_status(request).await.unwrap().into_inner();
+        let mut all = self.scheduler_client().await.model_status(request).await.unwrap().into_inner();
         let latest = all.message().await.unwrap()?.versions.into_iter().max_by_key(|v| v.version)?;
         latest.kubernetes_meta.map(|meta| meta.generation)
     }
 
-    /// The servers that the scheduler has, how many replicas of each it expects, and by whose word.
-    pub(crate) async fn expected(&self) -> BTreeMap<String, String> {
+    /// The scheduler's servers with expected replicas and owner.
+    pub(crate) async fn scheduler_servers(&self) -> BTreeMap<String, String> {
         let request = pb::ServerStatusRequest { subscriber_name: "test".into(), ..Default::default() };
-        let mut all = self.ask_scheduler().await.server_status(request).await.unwrap().into_inner();
+        let mut all = self.scheduler_client().await.server_status(request).await.unwrap().into_inner();
         let mut found = BTreeMap::new();
         while let Some(server) = all.message().await.unwrap() {
             let shown = format!("{} for {:?}", server.expected_replicas, server.manager);
@@ -360,42 +358,46 @@ impl World {
         found
     }
 
-    fn objects(&self) -> Picture {
+    fn objects(&self) -> ClusterState {
         let all = self.kube.with(|state| {
             state.objects().map(|(key, object)| (key.to_string(), Value::clone(object))).collect::<Vec<_>>()
         });
-        all.into_iter().filter(|(key, _)| counts(key)).map(|(key, object)| (key, plain(object))).collect()
+        all.into_iter()
+            .filter(|(key, _)| is_compared(key))
+            .map(|(key, object)| (key, normalized(object)))
+            .collect()
     }
 
-    /// How often each object came and went, events apart.
-    pub(crate) fn comings(&self) -> Comings {
+    /// Creations and deletions per object, except events.
+    pub(crate) fn object_counts(&self) -> ObjectCounts {
         let trace = self.kube.trace();
-        let all = trace.counts.iter().filter(|(key, _)| counts(key));
+        let all = trace.counts.iter().filter(|(key, _)| is_compared(key));
         all.map(|(k, t)| (k.clone(), (t.created, t.deleted))).collect()
     }
 
-    /// How many writes the operator made.
+    /// Number of successful writes of the operator.
     pub(crate) fn writes(&self) -> usize {
         self.kube.trace().writes(Some(OPERATOR)).count()
     }
 
-    /// Everything that the operator asked the API server to change, whatever came of it.
-    pub(crate) fn asked(&self) -> Vec<String> {
+    /// All write requests of the operator, also failed ones.
+    pub(crate) fn write_requests(&self) -> Vec<String> {
         let trace = self.kube.trace();
-        let asked = trace.entries.iter().filter(|entry| entry.actor == OPERATOR && entry.verb.writes());
-        asked.map(ToString::to_string).collect()
+        let write_requests =
+            trace.entries.iter().filter(|entry| entry.actor == OPERATOR && entry.verb.writes());
+        write_requests.map(ToString::to_string).collect()
     }
 }
 
-impl Drop for World {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.kill_operator();
         self.stop_controllers();
     }
 }
 
-/// Events, pods and leases are not looked at.
-fn counts(key: &str) -> bool {
+/// Events, pods and leases are ignored.
+fn is_compared(key: &str) -> bool {
     !key.starts_with("events.") && !key.starts_with("pods ") && !key.contains("leases.")
 }
 
@@ -406,25 +408,25 @@ fn clock(kube: &Server) -> Clock {
 
 fn operator(
     kube: &Server,
-    doors: &Doors,
+    listener: &SchedulerListener,
     actor: &str,
     fence: WriteFence,
     settings: Settings,
 ) -> Operator {
-    let client = kube.client(actor, CONFIGS);
-    Operator::new(client, settings, Arc::new(doors.clone()), fence, clock(kube))
+    let client = kube.client(actor, CONFIG_NAMESPACE);
+    Operator::new(client, settings, Arc::new(listener.clone()), fence, clock(kube))
 }
 
 fn start_operator(
     kube: &Server,
-    doors: &Doors,
+    listener: &SchedulerListener,
     slot: &Arc<Mutex<Option<JoinHandle<()>>>>,
     settings: Settings,
 ) {
-    let operator = operator(kube, doors, OPERATOR, WriteFence::always_open(), settings);
+    let operator = operator(kube, listener, OPERATOR, WriteFence::always_open(), settings);
     let task = tokio::spawn(async move {
         let ended = operator.run(None, CancellationToken::new()).await;
-        panic!("the operator ended: {ended:?}");
+        panic!("the operator stopped: {ended:?}");
     });
     *slot.lock().unwrap() = Some(task);
 }
@@ -440,8 +442,8 @@ fn resource(api_version: &str, kind: &str, plural: &str) -> ApiResource {
     }
 }
 
-/// Times, versions and identities are another run's own; who owns what is not.
-fn plain(mut object: Value) -> Value {
+/// Removes times, versions and UIDs.
+fn normalized(mut object: Value) -> Value {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(fields) => {
@@ -453,13 +455,13 @@ fn plain(mut object: Value) -> Value {
                     "lastTransitionTime",
                     "lastUpdateTime",
                     "time",
-                    // Digests of what names identities.
+                    // Digests of values with UIDs.
                     "gantry.dev/applied",
                     "gantry.dev/config-generation",
                 ] {
                     fields.remove(name);
                 }
-                // Addresses that the API server gave; one without has "None".
+                // Allocated addresses; headless Services have "None".
                 if fields.get("clusterIP").is_some_and(|address| address != "None") {
                     fields.remove("clusterIP");
                     fields.remove("clusterIPs");

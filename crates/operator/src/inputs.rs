@@ -1,0 +1,118 @@
+//! Inputs: objects of other owners that a controller reads by name. Each has a watch of its own while it is referenced,
+//! because caches of owned objects select by our label.
+
+use crate::{
+    cluster::{Cache, Key, KindId, OwnedObject, ResourceKind, run_watch},
+    context::Context,
+    controller::Controller,
+    health::Health,
+    plan::Known,
+};
+use kube::{Api, runtime::watcher};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::task::AbortHandle;
+
+/// Kind and key of a referenced object.
+pub type InputRef = (ResourceKind, Key);
+type User = (KindId, Key);
+
+/// Referenced objects and the objects that reference them.
+#[derive(Default)]
+pub struct Inputs(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    references: BTreeMap<User, Vec<InputRef>>,
+    watches: BTreeMap<InputRef, Watch>,
+}
+
+struct Watch {
+    cache: Arc<Cache<OwnedObject>>,
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for Inputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inputs").field("watches", &self.lock().watches.len()).finish()
+    }
+}
+
+impl Inputs {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A referenced object; unknown until its watch is synced.
+    pub fn get(&self, kind: ResourceKind, key: &Key) -> Known<Arc<OwnedObject>> {
+        let state = self.lock();
+        match state.watches.get(&(kind, key.clone())).map(|watch| &watch.cache) {
+            Some(cache) if cache.is_listed([key.namespace.as_str()]) => {
+                cache.get(key).map_or(Known::Absent, Known::Present)
+            }
+            _ => Known::Unknown(format!("{kind} {key} is not read yet")),
+        }
+    }
+
+    fn users(&self, input: &InputRef) -> Vec<User> {
+        let state = self.lock();
+        let users = state.references.iter().filter(|(_, references)| references.contains(input));
+        users.map(|(user, _)| user.clone()).collect()
+    }
+
+    /// Replaces the references of one object: starts missing watches, and stops those without references.
+    fn set(&self, user: User, references: Vec<InputRef>, start: impl Fn(&InputRef) -> Watch) {
+        let mut state = self.lock();
+        if state.references.get(&user).map_or(references.is_empty(), |known| *known == references) {
+            return;
+        }
+        for input in &references {
+            if !state.watches.contains_key(input) {
+                state.watches.insert(input.clone(), start(input));
+            }
+        }
+        if references.is_empty() {
+            state.references.remove(&user);
+        } else {
+            state.references.insert(user, references);
+        }
+        let State { references, watches } = &mut *state;
+        watches.retain(|input, _| references.values().any(|list| list.contains(input)));
+    }
+}
+
+/// Watches the inputs of one object; a change of one enqueues the object.
+pub(crate) fn sync<C: Controller>(context: &Arc<Context>, key: &Key) {
+    let references = C::inputs(&context.caches, key);
+    let user = (KindId::of::<C::Kind>(), key.clone());
+    context.caches.inputs.set(user, references, |input| watch(context, input));
+}
+
+fn watch(context: &Arc<Context>, (kind, key): &InputRef) -> Watch {
+    let input = (*kind, key.clone());
+    let cache: Arc<Cache<OwnedObject>> = Arc::default();
+    let weak = Arc::downgrade(context);
+    let enqueue = Arc::new(move || {
+        let Some(context) = weak.upgrade() else { return };
+        for (kind, key) in context.caches.inputs.users(&input) {
+            context.queues.get(kind).add(key);
+        }
+    });
+    let changed = Arc::clone(&enqueue);
+    cache.subscribe(move |_| changed());
+    let api = Api::namespaced_with(context.writer.client().clone(), &key.namespace, &kind.api_resource());
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
+    let report = Health::default().watch(format!("{} {key}", kind.plural));
+    // A list without the object is an answer, too.
+    let run = run_watch(api, config, key.namespace.clone(), Arc::clone(&cache), report, move || enqueue());
+    Watch { cache, task: tokio::spawn(run).abort_handle() }
+}
