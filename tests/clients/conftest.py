@@ -1,4 +1,4 @@
-"""One `gantry up examples/quickstart` that the tests of a module share, and a way to start others."""
+"""A `gantry up examples/quickstart` per module, and a fixture that starts others."""
 
 import pytest
 from gantry import EXAMPLES, Gantry
@@ -6,15 +6,15 @@ from gantry import EXAMPLES, Gantry
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The quickstart, served; a test that changes it puts it back."""
+    """The quickstart, served; a test that changes it restores it."""
     with Gantry(tmp_path_factory.mktemp("served") / "state", EXAMPLES) as gantry:
         yield gantry
-        assert gantry.stop() == 0, gantry.said()
+        assert gantry.stop() == 0, gantry.output()
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts programs that are gone after the test."""
+    """Starts processes that end with the test."""
     started = []
 
     def one(*paths, state=None, flags=()):

@@ -1,4 +1,4 @@
-"""The program under test as a process: start it, ask it, stop it. Nothing here waits for a fixed time."""
+"""The `gantry up` process under test. Waiting is always for a condition, never for a fixed time."""
 
 import http.client
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "quickstart"
-# A debug build on a busy machine is slow to start, and still right.
-PATIENCE = 60.0
+# A debug build on a busy machine starts slowly.
+TIMEOUT = 60.0
 
 
 def program():
-    """The binary: `cargo xtask test` names it, otherwise the newest build is taken."""
+    """The binary: `$GANTRY`, else the newest build."""
     named = os.environ.get("GANTRY")
     if named:
         return named
@@ -27,21 +27,21 @@ def program():
     return str(max(built, key=lambda b: b.stat().st_mtime))
 
 
-def until(what, condition, patience=PATIENCE):
-    """Asks again and again until the answer is true, and gives it."""
-    deadline = time.monotonic() + patience
+def until(what, condition, timeout=TIMEOUT):
+    """Polls until the result is true, and returns it."""
+    deadline = time.monotonic() + timeout
     while True:
-        answer = condition()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"{what} did not happen within {patience} s"
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"timed out after {timeout} s: {what}"
         time.sleep(0.005)
 
 
-def run(*arguments, patience=PATIENCE):
-    """Runs a command to its end."""
+def run(*arguments, timeout=TIMEOUT):
+    """Runs a command."""
     command = [program(), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment())
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment())
 
 
 def environment():
@@ -49,8 +49,8 @@ def environment():
     return kept | {"NO_COLOR": "1"}
 
 
-class Answer:
-    """A REST answer."""
+class Response:
+    """A REST response."""
 
     def __init__(self, status, headers, body):
         self.status = status
@@ -66,7 +66,7 @@ class Answer:
 
 
 class Gantry:
-    """`gantry up` on ports of its own."""
+    """`gantry up` on free ports."""
 
     def __init__(self, state, *paths, flags=()):
         names = ("inference", "admin", "scheduler", "agent")
@@ -88,19 +88,19 @@ class Gantry:
         for line in stream:
             lines.append(line.rstrip("\n"))
 
-    def said(self):
+    def output(self):
         return "\n".join(self.out + self.err)
 
     def ready(self):
         def check():
-            assert self.process.poll() is None, f"gantry ended with {self.process.returncode}:\n{self.said()}"
+            assert self.process.poll() is None, f"gantry ended with {self.process.returncode}:\n{self.output()}"
             return any(line.startswith("Ready in ") for line in self.out)
 
         try:
             until("the start of gantry", check)
         except AssertionError as error:
             self.kill()
-            raise AssertionError(f"{error}\n{self.said()}") from None
+            raise AssertionError(f"{error}\n{self.output()}") from None
         addresses = {}
         for line in self.out:
             found = re.match(r"\s+(inference|scheduler|admin)\s+(?:http://)?(127\.0\.0\.1:\d+)", line)
@@ -109,29 +109,29 @@ class Gantry:
         self.inference, self.scheduler, self.admin = (addresses[n] for n in ("inference", "scheduler", "admin"))
         return self
 
-    def ask(self, method, path, body=None, headers=None, at=None):
-        """One REST request on a connection of its own."""
-        connection = http.client.HTTPConnection(at or self.inference, timeout=PATIENCE)
+    def request(self, method, path, body=None, headers=None, at=None):
+        """One REST request on a new connection."""
+        connection = http.client.HTTPConnection(at or self.inference, timeout=TIMEOUT)
         try:
             if isinstance(body, (dict, list)):
                 body = json.dumps(body)
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
-            return Answer(response.status, response.headers, response.read())
+            return Response(response.status, response.headers, response.read())
         finally:
             connection.close()
 
     def infer(self, model, rows, name="X", datatype="FP32", **headers):
         inputs = [{"name": name, "shape": [len(rows), len(rows[0])], "datatype": datatype, "data": rows}]
-        return self.ask("POST", f"/v2/models/{model}/infer", {"inputs": inputs}, headers)
+        return self.request("POST", f"/v2/models/{model}/infer", {"inputs": inputs}, headers)
 
     def metric(self, name):
-        text = self.ask("GET", "/metrics", at=self.admin).body.decode()
+        text = self.request("GET", "/metrics", at=self.admin).body.decode()
         return sum(float(l.rsplit(" ", 1)[1]) for l in text.splitlines() if re.match(rf"{name}[ {{]", l))
 
-    def command(self, *arguments, patience=PATIENCE):
-        places = ["--scheduler", self.scheduler, "--inference", self.inference, "--admin", self.admin]
-        return run(*arguments, *places, patience=patience)
+    def command(self, *arguments, timeout=TIMEOUT):
+        addresses = ["--scheduler", self.scheduler, "--inference", self.inference, "--admin", self.admin]
+        return run(*arguments, *addresses, timeout=timeout)
 
     def resident(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -140,8 +140,8 @@ class Gantry:
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
 
-    def ended(self, patience=PATIENCE):
-        code = self.process.wait(timeout=patience)
+    def ended(self, timeout=TIMEOUT):
+        code = self.process.wait(timeout=timeout)
         for reader in self.readers:
             reader.join()
         return code

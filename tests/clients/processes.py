@@ -1,4 +1,4 @@
-"""Roles and inference servers as processes: started on free ports, asked, stopped. Nothing here waits for a fixed time."""
+"""Roles and inference servers as processes on free ports. Waiting is always for a condition."""
 
 import http.client
 import json
@@ -12,13 +12,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from gantry import PATIENCE, Answer, environment, program, run, until
+from gantry import TIMEOUT, Response, environment, program, run, until
 
 HERE = Path(__file__).resolve().parent
 
 
 def installed(server):
-    """The directory with the programs of an inference server's environment: `cargo xtask test` makes and names it."""
+    """The programs of an inference server's environment, created by `cargo xtask test`."""
     named = os.environ.get(f"GANTRY_{server.upper()}_PROGRAMS")
     if not named:
         pytest.skip(f"{server} is not installed: run `cargo xtask test`")
@@ -26,7 +26,7 @@ def installed(server):
 
 
 def free_ports(count):
-    """Ports that nobody has. For programs that cannot be told to take any."""
+    """Free ports, for programs that do not support port 0."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -36,29 +36,29 @@ def free_ports(count):
     return ports
 
 
-def ask(at, method, path, body=None, headers=None):
-    """One REST request on a connection of its own."""
-    connection = http.client.HTTPConnection(at, timeout=PATIENCE)
+def http_request(at, method, path, body=None, headers=None):
+    """One REST request on a new connection."""
+    connection = http.client.HTTPConnection(at, timeout=TIMEOUT)
     try:
         if isinstance(body, (dict, list)):
             body = json.dumps(body)
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return Response(response.status, response.headers, response.read())
     finally:
         connection.close()
 
 
-def answers(at, path, status=200):
-    """Whether a path is answered like that."""
+def responds(at, path, status=200):
+    """Whether a GET returns this status."""
     try:
-        return ask(at, "GET", path).status == status
+        return http_request(at, "GET", path).status == status
     except OSError:
         return False
 
 
 class Process:
-    """A program with what it says."""
+    """A process and its output."""
 
     def __init__(self, command, env=None, cwd=None):
         self.process = subprocess.Popen(
@@ -77,11 +77,11 @@ class Process:
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
 
-    def said(self):
+    def output(self):
         return "\n".join(self.lines)
 
     def until(self, what, condition):
-        """Waits for something that this program makes happen."""
+        """Waits for a condition while the process runs."""
 
         def check():
             assert self.process.poll() is None, f"it ended with {self.process.returncode}"
@@ -90,34 +90,34 @@ class Process:
         try:
             return until(what, check)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.said()}") from None
+            raise AssertionError(f"{error}\n{self.output()}") from None
 
     def address(self, name):
-        """The address that a line with this name shows."""
+        """The address in the output line with this name."""
         found = (re.match(rf"\s+{name}\s+(?:https?://)?(127\.0\.0\.1:\d+)", line) for line in list(self.lines))
         return next((m[1] for m in found if m), None)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=PATIENCE)
+        code = self.process.wait(timeout=TIMEOUT)
         self.reader.join()
         return code
 
     def kill(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(timeout=PATIENCE)
+        self.process.wait(timeout=TIMEOUT)
         self.reader.join()
 
 
-class House:
+class Stack:
     """A scheduler, a gateway, and the agents and servers that a test adds."""
 
-    def __init__(self, place):
-        self.place = place
+    def __init__(self, directory):
+        self.directory = directory
         self.processes = []
         self.scheduler = self.start(
-            "scheduler", "--state-dir", place / "scheduler", "--scheduler-port=0", "--agent-port=0", "--health-probe-port=0"
+            "scheduler", "--state-dir", directory / "scheduler", "--scheduler-port=0", "--agent-port=0", "--health-probe-port=0"
         )
         self.scheduler.until("the scheduler", lambda: any(l.startswith("Ready.") for l in self.scheduler.lines))
         self.clients, self.agents = self.scheduler.address("clients"), self.scheduler.address("agents")
@@ -133,12 +133,12 @@ class House:
         return process
 
     def agent(self, *flags, name="server", kind, http_port, grpc_port, models):
-        """An agent beside a server, once it is subscribed."""
+        """Starts an agent for a server and waits for its subscription."""
         host, port = self.agents.split(":")
         ports = ("proxy-http", "proxy-grpc", "debug", "metrics", "drainer", "readiness")
         agent = self.start(
             "agent",
-            *("--server", name, "--server-type", kind, "--models-dir", models, "--state-dir", self.place / name),
+            *("--server", name, "--server-type", kind, "--models-dir", models, "--state-dir", self.directory / name),
             *("--server-http-port", http_port, "--server-grpc-port", grpc_port),
             *("--scheduler-host", host, "--scheduler-port", port),
             *(f"--{p}-port=0" for p in ports),
@@ -147,12 +147,12 @@ class House:
         agent.until("the agent", lambda: any(l.startswith("Ready.") for l in agent.lines))
         for name in ("metrics", "ready", "drain", "debug"):
             setattr(agent, name, agent.address(name))
-        agent.until("the subscription", lambda: answers(agent.ready, "/ready"))
+        agent.until("the subscription", lambda: responds(agent.ready, "/ready"))
         return agent
 
-    def command(self, *words, patience=PATIENCE):
-        places = ["--scheduler", self.clients, "--inference", self.inference, "--admin", self.admin]
-        return run(*words, *places, patience=patience)
+    def command(self, *words, timeout=TIMEOUT):
+        addresses = ["--scheduler", self.clients, "--inference", self.inference, "--admin", self.admin]
+        return run(*words, *addresses, timeout=timeout)
 
     def apply(self, name, uri, *requirements, memory=None, wait=True):
         spec = {"storageUri": str(uri), "requirements": list(requirements)}
@@ -164,13 +164,13 @@ class House:
             "metadata": {"name": name},
             "spec": spec,
         }
-        file = self.place / f"{name}.json"
+        file = self.directory / f"{name}.json"
         file.write_text(json.dumps(manifest))
         return self.command("apply", "-f", file, *(["--wait"] if wait else []))
 
     def infer(self, model, rows, name="predict"):
         inputs = [{"name": name, "shape": [len(rows), len(rows[0])], "datatype": "FP32", "data": rows}]
-        return ask(self.inference, "POST", f"/v2/models/{model}/infer", {"inputs": inputs})
+        return http_request(self.inference, "POST", f"/v2/models/{model}/infer", {"inputs": inputs})
 
     def close(self):
         for process in reversed(self.processes):
@@ -178,15 +178,15 @@ class House:
 
 
 def metric(at, name):
-    text = ask(at, "GET", "/metrics").body.decode()
+    text = http_request(at, "GET", "/metrics").body.decode()
     return sum(float(l.rsplit(" ", 1)[1]) for l in text.splitlines() if re.match(rf"{name}[ {{]", l))
 
 
-def mlserver(house, models, ports):
-    """A real MLServer that loads nothing by itself."""
+def mlserver(stack, models, ports):
+    """MLServer without models."""
     programs = installed("mlserver")
     http_port, grpc_port, metrics_port = ports
-    home = house.place / f"mlserver-{http_port}"
+    home = stack.directory / f"mlserver-{http_port}"
     home.mkdir(exist_ok=True)
     settings = {
         "HOST": "127.0.0.1",
@@ -197,17 +197,17 @@ def mlserver(house, models, ports):
         "PARALLEL_WORKERS": 0,
     }
     env = environment() | {f"MLSERVER_{name}": str(value) for name, value in settings.items()}
-    return house.keep(Process([programs / "mlserver", "start", models], env, home))
+    return stack.keep(Process([programs / "mlserver", "start", models], env, home))
 
 
-def triton(house, models, ports):
-    """A real Triton with its Python back end, out of the wheel of pytriton."""
+def triton(stack, models, ports):
+    """Triton with its Python backend, from the pytriton wheel."""
     programs = installed("triton")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     packages = programs.parent / "lib" / f"python{version}" / "site-packages"
     wheel = packages / "pytriton" / "tritonserver"
-    # The wheel has a stub for each version of Python; Triton looks for the one beside the back end.
-    backends = house.place / "backends"
+    # The wheel has one stub per Python version; Triton expects it beside the backend.
+    backends = stack.directory / "backends"
     (backends / "python").mkdir(parents=True, exist_ok=True)
     parts = [p for p in (wheel / "backends" / "python").iterdir() if p.is_file()]
     for part in [*parts, wheel / "python_backend_stubs" / version / "triton_python_backend_stub"]:
@@ -224,7 +224,7 @@ def triton(house, models, ports):
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
     http_port, grpc_port, _ = ports
-    return house.keep(
+    return stack.keep(
         Process(
             [
                 wheel / "bin" / "tritonserver",

@@ -1,4 +1,4 @@
-"""A client made from nothing but what a server says about itself by reflection."""
+"""A gRPC client built from server reflection alone."""
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -7,14 +7,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 DEADLINE = 20.0
 
 
-def _ask(channel, protocol, **question):
-    """One question of the reflection protocol; both versions of it have the same messages."""
+def _reflect(channel, protocol, **request):
+    """One reflection request; both protocol versions have the same messages."""
     call = channel.stream_stream(
         f"/grpc.reflection.{protocol}.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
-    return next(iter(call(iter([reflection_pb2.ServerReflectionRequest(**question)]), timeout=DEADLINE)))
+    return next(iter(call(iter([reflection_pb2.ServerReflectionRequest(**request)]), timeout=DEADLINE)))
 
 
 class Reflected:
@@ -23,8 +23,8 @@ class Reflected:
     def __init__(self, address, protocol="v1"):
         self.channel = grpc.insecure_channel(address)
         self.protocol = protocol
-        answer = _ask(self.channel, protocol, list_services="")
-        self.services = sorted(s.name for s in answer.list_services_response.service)
+        response = _reflect(self.channel, protocol, list_services="")
+        self.services = sorted(s.name for s in response.list_services_response.service)
         files = {}
         for service in self.services:
             self._fetch(files, file_containing_symbol=service)
@@ -32,13 +32,13 @@ class Reflected:
         added = set()
         for name in list(files):
             self._add(files, name, added)
-        #: Methods that were called, to see at the end which were not.
+        #: Called methods, for coverage.
         self.called = set()
 
-    def _fetch(self, files, **question):
-        answer = _ask(self.channel, self.protocol, **question)
-        assert not answer.HasField("error_response"), answer.error_response
-        for encoded in answer.file_descriptor_response.file_descriptor_proto:
+    def _fetch(self, files, **request):
+        response = _reflect(self.channel, self.protocol, **request)
+        assert not response.HasField("error_response"), response.error_response
+        for encoded in response.file_descriptor_response.file_descriptor_proto:
             file = descriptor_pb2.FileDescriptorProto.FromString(encoded)
             if file.name not in files:
                 files[file.name] = file
@@ -65,7 +65,7 @@ class Reflected:
         }
 
     def call(self, service, method, /, *requests, metadata=None, timeout=DEADLINE, **fields):
-        """Calls a method: a message for a unary answer, an iterator for a stream."""
+        """Calls a method; returns a message or an iterator."""
         found = self.pool.FindServiceByName(service).FindMethodByName(method)
         self.called.add(f"{service}/{method}")
         request_class = message_factory.GetMessageClass(found.input_type)

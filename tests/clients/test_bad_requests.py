@@ -1,4 +1,4 @@
-"""Requests that are wrong: each gets its own clear error, and nothing else happens."""
+"""Invalid requests: each gets a specific error without side effects."""
 
 import json
 import socket
@@ -6,25 +6,25 @@ import struct
 
 import grpc
 import pytest
-from judges import CASES, close
+from reference_predictions import CASES, close
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 IRIS = "/v2/models/iris/infer"
 
 
 def one(**changes):
-    """A good request for iris, with changes."""
+    """A valid request for iris, with changes."""
     tensor = {"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]} | changes
     return {"inputs": [{k: v for k, v in tensor.items() if v is not None}]}
 
 
 def binary(size=16, length=None, data=b"\0" * 16, **changes):
-    """A good request with binary data, with changes; gives body and headers."""
+    """A valid request with binary data, with changes; returns body and headers."""
     document = json.dumps(one(data=None, parameters={"binary_data_size": size}, **changes)).encode()
     return document + data, {"inference-header-content-length": str(len(document) if length is None else length)}
 
 
-# What is sent, the status, and words of the answer.
+# Request, status and part of the error.
 REST = [
     ("an empty body", IRIS, "", {}, 400, "empty"),
     ("no JSON", IRIS, "hello", {}, 400, "JSON object"),
@@ -80,10 +80,10 @@ REST = [
 
 @pytest.mark.parametrize(("path", "body", "headers", "status", "words"), [r[1:] for r in REST], ids=[r[0] for r in REST])
 def test_rest(served, path, body, headers, status, words):
-    answer = served.ask("POST", path, body, headers)
+    answer = served.request("POST", path, body, headers)
     assert (answer.status, words in answer.error) == (status, True), answer.body
     assert answer.headers["content-type"] == "application/json"
-    assert len(answer.error) < 500, "an error says what is wrong, not everything"
+    assert len(answer.error) < 500, "errors are short"
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_rest(served, path, body, headers, status, words):
     [("GET", IRIS, "POST"), ("POST", "/v2/models/iris", "GET"), ("DELETE", "/v2/health/live", "GET")],
 )
 def test_methods(served, method, path, allowed):
-    answer = served.ask(method, path)
+    answer = served.request(method, path)
     assert (answer.status, answer.headers["allow"]) == (405, allowed)
     assert allowed in answer.error
 
 
 def raw(served, data):
-    """What the server says to these bytes before it closes the connection, or stops talking."""
+    """The response to these bytes until the connection closes or is silent."""
     host, port = served.inference.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         try:
@@ -201,12 +201,12 @@ def test_grpc_bytes(channel, method, payload, code, words):
     assert (refused.value.code(), words in refused.value.details()) == (code, True), refused.value
 
 
-def test_after_all_of_that_it_still_serves_and_has_not_grown(served, channel):
+def test_invalid_requests_do_not_leak_memory(served, channel):
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     def everything():
         for _, path, body, headers, status, _ in REST:
-            assert served.ask("POST", path, body, headers).status == status
+            assert served.request("POST", path, body, headers).status == status
         for _, data, _ in WIRE:
             raw(served, data)
         for _, request, code, _ in GRPC:
@@ -214,7 +214,7 @@ def test_after_all_of_that_it_still_serves_and_has_not_grown(served, channel):
                 stub.ModelInfer(request, timeout=60)
             assert refused.value.code() == code
 
-    # The first passes fill pools and caches; those that follow must not add to them.
+    # The first passes fill pools and caches; later ones must not grow.
     for _ in range(2):
         everything()
     before = served.resident()
@@ -222,9 +222,9 @@ def test_after_all_of_that_it_still_serves_and_has_not_grown(served, channel):
         everything()
     grown = served.resident() - before
     assert grown < 16e6, f"{grown / 1e6:.1f} MB were added"
-    assert "panicked" not in served.said()
-    log = served.ask("GET", "/logs?lines=5000", at=served.admin).body.decode()
+    assert "panicked" not in served.output()
+    log = served.request("GET", "/logs?lines=5000", at=served.admin).body.decode()
     assert "panicked" not in log
     case = CASES[0]
-    close(served.infer("iris", case.rows.tolist()).json()["outputs"][0]["data"], case.right["label"])
+    close(served.infer("iris", case.rows.tolist()).json()["outputs"][0]["data"], case.expected["label"])
 

@@ -1,4 +1,4 @@
-"""The contract, driven by a client that knows nothing but what reflection tells it: every call, its answer, its code."""
+"""The Seldon gRPC API through a reflection client: every call, its response, its status code."""
 
 import queue
 import socket
@@ -15,7 +15,7 @@ HEALTH = "seldon.mlops.health.HealthCheckService"
 CONTROL = "gantry.v1.Control"
 ROUTING = "gantry.v1.Routing"
 
-# Names and numbers as other systems have them. What is here cannot change.
+# Field names and numbers of the public API. They cannot change.
 NUMBERS = {
     "scheduler.Model": "meta=1 modelSpec=2 deploymentSpec=3 streamSpec=4 dataflowSpec=5",
     "scheduler.MetaData": "name=1 kind=2 version=3 kubernetesMeta=4",
@@ -51,7 +51,7 @@ def free_port():
 
 
 class Agent:
-    """An agent of another make: it knows the contract and nothing else."""
+    """A third-party agent that uses only the API."""
 
     def __init__(self, client, server="played", replica=0, capability="played", loaded=()):
         self.client, self.server, self.replica = client, server, replica
@@ -105,7 +105,7 @@ class Agent:
 
 
 @pytest.fixture
-def world(start):
+def harness(start):
     port = free_port()
     with start(flags=[f"--agent-port={port}"]) as gantry:
         gantry.clients = Reflected(gantry.scheduler)
@@ -116,8 +116,8 @@ def world(start):
 
 
 def model(name, requirement="played", **deployment):
-    asked = {"meta": {"name": name}, "modelSpec": {"uri": "/nowhere", "requirements": [requirement]}}
-    return asked | {"deploymentSpec": {"replicas": 1} | deployment}
+    model = {"meta": {"name": name}, "modelSpec": {"uri": "/nowhere", "requirements": [requirement]}}
+    return model | {"deploymentSpec": {"replicas": 1} | deployment}
 
 
 def status(clients, name):
@@ -127,12 +127,12 @@ def status(clients, name):
     return answers[0].versions[0]
 
 
-def settled(clients, name, state):
+def wait_for_state(clients, name, state):
     until(f"{name} is {state}", lambda: status(clients, name).state.state == state)
     return status(clients, name)
 
 
-def refused(code, call):
+def expect_error(code, call):
     with pytest.raises(grpc.RpcError) as error:
         answer = call()
         if hasattr(answer, "__next__"):
@@ -142,28 +142,28 @@ def refused(code, call):
     return error.value.details()
 
 
-def test_names_and_numbers_are_those_of_the_contract(world):
+def test_field_names_and_numbers_match_the_api(harness):
     for message, expected in NUMBERS.items():
-        client = world.agents if message.startswith("agent.") else world.clients
+        client = harness.agents if message.startswith("agent.") else harness.clients
         found = client.pool.FindMessageTypeByName(f"seldon.mlops.{message}")
         fields = {f.name: f.number for f in found.fields if f.number < 1000}
         assert fields == {n: int(k) for n, k in (f.split("=") for f in expected.split())}, message
-    states = world.clients.pool.FindEnumTypeByName("seldon.mlops.scheduler.ModelStatus.ModelState")
+    states = harness.clients.pool.FindEnumTypeByName("seldon.mlops.scheduler.ModelStatus.ModelState")
     assert [states.values_by_number[i + 1].name for i in range(6)] == ["Model" + s for s in STATES]
     assert states.values_by_name["ScheduleFailed"].number == 7
 
 
 @pytest.mark.parametrize("protocol", ["v1", "v1alpha"])
-def test_both_reflection_protocols_tell_the_same(world, protocol):
-    other = Reflected(world.scheduler, protocol)
+def test_both_reflection_protocols_are_equal(harness, protocol):
+    other = Reflected(harness.scheduler, protocol)
     assert SCHEDULER in other.services
     methods = {m for m in other.methods() if m.startswith("seldon.")}
-    assert methods == {m for m in world.clients.methods() if m.startswith("seldon.")}
+    assert methods == {m for m in harness.clients.methods() if m.startswith("seldon.")}
     other.close()
 
 
-def test_every_call_of_the_contract(world):
-    clients, agents = world.clients, world.agents
+def test_every_call_of_the_api(harness):
+    clients, agents = harness.clients, harness.agents
     scheduler = lambda method, **fields: clients.call(SCHEDULER, method, **fields)
     assert scheduler("SchedulerStatus", subscriberName="test").applicationVersion
     assert clients.call(HEALTH, "HealthCheck").ok
@@ -173,10 +173,10 @@ def test_every_call_of_the_contract(world):
     assert next(watching).status == 1
     watching.cancel()
 
-    # A control plane is told what to send, in this order.
+    # The scheduler requests the state in this order.
     control = scheduler("SubscribeControlPlane", subscriberName="test")
     assert next(control).event == 1
-    # Its servers first; then the scheduler asks for the rest.
+    # Servers first; then the scheduler requests the rest.
     scheduler("ServerNotify", servers=[], isFirstSync=True)
     assert [next(control).event for _ in range(3)] == [4, 2, 3]
     control.cancel()
@@ -184,7 +184,7 @@ def test_every_call_of_the_contract(world):
     # Servers: announced, then joined.
     changes = scheduler("SubscribeServerStatus", subscriberName="test")
     scheduler("ServerNotify", servers=[{"name": "played", "expectedReplicas": 1, "shared": True}])
-    refused(
+    expect_error(
         grpc.StatusCode.FAILED_PRECONDITION,
         lambda: scheduler("ServerNotify", servers=[{"name": "Not A Name", "expectedReplicas": 1}]),
     )
@@ -197,9 +197,9 @@ def test_every_call_of_the_contract(world):
     changes.cancel()
     (server,) = scheduler("ServerStatus", subscriberName="test", name="played")
     assert server.resources[0].totalMemoryBytes == 1 << 30
-    refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("ServerStatus", name="nobody"))
+    expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("ServerStatus", name="absent"))
 
-    # A model: asked for, ordered, loaded, available.
+    # A model: requested, ordered, loaded, available.
     statuses = scheduler("SubscribeModelStatus", subscriberName="test")
     scheduler("LoadModel", model=model("iris"))
     order = agent.order()
@@ -208,14 +208,14 @@ def test_every_call_of_the_contract(world):
     while (change := next(statuses)).modelName != "iris" or change.versions[0].state.state != AVAILABLE:
         pass
     statuses.cancel()
-    served = settled(clients, "iris", AVAILABLE)
+    served = wait_for_state(clients, "iris", AVAILABLE)
     assert served.serverName == "played" and served.modelReplicaState[0].state == 9
-    # The first thing that a new subscriber hears is what is so now.
+    # A new subscriber receives the current state first.
     statuses = scheduler("SubscribeModelStatus", subscriberName="test")
     assert next(statuses).modelName == "iris"
     statuses.cancel()
 
-    # Asked for again: nothing happens. Changed: the next version, beside the first.
+    # Repeated: no change. Changed: the next version, beside the first.
     scheduler("LoadModel", model=model("iris"))
     changed = model("iris")
     changed["modelSpec"]["uri"] = "/elsewhere"
@@ -229,43 +229,43 @@ def test_every_call_of_the_contract(world):
     assert (order.operation, order.modelVersion.version) == (2, 1), "the old version goes when the new one serves"
     agent.report(order, UNLOADED)
 
-    # What cannot be loaded, what nobody can take, what is wrong.
+    # Load failure, unschedulable model, invalid requests.
     scheduler("LoadModel", model=model("broken"))
     order = agent.order()
     agent.report(order, LOAD_FAILED, "the file is not a model")
-    assert "the file is not a model" in settled(clients, "broken", FAILED).state.reason
-    scheduler("LoadModel", model=model("homeless", "unheard-of"))
-    homeless = settled(clients, "homeless", SCHEDULE_FAILED)
-    assert "unheard-of" in homeless.state.reason and homeless.state.reasonCode == "NoCapability"
+    assert "the file is not a model" in wait_for_state(clients, "broken", FAILED).state.reason
+    scheduler("LoadModel", model=model("unplaceable", "unknown-capability"))
+    unplaceable = wait_for_state(clients, "unplaceable", SCHEDULE_FAILED)
+    assert "unknown-capability" in unplaceable.state.reason and unplaceable.state.reasonCode == "NoCapability"
     bad = [{"meta": {"name": "a.b"}, "modelSpec": {"uri": "/x"}}, {"meta": {"name": "x"}}, {}]
     bad += [model("x", replicas=1, minReplicas=2), model("x", replicas=3, maxReplicas=2)]
     for wrong in bad:
-        refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("LoadModel", model=wrong))
-    refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("LoadModel"))
-    refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("UnloadModel", model={"name": "nobody"}))
-    refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("ModelStatus", model={"name": "nobody"}))
+        expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("LoadModel", model=wrong))
+    expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("LoadModel"))
+    expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("UnloadModel", model={"name": "absent"}))
+    expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: scheduler("ModelStatus", model={"name": "absent"}))
     scheduler("ModelStatusEvent", success=True)
 
-    # Why, what if, and whose it is.
-    why = clients.call(CONTROL, "Explain", kind="model", name="homeless")
-    assert "unheard-of" in why.headline and why.reason == "NoCapability" and why.next
-    refused(grpc.StatusCode.FAILED_PRECONDITION, lambda: clients.call(CONTROL, "Explain", kind="model", name="nobody"))
-    plan = clients.call(CONTROL, "Plan", models=[model("next", "unheard-of")], unload=["iris"])
+    # Explain, dry run, ownership.
+    why = clients.call(CONTROL, "Explain", kind="model", name="unplaceable")
+    assert "unknown-capability" in why.headline and why.reason == "NoCapability" and why.next
+    expect_error(grpc.StatusCode.FAILED_PRECONDITION, lambda: clients.call(CONTROL, "Explain", kind="model", name="absent"))
+    plan = clients.call(CONTROL, "Plan", models=[model("next", "unknown-capability")], unload=["iris"])
     by_name = {c.name: c for c in plan.changes}
     assert by_name["next"].action == 1 and not by_name["next"].placed
     assert by_name["iris"].action == 4
     assert status(clients, "iris").state.state == AVAILABLE, "a plan changes nothing"
     as_operator = [("gantry-manager", "operator:ml")]
-    said = refused(
+    message = expect_error(
         grpc.StatusCode.FAILED_PRECONDITION,
         lambda: clients.call(SCHEDULER, "UnloadModel", model={"name": "iris"}, metadata=as_operator),
     )
-    assert "gantry adopt model/iris" in said, said
+    assert "gantry adopt model/iris" in message, message
     clients.call(CONTROL, "Adopt", kind="model", name="iris", metadata=as_operator)
 
-    # Demand and routes, as gateways tell and follow them.
-    asked = [{"model": "iris", "in_flight_milli": 500, "answered": 1}, {"model": "nobody", "answered": 1}]
-    clients.call(ROUTING, "ReportDemand", subscriber="test", models=asked)
+    # Demand reports and route subscription of gateways.
+    demand = [{"model": "iris", "in_flight_milli": 500, "answered": 1}, {"model": "absent", "answered": 1}]
+    clients.call(ROUTING, "ReportDemand", subscriber="test", models=demand)
     routes = clients.call(ROUTING, "WatchRoutes", subscriber="test")
     first = next(routes)
     assert first.HasField("reset")
@@ -276,10 +276,10 @@ def test_every_call_of_the_contract(world):
     )
     routes.cancel()
 
-    # What failed is tried again whenever a replica joins: it would come between.
+    # A failed model would be retried when a replica joins.
     clients.call(SCHEDULER, "UnloadModel", model={"name": "broken"})
 
-    # Agents: triggers are taken, unknown replicas refused, draining moves models away.
+    # Agents: scaling triggers, unknown replicas, draining.
     trigger = agents.message(
         "seldon.mlops.agent.ModelScalingTriggerMessage",
         serverName="played",
@@ -294,7 +294,7 @@ def test_every_call_of_the_contract(world):
         target=lambda: agents.call(AGENTS, "AgentDrain", serverName="played", replicaIdx=0, timeout=60)
     )
     drained.start()
-    # `iris` goes to the other replica, and then away from the one that drains.
+    # `iris` moves to the other replica, then leaves the draining one.
     order = other.order()
     assert (order.operation, order.modelVersion.model.meta.name) == (1, "iris")
     other.report(order, LOADED)
@@ -305,22 +305,22 @@ def test_every_call_of_the_contract(world):
     assert not drained.is_alive()
     agent.leave()
 
-    # Gone, and still to be asked about.
+    # Terminated, and still in the status.
     clients.call(SCHEDULER, "UnloadModel", model={"name": "iris"}, metadata=as_operator)
     order = other.order()
     while order.modelVersion.model.meta.name != "iris":
         order = other.order()
     assert order.operation == 2
     other.report(order, UNLOADED)
-    settled(clients, "iris", TERMINATED)
+    wait_for_state(clients, "iris", TERMINATED)
     other.leave()
 
-    # What comes later says so.
+    # Unimplemented calls.
     for method in ["LoadPipeline", "UnloadPipeline", "PipelineStatus", "SubscribePipelineStatus", "PipelineStatusEvent"]:
-        assert "pipelines" in refused(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
+        assert "pipelines" in expect_error(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
     for method in ["StartExperiment", "StopExperiment", "ExperimentStatus", "SubscribeExperimentStatus"]:
-        assert "experiments" in refused(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
+        assert "experiments" in expect_error(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
 
     called = clients.called | agents.called
     ours = {m for c in (clients, agents) for m in c.methods() if m.startswith(("seldon.", "gantry."))}
-    assert not ours - called, "calls that nobody made"
+    assert not ours - called, "calls without a test"

@@ -1,17 +1,17 @@
-"""The KServe SDK gets what the original library predicts."""
+"""Predictions through the KServe SDK equal those of the original libraries."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from judges import CASES, close
+from reference_predictions import CASES, close
 
-ASKS = Path(__file__).parent / "kserve_asks.py"
+CLIENT = Path(__file__).parent / "kserve_client.py"
 
 
-def test_the_kserve_sdk_over_rest_and_grpc(served):
-    questions = [
+def test_kserve_sdk_over_rest_and_grpc(served):
+    requests = [
         {
             "model": case.name,
             "input": case.input,
@@ -22,14 +22,14 @@ def test_the_kserve_sdk_over_rest_and_grpc(served):
         }
         for case in CASES
     ]
-    work = json.dumps({"address": served.inference, "questions": questions})
-    asked = subprocess.run([sys.executable, ASKS], input=work, capture_output=True, text=True, timeout=120)
-    assert asked.returncode == 0, asked.stderr
-    answers = json.loads(asked.stdout)
-    assert len(answers) == len(CASES)
-    for case, ways in zip(CASES, answers, strict=True):
-        assert ways.keys() == {"rest, binary", "rest, JSON", "grpc"}
-        for way, outputs in ways.items():
-            assert outputs.keys() == case.right.keys(), (case, way)
-            for name, right in case.right.items():
+    work = json.dumps({"address": served.inference, "requests": requests})
+    client = subprocess.run([sys.executable, CLIENT], input=work, capture_output=True, text=True, timeout=120)
+    assert client.returncode == 0, client.stderr
+    responses = json.loads(client.stdout)
+    assert len(responses) == len(CASES)
+    for case, variants in zip(CASES, responses, strict=True):
+        assert variants.keys() == {"rest, binary", "rest, JSON", "grpc"}
+        for variant, outputs in variants.items():
+            assert outputs.keys() == case.expected.keys(), (case, variant)
+            for name, right in case.expected.items():
                 close(outputs[name], right)

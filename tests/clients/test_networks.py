@@ -1,4 +1,4 @@
-"""Networks that take what a request asks for: what is too much is that request's error, and nobody else's."""
+"""ONNX models in worker processes: a run beyond its limits fails, and other requests are not affected."""
 
 import os
 import signal
@@ -30,32 +30,32 @@ TURNING = MANIFEST.format(name="turning", place=HOSTILE / "turning", parameter="
 
 @pytest.fixture
 def manifests(tmp_path):
-    """Two networks with little to spend."""
-    file = tmp_path / "networks.yaml"
+    """Two models with low limits."""
+    file = tmp_path / "workers.yaml"
     file.write_text(f"{DOUBLING}---{TURNING}")
     return file
 
 
 @pytest.fixture
 def served(start, manifests):
-    """The quickstart, and the two networks."""
+    """The quickstart and the two models."""
     with start(EXAMPLES, manifests) as gantry:
         yield gantry
 
 
 def turns(gantry, model, count):
     inputs = [{"name": "n", "shape": [1], "datatype": "INT64", "data": [count]}]
-    return gantry.ask("POST", f"/v2/models/{model}/infer", {"inputs": inputs})
+    return gantry.request("POST", f"/v2/models/{model}/infer", {"inputs": inputs})
 
 
-def right(gantry, model, count, answer):
+def check(gantry, model, count, answer):
     got = turns(gantry, model, count)
     assert got.status == 200, got.body
     assert got.json()["outputs"][0]["data"] == [answer]
 
 
 def children(gantry):
-    """The processes that the program has started, zombies not counted."""
+    """Child processes of gantry, without zombies."""
     found = set()
     for task in Path(f"/proc/{gantry.process.pid}/task").iterdir():
         found |= {int(p) for p in (task / "children").read_text().split()}
@@ -75,68 +75,68 @@ def iris(gantry):
     assert answer.status == 200 and answer.json()["outputs"][0]["data"] == [0], answer.body
 
 
-def test_too_much_memory_is_the_requests_own_error(served):
-    right(served, "doubling", 3, 8)
+def test_run_beyond_memory_limit_fails_alone(served):
+    check(served, "doubling", 3, 8)
     before = served.resident()
     for _ in range(3):
-        refused = turns(served, "doubling", 40)
-        assert refused.status == 500
-        assert "asked for more than the 64 MiB of memory that a run may take" in refused.error
-        assert "max_run_memory" in refused.error
+        failed = turns(served, "doubling", 40)
+        assert failed.status == 500
+        assert "exceeded the memory limit of 64 MiB" in failed.error
+        assert "max_run_memory" in failed.error
         iris(served)
-        until("the network answers again", lambda: turns(served, "doubling", 10).status == 200)
-    right(served, "doubling", 12, 4096)
+        until("the model responds again", lambda: turns(served, "doubling", 10).status == 200)
+    check(served, "doubling", 12, 4096)
     logged = served.command("logs", "model/doubling").stdout
     assert logged.count("onnx worker process ended") == 3, logged
-    assert served.resident() - before < 32 << 20, "the bombs were not paid for by the program"
+    assert served.resident() - before < 32 << 20, "the memory was allocated in gantry itself"
 
 
-def test_too_much_time_is_the_requests_own_error(served):
-    right(served, "turning", 3, 1)
-    refused = turns(served, "turning", 2_000_000_000)
-    assert refused.status == 500
-    assert "ran longer than 0.5 s" in refused.error and "max_run_time" in refused.error
+def test_run_beyond_time_limit_fails_alone(served):
+    check(served, "turning", 3, 1)
+    failed = turns(served, "turning", 2_000_000_000)
+    assert failed.status == 500
+    assert "exceeded the time limit of 0.5 s" in failed.error and "max_run_time" in failed.error
     iris(served)
-    until("the network answers again", lambda: turns(served, "turning", 3).status == 200)
+    until("the model responds again", lambda: turns(served, "turning", 3).status == 200)
 
 
-def test_the_engine_is_told(served):
-    metadata = served.ask("GET", "/v2/models/doubling").json()
+def test_metadata_names_the_engine(served):
+    metadata = served.request("GET", "/v2/models/doubling").json()
     assert metadata["parameters"]["engine"].startswith("rten: ")
-    assert metadata["parameters"]["engine"].endswith("in a process of its own")
-    assert "process" not in served.ask("GET", "/v2/models/iris").json()["parameters"]["engine"]
+    assert metadata["parameters"]["engine"].endswith("in a worker process")
+    assert "process" not in served.request("GET", "/v2/models/iris").json()["parameters"]["engine"]
 
 
-def test_processes_of_networks_end_with_the_program(served):
-    right(served, "doubling", 1, 2)
-    networks = children(served)
-    assert len(networks) == 2
-    assert served.stop() == 0, served.said()
-    until("no process is left", lambda: not any(map(alive, networks)))
+def test_workers_exit_with_gantry(served):
+    check(served, "doubling", 1, 2)
+    workers = children(served)
+    assert len(workers) == 2
+    assert served.stop() == 0, served.output()
+    until("no worker is left", lambda: not any(map(alive, workers)))
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_processes_of_networks_do_not_outlive_a_program_that_is_killed(served, busy):
-    networks = children(served)
-    assert len(networks) == 2
+def test_workers_exit_when_gantry_is_killed(served, busy):
+    workers = children(served)
+    assert len(workers) == 2
     if busy:
-        asking = threading.Thread(target=lambda: pytest.raises(OSError, turns, served, "turning", 2_000_000_000))
-        asking.start()
+        client = threading.Thread(target=lambda: pytest.raises(OSError, turns, served, "turning", 2_000_000_000))
+        client.start()
     served.kill()
-    until("no process is left", lambda: not any(map(alive, networks)))
+    until("no worker is left", lambda: not any(map(alive, workers)))
     if busy:
-        asking.join()
+        client.join()
 
 
-def test_an_unloaded_network_has_no_process(served, manifests):
-    networks = children(served)
+def test_unloading_stops_the_worker(served, manifests):
+    workers = children(served)
     manifests.write_text(TURNING)
-    until("one process is left", lambda: len([p for p in networks if alive(p)]) == 1)
-    right(served, "turning", 2, 1)
+    until("one worker is left", lambda: len([p for p in workers if alive(p)]) == 1)
+    check(served, "turning", 2, 1)
 
 
-def test_signals_to_everybody_let_requests_end(served):
+def test_sigterm_to_workers_does_not_stop_them(served):
     """A supervisor that stops a service signals all of its processes at once."""
     for process in children(served):
         os.kill(process, signal.SIGTERM)
-    right(served, "doubling", 5, 32)
+    check(served, "doubling", 5, 32)

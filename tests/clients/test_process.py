@@ -1,4 +1,4 @@
-"""The process: being killed, started twice, interrupted, and its files edited while it runs."""
+"""Process lifecycle: kill, second start, interrupt, edited files."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import socket
 
 import pytest
 from gantry import EXAMPLES, run, until
-from judges import CASES, close
+from reference_predictions import CASES, close
 
 
 def check_all(gantry):
@@ -17,31 +17,31 @@ def check_all(gantry):
         answer = gantry.infer(case.name, case.rows.tolist(), case.input, case.datatype)
         assert answer.status == 200, answer.body
         for output in answer.json()["outputs"]:
-            close(output["data"], case.right[output["name"]])
+            close(output["data"], case.expected[output["name"]])
 
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the quickstart that may be edited."""
+    """An editable copy of the quickstart."""
     return shutil.copytree(EXAMPLES, tmp_path / "models")
 
 
-def test_after_kill_9_everything_is_there_again(start, tmp_path):
+def test_state_survives_kill_9(start, tmp_path):
     state = tmp_path / "state"
     with start(EXAMPLES, state=state) as first:
         check_all(first)
         first.kill()
-    # No path: what was loaded is known.
+    # Without paths: the loaded models are in the state.
     with start(state=state) as second:
         check_all(second)
         assert second.stop() == 0
 
 
-def test_killed_again_and_again(start, tmp_path):
+def test_repeated_kills(start, tmp_path):
     state = tmp_path / "state"
     start(EXAMPLES, state=state).ready().kill()
     for _ in range(3):
-        # Killed while it starts.
+        # Killed during the start.
         dying = start(state=state)
         until("its first line", lambda dying=dying: dying.out or dying.process.poll() is not None)
         dying.kill()
@@ -49,28 +49,28 @@ def test_killed_again_and_again(start, tmp_path):
         check_all(last)
 
 
-def test_a_second_process_is_refused_by_name(start, tmp_path):
+def test_second_process_on_the_same_state_is_rejected(start, tmp_path):
     state = tmp_path / "state"
     with start(EXAMPLES, state=state) as first:
         second = start(EXAMPLES, state=state)
         assert second.ended() != 0
-        assert str(first.process.pid) in second.said(), second.said()
-        assert str(state) in second.said()
+        assert str(first.process.pid) in second.output(), second.output()
+        assert str(state) in second.output()
         check_all(first)
 
 
 @pytest.mark.parametrize("which", ["inference", "admin", "scheduler", "agent"])
-def test_a_port_that_is_taken_is_named(start, which):
+def test_port_in_use_is_reported(start, which):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         gantry = start(EXAMPLES, flags=[f"--{which}-port={port}"])
         assert gantry.ended() != 0
-        said = gantry.said()
-        assert str(port) in said and f"--{which}-port" in said, said
-        assert "panicked" not in said
+        result = gantry.output()
+        assert str(port) in result and f"--{which}-port" in result, result
+        assert "panicked" not in result
 
 
-def test_an_interrupt_lets_a_request_end(start):
+def test_interrupt_drains_requests(start):
     with start(EXAMPLES) as gantry:
         case = CASES[0]
         inputs = [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": case.rows[0].tolist()}]
@@ -96,37 +96,37 @@ def test_an_interrupt_lets_a_request_end(start):
                 answer += more
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), answer
-        close(json.loads(body)["outputs"][0]["data"], case.right["label"][:1])
-        assert gantry.ended() == 0, gantry.said()
-        assert "panicked" not in gantry.said()
+        close(json.loads(body)["outputs"][0]["data"], case.expected["label"][:1])
+        assert gantry.ended() == 0, gantry.output()
+        assert "panicked" not in gantry.output()
 
 
-def test_an_interrupt_while_it_starts_ends_it(start):
+def test_interrupt_during_start(start):
     gantry = start(EXAMPLES)
     until("its first line", lambda: gantry.out or gantry.process.poll() is not None)
     gantry.interrupt()
-    # The first moments belong to the operating system, which ends a process by the signal.
-    assert gantry.ended() in (0, -signal.SIGINT), gantry.said()
+    # Before the handler is installed, the signal ends the process.
+    assert gantry.ended() in (0, -signal.SIGINT), gantry.output()
     with start(EXAMPLES) as again:
         check_all(again)
 
 
-def test_edits_are_picked_up_and_broken_ones_reported(start, copy):
+def test_manifest_edits_are_applied_and_invalid_ones_reported(start, copy):
     with start(copy) as gantry:
         manifest = copy / "iris.yaml"
         good = manifest.read_text()
 
-        # A broken edit: reported with its place, and what was good still serves.
+        # An invalid edit is reported with its position; the previous version still serves.
         manifest.write_text(good.replace("storageUri", "storageURL"))
         until("the complaint", lambda: any("storageURL" in line for line in gantry.err))
-        said = "\n".join(gantry.err)
-        assert re.search(r"iris\.yaml:\d+", said) and "storageUri" in said, said
+        result = "\n".join(gantry.err)
+        assert re.search(r"iris\.yaml:\d+", result) and "storageUri" in result, result
         check_all(gantry)
 
-        # A model that is added, one that is changed, one that is taken away.
+        # A model is added, one changed, one removed.
         manifest.write_text(good)
         (copy / "second.yaml").write_text(good.replace("name: iris", "name: second"))
-        until("the new model", lambda: gantry.ask("GET", "/v2/models/second/ready").status == 200)
+        until("the new model", lambda: gantry.request("GET", "/v2/models/second/ready").status == 200)
         rows = CASES[0].rows.tolist()
         close(gantry.infer("second", rows).json()["outputs"][0]["data"], CASES[0].right["label"])
 
@@ -146,12 +146,12 @@ def test_edits_are_picked_up_and_broken_ones_reported(start, copy):
         until("the new version", serves_the_new_file)
 
         (copy / "second.yaml").unlink()
-        until("its removal", lambda: gantry.ask("GET", "/v2/models/second/ready").status == 404)
+        until("its removal", lambda: gantry.request("GET", "/v2/models/second/ready").status == 404)
         assert gantry.infer("iris", rows).status == 200
         assert gantry.stop() == 0
 
 
-def test_files_that_are_wrong_start_nothing(tmp_path):
+def test_invalid_manifests_prevent_the_start(tmp_path):
     (tmp_path / "broken.yaml").write_text("apiVersion: mlops.seldon.io/v1alpha1\nkind: Modle\n")
     state = tmp_path / "state"
     ended = run("up", tmp_path / "broken.yaml", "--state-dir", state)
@@ -161,7 +161,7 @@ def test_files_that_are_wrong_start_nothing(tmp_path):
     assert ended.returncode == 2 and "does not exist" in ended.stderr, ended
 
 
-def test_a_directory_of_model_files_is_enough(start, tmp_path):
+def test_directory_of_model_files_is_served(start, tmp_path):
     place = tmp_path / "files"
     place.mkdir()
     shutil.copy(EXAMPLES / "iris" / "model.onnx", place / "flowers.onnx")

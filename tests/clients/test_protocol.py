@@ -1,11 +1,11 @@
-"""Everything of the protocol that is not inference: health, metadata, the repository, statistics."""
+"""The protocol besides inference: health, metadata, repository, statistics."""
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 from gantry import until
-from judges import CASES, close
+from reference_predictions import CASES, close
 from tritonclient.utils import InferenceServerException
 
 INTERFACES = {
@@ -17,7 +17,7 @@ INTERFACES = {
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request, served):
-    """The same client in both protocols; answers are dictionaries in both."""
+    """A client per protocol; both return dictionaries."""
     if request.param == "http":
         with http.InferenceServerClient(served.inference) as made:
             yield made
@@ -27,7 +27,7 @@ def client(request, served):
 
 
 class AsDictionaries:
-    """The gRPC client, with the answers of the HTTP client."""
+    """The gRPC client with the response format of the HTTP client."""
 
     NAMES = {"get_server_metadata", "get_model_metadata", "get_inference_statistics", "get_model_repository_index"}
 
@@ -39,11 +39,11 @@ class AsDictionaries:
         if name not in self.NAMES:
             return call
 
-        def asked(*arguments, **named):
+        def wrapper(*arguments, **named):
             answer = call(*arguments, as_json=True, **named)
             return answer.get("models", []) if name == "get_model_repository_index" else answer
 
-        return asked
+        return wrapper
 
 
 def infer(client, case):
@@ -61,7 +61,7 @@ def test_health(client):
         assert client.is_model_ready(name, "1")
 
 
-def test_a_model_that_is_not_there_is_not_ready(served):
+def test_unknown_model_is_not_ready(served):
     with http.InferenceServerClient(served.inference) as client:
         assert not client.is_model_ready("absent")
     with grpc.InferenceServerClient(served.inference) as client:
@@ -70,27 +70,27 @@ def test_a_model_that_is_not_there_is_not_ready(served):
 
 
 def test_server_metadata(client):
-    said = client.get_server_metadata()
-    assert said["name"] == "gantry"
-    assert {"binary_tensor_data", "model_repository", "statistics"} <= set(said["extensions"])
+    result = client.get_server_metadata()
+    assert result["name"] == "gantry"
+    assert {"binary_tensor_data", "model_repository", "statistics"} <= set(result["extensions"])
 
 
 @pytest.mark.parametrize("name", INTERFACES)
-def test_model_metadata_is_that_of_the_file(client, name):
+def test_model_metadata_matches_the_file(client, name):
     platform, inputs, outputs = INTERFACES[name]
-    said = client.get_model_metadata(name)
+    result = client.get_model_metadata(name)
 
     def shown(tensors):
         return [(t["name"], t["datatype"], [int(d) for d in t["shape"]]) for t in tensors]
 
-    # As in Seldon Core v2, an answer names the version that gave it.
-    assert (said["name"], said["platform"], said["versions"]) == (f"{name}_1", platform, ["1"])
-    assert (shown(said["inputs"]), shown(said["outputs"])) == (inputs, outputs)
+    # As in Seldon Core v2, a response has the version that served it.
+    assert (result["name"], result["platform"], result["versions"]) == (f"{name}_1", platform, ["1"])
+    assert (shown(result["inputs"]), shown(result["outputs"])) == (inputs, outputs)
 
 
-def test_the_index_lists_every_model(client):
-    said = client.get_model_repository_index()
-    assert [(m["name"], m["state"]) for m in said] == [(n, "READY") for n in sorted(INTERFACES)]
+def test_repository_index_lists_every_model(client):
+    result = client.get_model_repository_index()
+    assert [(m["name"], m["state"]) for m in result] == [(n, "READY") for n in sorted(INTERFACES)]
 
 
 def test_statistics_count(client):
@@ -114,12 +114,12 @@ def test_statistics_count(client):
 def test_unload_and_load_again(served, client):
     case = CASES[2]
     client.unload_model(case.name)
-    until("the unload", lambda: not served.ask("GET", f"/v2/models/{case.name}/ready").status == 200)
+    until("the unload", lambda: not served.request("GET", f"/v2/models/{case.name}/ready").status == 200)
     with pytest.raises(InferenceServerException):
         infer(client, case)
     for other in CASES[:2]:
         infer(client, other)
-    # Until the last replica is gone, loading again is refused rather than lost.
+    # Until the last replica is gone, a load is rejected rather than lost.
 
     def loaded():
         try:
@@ -130,11 +130,11 @@ def test_unload_and_load_again(served, client):
             return False
 
     until("the load", loaded)
-    until("the model", lambda: served.ask("GET", f"/v2/models/{case.name}/ready").status == 200)
-    close(infer(client, case).as_numpy("predict"), case.right["predict"])
+    until("the model", lambda: served.request("GET", f"/v2/models/{case.name}/ready").status == 200)
+    close(infer(client, case).as_numpy("predict"), case.expected["predict"])
 
 
-def test_loading_what_is_not_known_says_what_to_do(client):
+def test_loading_unknown_model_is_explained(client):
     with pytest.raises(InferenceServerException, match="absent"):
         client.load_model("absent")
     with pytest.raises(InferenceServerException, match="absent"):
@@ -142,15 +142,15 @@ def test_loading_what_is_not_known_says_what_to_do(client):
 
 
 def test_admin(served):
-    assert served.ask("GET", "/livez", at=served.admin).status == 200
-    assert served.ask("GET", "/readyz", at=served.admin).status == 200
+    assert served.request("GET", "/livez", at=served.admin).status == 200
+    assert served.request("GET", "/readyz", at=served.admin).status == 200
     before = served.metric("seldon_model_infer_total")
     case = CASES[0]
     assert served.infer("iris", case.rows.tolist()).status == 200
     assert served.metric("seldon_model_infer_total") == before + 1
 
 
-def test_datatypes_that_a_model_does_not_take(served):
+def test_unsupported_datatypes_are_rejected(served):
     rows = CASES[0].rows
     texts = np.array([[b"a", b"b", b"c", b"d"]], dtype=object)
     halves = rows[:1].astype(np.float16)
@@ -170,13 +170,13 @@ def test_datatypes_that_a_model_does_not_take(served):
             assert refused.value.status() == "400"
 
 
-def test_sixteen_bits_are_enough_for_trees(served):
+def test_fp16_inputs_of_tree_models(served):
     case = CASES[1]
     rows = np.array([[12.5, 3, 40.25, 1000]], dtype=np.float16)
     given = http.InferInput(case.input, [1, 4], "FP16")
     given.set_data_from_numpy(rows)
     with http.InferenceServerClient(served.inference) as client:
-        said = client.infer(case.name, [given]).as_numpy("predict")
-    from judges import fraud
+        result = client.infer(case.name, [given]).as_numpy("predict")
+    from reference_predictions import fraud
 
-    close(said, fraud(rows.astype(np.float32)))
+    close(result, fraud(rows.astype(np.float32)))

@@ -1,4 +1,4 @@
-"""A real MLServer that `gantry up` runs itself: started, watched, started again, taken over, stopped with us."""
+"""MLServer supervised by `gantry up`: start, restart, scaling, adoption, shutdown."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from gantry import Gantry, run, until
-from processes import ask, installed
+from processes import http_request, installed
 
-# Trains a model, and says what it answers.
+# Trains a model, and prints its predictions.
 TRAIN = """
 import json, sys
 from pathlib import Path
@@ -51,9 +51,9 @@ spec:
 """
 
 
-class World:
+class Harness:
     def __init__(self, place):
-        self.place, self.programs = place, installed("mlserver")
+        self.directory, self.programs = place, installed("mlserver")
         subprocess.run([self.programs / "python", "-c", TRAIN, place / "model"], check=True, timeout=120)
         self.rows, self.expected = json.loads((place / "answers.json").read_text())
         (place / "manifests").mkdir()
@@ -62,14 +62,14 @@ class World:
 
     def write(self, replicas):
         text = MANIFESTS.format(
-            mlserver=self.programs / "mlserver", model=self.place / "model", replicas=replicas
+            mlserver=self.programs / "mlserver", model=self.directory / "model", replicas=replicas
         )
-        draft = self.place / "draft"
+        draft = self.directory / "draft"
         draft.write_text(text)
-        draft.replace(self.place / "manifests" / "all.yaml")
+        draft.replace(self.directory / "manifests" / "all.yaml")
 
     def start(self):
-        self.up = Gantry(self.place / "state", self.place / "manifests").ready()
+        self.up = Gantry(self.directory / "state", self.directory / "manifests").ready()
 
     def gantry(self, *words):
         ran = run(*words, "--scheduler", self.up.scheduler, "--admin", self.up.admin)
@@ -77,10 +77,10 @@ class World:
         return ran.stdout
 
     def replicas(self):
-        return ask(self.up.admin, "GET", "/servers").json()["replicas"]
+        return http_request(self.up.admin, "GET", "/servers").json()["replicas"]
 
     def until_ready(self, count, but=()):
-        """The pids of so many replicas that answer, none of them one of these."""
+        """Pids of this many ready replicas, other than these."""
 
         def pids():
             found = self.replicas()
@@ -92,17 +92,17 @@ class World:
     def check(self):
         self.gantry("wait", "model/iris", "--timeout", "60s")
         inputs = [{"name": "predict", "shape": [len(self.rows), 4], "datatype": "FP32", "data": self.rows}]
-        answer = ask(self.up.inference, "POST", "/v2/models/iris/infer", {"inputs": inputs})
+        answer = http_request(self.up.inference, "POST", "/v2/models/iris/infer", {"inputs": inputs})
         assert answer.status == 200, answer.body
         assert answer.json()["outputs"][0]["data"] == self.expected
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("supervised"))
-    yield world
-    world.up.kill()
-    for replica in json.loads((world.place / "state" / "servers.json").read_text()):
+def harness(tmp_path_factory):
+    harness = Harness(tmp_path_factory.mktemp("supervised"))
+    yield harness
+    harness.up.kill()
+    for replica in json.loads((harness.directory / "state" / "servers.json").read_text()):
         if Path(f"/proc/{replica['process']['pid']}").exists():
             os.kill(replica["process"]["pid"], signal.SIGKILL)
 
@@ -114,40 +114,40 @@ def gone(pid):
         return True
 
 
-def test_it_serves_and_what_it_says_is_in_our_log(world):
-    world.until_ready(1)
-    world.check()
-    said = world.gantry("logs", "server/mlserver", "--lines", "1000")
-    assert "Uvicorn running" in said and "server=mlserver replica=0" in said
-    assert "replica 0   ready" in world.gantry("explain", "server/mlserver")
+def test_supervised_server_is_served_and_logged(harness):
+    harness.until_ready(1)
+    harness.check()
+    result = harness.gantry("logs", "server/mlserver", "--lines", "1000")
+    assert "Uvicorn running" in result and "server=mlserver replica=0" in result
+    assert "replica 0   ready" in harness.gantry("explain", "server/mlserver")
 
 
-def test_it_is_started_again_and_its_models_are_loaded_again(world):
-    [pid] = world.until_ready(1)
+def test_killed_server_is_restarted_with_its_models(harness):
+    [pid] = harness.until_ready(1)
     os.kill(pid, signal.SIGKILL)
-    world.until_ready(1, but=[pid])
-    world.check()
+    harness.until_ready(1, but=[pid])
+    harness.check()
 
 
-def test_it_grows_and_shrinks_with_its_manifest(world):
-    [first] = world.until_ready(1)
-    world.write(2)
-    both = world.until_ready(2)
+def test_replicas_follow_the_manifest(harness):
+    [first] = harness.until_ready(1)
+    harness.write(2)
+    both = harness.until_ready(2)
     assert first in both
-    world.check()
-    world.write(1)
-    assert world.until_ready(1) == [first]
+    harness.check()
+    harness.write(1)
+    assert harness.until_ready(1) == [first]
     assert all(gone(pid) for pid in both if pid != first)
-    world.check()
+    harness.check()
 
 
-def test_it_outlives_us_and_is_taken_over_and_goes_with_us_in_the_end(world):
-    pids = world.until_ready(1)
-    world.up.kill()
+def test_servers_survive_kill_are_adopted_and_stop_with_gantry(harness):
+    pids = harness.until_ready(1)
+    harness.up.kill()
     assert not any(gone(pid) for pid in pids)
-    world.start()
-    assert world.until_ready(1) == pids
-    world.check()
-    world.up.process.send_signal(signal.SIGTERM)
-    assert world.up.process.wait(timeout=60) == 0
+    harness.start()
+    assert harness.until_ready(1) == pids
+    harness.check()
+    harness.up.process.send_signal(signal.SIGTERM)
+    assert harness.up.process.wait(timeout=60) == 0
     assert all(gone(pid) for pid in pids)

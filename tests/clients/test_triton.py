@@ -1,5 +1,4 @@
-"""A real Triton beside `gantry agent`, with models for its Python back end: loaded, updated under load, evicted and
-brought back by a request, unloaded."""
+"""Triton with `gantry agent` and Python models: loaded, updated under load, evicted and reloaded by requests, unloaded."""
 
 import platform
 import threading
@@ -8,13 +7,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 from gantry import until
-from processes import House, ask, free_ports, metric, triton
+from processes import Stack, http_request, free_ports, metric, triton
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="the wheel is for Linux on x86-64"
 )
 
-# Adds a number to what it is given.
+# Adds a number to its input.
 MODEL = """
 import triton_python_backend_utils as triton
 
@@ -36,7 +35,7 @@ ROWS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.25, 0.0, -1.0]]
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory):
-    """Models as people have them: with versions and a configuration, or the bare file."""
+    """Models with versions and a configuration, or as a bare file."""
     place = tmp_path_factory.mktemp("artifacts")
     for version, number in ((1, 100), (2, 10)):
         folder = place / "versions" / str(version)
@@ -53,16 +52,16 @@ def artifacts(tmp_path_factory):
     return place
 
 
-class World:
+class Harness:
     def __init__(self, place):
-        self.house = House(place)
+        self.stack = Stack(place)
         self.models = place / "models"
         self.models.mkdir()
         self.ports = free_ports(3)
         self.at = f"127.0.0.1:{self.ports[0]}"
-        self.server = triton(self.house, self.models, self.ports)
+        self.server = triton(self.stack, self.models, self.ports)
         try:
-            self.agent = self.house.agent(
+            self.agent = self.stack.agent(
                 *("--memory", 1_000_000, "--overcommit", 100, "--health-check-interval", 1),
                 name="triton",
                 kind="triton",
@@ -71,48 +70,48 @@ class World:
                 models=self.models,
             )
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.server.said()}") from None
+            raise AssertionError(f"{error}\n{self.server.output()}") from None
 
     def holds(self):
-        index = ask(self.at, "POST", "/v2/repository/index", {"ready": True}).json()
+        index = http_request(self.at, "POST", "/v2/repository/index", {"ready": True}).json()
         return {model["name"] for model in index if model.get("state") == "READY"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("triton"))
-    yield world
-    world.house.close()
+def harness(tmp_path_factory):
+    harness = Harness(tmp_path_factory.mktemp("triton"))
+    yield harness
+    harness.stack.close()
 
 
-def plus(house, model):
-    """What a model adds; `None` while it does not answer."""
-    answer = house.infer(model, ROWS, "X")
+def plus(stack, model):
+    """The number that a model adds; `None` while it does not respond."""
+    answer = stack.infer(model, ROWS, "X")
     assert answer.status == 200, answer.body
     return (np.array(answer.json()["outputs"][0]["data"]).reshape(2, 4) - np.array(ROWS)).round(3).mean()
 
 
-def test_a_model_is_loaded_and_answers_over_both_protocols(world, artifacts):
-    applied = world.house.apply("adder", artifacts / "versions", "triton", "python", memory="100k")
-    assert applied.returncode == 0, applied.stderr + world.agent.said() + world.server.said()
-    assert plus(world.house, "adder") == 10, "the highest version"
-    assert world.holds() == {"adder_1"}
+def test_model_is_served_over_rest_and_grpc(harness, artifacts):
+    applied = harness.stack.apply("adder", artifacts / "versions", "triton", "python", memory="100k")
+    assert applied.returncode == 0, applied.stderr + harness.agent.output() + harness.server.output()
+    assert plus(harness.stack, "adder") == 10, "the highest version"
+    assert harness.holds() == {"adder_1"}
     given = grpc.InferInput("X", [2, 4], "FP32")
     given.set_data_from_numpy(np.array(ROWS, dtype=np.float32))
-    with grpc.InferenceServerClient(world.house.inference) as client:
+    with grpc.InferenceServerClient(harness.stack.inference) as client:
         assert client.is_model_ready("adder")
         result = client.infer("adder", [given])
         assert result.get_response().model_name == "adder_1"
         assert np.allclose(result.as_numpy("Y"), np.array(ROWS) + 10)
 
 
-def test_an_update_under_load_fails_no_request(world, artifacts):
+def test_update_under_load_fails_no_request(harness, artifacts):
     wrong, seen, stop = [], [set() for _ in range(3)], threading.Event()
 
     def work(mine):
         while not stop.is_set():
             try:
-                mine.add(plus(world.house, "adder"))
+                mine.add(plus(harness.stack, "adder"))
             except Exception as error:
                 wrong.append(repr(error))
                 return
@@ -122,14 +121,14 @@ def test_an_update_under_load_fails_no_request(world, artifacts):
         worker.start()
 
     def fine(condition):
-        assert not wrong, (wrong, world.agent.said())
+        assert not wrong, (wrong, harness.agent.output())
         return condition()
 
     until("answers of version 1", lambda: fine(lambda: all(10 in mine for mine in seen)))
-    applied = world.house.apply("adder", artifacts / "plus20", "triton", memory="100k")
-    assert applied.returncode == 0, applied.stderr + world.agent.said()
+    applied = harness.stack.apply("adder", artifacts / "plus20", "triton", memory="100k")
+    assert applied.returncode == 0, applied.stderr + harness.agent.output()
     until("answers of version 2", lambda: fine(lambda: all(20 in mine for mine in seen)))
-    until("the end of version 1", lambda: fine(lambda: world.holds() == {"adder_2"}))
+    until("the end of version 1", lambda: fine(lambda: harness.holds() == {"adder_2"}))
     stop.set()
     for worker in workers:
         worker.join(60)
@@ -137,29 +136,29 @@ def test_an_update_under_load_fails_no_request(world, artifacts):
     assert set().union(*seen) == {10, 20}
 
 
-def test_what_does_not_fit_waits_on_disk_and_comes_back(world, artifacts):
+def test_overcommitted_models_are_evicted_and_reloaded(harness, artifacts):
     for name, place in (("a", "plus20"), ("b", "plus30")):
-        applied = world.house.apply(name, artifacts / place, "triton", memory="600k")
-        assert applied.returncode == 0, applied.stderr + world.agent.said()
+        applied = harness.stack.apply(name, artifacts / place, "triton", memory="600k")
+        assert applied.returncode == 0, applied.stderr + harness.agent.output()
     for _ in range(2):
         for name, number in (("a", 20), ("b", 30)):
-            assert plus(world.house, name) == number
-            until("the eviction", lambda n=name: world.holds() & {"a_1", "b_1"} == {f"{n}_1"})
-    assert metric(world.agent.metrics, "seldon_cache_evict_count") >= 3
+            assert plus(harness.stack, name) == number
+            until("the eviction", lambda n=name: harness.holds() & {"a_1", "b_1"} == {f"{n}_1"})
+    assert metric(harness.agent.metrics, "seldon_cache_evict_count") >= 3
 
 
-def test_the_servers_own_words_reach_the_status(world, artifacts):
-    assert world.house.apply("broken", artifacts / "broken", "triton", wait=False).returncode == 0
+def test_load_error_of_the_server_is_in_the_status(harness, artifacts):
+    assert harness.stack.apply("broken", artifacts / "broken", "triton", wait=False).returncode == 0
     described = until(
         "the failure",
-        lambda: (d := world.house.command("describe", "model/broken").stdout) and "triton-0" in d and d,
+        lambda: (d := harness.stack.command("describe", "model/broken").stdout) and "triton-0" in d and d,
     )
     assert "broken on purpose" in described, described
 
 
-def test_the_end_is_in_good_order(world):
+def test_unload_and_shutdown(harness):
     for name in ("adder", "a", "b", "broken"):
-        assert world.house.command("delete", "model", name).returncode == 0
-    until("an empty server", lambda: not world.holds())
-    until("an empty directory", lambda: not [p for p in world.models.iterdir() if not p.name.startswith(".")])
-    assert world.agent.terminate() == 0, world.agent.said()
+        assert harness.stack.command("delete", "model", name).returncode == 0
+    until("an empty server", lambda: not harness.holds())
+    until("an empty directory", lambda: not [p for p in harness.models.iterdir() if not p.name.startswith(".")])
+    assert harness.agent.terminate() == 0, harness.agent.output()

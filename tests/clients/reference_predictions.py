@@ -1,4 +1,4 @@
-"""What is right: the predictions of the real libraries, from the files that are served."""
+"""Predictions of the original libraries, from the served files."""
 
 from functools import cache
 
@@ -11,8 +11,8 @@ from gantry import EXAMPLES
 TOLERANCE = 1e-6
 
 
-def close(got, right):
-    np.testing.assert_allclose(np.ravel(got), np.ravel(right), rtol=TOLERANCE, atol=TOLERANCE)
+def close(actual, expected):
+    np.testing.assert_allclose(np.ravel(actual), np.ravel(expected), rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def iris_rows(count=8):
@@ -44,13 +44,13 @@ def iris(rows):
     return onnx_session(EXAMPLES / "iris" / "model.onnx").run(["label", "probabilities"], {"X": rows})
 
 
-def xgboost_predicts(file, rows):
+def xgboost_predictions(file, rows):
     booster = xgboost.Booster(model_file=str(file))
     return booster.predict(xgboost.DMatrix(rows, feature_names=booster.feature_names))
 
 
 def fraud(rows):
-    return xgboost_predicts(EXAMPLES / "fraud" / "model.json", rows)
+    return xgboost_predictions(EXAMPLES / "fraud" / "model.json", rows)
 
 
 def demand(rows):
@@ -58,11 +58,11 @@ def demand(rows):
 
 
 class Case:
-    """A model of the quickstart: its rows, how they are sent, what must come back."""
+    """A quickstart model: rows, request format and expected outputs."""
 
-    def __init__(self, name, input_name, datatype, rows, right):
+    def __init__(self, name, input_name, datatype, rows, expected):
         self.name, self.input, self.datatype, self.rows = name, input_name, datatype, rows
-        self.right = right
+        self.expected = expected
 
     def __repr__(self):
         return self.name
