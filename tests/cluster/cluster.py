@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from gantry import PATIENCE, ROOT, until
+from gantry import TIMEOUT, ROOT, until
 from processes import Process, free_ports, program
 
 CRDS = ROOT / "deploy" / "crds"
@@ -27,18 +27,18 @@ class Kubectl:
         self.kubectl = os.environ.get("GANTRY_TEST_KUBECTL", "kubectl")
         self.namespace = namespace
 
-    def run(self, *words, stdin=None, patience=PATIENCE):
+    def run(self, *words, stdin=None, timeout=TIMEOUT):
         command = [self.kubectl, "--kubeconfig", self.config]
         if self.namespace:
             command += ["--namespace", self.namespace]
         # kubectl keeps what it discovered; CRDs come and go here.
         command += ["--cache-dir", f"/tmp/gantry-kubectl-{os.getpid()}"]
         return subprocess.run(
-            [*command, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=patience
+            [*command, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=timeout
         )
 
-    def __call__(self, *words, stdin=None, patience=PATIENCE):
-        ran = self.run(*words, stdin=stdin, patience=patience)
+    def __call__(self, *words, stdin=None, timeout=TIMEOUT):
+        ran = self.run(*words, stdin=stdin, timeout=timeout)
         assert ran.returncode == 0, f"kubectl {' '.join(map(str, words))}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
@@ -60,9 +60,9 @@ class Kubectl:
         found = json.loads(ran.stdout)
         return found if name else found["items"]
 
-    def ready(self, kind, name, patience=PATIENCE):
+    def ready(self, kind, name, timeout=TIMEOUT):
         """Waits as people do."""
-        self("wait", f"--for=condition=Ready", f"{kind}/{name}", f"--timeout={int(patience)}s", patience=patience + 10)
+        self("wait", f"--for=condition=Ready", f"{kind}/{name}", f"--timeout={int(timeout)}s", timeout=timeout + 10)
 
     def until(self, what, kind, name, condition):
         """Waits for an object to be as a condition says; gives it."""
@@ -163,12 +163,12 @@ def namespace():
     return name
 
 
-def with_server(house, name="builtin"):
+def with_server(stack, name="builtin"):
     """Adds a server to a scheduler: the built-in runtime and its agent."""
-    models = house.place / "models"
+    models = stack.directory / "models"
     models.mkdir()
     (port,) = free_ports(1)
-    runtime = house.start("runtime", models, "--explicit", "--port", port)
+    runtime = stack.start("runtime", models, "--explicit", "--port", port)
     runtime.until("the runtime", lambda: any(l.startswith("serving on") for l in runtime.lines))
-    house.agent(name=name, kind="builtin", http_port=port, grpc_port=port, models=models)
-    return house
+    stack.agent(name=name, kind="builtin", http_port=port, grpc_port=port, models=models)
+    return stack

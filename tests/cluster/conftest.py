@@ -5,7 +5,7 @@ import os
 import pytest
 from cluster import CONFIGS, CRDS, Audit, Kubectl, Operator, namespace, with_server
 from hook import Hook
-from processes import House
+from processes import Stack
 
 # It writes a file of the repository, and checks nothing.
 collect_ignore = [] if os.environ.get("GANTRY_RECORD_UPGRADE") else ["test_upgrade.py"]
@@ -28,17 +28,17 @@ def kubectl(crds):
 
 
 @pytest.fixture
-def house(tmp_path):
+def stack(tmp_path):
     """A scheduler and a gateway, and servers when a test adds them."""
-    house = House(tmp_path)
-    yield house
-    house.close()
+    stack = Stack(tmp_path)
+    yield stack
+    stack.close()
 
 
 @pytest.fixture
-def served(house):
+def served(stack):
     """The same with a server: the built-in runtime and its agent."""
-    return with_server(house)
+    return with_server(stack)
 
 
 @pytest.fixture

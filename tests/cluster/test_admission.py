@@ -94,11 +94,11 @@ def test_a_certificate_is_renewed_while_requests_go_on(kubectl, hook, asked):
         ran = hook.probe()
         questions += 1
         # Without an answer from the webhook there would be no warning: the API server would go on in silence.
-        assert warning in ran.stderr, f"question {questions}: {ran.stderr}\n{hook.bundle()}\n{operator.said()}"
+        assert warning in ran.stderr, f"question {questions}: {ran.stderr}\n{hook.bundle()}\n{operator.output()}"
         bundles.add(hook.bundle())
         return renewals() >= begun + 3
 
-    until("three renewals", one_more, patience=120)
+    until("three renewals", one_more, timeout=120)
     assert len(bundles) >= 4 and any(b.count("BEGIN") == 2 for b in bundles)
     assert metric(operator.admin, "gantry_operator_webhook_certificate_expiry_seconds") > 0
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from cluster import CONFIGS, Audit, Kubectl, Operator, condition, current, custom, model, namespace, with_server
 from gantry import EXAMPLES, ROOT, until
-from processes import House
+from processes import Stack
 from proxy import Proxy
 from snapshots import KINDS, MADE, world
 
@@ -38,15 +38,15 @@ def rights(crds):
 class Life:
     """A namespace with an operator behind a proxy, from its first object to its last."""
 
-    def __init__(self, house, place):
+    def __init__(self, stack, place):
         self.kubectl = Kubectl(namespace())
         self.proxy = Proxy(self.kubectl.config, place)
-        self.house = house
+        self.stack = stack
         self.audit = Audit()
         self.operators = []
 
     def start(self):
-        words = ["--namespace", self.kubectl.namespace, "--scheduler-address", self.house.clients]
+        words = ["--namespace", self.kubectl.namespace, "--scheduler-address", self.stack.clients]
         self.operators.append(Operator(self.proxy, *words))
 
     def kill(self):
@@ -120,12 +120,12 @@ class Life:
             return self.picture() == expected
 
         try:
-            until("the same state", same, patience=40)
+            until("the same state", same, timeout=40)
         except AssertionError:
             found = self.picture()
             differ = [k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)]
             shown = {k: {"is": found.get(k), "was": expected.get(k)} for k in sorted(differ)}
-            said = "\n".join(self.operators[-1].said().splitlines()[-20:])
+            said = "\n".join(self.operators[-1].output().splitlines()[-20:])
             raise AssertionError(f"{json.dumps(shown, indent=1)}\n{self.proxy.writes}\n{said}") from None
 
     def close(self):
@@ -138,9 +138,9 @@ class Life:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One scheduler with a server for all lives: each leaves it as it was."""
-    house = with_server(House(tmp_path_factory.mktemp("house")))
-    yield house
-    house.close()
+    stack = with_server(Stack(tmp_path_factory.mktemp("stack")))
+    yield stack
+    stack.close()
 
 
 def told(found):
@@ -178,7 +178,7 @@ def relive(life, reference):
     for number in range(Life.STEPS):
         life.step(number)
         life.until_as(pictures[number])
-    until("the end of the log", lambda: life.comings() == comings, patience=5)
+    until("the end of the log", lambda: life.comings() == comings, timeout=5)
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ def test_a_leader_that_was_stopped_past_its_lease_writes_nothing_more(kubectl, s
     first.process.send_signal(signal.SIGCONT)
     # It finds out, says so, and ends: whoever started it starts it again, as one who waits.
     until("the end of the old leader", lambda: first.process.poll() is not None)
-    assert first.process.returncode == 1, first.said()
-    until("its last words", lambda: "no longer leads" in first.said())
+    assert first.process.returncode == 1, first.output()
+    until("its last words", lambda: "no longer leads" in first.output())
     kubectl.apply(model("c", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "c")
     order = [agent for agent, _ in sorted(writers(audit), key=lambda w: w[1])]

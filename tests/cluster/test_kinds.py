@@ -32,14 +32,14 @@ def table(kubectl, kind, name):
     return dict(zip(split(head), split(row)))
 
 
-def said(kubectl, kind, name, status, reason, patience=60):
+def said(kubectl, kind, name, status, reason, timeout=60):
     """Waits as people do, and for the reason as well."""
-    kubectl("wait", f"--for=condition=Ready={status}", f"{kind}/{name}", f"--timeout={patience}s", patience=patience + 10)
+    kubectl("wait", f"--for=condition=Ready={status}", f"{kind}/{name}", f"--timeout={timeout}s", timeout=timeout + 10)
     return kubectl.until("the status", kind, name, lambda o: o and current(o) and condition(o)[:2] == (status, reason))
 
 
 def gone(kubectl, kind, name):
-    kubectl("delete", kind, name, "--timeout=60s", patience=70)
+    kubectl("delete", kind, name, "--timeout=60s", timeout=70)
     assert kubectl.get(kind, name) is None
 
 

@@ -46,8 +46,8 @@ def test_a_model_is_served_changed_scaled_and_deleted(kubectl, served, operate, 
     until("the end of the model", lambda: served.infer("iris", ROWS, "X").status == 404)
 
 
-def test_what_cannot_be_served_says_why_and_comes_when_it_can(kubectl, house, operate):
-    operate(scheduler=house.clients)
+def test_what_cannot_be_served_says_why_and_comes_when_it_can(kubectl, stack, operate):
+    operate(scheduler=stack.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     found = kubectl.until("the first word", "model", "iris", lambda m: condition(m) and current(m))
     status, reason, message = condition(found)
@@ -83,7 +83,7 @@ def test_a_namespace_with_models_goes_away_without_help(kubectl, served, operate
     kubectl.apply(*(model(f"m{i}", EXAMPLES / "iris", "onnx") for i in range(3)))
     for i in range(3):
         kubectl.ready("model", f"m{i}")
-    kubectl("delete", "namespace", kubectl.namespace, "--timeout=60s", patience=90)
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=60s", timeout=90)
 
 
 def test_the_scheduler_comes_back_empty_handed_and_is_told_again(kubectl, served, operate, tmp_path):

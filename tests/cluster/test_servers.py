@@ -110,7 +110,7 @@ def test_a_namespace_with_everything_in_it_goes_away_without_help(configured):
     kubectl.apply(runtime(), server(replicas=2))
     kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
     kubectl.until("the server", "statefulset", "gantry", lambda s: s)
-    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", patience=120)
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", timeout=120)
 
 
 def test_pipelines_and_experiments_say_that_they_are_not_run_yet(configured):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster import Kubectl, Operator, condition, current, custom, model, with_server
 from gantry import EXAMPLES, ROOT
-from processes import House, program
+from processes import Stack, program
 from snapshots import ALWAYS, KINDS, MADE
 
 UPGRADES = ROOT / "crates" / "operator" / "tests" / "it" / "upgrades"
@@ -26,9 +26,9 @@ def test_what_this_version_makes_is_recorded(crds, tmp_path):
     artifact = Path("/tmp/gantry-recorded/iris")
     shutil.copytree(EXAMPLES / "iris", artifact, dirs_exist_ok=True)
     # The agent of the simulated world has the name of a Server, too.
-    house = with_server(House(tmp_path), "gantry")
+    stack = with_server(Stack(tmp_path), "gantry")
     kubectl("apply", "-f", ROOT / "deploy" / "config")
-    operator = Operator(kubectl, "--namespace", NAMESPACE, "--scheduler-address", house.clients, "--image", "gantry:0.1.0")
+    operator = Operator(kubectl, "--namespace", NAMESPACE, "--scheduler-address", stack.clients, "--image", "gantry:0.1.0")
     over = [{"name": "seldon-gateway", "replicas": 2}]
     kept = {"disableAutoUpdate": True, "podSpec": {"nodeSelector": {"disk": "ssd"}}}
     kubectl.apply(
@@ -50,7 +50,7 @@ def test_what_this_version_makes_is_recorded(crds, tmp_path):
         kubectl.until("the status", kind, name, lambda o: condition(o) and current(o))
     operator.kill()
     found = json.loads(kubectl("get", f"{KINDS},{MADE}", "-o", "json", "--show-managed-fields"))["items"]
-    house.close()
+    stack.close()
     place = lambda o: (o["kind"], o["metadata"]["name"])
     found = sorted((o for o in found if place(o) not in ALWAYS), key=place)
     for one in found:
