@@ -107,13 +107,13 @@ impl Agent {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         while !stop.is_cancelled() {
-            let before = Instant::now();
+            let started = Instant::now();
             let reason = tokio::select! {
                 reason = self.session() => reason,
                 () = stop.cancelled() => break,
             };
-            self.reporter.ended();
-            if before.elapsed() > BACKOFF_MAX {
+            self.reporter.disconnected();
+            if started.elapsed() > BACKOFF_MAX {
                 backoff.reset();
             }
             tracing::warn!(server = %self.config.server, replica = self.config.replica, %reason, "not connected to the scheduler");
@@ -122,7 +122,7 @@ impl Agent {
                 () = stop.cancelled() => break,
             }
         }
-        self.reporter.ended();
+        self.reporter.disconnected();
         self.tasks.close();
     }
 
@@ -144,7 +144,7 @@ impl Agent {
         }
         tokio::select! {
             reason = self.server.wait_lost() => reason,
-            () = self.reporter.broken() => "a report was lost".into(),
+            () = self.reporter.resync_needed() => "a report was lost".into(),
             ended = self.receive_orders() => ended.err().unwrap_or_else(|| "the scheduler closed the stream".into()),
         }
     }
@@ -155,9 +155,9 @@ impl Agent {
         let mut client = AgentServiceClient::new(channel);
         self.reporter.connected(client.clone());
         // No deadline: some schedulers send no headers before the first order. Keepalive detects dead connections.
-        let answer = client.subscribe(self.subscription()).await.map_err(message)?;
-        self.reporter.subscribed(answer.metadata());
-        let mut orders = answer.into_inner();
+        let response = client.subscribe(self.subscription()).await.map_err(message)?;
+        self.reporter.subscribed(response.metadata());
+        let mut orders = response.into_inner();
         while let Some(order) = orders.message().await.map_err(message)? {
             self.handle_order(order);
         }

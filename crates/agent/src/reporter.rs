@@ -25,89 +25,89 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Identifies a subscription in its response and in later reports.
-const SUBSCRIPTION: &str = "gantry-subscription";
+const SUBSCRIPTION_HEADER: &str = "gantry-subscription";
 
 pub(crate) type Client = AgentServiceClient<Channel>;
 
 #[derive(Clone)]
-struct Open {
+struct Connection {
     client: Client,
     /// Accepted by the scheduler; earlier reports could be lost.
     subscribed: bool,
     /// The scheduler's ID of the subscription, so that it can discard late reports of an earlier one.
-    name: Option<AsciiMetadataValue>,
+    subscription: Option<AsciiMetadataValue>,
 }
 
-impl Open {
+impl Connection {
     fn request<T>(&self, message: T, limit: Duration) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(limit);
-        if let Some(name) = &self.name {
-            request.metadata_mut().insert(SUBSCRIPTION, name.clone());
+        if let Some(id) = &self.subscription {
+            request.metadata_mut().insert(SUBSCRIPTION_HEADER, id.clone());
         }
         request
     }
 }
 
 pub(crate) struct Reporter {
-    open: watch::Sender<Option<Open>>,
+    connection: watch::Sender<Option<Connection>>,
     /// A report was lost: a new subscription is needed to resync.
-    broken: Notify,
+    resync: Notify,
     joined: AtomicBool,
 }
 
 impl Default for Reporter {
     fn default() -> Self {
-        Self { open: watch::Sender::new(None), broken: Notify::new(), joined: AtomicBool::new(false) }
+        Self { connection: watch::Sender::new(None), resync: Notify::new(), joined: AtomicBool::new(false) }
     }
 }
 
 impl Reporter {
     pub(crate) fn connected(&self, client: Client) {
-        self.open.send_replace(Some(Open { client, subscribed: false, name: None }));
+        self.connection.send_replace(Some(Connection { client, subscribed: false, subscription: None }));
     }
 
     pub(crate) fn subscribed(&self, answer: &MetadataMap) {
         self.joined.store(true, Ordering::Relaxed);
-        self.open.send_modify(|open| {
-            if let Some(open) = open {
-                open.subscribed = true;
-                open.name = answer.get(SUBSCRIPTION).cloned();
+        self.connection.send_modify(|connection| {
+            if let Some(connection) = connection {
+                connection.subscribed = true;
+                connection.subscription = answer.get(SUBSCRIPTION_HEADER).cloned();
             }
         });
     }
 
-    pub(crate) fn ended(&self) {
-        self.open.send_replace(None);
+    pub(crate) fn disconnected(&self) {
+        self.connection.send_replace(None);
     }
 
     pub(crate) fn is_subscribed(&self) -> bool {
-        self.open.borrow().as_ref().is_some_and(|o| o.subscribed)
+        self.connection.borrow().as_ref().is_some_and(|o| o.subscribed)
     }
 
     pub(crate) fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
     }
 
-    pub(crate) async fn broken(&self) {
-        self.broken.notified().await;
+    pub(crate) async fn resync_needed(&self) {
+        self.resync.notified().await;
     }
 
     /// Waits for an accepted subscription. Falls back to the open connection, since some schedulers send no headers
     /// before their first order.
-    async fn open(&self) -> Option<Open> {
-        let mut changes = self.open.subscribe();
-        let subscribed = changes.wait_for(|open| open.as_ref().is_some_and(|o| o.subscribed));
+    async fn connection(&self) -> Option<Connection> {
+        let mut changes = self.connection.subscribe();
+        let subscribed = changes.wait_for(|connection| connection.as_ref().is_some_and(|o| o.subscribed));
         let _ = tokio::time::timeout(CALL_TIMEOUT, subscribed).await;
-        self.open.borrow().clone()
+        self.connection.borrow().clone()
     }
 
     /// Retries; a lost report triggers a new subscription.
     pub(crate) async fn report(&self, report: &ModelEventMessage) {
         for _ in 0..REPORT_ATTEMPTS {
-            let Some(mut open) = self.open().await else { return };
-            let request = open.request(report.clone(), CALL_TIMEOUT);
-            match open.client.agent_event(request).await {
+            let Some(mut connection) = self.connection().await else { return };
+            let request = connection.request(report.clone(), CALL_TIMEOUT);
+            match connection.client.agent_event(request).await {
                 Ok(_) => return,
                 Err(error) => {
                     tracing::warn!(
@@ -118,13 +118,13 @@ impl Reporter {
                 }
             }
         }
-        self.broken.notify_one();
+        self.resync.notify_one();
     }
 
     pub(crate) async fn report_scaling(&self, triggers: Vec<ModelScalingTriggerMessage>) {
-        let Some(mut open) = self.open().await else { return };
-        let request = open.request(futures::stream::iter(triggers), CALL_TIMEOUT);
-        if let Err(status) = open.client.model_scaling_trigger(request).await {
+        let Some(mut connection) = self.connection().await else { return };
+        let request = connection.request(futures::stream::iter(triggers), CALL_TIMEOUT);
+        if let Err(status) = connection.client.model_scaling_trigger(request).await {
             tracing::debug!(error = status.message(), "failed to report scaling triggers");
         }
     }
@@ -137,21 +137,23 @@ impl Reporter {
         limit: Duration,
         is_empty: impl Fn() -> bool,
     ) -> Result<(), String> {
-        let until = Instant::now() + limit.min(RECONNECT_TIMEOUT);
+        let give_up_at = Instant::now() + limit.min(RECONNECT_TIMEOUT);
         loop {
             // Nothing to drain and not subscribed: skip the call.
             if is_empty() && !self.is_subscribed() {
                 return Ok(());
             }
-            let reason = match self.open().await {
+            let reason = match self.connection().await {
                 None => "the scheduler is not connected".to_owned(),
-                Some(mut open) => match open.client.agent_drain(open.request(replica.clone(), limit)).await {
-                    Ok(answer) if answer.get_ref().success => return Ok(()),
-                    Ok(_) => return Err("the scheduler could not relocate all models".into()),
-                    Err(status) => status.message().to_owned(),
-                },
+                Some(mut connection) => {
+                    match connection.client.agent_drain(connection.request(replica.clone(), limit)).await {
+                        Ok(answer) if answer.get_ref().success => return Ok(()),
+                        Ok(_) => return Err("the scheduler could not relocate all models".into()),
+                        Err(status) => status.message().to_owned(),
+                    }
+                }
             };
-            if Instant::now() >= until {
+            if Instant::now() >= give_up_at {
                 return Err(reason);
             }
             tokio::time::sleep(RETRY_INTERVAL).await;

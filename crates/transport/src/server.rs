@@ -102,9 +102,10 @@ pub async fn serve_connection<F, B>(
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => match tokio::time::timeout(linger, connection.as_mut()).await {
-            Ok(ended) => ended,
-            Err(_) => {
+        () = stop.cancelled() => {
+            if let Ok(ended) = tokio::time::timeout(linger, connection.as_mut()).await {
+                ended
+            } else {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

@@ -150,7 +150,7 @@ impl Proxy {
         if span.is_recording()
             && let Some(model) = headers::internal_model(request.headers())
         {
-            span.set("gantry.model", model.to_owned());
+            span.set("gantry.model", model);
         }
         span.inject(request.headers_mut());
         span
