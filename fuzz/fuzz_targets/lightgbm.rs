@@ -1,4 +1,4 @@
-//! Model files of this format: what is read can be evaluated.
+//! Model files of this format: a parsed model can be evaluated.
 #![no_main]
 
 use gantry_trees::{Format, Model, Output, Rows};

@@ -1,4 +1,4 @@
-//! Manifests: whatever is accepted can be sent to the scheduler and read back.
+//! Manifests: valid models round-trip through the scheduler's messages.
 #![no_main]
 
 use gantry_api::{Model, Object, parse};

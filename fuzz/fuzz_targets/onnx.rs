@@ -1,4 +1,4 @@
-//! ONNX files: what is loaded can be run.
+//! ONNX files: a loaded model can be run.
 #![no_main]
 
 use gantry_onnx::{EngineChoice, Options, Session};

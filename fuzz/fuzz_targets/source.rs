@@ -1,4 +1,4 @@
-//! Sources and secrets: what is shown of a source reads as the same source.
+//! Sources and secrets: a displayed URI parses again.
 #![no_main]
 
 use gantry_artifacts::{Secret, Uri};
