@@ -1,5 +1,4 @@
-//! The first process of a pod on the test cluster's node: its containers share the namespaces that it holds by being
-//! there. Whoever ends the pod kills it, so it need not listen to anything.
+//! The sandbox process of a pod on the test cluster's node: it holds the pod's namespaces until it is killed.
 
 fn main() {
     loop {

@@ -1,8 +1,7 @@
-//! How many tests passed, failed and were skipped, read from what cargo and pytest report.
+//! Test counts from the output of cargo and pytest.
 
 use std::{fmt, ops::AddAssign};
 
-/// The counts of one or more test runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
@@ -25,7 +24,7 @@ impl fmt::Display for Count {
 }
 
 impl Count {
-    /// The counts in a line that Rust's test harness ends with.
+    /// The counts in the summary line of Rust's test harness.
     pub(crate) fn of_line(line: &str) -> Option<Self> {
         let (_, counts) = line.split_once("test result: ")?.1.split_once(". ")?;
         let mut count = Self::default();
@@ -43,7 +42,7 @@ impl Count {
         Some(count)
     }
 
-    /// The counts of a report in `JUnit`'s form, as pytest writes it.
+    /// The counts of a `JUnit` report of pytest.
     pub(crate) fn of_junit(report: &str) -> Option<Self> {
         let (_, suite) = report.split_once("<testsuite ")?;
         let head = suite.split('>').next()?;
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_harness_is_read() {
+    fn harness_summary_is_parsed() {
         let count = |passed, failed, skipped| Some(Count { passed, failed, skipped });
         for (line, expected) in [
             (
@@ -73,7 +72,7 @@ mod tests {
                 "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
                 count(1, 2, 0),
             ),
-            ("test tests::the_harness_is_read ... ok", None),
+            ("test tests::harness_summary_is_parsed ... ok", None),
             ("test result: ", None),
         ] {
             assert_eq!(Count::of_line(line), expected, "{line}");
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn pytest_is_read() {
+    fn junit_report_is_parsed() {
         let head = r#"<?xml version="1.0"?><testsuites name="x"><testsuite name="pytest" errors="1" failures="2" skipped="3" tests="10" time="1.0">"#;
         assert_eq!(Count::of_junit(head), Some(Count { passed: 4, failed: 3, skipped: 3 }));
         assert_eq!(Count::of_junit("<testsuite name=\"pytest\">"), None);

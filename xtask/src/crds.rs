@@ -1,8 +1,8 @@
-//! `cargo xtask crds`: the kinds' definitions for Kubernetes, made from their Rust types.
+//! `cargo xtask crds`: generates the CRDs from the Rust types.
 
 use crate::{Failure, metadata};
 
-/// Writes `deploy/crds`, or with `--check` says whether it is what the types say.
+/// Writes `deploy/crds`, or with `--check` compares it with the types.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let check: &[&str] = match arguments {
         [] => &[],
@@ -10,7 +10,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         other => return Err(format!("crds takes --check or nothing, not {}", other.join(" ")).into()),
     };
     let mut command = metadata::cargo();
-    // A program of its own, because this one does not know our types: it must be quick to build.
+    // A separate program: this one does not depend on our types, to stay quick to build.
     command.args(["run", "--quiet", "--package", "gantry-api", "--example", "crds", "--"]);
     Ok(command.args(check).arg("deploy/crds").status()?.success())
 }

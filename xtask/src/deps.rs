@@ -1,4 +1,4 @@
-//! `cargo xtask deps`: the arrows between the crates, and whether the house keeps its rules.
+//! `cargo xtask deps`: prints the workspace's dependencies and checks the source rules.
 
 use crate::{Failure, architecture, metadata};
 
@@ -12,7 +12,7 @@ pub(crate) fn run() -> Result<bool, Failure> {
     }
     let all = metadata::resolved()?.len();
     println!(
-        "\n{} crates are ours, {} come from elsewhere; in brackets: tests only",
+        "\n{} workspace crates, {} external ones; in brackets: tests only",
         packages.len(),
         all - packages.len()
     );

@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask test | bench | sim | k8s | image | e2e | crds | manifests | deps`.
+//! Developer tasks: `cargo xtask test | bench | sim | k8s | image | e2e | crds | manifests | deps`.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 mod architecture;
@@ -22,20 +22,20 @@ mod tools;
 
 use std::{fmt, process::ExitCode};
 
-/// What any step can fail with: a sentence for the person in front of the terminal.
+/// The error of a task, as text for the terminal.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
-/// Something cannot be done on this machine; what is missing, and the remedy.
+/// A task is not possible on this machine: the missing requirement and the remedy.
 #[derive(Debug)]
-pub(crate) struct NotHere(pub(crate) String);
+pub(crate) struct Unavailable(pub(crate) String);
 
-impl fmt::Display for NotHere {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NotHere {}
+impl std::error::Error for Unavailable {}
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -44,8 +44,8 @@ cargo xtask COMMAND
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
       (tritonclient and others) against the real program.
   e2e [--keep] [NAME…]
-      Runs Gantry in pods on two real Kubernetes nodes, ends parts of it under load, and counts what fails. Needs root.
-      --keep leaves the cluster for a look around.
+      Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
+      --keep leaves the cluster running.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
       NAME is one of: start, memory, iris, gateway, routes, onnx, trees, scheduler, operator.
@@ -58,15 +58,15 @@ cargo xtask COMMAND
       A real Kubernetes on this machine. --node: with a real node (needs root); --kwok: with N simulated ones;
       --audit: with reads in the audit log, which has every write. Several run beside each other, by --dir.
   k8s path PROGRAM
-      Says where a program for it is, such as kubectl, helm or kube-score, and builds it once.
+      Prints the path of a program such as kubectl, helm or kube-score; builds it once.
   image [--dynamic] [--debug] [--name NAME:TAG] [-o FILE]
-      A container image, made without a container engine. --dynamic: with libraries, for ONNX Runtime, which comes
-      too when ORT_DYLIB_PATH names it; --debug: compiled quickly. GANTRY=PATH names a program that is built already.
+      Builds a container image without a container engine. --dynamic: with libraries, for ONNX Runtime, which is
+      included if ORT_DYLIB_PATH is set; --debug: dev profile. GANTRY=PATH uses a prebuilt binary.
   crds [--check]
-      Writes deploy/crds from the types in crates/api, or says whether it is up to date.
+      Writes deploy/crds from the types in crates/api, or checks whether it is up to date.
   manifests [--check | --verify [--kubeconfig FILE]]
       Writes deploy/manifests from the chart (needs helm). --verify: also lint, kube-score, and a server-side dry run
-      on a cluster that may be changed; says what it skipped.
+      on a disposable cluster; reports skipped steps.
   deps
       Checks the dependencies between the crates and the source rules, and counts the external crates.
   prose [--list]
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             eprintln!("{failure}");
-            ExitCode::from(if failure.is::<NotHere>() { 3 } else { 2 })
+            ExitCode::from(if failure.is::<Unavailable>() { 3 } else { 2 })
         }
     }
 }

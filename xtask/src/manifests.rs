@@ -1,4 +1,4 @@
-//! `cargo xtask manifests`: plain manifests from the chart, for `kubectl apply` and for the binary's `gantry install`.
+//! `cargo xtask manifests`: plain manifests from the chart, for `kubectl apply` and `gantry install`.
 
 mod verify;
 
@@ -9,14 +9,14 @@ use std::{
 };
 
 const WORDS: &str = "manifests takes nothing, --check, or --verify [--kubeconfig FILE]";
-/// The namespace in the plain manifests; `gantry install` puts others in its place.
+/// The namespace in the plain manifests; `gantry install` replaces it.
 const NAMESPACE: &str = "seldon-mesh";
 
-/// A file of manifests, and what it is made with.
+/// A manifest file and its chart values.
 struct File {
     name: &'static str,
     about: &'static str,
-    /// What the chart is rendered with; `None` for the definitions, which are not rendered.
+    /// Chart values; `None` for the CRDs, which are not rendered.
     values: Option<&'static [&'static str]>,
 }
 
@@ -56,12 +56,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     }
 }
 
-/// Whether Helm, kube-score and the API server of a kubeconfig accept the manifests, step by step.
+/// Verifies the manifests with Helm, kube-score and an API server.
 pub(crate) fn verify(kubeconfig: &Path) -> Result<Count, Failure> {
     verify::run(Some(kubeconfig))
 }
 
-/// Where the plain manifests are.
 pub(crate) fn directory() -> PathBuf {
     metadata::root().join("deploy/manifests")
 }
@@ -101,7 +100,7 @@ impl File {
     }
 }
 
-/// The definitions of the kinds, one after the other.
+/// All CRDs in one document.
 fn definitions() -> Result<String, Failure> {
     let crds = metadata::root().join("deploy/crds");
     let mut files = Vec::new();
@@ -121,10 +120,10 @@ fn definitions() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What the chart gives with these values.
+/// The chart rendered with these values.
 pub(crate) fn render(namespace: &str, values: &[&str]) -> Result<String, Failure> {
     let mut helm = Command::new(tool("helm")?);
-    // One that was built without a release's flags assumes a very old cluster.
+    // A Helm built without release flags assumes a very old cluster.
     helm.args(["template", "gantry", "--kube-version", "1.33.0"])
         .arg(chart())
         .args(["--namespace", namespace])
@@ -132,7 +131,7 @@ pub(crate) fn render(namespace: &str, values: &[&str]) -> Result<String, Failure
     output(&mut helm)
 }
 
-/// What Helm says about itself is not true of manifests that Helm does not install.
+/// Removes Helm's labels: these manifests are not installed by Helm.
 fn plain(rendered: &str) -> String {
     let about_helm = ["# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by: Helm"];
     let kept =
@@ -145,7 +144,7 @@ fn plain(rendered: &str) -> String {
     text
 }
 
-/// A program: on the path, or built once for the test cluster.
+/// A program on the path, or built once for the test cluster.
 fn tool(name: &str) -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if let Some(found) =
@@ -158,7 +157,7 @@ fn tool(name: &str) -> Result<PathBuf, Failure> {
     Ok(programs.path(name))
 }
 
-/// What a program prints, if it ends well.
+/// The output of a program, if it succeeds.
 fn output(command: &mut Command) -> Result<String, Failure> {
     let shown = command.get_program().display().to_string();
     let ended = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
@@ -178,15 +177,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_manifests_do_not_speak_of_helm() {
+    fn plain_manifests_have_no_helm_labels() {
         let rendered = "---\n# Source: gantry/templates/x.yaml\nmetadata:\n  labels:\n    helm.sh/chart: gantry-0.1.0\n    \
                         app.kubernetes.io/managed-by: Helm\n    app.kubernetes.io/name: gantry  \n# why\n";
         assert_eq!(plain(rendered), "---\nmetadata:\n  labels:\n    app.kubernetes.io/name: gantry\n# why\n");
     }
 
-    /// Needs no Helm: what is committed was made from the definitions that are committed.
+    /// Without Helm: compares committed files.
     #[test]
-    fn the_kinds_are_those_of_deploy_crds() {
+    fn committed_crds_match_deploy_crds() {
         let committed = std::fs::read_to_string(directory().join("crds.yaml")).unwrap();
         assert!(committed.ends_with(&definitions().unwrap()), "run cargo xtask manifests");
         assert_eq!(committed.matches("\nkind: CustomResourceDefinition\n").count(), 7);

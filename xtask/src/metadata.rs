@@ -1,4 +1,4 @@
-//! What cargo knows about the workspace.
+//! Workspace metadata from cargo.
 
 use crate::Failure;
 use serde_json::Value;
@@ -12,20 +12,19 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// The directory for what is built.
+/// The target directory.
 pub(crate) fn target() -> PathBuf {
     let set = std::env::var_os("CARGO_TARGET_DIR").filter(|v| !v.is_empty());
     root().join(set.map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
-/// The cargo that runs us, or the one on the path; it works in the workspace's directory.
+/// The current cargo, or the one on the path, in the workspace directory.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// One of our crates.
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
@@ -33,15 +32,15 @@ pub(crate) struct Package {
     pub(crate) edition: String,
     pub(crate) license: String,
     pub(crate) manifest: String,
-    /// Our crates that it depends on.
+    /// Workspace dependencies.
     pub(crate) uses: Vec<String>,
-    /// Our crates that only its tests depend on.
+    /// Workspace dev-dependencies.
     pub(crate) tests_use: Vec<String>,
 }
 
-/// Our crates, by name.
+/// The workspace's crates, by name.
 pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
-    let metadata = ask(&["--no-deps"])?;
+    let metadata = query(&["--no-deps"])?;
     let listed =
         metadata.get("packages").and_then(Value::as_array).ok_or("cargo metadata lists no packages")?;
     let text =
@@ -72,14 +71,14 @@ pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
     Ok(packages)
 }
 
-/// The names of everything that is compiled on this platform, with the features that are on. (What only other
-/// platforms need may not even be downloaded.)
+/// Names of all packages compiled on this platform with the enabled features. (Those of other platforms may not be
+/// downloaded.)
 pub(crate) fn resolved() -> Result<Vec<String>, Failure> {
     let about =
         Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV").output()?;
     let about = String::from_utf8_lossy(&about.stdout);
     let host = about.lines().find_map(|l| l.strip_prefix("host: ")).ok_or("rustc does not say its host")?;
-    let metadata = ask(&["--filter-platform", host])?;
+    let metadata = query(&["--filter-platform", host])?;
     let nodes =
         metadata.pointer("/resolve/nodes").and_then(Value::as_array).ok_or("cargo metadata has no graph")?;
     let used: Vec<&str> = nodes.iter().filter_map(|n| n.get("id")?.as_str()).collect();
@@ -95,11 +94,11 @@ pub(crate) fn resolved() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn ask(more: &[&str]) -> Result<Value, Failure> {
-    let asked =
+fn query(more: &[&str]) -> Result<Value, Failure> {
+    let output =
         cargo().args(["metadata", "--format-version", "1"]).args(more).stderr(Stdio::inherit()).output()?;
-    if !asked.status.success() {
+    if !output.status.success() {
         return Err("cargo metadata failed".into());
     }
-    Ok(serde_json::from_slice(&asked.stdout)?)
+    Ok(serde_json::from_slice(&output.stdout)?)
 }

@@ -1,4 +1,4 @@
-//! Ports that nobody uses, so that several clusters can run beside each other.
+//! Free ports, so that several clusters can run side by side.
 
 use crate::Failure;
 use std::{
@@ -6,21 +6,21 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Below what the kernel gives to outgoing connections and what Kubernetes gives to node ports: a port that is free
-/// when it is chosen is still free when, seconds later, its program asks for it.
+/// Below the ephemeral ports and the node ports: a port that is free now is still free when, seconds later, its program
+/// binds it.
 const FROM: u16 = 20_000;
 const COUNT: u16 = 10_000;
 
-/// As many different ports as are asked for, free on every address of this machine.
+/// `N` different ports that are free on every address.
 pub(crate) fn free<const N: usize>() -> Result<[u16; N], Failure> {
     let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
     let mut place = nanoseconds.wrapping_add(std::process::id().wrapping_mul(0x9e37_79b9));
     let mut held = Vec::new();
-    // Held until all are chosen, so that none is chosen twice.
+    // Bound until all are chosen, so that none is chosen twice.
     let mut found = [0; N];
     for slot in &mut found {
         for _ in 0..1000 {
-            // Two starters that meet at one port part ways at the next.
+            // Random start: two processes do not try the same ports.
             place = place.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let port = FROM + (place >> 16) as u16 % COUNT;
             if let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
@@ -39,7 +39,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn ports_are_different_and_free() {
+    fn ports_are_distinct_and_free() {
         let ports = free::<8>().unwrap();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 8);
         for port in ports {

@@ -1,4 +1,4 @@
-//! Python environments in a cache of their own: one for each list of requirements, made once.
+//! Cached Python environments, one per requirements file.
 
 use crate::{Failure, cache};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What to look for, in this order, when nothing is said by `GANTRY_PYTHON`.
+/// Interpreters to try, in order, unless `GANTRY_PYTHON` is set.
 const NAMES: [&str; 5] = ["python3", "python3.12", "python3.11", "python3.13", "python3.10"];
 
 /// A Python interpreter.
@@ -18,7 +18,7 @@ pub(crate) struct Python {
     pub(crate) version: (u32, u32),
 }
 
-/// The first Python whose version is in this range; `None` when there is none.
+/// The first Python with a version in this range.
 pub(crate) fn find(from: (u32, u32), to: (u32, u32)) -> Option<Python> {
     let wished = std::env::var("GANTRY_PYTHON").ok().filter(|p| !p.is_empty());
     let names: Vec<String> = wished.map_or_else(|| NAMES.map(str::to_owned).into(), |p| vec![p]);
@@ -26,21 +26,21 @@ pub(crate) fn find(from: (u32, u32), to: (u32, u32)) -> Option<Python> {
 }
 
 fn probe(name: &str) -> Option<Python> {
-    // `venv` and `ensurepip` are packages of their own on some systems.
+    // `venv` and `ensurepip` are separate packages on some systems.
     let script = "import sys, venv, ensurepip; print(*sys.version_info[:2], sys.executable)";
-    let said = Command::new(name)
+    let output = Command::new(name)
         .args(["-c", script])
         .stderr(Stdio::null())
         .output()
         .ok()
         .filter(|o| o.status.success())?;
-    let said = String::from_utf8(said.stdout).ok()?;
-    let mut words = said.trim().splitn(3, ' ');
+    let output = String::from_utf8(output.stdout).ok()?;
+    let mut words = output.trim().splitn(3, ' ');
     let version = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     Some(Python { program: words.next()?.into(), version })
 }
 
-/// The directory with the programs of an environment that has these requirements; it is made when it is not there.
+/// The `bin` directory of an environment with these requirements; created if missing.
 pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBuf, Failure> {
     let text = fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let name = requirements.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBu
     let cache = cache::directory()?;
     let place = cache.join(format!("python{major}.{minor}-{name}-{key:016x}"));
     fs::create_dir_all(&cache)?;
-    // Two runs at once: the second waits and then finds the work done.
+    // A concurrent run waits and then finds the environment.
     let lock = File::create(place.with_extension("lock"))?;
     lock.lock()?;
     let programs = place.join(if cfg!(windows) { "Scripts" } else { "bin" });
@@ -58,7 +58,7 @@ pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBu
     }
     eprintln!("Installing {} into {} (once)", requirements.display(), place.display());
     if place.exists() {
-        // A run was interrupted here.
+        // Left by an interrupted run.
         fs::remove_dir_all(&place)?;
     }
     succeed(Command::new(&python.program).args(["-m", "venv"]).arg(&place))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
 //! the real program.
 
-use crate::{Failure, NotHere, count::Count, k8s, manifests, metadata, python};
+use crate::{Failure, Unavailable, count::Count, k8s, manifests, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -16,7 +16,7 @@ struct Options {
     filter: Vec<String>,
 }
 
-/// A part of the tests that needs more than a Rust toolchain: what it counted and whether it ended well.
+/// Result of a part that needs more than a Rust toolchain: its counts, and whether it succeeded.
 type Part = fn(&[String]) -> Result<(Count, bool), Failure>;
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
@@ -34,10 +34,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         (options.clients, "the clients against the real program", client_tests),
     ];
     for (_, what, part) in parts.into_iter().filter(|(wanted, ..)| *wanted) {
-        // Whatever keeps one part from running, the others' count is still worth its line.
+        // A part that cannot run does not hide the counts of the others.
         let (count, ended_well) = match part(&options.filter) {
             Ok(done) => done,
-            Err(failure) if failure.is::<NotHere>() => {
+            Err(failure) if failure.is::<Unavailable>() => {
                 untested.push(format!("NOT TESTED: {what}: {failure}"));
                 (Count { skipped: 1, ..Count::default() }, true)
             }
@@ -86,7 +86,7 @@ fn whole_workspace(filter: &[String]) -> Command {
     command
 }
 
-/// Runs cargo's tests, showing what they print as they print it.
+/// Runs cargo's tests with live output.
 fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failure> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut count = Count::default();
@@ -143,7 +143,7 @@ fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
 
 fn python() -> Result<python::Python, Failure> {
     let missing = "it needs Python 3.11 to 3.13 with venv and pip. Install it, or name one in GANTRY_PYTHON";
-    python::find((3, 11), (3, 13)).ok_or_else(|| NotHere(missing.into()).into())
+    python::find((3, 11), (3, 13)).ok_or_else(|| Unavailable(missing.into()).into())
 }
 
 /// Runs pytest over a folder of `tests`, with a program that is built as the tests were.
@@ -165,7 +165,7 @@ fn pytest(
         command.args(["-k", &filter.join(" or ")]);
     }
     let status = command.stdin(Stdio::null()).status()?;
-    // 5: the filter left nothing to run.
+    // 5: no tests selected.
     if status.code() == Some(5) {
         return Ok((Count::default(), true));
     }
@@ -175,14 +175,14 @@ fn pytest(
     Ok((count, status.success()))
 }
 
-/// The inference servers that agents are tested beside. Each has an environment of its own, because what they need does
-/// not go together; the tests find its programs by a variable.
+/// Inference servers for tests with agents. Each has its own environment, because their requirements conflict; the tests
+/// find its programs by an environment variable.
 fn servers(python: &python::Python, lists: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(lists).map_err(|e| format!("{}: {e}", lists.display()))? {
         let list = entry?.path();
         let Some(name) = list.file_stem().map(|n| n.to_string_lossy().to_uppercase()) else { continue };
-        // There are no other wheels of it; its tests skip themselves.
+        // No wheels for other platforms; its tests are skipped.
         if name == "TRITON" && !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             continue;
         }
@@ -191,8 +191,8 @@ fn servers(python: &python::Python, lists: &Path) -> Result<Vec<(String, PathBuf
     Ok(found)
 }
 
-/// Builds `gantry` in the profile of the tests. The whole workspace and its tests are named, so that dependencies have
-/// the features that `cargo test` gave them: nothing is compiled a second time.
+/// Builds `gantry` in the profile of the tests, with the whole workspace and its tests, so that features are unified as in
+/// `cargo test` and nothing is compiled twice.
 fn build() -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
     command.args([
@@ -211,7 +211,7 @@ fn build() -> Result<PathBuf, Failure> {
     let executable =
         lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
             let named = message.pointer("/target/name")?.as_str()? == "gantry";
-            // The tests inside the program are an executable of that name too.
+            // The unit tests of the binary have the same name.
             let is_test = message.pointer("/profile/test").and_then(Value::as_bool).unwrap_or(false);
             (named && !is_test).then(|| message.get("executable")?.as_str().map(PathBuf::from)).flatten()
         });
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read() {
+    fn arguments_are_parsed() {
         let options = read(&["--only-clients", "--", "kill", "drain"]).unwrap();
         assert!(!options.cargo && options.clients);
         assert_eq!(options.filter, ["kill", "drain"]);

@@ -128,7 +128,7 @@ impl Machine {
         } else {
             "nothing is pinned: taskset is missing, or there is one core"
         };
-        let mut said = format!(
+        let mut text = format!(
             "{model}, {cores} cores; {pins}. Others took {:.0} % of the processors before and {:.0} % after; load average \
              {load_before:.2} before, {:.2} after.",
             busy * 100.0,
@@ -136,10 +136,10 @@ impl Machine {
             load_average()
         );
         if self.is_busy(after) {
-            said += "\nThe machine was NOT idle: other work ran beside the bench, so times are longer and the spread is \
+            text += "\nThe machine was NOT idle: other work ran beside the bench, so times are longer and the spread is \
                      wider than they would be. The two sides of a ratio took turns, so ratios suffer less.";
         }
-        said
+        text
     }
 
     pub(crate) fn json(&self, after: f64) -> Value {

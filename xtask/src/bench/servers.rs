@@ -79,9 +79,9 @@ impl Process {
             }
             let ended = self.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
-                let said = self.output();
-                let tail = said.get(said.len().saturating_sub(3000)..).unwrap_or(&said);
-                return Err(format!("{what} did not happen ({ended:?}); it said:\n{tail}").into());
+                let output = self.output();
+                let tail = output.get(output.len().saturating_sub(3000)..).unwrap_or(&output);
+                return Err(format!("waiting for {what} failed ({ended:?}); output:\n{tail}").into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -90,10 +90,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGTERM, which MLServer forwards to its workers; SIGKILL would orphan them.
-        let asked = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        // SIGINT, which MLServer forwards to its workers; SIGKILL would orphan them.
+        let signalled = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while asked.as_ref().is_ok_and(std::process::ExitStatus::success) && Instant::now() < deadline {
+        while signalled.as_ref().is_ok_and(std::process::ExitStatus::success) && Instant::now() < deadline {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
                 return;
             }
@@ -146,12 +146,13 @@ pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Resu
     }
     command.args(["--agent-port", &agents.port().to_string()]);
     let mut process = Process::start(&mut command, state.0.join("out"))?;
-    let said = process.until("gantry's start", |p| Some(p.output()).filter(|s| s.contains("\nReady in ")))?;
+    let output =
+        process.until("gantry's start", |p| Some(p.output()).filter(|s| s.contains("\nReady in ")))?;
     let address = |label: &str| -> Result<SocketAddr, Failure> {
-        let line = said
+        let line = output
             .lines()
             .find_map(|l| l.trim().strip_prefix(label))
-            .ok_or_else(|| format!("no {label} in:\n{said}"))?;
+            .ok_or_else(|| format!("no {label} in:\n{output}"))?;
         let word = line.split_whitespace().next().unwrap_or_default();
         Ok(word.trim_start_matches("http://").parse()?)
     };

@@ -1,6 +1,6 @@
-//! A steady load: so many requests a second, each with a deadline, each counted for the phase in which it was sent.
+//! Constant-rate load: each request has a deadline and is counted in the phase in which it was sent.
 
-use super::question::Question;
+use super::inference_check::InferenceCheck;
 use crate::{Failure, k8s};
 use std::{
     collections::BTreeMap,
@@ -13,16 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requests a second that one client sends. So few, that a slow answer holds up nobody else.
-const RATE: f64 = 2.5;
-/// So many good answers one after the other are a recovery: two seconds of it, at fifty a second.
-const CALM: u64 = 100;
+/// Requests per second and client: so few that a slow response does not delay the next request.
+const CLIENT_RATE: f64 = 2.5;
+/// Consecutive successes that count as recovered: two seconds at fifty per second.
+const RECOVERED: u64 = 100;
 
-/// What became of the requests to one model in one phase.
+/// Results of the requests to one model in one phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) requests: u64,
-    /// How often each failure was met.
+    /// By message.
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) slowest: Duration,
 }
@@ -41,48 +41,50 @@ impl Tally {
     }
 }
 
-/// A time in which one thing happens to the world.
+/// The time of one chaos action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Phase {
     pub(super) name: String,
-    pub(super) begun: Duration,
+    pub(super) started: Duration,
     /// By model.
     pub(super) tallies: BTreeMap<&'static str, Tally>,
 }
 
 #[derive(Default)]
-struct Book {
+struct Results {
     phases: Vec<Phase>,
-    /// Good answers since the last failure or the beginning of the phase.
-    calm: u64,
+    /// Consecutive successes.
+    successes: u64,
 }
 
-/// A load that goes on until it is ended.
 pub(super) struct Load {
-    begun: Instant,
+    started: Instant,
     stop: Arc<AtomicBool>,
-    book: Arc<Mutex<Book>>,
+    results: Arc<Mutex<Results>>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Begins to ask each of these questions so often a second. Of the clients of a question, every other one keeps its
-    /// connection; the others open one for each request.
-    pub(super) fn start(address: SocketAddr, questions: &[(Question, u32)]) -> Self {
-        let mut load =
-            Self { begun: Instant::now(), stop: Arc::default(), book: Arc::default(), clients: Vec::new() };
+    /// Sends each request at its rate. Every other client keeps its connection; the others open one per request.
+    pub(super) fn start(address: SocketAddr, checks: &[(InferenceCheck, u32)]) -> Self {
+        let mut load = Self {
+            started: Instant::now(),
+            stop: Arc::default(),
+            results: Arc::default(),
+            clients: Vec::new(),
+        };
         load.phase("undisturbed");
-        for (question, rate) in questions {
-            let clients = (f64::from(*rate) / RATE).round() as u32;
+        for (check, rate) in checks {
+            let clients = (f64::from(*rate) / CLIENT_RATE).round() as u32;
             for number in 0..clients {
-                let first = f64::from(number) / f64::from(clients) / RATE;
+                let first = f64::from(number) / f64::from(clients) / CLIENT_RATE;
                 let client = Client {
-                    question: question.clone(),
+                    check: check.clone(),
                     address,
-                    keeps: number % 2 == 0,
-                    next: load.begun + Duration::from_secs_f64(first),
+                    keep_alive: number % 2 == 0,
+                    next: load.started + Duration::from_secs_f64(first),
                     stop: load.stop.clone(),
-                    book: load.book.clone(),
+                    results: load.results.clone(),
                 };
                 load.clients.push(std::thread::spawn(move || client.run()));
             }
@@ -90,26 +92,30 @@ impl Load {
         load
     }
 
-    /// What is sent from now on counts for another phase.
+    /// Starts a phase.
     pub(super) fn phase(&self, name: &str) {
-        let mut book = book(&self.book);
-        book.calm = 0;
-        book.phases.push(Phase { name: name.to_owned(), begun: self.begun.elapsed(), ..Phase::default() });
+        let mut results = lock(&self.results);
+        results.successes = 0;
+        results.phases.push(Phase {
+            name: name.to_owned(),
+            started: self.started.elapsed(),
+            ..Phase::default()
+        });
     }
 
-    /// Waits until all is well: many good answers in a row.
-    pub(super) fn settle(&self, seconds: u64) -> Result<(), Failure> {
-        book(&self.book).calm = 0;
-        k8s::until("a row of good answers", seconds, || book(&self.book).calm >= CALM)
+    /// Waits for a series of successes.
+    pub(super) fn wait_for_recovery(&self, seconds: u64) -> Result<(), Failure> {
+        lock(&self.results).successes = 0;
+        k8s::until("consecutive successes", seconds, || lock(&self.results).successes >= RECOVERED)
     }
 
-    /// Stops asking; what came of it.
-    pub(super) fn end(mut self) -> Vec<Phase> {
+    /// Stops the clients and returns the results.
+    pub(super) fn stop(mut self) -> Vec<Phase> {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
             let _ = client.join();
         }
-        std::mem::take(&mut book(&self.book).phases)
+        std::mem::take(&mut lock(&self.results).phases)
     }
 }
 
@@ -119,17 +125,17 @@ impl Drop for Load {
     }
 }
 
-fn book(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(results: &Mutex<Results>) -> MutexGuard<'_, Results> {
+    results.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Client {
-    question: Question,
+    check: InferenceCheck,
     address: SocketAddr,
-    keeps: bool,
+    keep_alive: bool,
     next: Instant,
     stop: Arc<AtomicBool>,
-    book: Arc<Mutex<Book>>,
+    results: Arc<Mutex<Results>>,
 }
 
 impl Client {
@@ -140,33 +146,33 @@ impl Client {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // A client that was held up sends what it has missed: the rate is the same, whatever happens.
-            self.next += Duration::from_secs_f64(1.0 / RATE);
-            let phase = book(&self.book).phases.len().saturating_sub(1);
-            let begun = Instant::now();
-            let outcome = self.question.ask(self.address, &mut kept);
-            if !self.keeps {
+            // A delayed client catches up: the rate is constant.
+            self.next += Duration::from_secs_f64(1.0 / CLIENT_RATE);
+            let phase = lock(&self.results).phases.len().saturating_sub(1);
+            let started = Instant::now();
+            let outcome = self.check.send(self.address, &mut kept);
+            if !self.keep_alive {
                 kept = None;
             }
-            let mut book = book(&self.book);
-            book.calm = if outcome.is_ok() { book.calm + 1 } else { 0 };
-            if let Some(phase) = book.phases.get_mut(phase) {
-                phase.tallies.entry(self.question.model).or_default().count(&outcome, begun.elapsed());
+            let mut results = lock(&self.results);
+            results.successes = if outcome.is_ok() { results.successes + 1 } else { 0 };
+            if let Some(phase) = results.phases.get_mut(phase) {
+                phase.tallies.entry(self.check.model).or_default().count(&outcome, started.elapsed());
             }
         }
     }
 }
 
-/// The phases as a table: requests, failures and the slowest answer by model, and below it how they failed.
+/// The phases as a table: requests, failures and slowest response by model, and the failures in detail.
 pub(super) fn table(phases: &[Phase]) -> String {
     let models: Vec<&str> = phases.first().into_iter().flat_map(|p| p.tallies.keys().copied()).collect();
-    let mut text = format!("    {:>7}  {:<42}", "at", "what happens");
+    let mut text = format!("    {:>7}  {:<42}", "at", "phase");
     for model in &models {
         text += &format!(" {model:>8} {:>6} {:>8}", "failed", "slowest");
     }
     text.push('\n');
     for phase in phases {
-        text += &format!("    {:>5.0} s  {:<42}", phase.begun.as_secs_f64(), phase.name);
+        text += &format!("    {:>5.0} s  {:<42}", phase.started.as_secs_f64(), phase.name);
         for model in &models {
             let tally = phase.tallies.get(model).cloned().unwrap_or_default();
             let slowest = tally.slowest.as_millis();
@@ -198,11 +204,11 @@ mod tests {
             tallies: [("iris", tally)].into(),
             ..Phase::default()
         };
-        let shown = table(&[phase("quiet", Tally::default()), phase("a kill", tally)]);
-        assert!(shown.contains("2 × iris: 503"), "{shown}");
+        let text = table(&[phase("quiet", Tally::default()), phase("a kill", tally)]);
+        assert!(text.contains("2 × iris: 503"), "{text}");
         assert!(
-            shown.lines().any(|l| l.contains("a kill") && l.contains(" 3 ") && l.ends_with("9 ms")),
-            "{shown}"
+            text.lines().any(|l| l.contains("a kill") && l.contains(" 3 ") && l.ends_with("9 ms")),
+            "{text}"
         );
     }
 }

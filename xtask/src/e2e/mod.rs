@@ -1,32 +1,31 @@
 //! `cargo xtask e2e`: Gantry in pods, on real nodes.
 
+mod chaos;
+mod harness;
+mod inference_check;
 mod install;
-mod kill;
-mod kills;
 mod load;
 mod operator;
 mod pod;
+mod pod_kill;
 mod program;
-mod question;
 mod services;
-mod statics;
+mod static_manifests;
 mod volumes;
-mod world;
 
-use crate::{Failure, NotHere, count::Count, image, k8s, metadata};
+use crate::{Failure, Unavailable, count::Count, image, k8s, metadata};
+use harness::Harness;
 use std::time::Instant;
-use world::World;
 
-/// What happens to the world, and what has to be true of it then.
-type Scenario = fn(&World) -> Result<(), Failure>;
+type Scenario = fn(&Harness) -> Result<(), Failure>;
 
-/// Every scenario, in the order in which they run on one cluster, each in a namespace of its own.
+/// The scenarios, in order; they share a cluster, and each has its own namespace.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("program", program::run),
     ("services", services::run),
-    ("static", statics::run),
+    ("static", static_manifests::run),
     ("operator", operator::run),
-    ("kills", kills::run),
+    ("chaos", chaos::run),
 ];
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,8 +36,8 @@ struct Options {
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
-    match in_a_new_world(&options) {
-        Err(failure) if failure.is::<NotHere>() => {
+    match run_scenarios(&options) {
+        Err(failure) if failure.is::<Unavailable>() => {
             println!("\nNOT TESTED: Gantry in pods on a real node: {failure}");
             Ok(true)
         }
@@ -55,27 +54,27 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
             options.names.push((*word).to_owned());
         } else {
             let known: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
-            return Err(format!("e2e does not know {word}: --keep, {}", known.join(", ")).into());
+            return Err(format!("unknown e2e argument {word}; expected --keep, {}", known.join(", ")).into());
         }
     }
     Ok(options)
 }
 
-fn in_a_new_world(options: &Options) -> Result<bool, Failure> {
+fn run_scenarios(options: &Options) -> Result<bool, Failure> {
     let cluster =
         k8s::Options { directory: metadata::target().join("e2e"), node: true, kwok: 0, audit_reads: false };
-    // Asked before anything is compiled.
+    // Checked before anything is compiled.
     k8s::node_requirements()?;
-    // With its libraries: what tests have compiled already is not compiled again for an image.
+    // Dynamic, like the tests: nothing is compiled again for the image.
     let image = image::make(&image::Options { debug: true, dynamic: true, ..image::Options::default() })?;
     let guard = if options.keep { None } else { Some(k8s::Guard::new(&cluster)?) };
-    let world = World::new(k8s::Cluster::up(&cluster)?, &image)?;
-    let wanted = |name: &str| options.names.is_empty() || options.names.iter().any(|n| n == name);
+    let harness = Harness::new(k8s::Cluster::up(&cluster)?, &image)?;
+    let selected = |name: &str| options.names.is_empty() || options.names.iter().any(|n| n == name);
     let mut count = Count::default();
-    for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| wanted(name)) {
-        let begun = Instant::now();
-        let outcome = world.in_namespace(name, options.keep, scenario);
-        let seconds = begun.elapsed().as_secs_f64();
+    for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| selected(name)) {
+        let started = Instant::now();
+        let outcome = harness.in_namespace(name, options.keep, scenario);
+        let seconds = started.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
                 count.passed += 1;
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read() {
+    fn arguments_are_parsed() {
         assert_eq!(read(&[]).unwrap(), Options::default());
         assert_eq!(
             read(&["--keep", "program"]).unwrap(),

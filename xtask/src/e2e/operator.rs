@@ -1,37 +1,37 @@
-//! Inside, with the operator: the chart for one namespace, a `SeldonRuntime`, a Server, a Model of a mounted volume; then
-//! the same Server as a Deployment. At the end all of it goes again.
+//! The operator in one namespace: a `SeldonRuntime`, a Server, a Model from a mounted volume; then the same Server as a
+//! Deployment; then removal.
 
 use super::{
+    harness::Harness,
+    inference_check::InferenceCheck,
     install::{install, model, serve},
-    question::Question,
-    world::World,
 };
 use crate::Failure;
 
-pub(super) fn run(world: &World) -> Result<(), Failure> {
+pub(super) fn run(harness: &Harness) -> Result<(), Failure> {
     let one_namespace = ["--set", "clusterwide=false"];
-    install(world, &one_namespace)?;
-    serve(world)?;
-    model(world, "iris", "iris", "onnx", 2)?;
-    let mesh = world.service("seldon-mesh", 80)?;
-    Question::iris(mesh)?;
-    world.gantry(&["check", "--namespace", &world.namespace()])?;
+    install(harness, &one_namespace)?;
+    serve(harness)?;
+    model(harness, "iris", "iris", "onnx", 2)?;
+    let mesh = harness.service("seldon-mesh", 80)?;
+    InferenceCheck::iris(mesh)?;
+    harness.gantry(&["check", "--namespace", &harness.namespace()])?;
 
     let deployments = ["--set", "clusterwide=false,operator.useDeploymentsForServers=true"];
-    let installed = install(world, &deployments)?;
-    world.until(
+    let installed = install(harness, &deployments)?;
+    harness.until(
         "a Deployment in place of the StatefulSet",
         60,
         &["get", "deployment,statefulset", "--output=name"],
-        |said| said.contains("deployment.apps/gantry\n") && !said.contains("statefulset.apps/gantry\n"),
+        |output| output.contains("deployment.apps/gantry\n") && !output.contains("statefulset.apps/gantry\n"),
     )?;
-    world.kubectl(&["rollout", "status", "deployment/gantry", "--timeout=120s"])?;
-    world.wait_for("condition=Ready", &["server/gantry", "model/iris"], 120)?;
-    Question::iris(mesh)?;
+    harness.kubectl(&["rollout", "status", "deployment/gantry", "--timeout=120s"])?;
+    harness.wait_for("condition=Ready", &["server/gantry", "model/iris"], 120)?;
+    InferenceCheck::iris(mesh)?;
 
-    installed.uninstall(world)?;
-    world.until(
-        "the end of everything that was made",
+    installed.uninstall(harness)?;
+    harness.until(
+        "removal of all objects",
         120,
         &["get", "pods,services,statefulsets,deployments", "--output=name"],
         str::is_empty,

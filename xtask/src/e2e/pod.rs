@@ -1,8 +1,8 @@
-//! A pod of Gantry's image, as the restricted Pod Security standard wants it.
+//! A pod of Gantry's image under the restricted Pod Security standard.
 
 use serde_json::{Value, json};
 
-/// Runs the program once with these words: as nobody, on a read-only root, without a capability.
+/// Runs the binary once: as non-root, on a read-only root, without capabilities.
 pub(super) fn pod(name: &str, image: &str, arguments: &[&str]) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,15 +1,15 @@
-//! The image runs as it is meant to: as nobody, on a read-only root, without a capability.
+//! The image runs as non-root, on a read-only root, without capabilities.
 
-use super::{pod::pod, world::World};
+use super::{harness::Harness, pod::pod};
 use crate::Failure;
 
-pub(super) fn run(world: &World) -> Result<(), Failure> {
-    world.apply(pod("version", world.image(), &["version"]))?;
+pub(super) fn run(harness: &Harness) -> Result<(), Failure> {
+    harness.apply(pod("version", harness.image(), &["version"]))?;
     let phase = ["get", "pod/version", "--output=jsonpath={.status.phase}"];
-    world.until("the pod's end", 60, &phase, |said| said == "Succeeded" || said == "Failed")?;
-    let said = world.kubectl(&["logs", "pod/version"])?;
-    if said.contains(env!("CARGO_PKG_VERSION")) {
+    harness.until("the pod to end", 60, &phase, |phase| phase == "Succeeded" || phase == "Failed")?;
+    let output = harness.kubectl(&["logs", "pod/version"])?;
+    if output.contains(env!("CARGO_PKG_VERSION")) {
         return Ok(());
     }
-    Err(format!("`gantry version` says {said:?}, and not {}", env!("CARGO_PKG_VERSION")).into())
+    Err(format!("`gantry version` printed {output:?}, expected {}", env!("CARGO_PKG_VERSION")).into())
 }

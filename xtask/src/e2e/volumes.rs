@@ -1,16 +1,15 @@
-//! Volumes as a cluster's storage would give them: directories of this machine, which every node reaches.
+//! Persistent volumes: directories of this machine, available on every node.
 
-use super::world::World;
+use super::harness::Harness;
 use crate::{Failure, metadata};
 use serde_json::{Value, json};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-/// The class of those who name none.
 const CLASS: &str = "directories";
 
-/// Makes the default class. Nobody provides its volumes on demand: [`offer`] does, beforehand.
-pub(super) fn class(world: &World) -> Result<(), Failure> {
-    world.apply(json!({
+/// Creates the default storage class. It has no provisioner: [`provision`] creates volumes in advance.
+pub(super) fn create_class(harness: &Harness) -> Result<(), Failure> {
+    harness.apply(json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": { "name": CLASS, "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
@@ -19,31 +18,31 @@ pub(super) fn class(world: &World) -> Result<(), Failure> {
     }))
 }
 
-/// Makes so many empty volumes, for whoever of this scenario claims one.
-pub(super) fn offer(world: &World, count: usize) -> Result<(), Failure> {
+/// Creates empty volumes for the claims of this scenario.
+pub(super) fn provision(harness: &Harness, count: usize) -> Result<(), Failure> {
     for number in 0..count {
-        let name = format!("{}-{number}", world.namespace());
-        let place = world.place(&format!("volumes/{number}"))?;
-        world.apply(volume(&name, &place, "ReadWriteOnce"))?;
+        let name = format!("{}-{number}", harness.namespace());
+        let path = harness.directory(&format!("volumes/{number}"))?;
+        harness.apply(volume(&name, &path, "ReadWriteOnce"))?;
     }
     Ok(())
 }
 
 /// A volume with the models of examples/quickstart, and the claim `models` to it.
-pub(super) fn with_models(world: &World) -> Result<(), Failure> {
-    let name = format!("{}-models", world.namespace());
-    let place = world.place("models")?;
+pub(super) fn with_models(harness: &Harness) -> Result<(), Failure> {
+    let name = format!("{}-models", harness.namespace());
+    let path = harness.directory("models")?;
     for model in ["iris/model.onnx", "fraud/model.json"] {
-        let file = place.join(model);
-        let folder = file.parent().ok_or("a model lies in a folder")?;
+        let file = path.join(model);
+        let folder = file.parent().ok_or("a model has a folder")?;
         fs::create_dir_all(folder)?;
         fs::copy(metadata::root().join("examples/quickstart").join(model), &file)?;
         for (path, mode) in [(folder, 0o755), (&file, 0o644)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
     }
-    world.apply(volume(&name, &place, "ReadOnlyMany"))?;
-    world.apply(json!({
+    harness.apply(volume(&name, &path, "ReadOnlyMany"))?;
+    harness.apply(json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": { "name": "models" },
@@ -55,8 +54,8 @@ pub(super) fn with_models(world: &World) -> Result<(), Failure> {
     }))
 }
 
-/// A directory as a volume. Unlike a directory named in a pod, it is given to the pod's group.
-fn volume(name: &str, place: &Path, mode: &str) -> Value {
+/// A local volume. Unlike a hostPath, it gets the fsGroup of the pod.
+fn volume(name: &str, path: &Path, mode: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -66,8 +65,8 @@ fn volume(name: &str, place: &Path, mode: &str) -> Value {
             "accessModes": [mode],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": CLASS,
-            "local": { "path": place },
-            // As with storage that is reached over a network, it does not matter on which node a pod is.
+            "local": { "path": path },
+            // Any node, like network storage.
             "nodeAffinity": { "required": { "nodeSelectorTerms": [{
                 "matchExpressions": [{ "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] }],
             }]}},

@@ -1,13 +1,13 @@
-//! A container image as one file that containerd, podman and docker all load: an OCI layout that has docker's manifest
-//! beside it. One layer; the same contents give the same digest.
+//! A container image archive for containerd, podman and docker: an OCI layout plus docker's manifest. One layer; equal
+//! contents give an equal digest.
 
-use super::tar::{Entry, Tar};
 use crate::Failure;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, io};
+use tar::{Builder, EntryType, Header};
 
-/// Nobody's number, as other images without a shell have it.
+/// The conventional non-root uid of images without a shell.
 const USER: u32 = 65532;
 
 /// The files of an image, by name without a leading slash.
@@ -17,7 +17,6 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Adds a program.
     pub(crate) fn program(&mut self, name: &str, bytes: &[u8]) {
         self.add(name, 0o755, bytes);
     }
@@ -36,31 +35,46 @@ impl Contents {
                 directories.entry(name.get(..=slash).unwrap_or_default().to_owned()).or_insert(0o755);
             }
         }
-        let mut tar = Tar::default();
+        let mut tar = Builder::new(Vec::new());
         for (name, mode) in &directories {
-            tar.add(name, *mode, &Entry::Directory)?;
+            append(&mut tar, EntryType::Directory, name, *mode, &[])?;
         }
         for (name, (mode, bytes)) in &self.files {
-            tar.add(name, *mode, &Entry::File(bytes))?;
+            append(&mut tar, EntryType::Regular, name, *mode, bytes)?;
         }
-        Ok(tar.finish())
+        Ok(tar.into_inner()?)
     }
 }
 
-/// An image.
+/// Appends an entry of root without a modification time, so that archives are reproducible.
+fn append(
+    tar: &mut Builder<Vec<u8>>,
+    kind: EntryType,
+    name: &str,
+    mode: u32,
+    content: &[u8],
+) -> io::Result<()> {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(content.len() as u64);
+    tar.append_data(&mut header, name, content)
+}
+
 pub(crate) struct Image<'a> {
-    /// Its name with its tag, such as `localhost/gantry:0.1.0`.
+    /// Name with tag, such as `localhost/gantry:0.1.0`.
     pub(crate) name: &'a str,
-    /// The program that it runs.
     pub(crate) entrypoint: &'a str,
     pub(crate) contents: Contents,
 }
 
 impl Image<'_> {
-    /// The archive.
     pub(crate) fn archive(self) -> Result<Vec<u8>, Failure> {
         let tag = self.name.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.contains('/'));
-        let tag = tag.ok_or_else(|| format!("{}: an image's name ends with a tag, such as :1", self.name))?;
+        let tag = tag.ok_or_else(|| format!("{}: the image name needs a tag, such as :1", self.name))?;
         let layer = self.contents.layer()?;
         let config = json!({
             "architecture": architecture(),
@@ -100,19 +114,19 @@ impl Image<'_> {
             "RepoTags": [self.name],
             "Layers": [blob(&layer)],
         }]);
-        let mut tar = Tar::default();
-        let mut add = |name: &str, bytes: &[u8]| tar.add(name, 0o644, &Entry::File(bytes));
+        let mut tar = Builder::new(Vec::new());
+        let mut add = |name: &str, bytes: &[u8]| append(&mut tar, EntryType::Regular, name, 0o644, bytes);
         add("oci-layout", json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
         add("index.json", index.to_string().as_bytes())?;
         add("manifest.json", docker.to_string().as_bytes())?;
         for bytes in [manifest.as_bytes(), config.as_bytes(), &layer] {
             add(&blob(bytes), bytes)?;
         }
-        Ok(tar.finish())
+        Ok(tar.into_inner()?)
     }
 }
 
-/// The architecture's name as images have it.
+/// The OCI name of the architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -129,7 +143,6 @@ fn blob(bytes: &[u8]) -> String {
     format!("blobs/sha256/{}", sha256(bytes))
 }
 
-/// The digest by which images name their parts.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -148,23 +161,20 @@ mod tests {
         Image { name: "localhost:5000/gantry:1", entrypoint: "/gantry", contents }.archive().unwrap()
     }
 
-    /// The files of an archive, by name.
     fn unpack(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
-        let mut rest = archive;
-        while rest[0] != 0 {
-            let text = |from: usize, to: usize| {
-                String::from_utf8(rest[from..to].to_vec()).unwrap().trim_end_matches('\0').to_owned()
-            };
-            let size = usize::from_str_radix(&text(124, 136), 8).unwrap();
-            files.insert(text(0, 100), rest[512..512 + size].to_vec());
-            rest = &rest[512 + size.next_multiple_of(512)..];
+        for entry in tar::Archive::new(archive).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+            let mut content = Vec::new();
+            io::Read::read_to_end(&mut entry, &mut content).unwrap();
+            files.insert(name, content);
         }
         files
     }
 
     #[test]
-    fn every_part_is_where_its_digest_says() {
+    fn blobs_are_named_by_digest() {
         let files = unpack(&image(b"program"));
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         let at = |value: &Value, pointer: &str| {
@@ -211,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_contents_give_the_same_bytes() {
+    fn archive_is_reproducible() {
         assert_eq!(image(b"program"), image(b"program"));
         assert_ne!(sha256(&image(b"program")), sha256(&image(b"another")));
     }
 
     #[test]
-    fn a_name_without_a_tag_is_refused() {
+    fn name_without_tag_is_rejected() {
         for name in ["gantry", "localhost:5000/gantry"] {
             let image = Image { name, entrypoint: "/gantry", contents: Contents::default() };
             assert!(image.archive().is_err(), "{name}");

@@ -1,7 +1,6 @@
-//! `cargo xtask image`: a container image, made without a container engine.
+//! `cargo xtask image`: builds a container image without a container engine.
 
 mod archive;
-mod tar;
 
 use crate::{Failure, metadata};
 pub(crate) use archive::{Contents, Image};
@@ -12,26 +11,24 @@ use std::{
     process::{Command, Stdio},
 };
 
-const WORDS: &str = "image takes --dynamic, --debug, --name NAME:TAG and -o FILE";
+const USAGE: &str = "image takes --dynamic, --debug, --name NAME:TAG and -o FILE";
 
-/// What kind of image is to be made.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// With the dynamic program and its libraries, so that ONNX Runtime can be loaded.
+    /// Dynamic binary with its libraries, so that ONNX Runtime can be loaded.
     pub(crate) dynamic: bool,
-    /// Compiled as for tests: quickly.
+    /// Dev profile.
     pub(crate) debug: bool,
-    /// The image's name and tag; by default `localhost/gantry` and the version.
+    /// Name and tag; defaults to `localhost/gantry` and the version.
     pub(crate) name: Option<String>,
-    /// Where it is written; by default `gantry.tar` among cargo's results.
+    /// Output file; defaults to `gantry.tar` in the target directory.
     pub(crate) output: Option<PathBuf>,
 }
 
-/// An image that was made.
 pub(crate) struct Made {
     pub(crate) file: PathBuf,
     pub(crate) name: String,
-    /// The program in it, which runs on this machine too.
+    /// The binary in it, which also runs on this machine.
     pub(crate) program: PathBuf,
 }
 
@@ -51,13 +48,13 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
                 options.name = Some((*words.next().ok_or("--name needs NAME:TAG")?).to_owned());
             }
             "-o" | "--output" => options.output = Some(words.next().ok_or("-o needs a file")?.into()),
-            other => return Err(format!("image does not know {other}: {WORDS}").into()),
+            other => return Err(format!("unknown image argument {other}; {USAGE}").into()),
         }
     }
     Ok(options)
 }
 
-/// Builds the program, and the image around it; says on standard output what came of it.
+/// Builds the binary and the image, and prints its name, size and digest.
 pub(crate) fn make(options: &Options) -> Result<Made, Failure> {
     let program = build(options)?;
     let mut contents = Contents::default();
@@ -80,7 +77,7 @@ pub(crate) fn make(options: &Options) -> Result<Made, Failure> {
     Ok(Made { file, name, program })
 }
 
-/// Builds `gantry` and says where it is; `GANTRY` names one that is built already.
+/// Builds `gantry`, or uses the binary named by the environment variable `GANTRY`.
 fn build(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(built) = std::env::var_os("GANTRY").filter(|path| !path.is_empty()) {
         return Ok(built.into());
@@ -96,7 +93,7 @@ fn build(options: &Options) -> Result<PathBuf, Failure> {
     }
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !built.status.success() {
-        return Err("gantry does not build".into());
+        return Err("building gantry failed".into());
     }
     let lines = String::from_utf8_lossy(&built.stdout);
     let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -104,42 +101,40 @@ fn build(options: &Options) -> Result<PathBuf, Failure> {
     programs.next().ok_or_else(|| "cargo built no program called gantry".into())
 }
 
-/// A static build has flags of its own, and so a place of its own: nothing else is compiled again because of it.
+/// A static build has other flags, so it uses its own target directory.
 fn make_static(command: &mut Command) {
     let set = std::env::var("RUSTFLAGS").unwrap_or_default();
     command.env("RUSTFLAGS", format!("{set} -C target-feature=+crt-static").trim());
-    // With a target named, build scripts and macros are compiled without these flags, as they have to be.
+    // With an explicit target, the flags do not apply to build scripts and proc macros.
     command.arg("--target").arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
     command.arg("--target-dir").arg(metadata::target().join("image-static"));
-    // An image is not a place for a debugger.
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_STRIP", "symbols");
 }
 
-/// Adds what the program is linked with, under the names by which it asks for it; and ONNX Runtime, when
-/// `ORT_DYLIB_PATH` names it, beside the program, where that looks for it.
+/// Adds the shared libraries of the binary; and ONNX Runtime beside the binary, if `ORT_DYLIB_PATH` is set.
 fn add_libraries(contents: &mut Contents, program: &Path) -> Result<(), Failure> {
-    let mut asking = vec![program.to_path_buf()];
+    let mut binaries = vec![program.to_path_buf()];
     if let Some(runtime) = std::env::var_os("ORT_DYLIB_PATH").filter(|p| !p.is_empty()).map(PathBuf::from) {
         let bytes = fs::read(&runtime).map_err(|e| format!("ORT_DYLIB_PATH: {}: {e}", runtime.display()))?;
         contents.program("libonnxruntime.so", &bytes);
-        asking.push(runtime);
+        binaries.push(runtime);
     }
-    for file in asking {
-        let said = Command::new("ldd").arg(&file).output()?;
-        if !said.status.success() {
-            return Err(format!("ldd does not know the libraries of {}", file.display()).into());
+    for file in binaries {
+        let output = Command::new("ldd").arg(&file).output()?;
+        if !output.status.success() {
+            return Err(format!("ldd failed for {}", file.display()).into());
         }
-        for library in libraries(&String::from_utf8_lossy(&said.stdout))? {
+        for library in libraries(&String::from_utf8_lossy(&output.stdout))? {
             contents.program(&library, &fs::read(&library).map_err(|e| format!("{library}: {e}"))?);
         }
     }
     Ok(())
 }
 
-/// The files in what `ldd` prints: `name => file (address)`, or `file (address)` for the loader.
-fn libraries(said: &str) -> Result<Vec<String>, Failure> {
+/// The files in the output of `ldd`: `name => file (address)`, or `file (address)` for the loader.
+fn libraries(output: &str) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
-    for line in said.lines().map(str::trim) {
+    for line in output.lines().map(str::trim) {
         if line.ends_with("=> not found") {
             return Err(format!("this machine lacks a library: {line}").into());
         }
@@ -158,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read() {
+    fn arguments_are_parsed() {
         assert_eq!(read(&[]).unwrap(), Options::default());
         let options = read(&["--dynamic", "-o", "x.tar", "--name", "a:1", "--debug"]).unwrap();
         let expected =
@@ -170,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_read_from_ldd() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f)\n\
+    fn ldd_output_is_parsed() {
+        let output = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
         assert_eq!(
-            libraries(said).unwrap(),
+            libraries(output).unwrap(),
             ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/ld-linux-x86-64.so.2"]
         );
         assert!(libraries("\tlibstdc++.so.6 => not found\n").is_err());

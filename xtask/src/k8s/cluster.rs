@@ -1,7 +1,7 @@
-//! A whole cluster: brought up, looked at, taken down.
+//! Lifecycle of a cluster: up, status, down.
 
 use super::{
-    control_plane::{ControlPlane, Wanted},
+    control_plane::{ControlPlane, ControlPlaneOptions},
     directory::Directory,
     kwok, node,
     pki::Pki,
@@ -17,20 +17,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a cluster is asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Where it lives.
     pub(crate) directory: PathBuf,
-    /// Whether it has a real node.
+    /// With a real node.
     pub(crate) node: bool,
-    /// How many simulated nodes it has.
+    /// Number of simulated nodes.
     pub(crate) kwok: u32,
-    /// Whether the audit log has the reads too.
+    /// Reads in the audit log.
     pub(crate) audit_reads: bool,
 }
 
-/// A cluster that runs.
+/// A running cluster.
 pub(crate) struct Cluster {
     directory: Directory,
     programs: Programs,
@@ -38,12 +36,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Builds what is missing, starts everything, and waits until it works. When it does not, nothing is left running.
+    /// Builds missing programs, starts the cluster and waits until it is ready. On failure nothing is left running.
     pub(crate) fn up(options: &Options) -> Result<Self, Failure> {
         let directory = Directory::at(&options.directory)?;
         let programs = Programs::locate()?;
-        // Asked before minutes of building.
-        directory.vacant()?;
+        // Checked before minutes of building.
+        directory.ensure_vacant()?;
         if options.node {
             node::requirements()?;
         }
@@ -54,7 +52,7 @@ impl Cluster {
         directory.prepare()?;
         Self::start(&directory, &programs, options).inspect_err(|_| {
             if let Err(failure) = down(&directory) {
-                eprintln!("what was started could not be stopped: {failure}");
+                eprintln!("stopping the cluster failed: {failure}");
             }
         })
     }
@@ -69,7 +67,7 @@ impl Cluster {
         if options.node {
             node::claim(directory)?;
         }
-        let wanted = Wanted {
+        let wanted = ControlPlaneOptions {
             address: if options.node { node::FIRST.address() } else { Ipv4Addr::LOCALHOST },
             reachable: options.node,
             nodes: &node::ALL,
@@ -89,12 +87,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A second real node, so that pods have somewhere to go when the first is emptied.
+    /// Adds a second real node, for drains.
     pub(crate) fn add_node(&self) -> Result<(), Failure> {
         node::add(self, node::SECOND)
     }
 
-    /// Makes an image known to every real node.
+    /// Imports an image on every real node.
     pub(crate) fn import(&self, archive: &Path) -> Result<(), Failure> {
         for node in node::ALL {
             node::import(&self.directory, node, archive)?;
@@ -124,32 +122,27 @@ impl Cluster {
         Ok(())
     }
 
-    /// The directory it lives in.
     pub(crate) fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// Where its programs are.
     pub(crate) fn programs(&self) -> &Programs {
         &self.programs
     }
 
-    /// Its certificates and kubeconfigs.
     pub(crate) fn pki(&self) -> &Pki {
         &self.plane.pki
     }
 
-    /// How its administrator reaches it.
+    /// The administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.plane.pki.kubeconfig("admin")
     }
 
-    /// The log of every write.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.directory.join("audit.log")
     }
 
-    /// Where kubectl is.
     pub(crate) fn kubectl_path(&self) -> PathBuf {
         self.programs.path("kubectl")
     }
@@ -159,45 +152,44 @@ impl Cluster {
         self.plane.kubectl(&self.programs)
     }
 
-    /// Where kubectl remembers what this cluster offers.
+    /// kubectl's discovery cache.
     pub(crate) fn kubectl_cache(&self) -> &Path {
         &self.plane.kubectl_cache
     }
 
-    /// Hands a manifest to `kubectl apply`.
+    /// `kubectl apply` of a manifest.
     pub(crate) fn apply(&self, manifest: &Value) -> Result<(), Failure> {
         let file = self.directory.join("applied.json");
         fs::write(&file, format!("{manifest:#}\n"))?;
         let mut command = self.kubectl();
-        let said = command.args(["apply", "--filename"]).arg(&file).output()?;
-        if said.status.success() {
+        let output = command.args(["apply", "--filename"]).arg(&file).output()?;
+        if output.status.success() {
             return Ok(());
         }
-        Err(format!("{} was refused: {}", file.display(), String::from_utf8_lossy(&said.stderr)).into())
+        Err(format!("applying {} failed: {}", file.display(), String::from_utf8_lossy(&output.stderr)).into())
     }
 }
 
-/// Stops the cluster in a directory; says how many processes it ended.
+/// Stops the cluster in a directory; returns the number of stopped processes.
 pub(crate) fn down(directory: &Directory) -> Result<usize, Failure> {
     let stopped = directory.stop()?;
     node::release(directory)?;
     if directory.path().exists() {
-        directory.forget()?;
+        directory.clean()?;
     }
     Ok(stopped)
 }
 
-/// Takes a cluster down when whoever started it is gone, in whatever way that happens: it holds the other end of a
-/// pipe.
+/// Stops a cluster when the process that started it exits for any reason, detected by the end of a pipe.
 pub(crate) struct Guard {
     watcher: Child,
 }
 
 impl Guard {
-    /// Begins to watch over a directory; the cluster may be started afterwards.
+    /// Starts the watcher process of a directory, before the cluster.
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         use std::os::unix::process::CommandExt as _;
-        // By this name it is found also when cargo has replaced the file since we started.
+        // Works even if cargo has replaced the file since.
         let mut command = Command::new("/proc/self/exe");
         command.arg("k8s-guard").arg(&options.directory).process_group(0);
         let watcher = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
@@ -212,7 +204,7 @@ impl Drop for Guard {
     }
 }
 
-/// The watcher's side: waits until the pipe ends.
+/// The watcher process: waits for the end of the pipe.
 pub(crate) fn guard(directory: &str) -> Result<bool, Failure> {
     let directory = Directory::at(directory.as_ref())?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
@@ -220,7 +212,7 @@ pub(crate) fn guard(directory: &str) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// What runs in a directory, in words; and whether all of it does.
+/// Status text of the cluster in a directory, and whether all processes run.
 pub(crate) fn status(directory: &Directory) -> Result<(String, bool), Failure> {
     let processes = directory.processes()?;
     let place = directory.path().display();
@@ -231,8 +223,8 @@ pub(crate) fn status(directory: &Directory) -> Result<(String, bool), Failure> {
     let mut command = Command::new(text("kubectl"));
     let config = Pki::at(directory.join("pki")).kubeconfig("admin");
     command.arg("--kubeconfig").arg(&config).args(["--request-timeout=5s", "get", "--raw", "/version"]);
-    let said = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let version = said.ok().filter(|o| o.status.success()).and_then(|o| {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let version = output.ok().filter(|o| o.status.success()).and_then(|o| {
         let version: Value = serde_json::from_slice(&o.stdout).ok()?;
         Some(version.get("gitVersion")?.as_str()?.to_owned())
     });
@@ -257,7 +249,7 @@ pub(crate) fn status(directory: &Directory) -> Result<(String, bool), Failure> {
     Ok((lines.join("\n"), healthy))
 }
 
-/// Waits until something holds; the question is asked again after a moment.
+/// Polls until a condition holds.
 pub(crate) fn until(what: &str, seconds: u64, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs(seconds);
     while !holds() {

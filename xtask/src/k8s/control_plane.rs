@@ -1,4 +1,4 @@
-//! etcd, the API server, the controllers and the scheduler: started in order, each when the one before answers.
+//! etcd, API server, controller manager and scheduler, started in order of readiness.
 
 use super::{directory::Directory, node::Node, pki::Pki, programs::Programs};
 use crate::{Failure, ports};
@@ -12,43 +12,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The addresses of Services.
+/// Service CIDR.
 pub(crate) const SERVICES: &str = "10.96.0.0/16";
-/// The API server's own Service: the first of those addresses.
+/// The Service `kubernetes`: the first address of the CIDR.
 pub(crate) const API_SERVICE: &str = "10.96.0.1";
-/// The Service that answers questions about names.
+/// Service of the cluster DNS.
 pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
-/// The addresses of pods.
+/// Pod CIDR.
 pub(crate) const PODS: &str = "10.244.0.0/16";
 
-/// What a control plane is asked to be.
-pub(crate) struct Wanted<'a> {
-    /// Where the API server listens.
+pub(crate) struct ControlPlaneOptions<'a> {
+    /// Listen address of the API server.
     pub(crate) address: Ipv4Addr,
-    /// Whether pods on a real node have to reach it.
+    /// Reachable for pods on a real node.
     pub(crate) reachable: bool,
-    /// The real nodes that there can be, for their certificates.
+    /// Possible real nodes, for their certificates.
     pub(crate) nodes: &'a [Node],
-    /// Whether the audit log has the reads too.
+    /// Reads in the audit log.
     pub(crate) audit_reads: bool,
 }
 
-/// A control plane that runs.
 pub(crate) struct ControlPlane {
-    /// The API server's URL.
     pub(crate) server: String,
     pub(crate) pki: Pki,
-    /// Where kubectl remembers what the API server offers. Elsewhere it could remember what another one offered, that
-    /// had the same port before.
+    /// kubectl's discovery cache, separate because an earlier API server may have used the same port.
     pub(crate) kubectl_cache: PathBuf,
 }
 
 impl ControlPlane {
-    /// Starts it and waits until it does its work.
+    /// Starts it and waits until the controllers work.
     pub(crate) fn start(
         directory: &Directory,
         programs: &Programs,
-        wanted: &Wanted<'_>,
+        wanted: &ControlPlaneOptions<'_>,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Failure> {
         let [etcd, peers, api, controllers, scheduler] = ports::free()?;
@@ -68,7 +64,7 @@ impl ControlPlane {
         Ok(started)
     }
 
-    /// `kubectl` for this cluster, as its administrator; its calls have a deadline.
+    /// `kubectl` as administrator, with a request timeout.
     pub(crate) fn kubectl(&self, programs: &Programs) -> Command {
         let mut command = Command::new(programs.path("kubectl"));
         command.arg("--kubeconfig").arg(self.pki.kubeconfig("admin")).arg("--request-timeout=20s");
@@ -80,7 +76,7 @@ impl ControlPlane {
         &self,
         directory: &Directory,
         programs: &Programs,
-        wanted: &Wanted<'_>,
+        wanted: &ControlPlaneOptions<'_>,
         etcd: u16,
         port: u16,
     ) -> Result<(), Failure> {
@@ -88,7 +84,7 @@ impl ControlPlane {
         fs::write(&policy, format!("{:#}\n", audit_policy(wanted.audit_reads)))?;
         let pki = &self.pki;
         let address = wanted.address;
-        // Without pods that could come through it, the API server's Service needs no endpoint.
+        // Without pods, the Service `kubernetes` needs no endpoint.
         let endpoint = if wanted.reachable {
             format!("--advertise-address={address}")
         } else {
@@ -110,7 +106,7 @@ impl ControlPlane {
             format!("--kubelet-client-certificate={}", pki.certificate("kubelet-client")),
             format!("--kubelet-client-key={}", pki.key("kubelet-client")),
             format!("--kubelet-certificate-authority={}", pki.certificate("ca")),
-            // Logs and exec would ask DNS for the node's name first.
+            // Otherwise logs and exec resolve the node's name by DNS first.
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
             format!("--service-account-key-file={}", pki.public_key("service-accounts")),
@@ -124,11 +120,11 @@ impl ControlPlane {
             format!("--proxy-client-key-file={}", pki.key("front-proxy-client")),
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", directory.join("audit.log").display()),
-            // Whoever counts writes wants one file.
+            // One file, for counting writes.
             "--audit-log-maxsize=100000".to_owned(),
         ]);
         directory.start("kube-apiserver", &mut command)?;
-        // A connection is cheaper to try than a start of kubectl.
+        // Cheaper than starting kubectl.
         let socket = SocketAddr::from((address, port));
         directory.wait("kube-apiserver", 120, || {
             TcpStream::connect_timeout(&socket, Duration::from_secs(1)).is_ok()
@@ -164,7 +160,7 @@ impl ControlPlane {
         directory.start("kube-scheduler", command.args(self.served("scheduler", port)))
     }
 
-    /// What both of the API server's helpers are told. They are alone, so they need not be elected.
+    /// Common flags of controller manager and scheduler; without leader election.
     fn served(&self, party: &str, port: u16) -> Vec<String> {
         let config = self.pki.kubeconfig(party);
         let config = config.display();
@@ -180,7 +176,7 @@ impl ControlPlane {
         ]
     }
 
-    /// Health is reported before any controller runs; what counts is that one of them did something.
+    /// Health is reported before the controllers run, so this waits for an effect of one.
     fn wait_for_controllers(
         &self,
         directory: &Directory,
@@ -211,13 +207,13 @@ fn start_etcd(directory: &Directory, programs: &Programs, port: u16, peers: u16)
     command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
     command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
     command.args(["--initial-cluster", &format!("default={peers}")]);
-    // A test's data need not survive a power cut.
+    // Test data need not survive a power failure.
     command.arg("--unsafe-no-fsync");
     directory.start("etcd", &mut command)?;
-    directory.wait("etcd", 30, || answers(port, "/health"))
+    directory.wait("etcd", 30, || is_healthy(port, "/health"))
 }
 
-/// Every write is logged with who, what and when; reads are most of what happens, and logged only on demand.
+/// Logs metadata of every write; reads only on demand.
 fn audit_policy(reads: bool) -> serde_json::Value {
     let quiet = json!({ "level": "None", "verbs": ["get", "list", "watch"] });
     let all = json!({ "level": "Metadata" });
@@ -229,13 +225,13 @@ fn audit_policy(reads: bool) -> serde_json::Value {
     })
 }
 
-/// Whether a command ends well; what it prints does not matter.
+/// Whether a command succeeds.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
-/// Whether somebody answers this path with 200, over plain HTTP on this machine.
-pub(crate) fn answers(port: u16, path: &str) -> bool {
+/// Whether a local HTTP endpoint responds with 200.
+pub(crate) fn is_healthy(port: u16, path: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
         let patience = Duration::from_secs(2);
         let until = Instant::now() + patience;
@@ -262,8 +258,8 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn only_a_good_answer_counts() {
-        for (said, good) in [
+    fn only_status_200_is_healthy() {
+        for (response, healthy) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n", false),
             ("HTTP/1.1", false),
@@ -272,20 +268,20 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let served = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut asked = [0; 14];
-                stream.read_exact(&mut asked).unwrap();
-                // A first part alone must not be taken for the whole.
-                stream.write_all(&said.as_bytes()[..5]).unwrap();
-                stream.write_all(&said.as_bytes()[5..]).unwrap();
-                asked
+                let mut request = [0; 14];
+                stream.read_exact(&mut request).unwrap();
+                // A partial response is not enough.
+                stream.write_all(&response.as_bytes()[..5]).unwrap();
+                stream.write_all(&response.as_bytes()[5..]).unwrap();
+                request
             });
-            assert_eq!(answers(port, "/health"), good, "{said}");
+            assert_eq!(is_healthy(port, "/health"), healthy, "{response}");
             assert_eq!(&served.join().unwrap(), b"GET /health HT");
         }
     }
 
     #[test]
-    fn reads_are_logged_on_demand_only() {
+    fn audit_policy_has_reads_on_demand() {
         let rules = |reads| audit_policy(reads).get("rules").unwrap().as_array().unwrap().clone();
         assert_eq!(rules(true), [json!({ "level": "Metadata" })]);
         assert_eq!(rules(false).len(), 2);

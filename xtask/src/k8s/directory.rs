@@ -1,4 +1,4 @@
-//! The directory a cluster lives in: what runs, what it logs, what it was started with.
+//! State directory of a cluster: processes, logs, configuration.
 
 use super::process::Process;
 use crate::Failure;
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The order in which a cluster is stopped. Who asks goes before who answers.
+/// Stop order: clients before servers.
 const LAST_TO_STOP: &[&str] = &[
     "kwok",
     "kube-proxy",
@@ -24,36 +24,33 @@ const LAST_TO_STOP: &[&str] = &[
     "etcd",
 ];
 
-/// Says that a directory is a cluster's, and may be emptied.
-const MARK: &str = ".gantry-cluster";
+/// Marks a cluster directory, which may be emptied.
+const MARKER: &str = ".gantry-cluster";
 
-/// What is kept when a cluster was stopped: to read what happened.
-const KEPT: &[&str] = &[MARK, "log", "audit.log"];
+/// Kept after a stop, for diagnosis.
+const KEPT: &[&str] = &[MARKER, "log", "audit.log"];
 
-/// A cluster's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// This directory; its name is made absolute, because programs with other working directories get it.
+    /// Made absolute, because it is passed to programs with other working directories.
     pub(crate) fn at(path: &Path) -> Result<Self, Failure> {
         Ok(Self { path: std::path::absolute(path)? })
     }
 
-    /// The directory's name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Something in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Whether a new cluster may live here: no other does, and nothing else of anybody's is here.
-    pub(crate) fn vacant(&self) -> Result<(), Failure> {
+    /// Fails if the directory has a running cluster or foreign files.
+    pub(crate) fn ensure_vacant(&self) -> Result<(), Failure> {
         if let Some((name, process)) = self.processes()?.into_iter().find(|(_, p)| p.runs()) {
             return Err(format!(
                 "a cluster runs in {} ({name} is process {}): `cargo xtask k8s down --dir {0}` stops it; another \
@@ -66,30 +63,30 @@ impl Directory {
         self.entries().map(drop)
     }
 
-    /// Makes it ready for a new cluster, without anything of the one before.
+    /// Empties it for a new cluster.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
-        self.vacant()?;
-        self.clear(&[MARK])?;
+        self.ensure_vacant()?;
+        self.clear(&[MARKER])?;
         fs::create_dir_all(self.join("log"))?;
-        fs::write(self.join(MARK), "")?;
+        fs::write(self.join(MARKER), "")?;
         fs::create_dir_all(self.join("pids"))?;
         Ok(())
     }
 
-    /// What lies here, when it is a cluster's. The directory was named by a person, who may have meant another.
+    /// Entries of a cluster directory; fails for other directories, which must not be emptied.
     fn entries(&self) -> Result<Vec<DirEntry>, Failure> {
         let entries = match fs::read_dir(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?.collect::<Result<Vec<_>, _>>()?,
         };
-        if entries.is_empty() || self.join(MARK).exists() {
+        if entries.is_empty() || self.join(MARKER).exists() {
             return Ok(entries);
         }
         let path = self.path.display();
-        Err(format!("{path} is not empty, and what is there is no cluster's: name another --dir").into())
+        Err(format!("{path} is not empty and not a cluster directory: choose another --dir").into())
     }
 
-    /// Deletes what a cluster wrote here, except for these.
+    /// Deletes all entries except these.
     fn clear(&self, keep: &[&str]) -> Result<(), Failure> {
         for entry in self.entries()? {
             if keep.iter().any(|k| entry.file_name() == *k) {
@@ -103,10 +100,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Starts a process that outlives us, and writes it down.
+    /// Starts a process that outlives this one, and records it.
     pub(crate) fn start(&self, name: &str, command: &mut Command) -> Result<(), Failure> {
         let log = File::create(self.log(name))?;
-        // A group of its own: an interrupt at our terminal is not meant for it.
+        // Own process group: not interrupted by Ctrl-C.
         command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().map_err(|e| format!("{name} does not start: {e}"))?;
         let process = Process::of(child.id()).ok_or_else(|| self.died(name))?;
@@ -116,7 +113,7 @@ impl Directory {
         Ok(())
     }
 
-    /// What was started, in the order in which it is to be stopped.
+    /// Recorded processes, in stop order.
     pub(crate) fn processes(&self) -> Result<Vec<(String, Process)>, Failure> {
         let entries = match fs::read_dir(self.join("pids")) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -130,14 +127,14 @@ impl Directory {
                 found.push((name, process));
             }
         }
-        // Those of a second node have its number at the end.
+        // Processes of a second node have a number suffix.
         let program = |name: &str| name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit()).to_owned();
         let rank = |name: &str| LAST_TO_STOP.iter().position(|n| *n == program(name)).unwrap_or(0);
         found.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)).then_with(|| a.cmp(b)));
         Ok(found)
     }
 
-    /// Waits until something holds, for as long as this process runs and the time is not up.
+    /// Polls until a condition holds, the process exits or the timeout ends.
     pub(crate) fn wait(
         &self,
         name: &str,
@@ -152,7 +149,7 @@ impl Directory {
             }
             if Instant::now() > until {
                 let tail = self.tail(name);
-                return Err(format!("{name} is not ready after {seconds} s. It said last:\n{tail}").into());
+                return Err(format!("{name} is not ready after {seconds} s. Last output:\n{tail}").into());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -160,7 +157,7 @@ impl Directory {
     }
 
     fn died(&self, name: &str) -> Failure {
-        format!("{name} ended right after its start. It said last:\n{}", self.tail(name)).into()
+        format!("{name} exited at start. Last output:\n{}", self.tail(name)).into()
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -175,7 +172,7 @@ impl Directory {
         format!("{last}\n(all of it: {})", self.log(name).display())
     }
 
-    /// Stops every process that was started; says how many still ran.
+    /// Stops all recorded processes; returns how many were running.
     pub(crate) fn stop(&self) -> Result<usize, Failure> {
         let mut stopped = 0;
         for (name, process) in self.processes()? {
@@ -189,17 +186,17 @@ impl Directory {
     }
 
     /// Deletes everything except the logs.
-    pub(crate) fn forget(&self) -> Result<(), Failure> {
+    pub(crate) fn clean(&self) -> Result<(), Failure> {
         self.clear(KEPT)
     }
 
-    /// Keeps facts about the cluster for those who come later.
+    /// Records facts about the cluster for later commands.
     pub(crate) fn write_facts(&self, facts: &Value) -> Result<(), Failure> {
         fs::write(self.join("cluster.json"), format!("{facts:#}\n"))?;
         Ok(())
     }
 
-    /// What [`Self::write_facts`] kept.
+    /// The facts of [`Self::write_facts`].
     pub(crate) fn facts(&self) -> Option<Value> {
         serde_json::from_slice(&fs::read(self.join("cluster.json")).ok()?).ok()
     }
@@ -209,7 +206,6 @@ impl Directory {
 mod tests {
     use super::*;
 
-    /// A directory that goes away with its test.
     struct Scratch(Directory);
 
     impl Scratch {
@@ -226,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_is_stopped_and_only_logs_stay() {
+    fn stop_and_clean_leave_only_logs() {
         let scratch = Scratch::new("stopped");
         let directory = &scratch.0;
         directory.prepare().unwrap();
         for name in ["etcd", "kwok", "kube-apiserver"] {
             directory.start(name, Command::new("tail").args(["-v", "-f", "/dev/null"])).unwrap();
         }
-        let said = directory.log("etcd");
+        let log = directory.log("etcd");
         directory
-            .wait("etcd", 10, || fs::read_to_string(&said).is_ok_and(|t| t.contains("/dev/null")))
+            .wait("etcd", 10, || fs::read_to_string(&log).is_ok_and(|t| t.contains("/dev/null")))
             .unwrap();
         let order: Vec<String> = directory.processes().unwrap().into_iter().map(|(n, _)| n).collect();
         assert_eq!(order, ["kwok", "kube-apiserver", "etcd"]);
@@ -245,24 +241,24 @@ mod tests {
         let running = directory.processes().unwrap();
         assert_eq!(directory.stop().unwrap(), 3);
         assert!(running.iter().all(|(_, p)| !p.runs()));
-        directory.forget().unwrap();
-        assert!(said.exists() && !directory.join("secret.key").exists());
+        directory.clean().unwrap();
+        assert!(log.exists() && !directory.join("secret.key").exists());
         directory.prepare().unwrap();
-        assert!(!said.exists(), "a new cluster begins with empty logs");
+        assert!(!log.exists(), "new cluster has empty logs");
     }
 
     #[test]
-    fn a_process_that_ends_is_not_waited_for() {
+    fn wait_fails_when_process_exits() {
         let scratch = Scratch::new("ended");
         let directory = &scratch.0;
         directory.prepare().unwrap();
         directory.start("etcd", Command::new("sh").args(["-c", "read line; echo no disk"])).ok();
         let failure = directory.wait("etcd", 60, || false).unwrap_err().to_string();
-        assert!(failure.contains("etcd ended") && failure.contains("no disk"), "{failure}");
+        assert!(failure.contains("etcd exited") && failure.contains("no disk"), "{failure}");
     }
 
     #[test]
-    fn a_directory_with_other_things_is_not_touched() {
+    fn foreign_directory_is_not_emptied() {
         let scratch = Scratch::new("foreign");
         let directory = &scratch.0;
         fs::create_dir_all(directory.path()).unwrap();

@@ -1,21 +1,21 @@
-//! Simulated nodes: hundreds of them, whose pods run nothing.
+//! Simulated nodes with kwok.
 
 use super::{cluster::Cluster, control_plane::succeeds};
 use crate::{Failure, ports};
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// The annotation by which kwok knows its nodes, and the taint that keeps others' pods away from them.
-const MARK: &str = "kwok.x-k8s.io/node";
+/// Annotation and taint of kwok's nodes.
+const KWOK_NODE: &str = "kwok.x-k8s.io/node";
 
-/// Starts kwok and gives it this many nodes to look after.
+/// Starts kwok with this many nodes.
 pub(crate) fn start(cluster: &Cluster, count: u32) -> Result<(), Failure> {
     let [port] = ports::free()?;
     let mut command = Command::new(cluster.programs().path("kwok"));
     command.args([
         format!("--kubeconfig={}", cluster.kubeconfig().display()),
         format!("--config={}", cluster.programs().kwok_stages().display()),
-        format!("--manage-nodes-with-annotation-selector={MARK}=fake"),
+        format!("--manage-nodes-with-annotation-selector={KWOK_NODE}=fake"),
         "--cidr=10.245.0.0/16".to_owned(),
         "--node-ip=127.0.0.1".to_owned(),
         "--node-lease-duration-seconds=40".to_owned(),
@@ -38,7 +38,7 @@ fn node(number: u32) -> Value {
         "kind": "Node",
         "metadata": {
             "name": name,
-            "annotations": { MARK: "fake" },
+            "annotations": { KWOK_NODE: "fake" },
             "labels": {
                 "type": "kwok",
                 "kubernetes.io/hostname": name,
@@ -46,7 +46,7 @@ fn node(number: u32) -> Value {
                 "kubernetes.io/arch": "amd64",
             },
         },
-        "spec": { "taints": [{ "key": MARK, "value": "fake", "effect": "NoSchedule" }] },
+        "spec": { "taints": [{ "key": KWOK_NODE, "value": "fake", "effect": "NoSchedule" }] },
         "status": { "allocatable": room, "capacity": room },
     })
 }

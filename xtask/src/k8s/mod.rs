@@ -16,12 +16,11 @@ pub(crate) use node::requirements as node_requirements;
 pub(crate) use programs::Programs;
 use std::path::PathBuf;
 
-const WORDS: &str =
+const USAGE: &str =
     "k8s takes up [--node] [--kwok N] [--audit], down, status, each with --dir DIRECTORY; and path PROGRAM";
 
-/// What is to be done with a cluster.
 #[derive(Debug, PartialEq, Eq)]
-enum Order {
+enum Command {
     Up(Options),
     Down(PathBuf),
     Status(PathBuf),
@@ -30,12 +29,12 @@ enum Order {
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     match read(arguments)? {
-        Order::Up(options) => {
+        Command::Up(options) => {
             let cluster = Cluster::up(&options)?;
             print!("{}", std::fs::read_to_string(cluster.directory().join("env"))?);
             Ok(true)
         }
-        Order::Down(directory) => {
+        Command::Down(directory) => {
             let directory = Directory::at(&directory)?;
             let stopped = cluster::down(&directory)?;
             match stopped {
@@ -44,38 +43,37 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
             }
             Ok(true)
         }
-        Order::Status(directory) => {
-            let (said, healthy) = cluster::status(&Directory::at(&directory)?)?;
-            println!("{said}");
+        Command::Status(directory) => {
+            let (text, healthy) = cluster::status(&Directory::at(&directory)?)?;
+            println!("{text}");
             Ok(healthy)
         }
-        Order::Path(program) => {
+        Command::Path(program) => {
             println!("{}", self::program(&program)?.display());
             Ok(true)
         }
     }
 }
 
-/// Where a program is, such as helm or kubectl; it is built when it is not there.
+/// The path of a program such as helm or kubectl; built if missing.
 pub(crate) fn program(name: &str) -> Result<PathBuf, Failure> {
     let programs = Programs::locate()?;
     programs.ensure(&[name])?;
     Ok(programs.path(name))
 }
 
-/// Where a cluster lives when nobody says where.
 pub(crate) fn default_directory() -> PathBuf {
     metadata::target().join("k8s")
 }
 
-fn read(arguments: &[&str]) -> Result<Order, Failure> {
-    let (order, rest) = match arguments {
-        [] => return Err(WORDS.into()),
-        ["path", program] => return Ok(Order::Path((*program).to_owned())),
-        [order, rest @ ..] => (order, rest),
+fn read(arguments: &[&str]) -> Result<Command, Failure> {
+    let (command, rest) = match arguments {
+        [] => return Err(USAGE.into()),
+        ["path", program] => return Ok(Command::Path((*program).to_owned())),
+        [command, rest @ ..] => (command, rest),
     };
     let mut options = Options { directory: default_directory(), node: false, kwok: 0, audit_reads: false };
-    let up = *order == "up";
+    let up = *command == "up";
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         match *word {
@@ -89,14 +87,14 @@ fn read(arguments: &[&str]) -> Result<Order, Failure> {
                 options.kwok =
                     number.parse().map_err(|_| format!("--kwok needs a number of nodes, not {number}"))?;
             }
-            other => return Err(format!("k8s {order} does not know {other}: {WORDS}").into()),
+            other => return Err(format!("unknown argument {other} of k8s {command}; {USAGE}").into()),
         }
     }
-    match *order {
-        "up" => Ok(Order::Up(options)),
-        "down" => Ok(Order::Down(options.directory)),
-        "status" => Ok(Order::Status(options.directory)),
-        other => Err(format!("k8s does not know {other}: {WORDS}").into()),
+    match *command {
+        "up" => Ok(Command::Up(options)),
+        "down" => Ok(Command::Down(options.directory)),
+        "status" => Ok(Command::Status(options.directory)),
+        other => Err(format!("unknown k8s command {other}; {USAGE}").into()),
     }
 }
 
@@ -105,18 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read() {
-        let Order::Up(options) = read(&["up", "--kwok", "200", "--audit", "--dir", "/tmp/x"]).unwrap() else {
+    fn arguments_are_parsed() {
+        let Command::Up(options) = read(&["up", "--kwok", "200", "--audit", "--dir", "/tmp/x"]).unwrap()
+        else {
             panic!("not up")
         };
         assert_eq!(
             options,
             Options { directory: "/tmp/x".into(), node: false, kwok: 200, audit_reads: true }
         );
-        assert!(matches!(read(&["up", "--node"]), Ok(Order::Up(Options { node: true, kwok: 0, .. }))));
-        assert_eq!(read(&["down"]).unwrap(), Order::Down(default_directory()));
-        assert_eq!(read(&["status", "--dir", "a"]).unwrap(), Order::Status("a".into()));
-        assert_eq!(read(&["path", "helm"]).unwrap(), Order::Path("helm".into()));
+        assert!(matches!(read(&["up", "--node"]), Ok(Command::Up(Options { node: true, kwok: 0, .. }))));
+        assert_eq!(read(&["down"]).unwrap(), Command::Down(default_directory()));
+        assert_eq!(read(&["status", "--dir", "a"]).unwrap(), Command::Status("a".into()));
+        assert_eq!(read(&["path", "helm"]).unwrap(), Command::Path("helm".into()));
         for wrong in [
             &[][..],
             &["path"],

@@ -1,4 +1,4 @@
-//! Who is who in a cluster: one authority, a certificate for everybody, and the kubeconfigs that name them.
+//! Cluster PKI: CAs, certificates and kubeconfigs.
 
 use super::node::Node;
 use crate::Failure;
@@ -14,59 +14,54 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Somebody who proves who they are with a certificate.
+/// A component or user with a certificate.
 struct Party {
     file: String,
     name: String,
     group: Option<&'static str>,
-    /// Names and addresses, of those who serve.
+    /// Subject alternative names of servers.
     serves: Vec<String>,
 }
 
-/// The directory with everybody's certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct Pki {
     directory: PathBuf,
 }
 
 impl Pki {
-    /// The certificates that are, or will be, in this directory.
     pub(crate) fn at(directory: PathBuf) -> Self {
         Self { directory }
     }
 
-    /// The certificate of a party.
     pub(crate) fn certificate(&self, party: &str) -> String {
         self.directory.join(format!("{party}.crt")).display().to_string()
     }
 
-    /// The private key of a party.
     pub(crate) fn key(&self, party: &str) -> String {
         self.directory.join(format!("{party}.key")).display().to_string()
     }
 
-    /// The public half of a key that belongs to no certificate.
+    /// The public key of a key pair without a certificate.
     pub(crate) fn public_key(&self, party: &str) -> String {
         self.directory.join(format!("{party}.pub")).display().to_string()
     }
 
-    /// How a party reaches the API server.
     pub(crate) fn kubeconfig(&self, party: &str) -> PathBuf {
         self.directory.join(format!("{party}.kubeconfig"))
     }
 
-    /// Writes everything: for an API server at this URL and these addresses, and for these nodes.
+    /// Writes all files for an API server at this URL and these addresses, and for these nodes.
     pub(crate) fn write(&self, server: &str, addresses: &[&str], nodes: &[Node]) -> Result<(), Failure> {
         fs::create_dir_all(&self.directory)?;
         let cluster = self.authority("ca", "kubernetes-ca")?;
-        // The API server's word to aggregated APIs about who asks counts only with this other authority.
+        // Front-proxy CA: authenticates the API server to aggregated APIs.
         let front = self.authority("front-proxy-ca", "front-proxy-ca")?;
         for party in parties(addresses, nodes) {
             self.sign(&party, &cluster)?;
         }
         let proxy = client("front-proxy-client", "front-proxy-client", None);
         self.sign(&proxy, &front)?;
-        // Service accounts' tokens are signed with a key that is nobody's certificate.
+        // Signing key of service account tokens.
         let tokens = KeyPair::generate()?;
         secret(Path::new(&self.key("service-accounts")), &tokens.serialize_pem())?;
         fs::write(self.public_key("service-accounts"), tokens.public_key_pem())?;
@@ -129,7 +124,7 @@ fn client(file: &str, name: &str, group: Option<&'static str>) -> Party {
     Party { file: file.to_owned(), name: name.to_owned(), group, serves: Vec::new() }
 }
 
-/// Everybody whom the cluster's authority vouches for. Names and groups are the ones that RBAC's default roles know.
+/// All certificates of the cluster CA, with the names and groups of the default RBAC roles.
 fn parties(addresses: &[&str], nodes: &[Node]) -> Vec<Party> {
     let kubernetes = [
         "localhost",
@@ -160,7 +155,7 @@ fn parties(addresses: &[&str], nodes: &[Node]) -> Vec<Party> {
     parties
 }
 
-/// Writes what nobody else on this machine may read.
+/// Writes a file with mode 0600.
 fn secret(path: &Path, text: &str) -> Result<(), Failure> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
@@ -174,7 +169,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn everybody_named_in_a_kubeconfig_has_a_certificate_and_a_private_key() {
+    fn kubeconfig_users_have_certificate_and_private_key() {
         let directory = std::env::temp_dir().join(format!("gantry-pki-{}", std::process::id()));
         let pki = Pki::at(directory.clone());
         pki.write("https://127.0.0.1:1", &["127.0.0.1"], &[FIRST]).unwrap();

@@ -1,4 +1,4 @@
-//! The processes of a cluster: started apart from us, written down, and stopped exactly.
+//! Recorded processes of a cluster, identified exactly.
 
 use crate::Failure;
 use nix::{
@@ -11,15 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process may take to end by itself before it is killed.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time between SIGTERM and SIGKILL.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A process as it is written down. A number alone could be somebody else's by now, so its start and its program are
-/// there too.
+/// A recorded process. Pids are reused, so start time and executable are recorded too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
-    /// In the kernel's ticks since it booted.
+    /// Start time in clock ticks since boot.
     started: u64,
     program: PathBuf,
 }
@@ -31,21 +30,20 @@ impl fmt::Display for Process {
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// The current process with this pid.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok()?;
         Some(Self { pid, started: started(pid)?, program: program(pid)? })
     }
 
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the output of [`fmt::Display`].
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.trim_end().splitn(3, ' ');
         let (pid, started, program) = (words.next()?, words.next()?, words.next()?);
         Some(Self { pid: pid.parse().ok()?, started: started.parse().ok()?, program: program.into() })
     }
 
-    /// Whether it still runs. A process that ended and was not fetched by its parent has no program, and counts as
-    /// ended.
+    /// Whether it still runs. A zombie has no executable and counts as exited.
     pub(crate) fn runs(&self) -> bool {
         program(self.pid).is_some_and(|p| p == self.program) && started(self.pid) == Some(self.started)
     }
@@ -57,13 +55,13 @@ impl Process {
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
     }
 
-    /// Ends it: politely, then not.
+    /// SIGTERM, then SIGKILL.
     pub(crate) fn stop(&self) -> Result<(), Failure> {
-        for (signal, patience) in [(Signal::SIGTERM, PATIENCE), (Signal::SIGKILL, PATIENCE)] {
+        for (signal, patience) in [(Signal::SIGTERM, SHUTDOWN_TIMEOUT), (Signal::SIGKILL, SHUTDOWN_TIMEOUT)] {
             if !self.runs() {
                 return Ok(());
             }
-            // It may end between the question and the signal; that is what was wanted.
+            // It may exit between the check and the signal.
             let _ = kill(Pid::from_raw(self.pid), signal);
             let until = Instant::now() + patience;
             while self.runs() && Instant::now() < until {
@@ -74,13 +72,13 @@ impl Process {
     }
 }
 
-/// When a process began: the 22nd field of its `stat`. Its name, the second, is in brackets and may contain anything.
+/// Start time: the 22nd field of `stat`. The second, the name, is in brackets and may contain anything.
 fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The file that a process runs. One that was replaced since then is still called what it was called.
+/// The executable of a process, also if it was replaced since.
 fn program(pid: i32) -> Option<PathBuf> {
     let link = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let named = link.to_string_lossy().strip_suffix(" (deleted)").map(PathBuf::from);
@@ -93,7 +91,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn process_record_round_trips() {
         let process = Process { pid: 7, started: 123_456, program: "/a directory/etcd".into() };
         assert_eq!(process.to_string(), "7 123456 /a directory/etcd");
         assert_eq!(Process::read(&format!("{process}\n")), Some(process));
@@ -103,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_process_that_was_written_down_is_stopped() {
+    fn only_the_recorded_process_is_stopped() {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert!(process.runs() && process.memory().is_some_and(|m| m > 0));
@@ -115,7 +113,7 @@ mod tests {
         }
         assert!(process.runs(), "a stranger's record stopped it");
         process.stop().unwrap();
-        // It is not fetched yet, and still counts as ended.
+        // A zombie counts as exited.
         assert!(!process.runs());
         child.wait().unwrap();
         assert_eq!(Process::of(child.id()), None);

@@ -1,7 +1,7 @@
-//! The programs a cluster is made of: from `KUBEBUILDER_ASSETS`, or built once, through the environment's Go module
-//! proxy, into the cache.
+//! Kubernetes binaries: from `KUBEBUILDER_ASSETS`, or built once into the cache, through the environment's Go module
+//! proxy.
 
-use crate::{Failure, NotHere, cache, metadata};
+use crate::{Failure, Unavailable, cache, metadata};
 use serde_json::Value;
 use std::{
     fs::{self, File},
@@ -9,23 +9,21 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What the API and its controllers need.
+/// Control plane binaries and clients.
 pub(crate) const CONTROL_PLANE: &[&str] =
     &["etcd", "kube-apiserver", "kubectl", "kube-controller-manager", "kube-scheduler"];
-/// What a real node needs besides containerd and its like, which the system provides.
+/// Binaries of a real node besides the system's containerd.
 pub(crate) const NODE: &[&str] = &["kubelet", "kube-proxy", "coredns"];
-/// What simulates nodes.
 pub(crate) const KWOK: &str = "kwok";
 
-/// The oldest Go that builds `tests/k8s/go.mod`.
-const OLDEST_GO: (u32, u32) = (1, 26);
+/// Minimum Go version for `tests/k8s/go.mod`.
+const MIN_GO: (u32, u32) = (1, 26);
 
-/// Where a program's source is.
 #[derive(Clone, Copy)]
 enum Source {
-    /// A module at or below `tests/k8s`, whose go.mod and go.sum say every version, and a package that it builds.
+    /// A module at or below `tests/k8s`, with pinned versions, and the package to build.
     Module(&'static str, &'static str),
-    /// A module that can be built by itself, and its version.
+    /// A standalone module and its version.
     Published(&'static str, &'static str),
 }
 
@@ -46,7 +44,6 @@ const SOURCES: &[(&str, Source)] = &[
     ("kube-score", Source::Published("github.com/zegl/kube-score/cmd/kube-score", "v1.20.0")),
 ];
 
-/// Where programs are found.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
     assets: Option<PathBuf>,
@@ -56,7 +53,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Looks up where programs would be; builds nothing.
+    /// Locates the directories; builds nothing.
     pub(crate) fn locate() -> Result<Self, Failure> {
         let read = |name: &str| {
             let file = module().join(name);
@@ -64,7 +61,7 @@ impl Programs {
         };
         let wanted = read("go.mod")?;
         let version = version(&wanted).ok_or("tests/k8s/go.mod does not require k8s.io/kubernetes")?;
-        // Whatever changes what is built changes where it lies.
+        // The directory depends on all inputs of the build.
         let mut described = wanted + &read("go.sum")?;
         for file in ["dns/go.mod", "dns/go.sum", "dns/main.go"] {
             described += &read(file)?;
@@ -80,23 +77,22 @@ impl Programs {
         Ok(Self { assets, built, version })
     }
 
-    /// The directory of what is built here.
     pub(crate) fn built(&self) -> &Path {
         &self.built
     }
 
-    /// Where this program is, or will be when it is built.
+    /// The path of a program, whether built or not.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         let asset = self.assets.as_ref().map(|a| a.join(name)).filter(|p| p.is_file());
         asset.unwrap_or_else(|| self.built.join(name))
     }
 
-    /// How kwok's nodes and pods behave: it has to be told, and its module says it.
+    /// kwok's default stages, from its module.
     pub(crate) fn kwok_stages(&self) -> PathBuf {
         self.built.with_file_name("kwok-stages.yaml")
     }
 
-    /// Builds those of the programs that are not there yet.
+    /// Builds missing programs.
     pub(crate) fn ensure(&self, names: &[&str]) -> Result<(), Failure> {
         for name in names {
             source(name)?;
@@ -106,7 +102,7 @@ impl Programs {
         }
         let go = go(&self.missing(names), self.assets.as_deref())?;
         fs::create_dir_all(&self.built)?;
-        // Two runs at once: the second waits and then finds the work done.
+        // A concurrent run waits and then finds the programs.
         let lock = File::create(self.built.with_file_name("lock"))?;
         lock.lock()?;
         let missing = self.missing(names);
@@ -129,7 +125,7 @@ impl Programs {
 
     fn build(&self, go: &Path, name: &str) -> Result<(), Failure> {
         let source = source(name)?;
-        // Nobody starts a file of this name; the program appears whole, by a rename.
+        // Built under a temporary name, then renamed.
         let unfinished = self.built.join(format!(".{name}.unfinished"));
         let mut command = Command::new(go);
         command.env("CGO_ENABLED", "0").stdin(Stdio::null()).stdout(Stdio::null());
@@ -146,7 +142,7 @@ impl Programs {
                 succeed(command.arg(&unfinished).arg(package))?;
             }
             Source::Published(package, version) => {
-                // `go install` chooses the file's name itself; so it gets a directory of its own.
+                // `go install` chooses the file name, so it gets its own directory.
                 let directory = self.built.join(format!(".{name}.install"));
                 command.env("GOBIN", &directory).current_dir(&self.built);
                 command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
@@ -165,10 +161,10 @@ impl Programs {
     fn write_kwok_stages(&self, go: &Path) -> Result<(), Failure> {
         let mut command = Command::new(go);
         command.current_dir(&self.built).args(["mod", "download", "-json"]);
-        let said = command.arg(format!("{KWOK_MODULE}@{KWOK_VERSION}")).stdin(Stdio::null()).output()?;
-        let said: Value = serde_json::from_slice(&said.stdout)?;
+        let output = command.arg(format!("{KWOK_MODULE}@{KWOK_VERSION}")).stdin(Stdio::null()).output()?;
+        let output: Value = serde_json::from_slice(&output.stdout)?;
         let module =
-            said.get("Dir").and_then(Value::as_str).ok_or("go does not say where kwok's module lies")?;
+            output.get("Dir").and_then(Value::as_str).ok_or("go list has no directory of kwok's module")?;
         let stages = Path::new(module).join("kustomize/stage");
         let mut files = vec![
             stages.join("node/fast/node-initialize.yaml"),
@@ -203,18 +199,18 @@ fn source(name: &str) -> Result<Source, Failure> {
     })
 }
 
-/// The Go module that says the versions.
+/// The Go module with the pinned versions.
 fn module() -> PathBuf {
     metadata::root().join("tests/k8s")
 }
 
-/// The version of Kubernetes that a go.mod requires.
+/// The Kubernetes version in a go.mod.
 fn version(text: &str) -> Option<String> {
     let mut lines = text.lines().map(|line| line.trim().trim_start_matches("require "));
     lines.find_map(|l| l.strip_prefix("k8s.io/kubernetes "))?.split_whitespace().next().map(str::to_owned)
 }
 
-/// What the linker is told: no symbols, and the version, without which clients see 0.0.0.
+/// Linker flags: no symbols, and the version, without which clients see 0.0.0.
 fn stamp(version: &str) -> String {
     let at = "k8s.io/component-base/version";
     let mut numbers = version.trim_start_matches('v').split('.');
@@ -222,35 +218,35 @@ fn stamp(version: &str) -> String {
     format!("-s -w -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
 }
 
-/// The Go that builds, or what has to be done to have one.
+/// The Go binary, or the remedy.
 fn go(missing: &[&str], assets: Option<&Path>) -> Result<PathBuf, Failure> {
-    let oldest = format!("Go ≥ {}.{}", OLDEST_GO.0, OLDEST_GO.1);
+    let oldest = format!("Go ≥ {}.{}", MIN_GO.0, MIN_GO.1);
     let remedy = match assets {
         Some(assets) => {
             format!("{} has no {}: put it there or install {oldest}", assets.display(), missing.join(", "))
         }
         None => format!("install {oldest} or set KUBEBUILDER_ASSETS"),
     };
-    let said =
+    let output =
         Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = said.ok().filter(|o| o.status.success());
-    let Some(said) = said else { return Err(NotHere(remedy).into()) };
-    let said = String::from_utf8_lossy(&said.stdout);
-    if go_version(&said).is_some_and(|found| found >= OLDEST_GO) {
+    let output = output.ok().filter(|o| o.status.success());
+    let Some(output) = output else { return Err(Unavailable(remedy).into()) };
+    let output = String::from_utf8_lossy(&output.stdout);
+    if go_version(&output).is_some_and(|found| found >= MIN_GO) {
         return Ok("go".into());
     }
-    Err(NotHere(format!("{remedy} (this one is {})", said.trim())).into())
+    Err(Unavailable(format!("{remedy} (this one is {})", output.trim())).into())
 }
 
-/// The numbers in what Go calls its version, such as `go1.26.8`.
-fn go_version(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.trim().strip_prefix("go")?.split(['.', 'r', 'b', ' ']);
+/// Major and minor of a version such as `go1.26.8`.
+fn go_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim().strip_prefix("go")?.split(['.', 'r', 'b', ' ']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn succeed(command: &mut Command) -> Result<(), Failure> {
     let status = command.status()?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed with {status}").into()) }
 }
 
 #[cfg(test)]
@@ -258,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_the_one_that_the_module_requires() {
+    fn kubernetes_version_is_read_from_go_mod() {
         let text =
             "require (\n\tk8s.io/kubectl v0.36.3 // indirect\n\tk8s.io/kubernetes v1.36.3 // indirect\n)";
         assert_eq!(version(text).as_deref(), Some("v1.36.3"));
@@ -267,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_says_its_version() {
+    fn linker_flags_have_the_version() {
         let stamp = stamp("v1.36.3");
         for part in ["gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"] {
             assert!(stamp.contains(part), "{stamp}");
@@ -275,21 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn old_and_strange_versions_of_go_are_told_apart() {
-        for (said, read) in [
+    fn go_versions_are_parsed() {
+        for (text, version) in [
             ("go1.26.8\n", Some((1, 26))),
             ("go1.27rc1", Some((1, 27))),
             ("go1.9", Some((1, 9))),
             ("devel +abc", None),
             ("", None),
         ] {
-            assert_eq!(go_version(said), read, "{said}");
+            assert_eq!(go_version(text), version, "{text}");
         }
-        assert!((1, 9) < OLDEST_GO);
+        assert!((1, 9) < MIN_GO);
     }
 
     #[test]
-    fn every_program_of_a_cluster_has_a_source() {
+    fn every_program_has_a_source() {
         for name in CONTROL_PLANE.iter().chain(NODE).chain([&KWOK]) {
             assert!(source(name).is_ok(), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Whether the manifests are accepted where it counts: by Helm, by a real API server, by kube-score.
+//! Verification of the manifests with Helm, a real API server and kube-score.
 
 use super::{FILES, chart, directory, output, render, tool};
 use crate::{Failure, count::Count, metadata};
@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Values that people set, each of which changes what is rendered.
+/// Value variants that change the rendered manifests.
 const VARIANTS: [(&str, &[&str]); 8] = [
     ("as it is", &[]),
     ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
@@ -19,14 +19,14 @@ const VARIANTS: [(&str, &[&str]); 8] = [
     ("with a webhook in some namespaces", &["--set", "webhook.enabled=true,watchNamespaces={a,b}"]),
     ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
 ];
-/// Values that contradict each other or are not known; the chart must refuse them.
+/// Contradictory or unknown values; the chart must reject them.
 const REFUSED: [&str; 4] = [
     "operator.leaderElect=false",
     "oprator.replicas=1",
     "configs.servers={torch}",
     "webhook.failurePolicy=Fail",
 ];
-/// Where everything is tried on a cluster.
+/// Namespace of the dry runs.
 const NAMESPACE: &str = "gantry-verify";
 
 pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
@@ -56,8 +56,7 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
     }
     match tool("kube-score") {
         Ok(score) => {
-            // Without the network policy kube-score rightly misses one: it is off because not every cluster's
-            // network is as the policy has to assume.
+            // kube-score requires the network policy, which is off by default: not every cluster meets its assumptions.
             let values = ["--set", "networkPolicy.enabled=true"];
             let scored = render(NAMESPACE, &values).and_then(|text| score_of(&score, &without_kinds(&text)));
             step("kube-score, the chart", scored);
@@ -89,7 +88,7 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
     Ok(count)
 }
 
-/// kube-score knows Kubernetes' own kinds only.
+/// kube-score supports built-in kinds only.
 fn without_kinds(rendered: &str) -> String {
     let ours = |document: &&str| !document.contains("\napiVersion: mlops.seldon.io/");
     rendered.split("\n---").filter(ours).collect::<Vec<_>>().join("\n---")
@@ -110,13 +109,12 @@ fn statics() -> Result<String, Failure> {
 
 fn score_of(score: &Path, manifests: &str) -> Result<(), Failure> {
     let mut command = Command::new(score);
-    // A warning is a finding too.
+    // Warnings count.
     command.args(["score", "--exit-one-on-warning", "--output-format", "ci", "-"]);
     feed(&mut command, manifests).map(drop)
 }
 
-/// A namespace that takes only what the restricted Pod Security standard allows, and says so for workloads too; the
-/// kinds; and the namespaces that a variant names.
+/// Creates a namespace with the restricted Pod Security standard, the CRDs, and the namespaces of the variants.
 fn cluster(kubeconfig: &Path) -> Result<(), Failure> {
     let mut namespaces = String::new();
     for name in [NAMESPACE, "a", "b"] {
@@ -134,7 +132,7 @@ fn cluster(kubeconfig: &Path) -> Result<(), Failure> {
     output(wait.arg(directory().join(kinds.name))).map(drop)
 }
 
-/// What the API server says, without keeping any of it. Objects that name no namespace are tried in the given one.
+/// Server-side dry run. Objects without a namespace use the given one.
 fn try_on(kubeconfig: &Path, manifests: &str, namespace: &[&str]) -> Result<(), Failure> {
     let mut command = kubectl(kubeconfig)?;
     command.args(["apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors"]).args(namespace);
@@ -152,16 +150,16 @@ fn feed(command: &mut Command, text: &str) -> Result<String, Failure> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let input = child.stdin.take();
     let text = text.to_owned();
-    // What it prints is read while it is fed: neither waits for the other.
+    // Reads its output while writing its input, so that neither blocks.
     let feeding = std::thread::spawn(move || input.map(|mut input| input.write_all(text.as_bytes())));
     let ended = child.wait_with_output()?;
-    // A program that ends early says why by itself.
+    // A program that exits early reports the reason itself.
     let _ = feeding.join();
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
     if ended.status.success() {
-        return Ok(said);
+        return Ok(output);
     }
-    Err(format!("{said}{}", String::from_utf8_lossy(&ended.stderr)).into())
+    Err(format!("{output}{}", String::from_utf8_lossy(&ended.stderr)).into())
 }
 
 #[cfg(test)]
@@ -169,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_that_others_do_not_know_are_left_out() {
+    fn custom_resources_are_removed() {
         let rendered = "---\napiVersion: v1\nkind: Service\n---\napiVersion: mlops.seldon.io/v1alpha1\nkind: Server\n---\n\
                         apiVersion: apps/v1\nkind: Deployment\n";
         let left = without_kinds(rendered);

@@ -70,22 +70,22 @@ fn label(answer: &[u8]) -> Option<i64> {
 fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
     let mut checked = Vec::new();
     for (leaves, right) in FLOWERS {
-        let (request, answer, said) = match protocol {
+        let (request, answer, actual) = match protocol {
             Protocol::Rest => {
                 let request = rest(leaves);
                 let answer = http::Connection::open(address)?.call(&request)?.to_vec();
-                let said = label(&answer);
-                (request, answer, said)
+                let actual = label(&answer);
+                (request, answer, actual)
             }
             Protocol::Grpc => {
                 let request = message(leaves);
                 let answer = grpc::Connection::open(address)?.call(INFER, &request)?;
-                let said = fake_servers::first_label(&answer);
-                (request, answer, said)
+                let actual = fake_servers::first_label(&answer);
+                (request, answer, actual)
             }
         };
-        if said != Some(right) {
-            return Err(format!("{address} says that {leaves:?} is {said:?}; it is {right}").into());
+        if actual != Some(right) {
+            return Err(format!("{address} classified {leaves:?} as {actual:?}, expected {right}").into());
         }
         checked.push(Exchange { request, answer });
     }

@@ -79,8 +79,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
 /// Runs a program whose last line of output is JSON.
 fn ask(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
     let output = Command::new(program).args(arguments).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().next_back().unwrap_or_default();
-    serde_json::from_str(last).map_err(|e| format!("{}: {e}: {said}{complained}", program.display()).into())
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let last = stdout.lines().next_back().unwrap_or_default();
+    serde_json::from_str(last).map_err(|e| format!("{}: {e}: {stdout}{stderr}", program.display()).into())
 }

@@ -32,12 +32,9 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
                     json!({ "ask": "trees-time", "library": library, "batch": batch, "seconds": seconds });
                 let peers = peer.call(&question)?;
                 let ours = run(bench, &speed, file, &scratch.0.join("rows.f32"), batch, seconds)?;
-                let (right, said) = (number(&peers, "check")?, number(&ours, "check")?);
-                if (right - said).abs() > 1e-5 * right.abs().max(1.0) {
-                    return Err(format!(
-                        "{name}: the predictions sum up to {said}, those of the library to {right}"
-                    )
-                    .into());
+                let (expected, actual) = (number(&peers, "check")?, number(&ours, "check")?);
+                if (expected - actual).abs() > 1e-5 * expected.abs().max(1.0) {
+                    return Err(format!("{name}: sum of predictions is {actual}, expected {expected}").into());
                 }
                 theirs.push(number(&peers, "median_ns")? / 1e3);
                 mine.push(number(&ours, "median_ns")? / 1e3);
@@ -73,7 +70,6 @@ fn run(
     let mut command = bench.machine.command(Core::Server, speed);
     command.arg(model).arg(rows).args([&batch.to_string(), "1", &seconds.to_string()]);
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_str(&said).map_err(|e| format!("{}: {e}: {said}{complained}", speed.display()).into())
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&stdout).map_err(|e| format!("{}: {e}: {stdout}{stderr}", speed.display()).into())
 }

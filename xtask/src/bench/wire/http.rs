@@ -63,9 +63,9 @@ impl Connection {
 
     /// Whether the last response had `Connection: close`.
     pub(crate) fn is_last(&self) -> bool {
-        let said = self.buffer.get(..self.filled).unwrap_or_default();
-        let end = said.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(0);
-        let head = String::from_utf8_lossy(said.get(..end).unwrap_or_default()).to_lowercase();
+        let received = self.buffer.get(..self.filled).unwrap_or_default();
+        let end = received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(0);
+        let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
         head.lines()
             .any(|line| matches!(line.split_once(':'), Some(("connection", how)) if how.trim() == "close"))
     }

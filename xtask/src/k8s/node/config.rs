@@ -1,4 +1,4 @@
-//! What the node's programs are told.
+//! Configuration of the node's programs.
 
 use super::{
     super::{
@@ -7,16 +7,16 @@ use super::{
         pki::Pki,
     },
     images,
-    which::{FIRST, Node},
+    node_id::{FIRST, Node},
 };
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The name of the pods' network.
+/// Name of the CNI network.
 pub(super) const NETWORK: &str = "gantry";
 
-/// How pods are connected: each by a pair of its own to the host, which routes between them. (On a shared bridge an
-/// answer from pod to pod would pass by the host's table of Services, and come from an address nobody asked.)
+/// CNI configuration: a veth pair per pod, routed by the host. (On a shared bridge, replies between pods would bypass the
+/// host's Service NAT and come from the wrong address.)
 pub(super) fn network(directory: &Directory, node: Node) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -34,9 +34,9 @@ pub(super) fn network(directory: &Directory, node: Node) -> Value {
     })
 }
 
-/// containerd with a root, a state and a socket of its own.
+/// containerd with its own root, state and socket.
 pub(super) fn containerd(directory: &Directory, node: Node, socket: &Path, plugins: &Path) -> String {
-    // Strings of JSON are strings of TOML.
+    // JSON strings are valid TOML strings.
     let quoted = |path: &Path| json!(path).to_string();
     let inside = |name: &str| quoted(&node.join(directory, name));
     let (socket, plugins, pause) = (quoted(socket), quoted(plugins), json!(images::PAUSE));
@@ -83,7 +83,7 @@ disabled_plugins = [
     )
 }
 
-/// A kubelet that asks little of the machine: no systemd, no swap rules, no eviction before the disk is full.
+/// A kubelet with few requirements: no systemd, no swap rules, late eviction.
 pub(super) fn kubelet(
     directory: &Directory,
     node: Node,
@@ -123,7 +123,7 @@ pub(super) fn kubelet(
             "imagefs.available": "1%",
             "nodefs.inodesFree": "1%",
         },
-        // Images are imported once and cannot be pulled again.
+        // Imported images cannot be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "maxPods": 110,
@@ -134,7 +134,7 @@ pub(super) fn kubelet(
     })
 }
 
-/// kube-proxy. It ends when this is rewritten.
+/// kube-proxy; it exits when its configuration changes.
 pub(super) fn proxy(pki: &Pki, health: u16, metrics: u16) -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

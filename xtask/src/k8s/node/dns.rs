@@ -1,4 +1,4 @@
-//! Names of Services: `CoreDNS` as a pod. It knows the cluster's names and asks nobody else.
+//! Cluster DNS: `CoreDNS` in a pod, without upstream servers.
 
 use super::{
     super::{
@@ -16,16 +16,16 @@ use std::{
 
 const NAME: &str = "coredns";
 const NAMESPACE: &str = "kube-system";
-/// Unprivileged, so that it can listen there without being root.
+/// Unprivileged port, for a non-root process.
 const PORT: u16 = 1053;
 const HEALTH: u16 = 8080;
 const READY: u16 = 8181;
 
-/// Starts it, and waits until it answers through its Service.
+/// Starts it and waits until it responds through its Service.
 pub(super) fn start(cluster: &Cluster) -> Result<(), Failure> {
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": objects() }))?;
     cluster.directory().wait("kube-proxy", 120, || {
-        ask("kubernetes.default.svc.cluster.local")
+        resolve("kubernetes.default.svc.cluster.local")
             == Some(API_SERVICE.parse().unwrap_or(Ipv4Addr::UNSPECIFIED))
     })
 }
@@ -108,18 +108,18 @@ fn pod() -> Value {
     })
 }
 
-/// The address of a name, as the cluster's DNS says it; `None` when it does not answer soon.
-fn ask(name: &str) -> Option<Ipv4Addr> {
+/// Resolves a name with the cluster DNS.
+fn resolve(name: &str) -> Option<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
-    socket.send_to(&question(name), (DNS_SERVICE, 53)).ok()?;
-    let mut answer = [0; 512];
-    let length = socket.recv(&mut answer).ok()?;
-    address(answer.get(..length)?)
+    socket.send_to(&query(name), (DNS_SERVICE, 53)).ok()?;
+    let mut response = [0; 512];
+    let length = socket.recv(&mut response).ok()?;
+    address(response.get(..length)?)
 }
 
-/// A question about a name's IPv4 address: a header with one question, and the question.
-fn question(name: &str) -> Vec<u8> {
+/// A DNS query for an A record.
+fn query(name: &str) -> Vec<u8> {
     let mut bytes = vec![0x67, 0x61, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         bytes.push(label.len() as u8);
@@ -129,11 +129,12 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The last four bytes of a good answer to [`question`] with one record are the address.
-fn address(answer: &[u8]) -> Option<Ipv4Addr> {
-    let good = answer.get(3)? % 16 == 0 && answer.get(6..8)? == [0, 1] && answer.get(8..12)? == [0; 4];
-    let last: [u8; 4] = answer.get(answer.len().checked_sub(4)?..)?.try_into().ok()?;
-    good.then(|| last.into())
+/// The address in a response with one record: its last four bytes.
+fn address(response: &[u8]) -> Option<Ipv4Addr> {
+    let is_valid =
+        response.get(3)? % 16 == 0 && response.get(6..8)? == [0, 1] && response.get(8..12)? == [0; 4];
+    let last: [u8; 4] = response.get(response.len().checked_sub(4)?..)?.try_into().ok()?;
+    is_valid.then(|| last.into())
 }
 
 #[cfg(test)]
@@ -141,17 +142,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_asked_and_its_answer_read() {
-        let asked = question("a.bc");
-        assert_eq!(&asked[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
-        let mut answer = asked.clone();
-        answer[2] = 0x85;
-        answer[7] = 1;
-        answer.extend_from_slice(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04\x0a\x60\x00\x01");
-        assert_eq!(address(&answer), Some(Ipv4Addr::new(10, 96, 0, 1)));
-        answer[3] = 3;
-        assert_eq!(address(&answer), None, "no such name");
-        assert_eq!(address(&asked), None, "no answer in it");
+    fn query_is_encoded_and_response_parsed() {
+        let encoded = query("a.bc");
+        assert_eq!(&encoded[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
+        let mut response = encoded.clone();
+        response[2] = 0x85;
+        response[7] = 1;
+        response.extend_from_slice(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04\x0a\x60\x00\x01");
+        assert_eq!(address(&response), Some(Ipv4Addr::new(10, 96, 0, 1)));
+        response[3] = 3;
+        assert_eq!(address(&response), None, "no such name");
+        assert_eq!(address(&encoded), None, "a query is not a response");
         assert_eq!(address(b"short"), None);
     }
 }

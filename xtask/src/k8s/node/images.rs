@@ -1,4 +1,4 @@
-//! The images that every node has: the process that holds a pod's namespaces, and `CoreDNS`.
+//! Images of every node: the pod sandbox (pause) and `CoreDNS`.
 
 use super::super::programs::Programs;
 use crate::{
@@ -12,12 +12,10 @@ use std::{
     process::Command,
 };
 
-/// Holds a pod's namespaces.
 pub(super) const PAUSE: &str = "localhost/pause:1";
-/// Answers questions about names.
 pub(super) const DNS: &str = "localhost/coredns:1";
 
-/// Makes the archives of both where they are not there yet, beside the programs.
+/// Builds missing archives of both beside the programs.
 pub(super) fn ensure(programs: &Programs) -> Result<Vec<PathBuf>, Failure> {
     let place = programs.built().with_file_name("images");
     fs::create_dir_all(&place)?;
@@ -39,7 +37,7 @@ pub(super) fn ensure(programs: &Programs) -> Result<Vec<PathBuf>, Failure> {
     Ok(archives)
 }
 
-/// A static program of one file needs the compiler alone, and a second of its time.
+/// Compiles a static program of one file with rustc alone.
 fn compile_pause(program: &Path) -> Result<(), Failure> {
     let unfinished = program.with_extension(format!("{}", std::process::id()));
     let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
@@ -58,7 +56,7 @@ fn compile_pause(program: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file so that nobody sees half of it.
+/// Writes a file atomically.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let unfinished = path.with_extension(format!("{}", std::process::id()));
     fs::write(&unfinished, bytes)?;

@@ -1,6 +1,6 @@
-//! What pods leave behind when nobody asks containerd to remove them: processes, networks, mounts, cgroups.
+//! Cleanup after pods that containerd did not remove: processes, networks, mounts, cgroups.
 
-use super::{super::directory::Directory, call, config::NETWORK, socket, which::ALL};
+use super::{super::directory::Directory, call, config::NETWORK, node_id::ALL, socket};
 use crate::Failure;
 use nix::{
     sys::signal::{Signal, kill},
@@ -13,8 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Ends every container of this node. Each has a shim above it, and a shim is told whose it is when it is started: so
-/// none of anybody else's is touched, and containerd need not be alive.
+/// Kills every container of this node, identified by the socket argument of its shim; works without containerd.
 pub(super) fn remove_containers(directory: &Directory) -> Result<(), Failure> {
     let shims = || -> Result<Vec<i32>, Failure> {
         let sockets = ALL.map(|node| socket(directory, node).display().to_string());
@@ -24,14 +23,14 @@ pub(super) fn remove_containers(directory: &Directory) -> Result<(), Failure> {
     let ours = descendants(&shims()?, &parents);
     let networks: BTreeSet<u64> = ours.iter().filter_map(|pid| network(*pid)).collect();
     for pid in ours.iter().chain(&shims()?) {
-        // It may be gone already.
+        // It may have exited.
         let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
     }
     crate::k8s::until("the end of every container", 20, || {
         shims().is_ok_and(|shims| shims.is_empty()) && ours.iter().all(|pid| !runs(*pid))
     })?;
     remove_networks(&networks)?;
-    forget_connections()
+    remove_cni_records()
 }
 
 fn pids() -> Result<Vec<i32>, Failure> {
@@ -46,7 +45,7 @@ fn is_shim_of(pid: i32, socket: &str) -> bool {
     named && runs(pid) && words.any(|word| word == socket.as_bytes())
 }
 
-/// A process that ended and was not fetched has no program.
+/// A zombie has no executable.
 fn runs(pid: i32) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
@@ -56,7 +55,7 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Everything below these in the tree of processes.
+/// All descendants of these processes.
 fn descendants(roots: &[i32], parents: &[(i32, i32)]) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut above = roots.to_vec();
@@ -68,7 +67,7 @@ fn descendants(roots: &[i32], parents: &[(i32, i32)]) -> Vec<i32> {
     found
 }
 
-/// The number of a process's network namespace, when it is not this machine's own.
+/// The network namespace of a process, unless it is the host's.
 fn network(pid: i32) -> Option<u64> {
     let of = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|m| m.ino());
     of(&pid.to_string()).filter(|number| of("self") != Some(*number))
@@ -84,30 +83,30 @@ fn remove_networks(networks: &BTreeSet<u64>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the plug-ins remember of each connection that they made: two files for each pod, named after its container.
-fn forget_connections() -> Result<(), Failure> {
+/// Removes the CNI plug-ins' records: two files per pod, named after its container.
+fn remove_cni_records() -> Result<(), Failure> {
     let remembered = Path::new("/var/lib/cni/results");
     for entry in fs::read_dir(remembered).into_iter().flatten() {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if let Some(container) = container_of(&name) {
             fs::remove_file(remembered.join(&name))?;
-            // It was made by another plug-in, and may not be there.
+            // Written by another plug-in; may not exist.
             let _ = fs::remove_file(remembered.join(format!("cni-loopback-{container}-lo")));
         }
     }
     Ok(())
 }
 
-/// The container that was connected to our network, in the name of what is remembered of it.
+/// The container id in the file name of a record of our network.
 fn container_of(name: &str) -> Option<&str> {
     name.strip_prefix(NETWORK)?.strip_prefix('-')?.strip_suffix("-eth0")
 }
 
-/// Removes what is mounted below the directory, then the pods' cgroups that are empty.
+/// Unmounts everything below the directory, then removes empty pod cgroups.
 pub(super) fn unmount(directory: &Directory) -> Result<(), Failure> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mut below = mounted_below(directory.path(), &mounts);
-    // What is mounted on something goes before it.
+    // Nested mounts first.
     below.reverse();
     for place in below {
         call("umount", &["--lazy", &place])?;
@@ -118,19 +117,19 @@ pub(super) fn unmount(directory: &Directory) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether pods run here; before our node does, they are another kubelet's.
+/// Whether pods run on this machine; before our node starts, they belong to another kubelet.
 pub(super) fn pods_run() -> bool {
     cgroups().iter().any(|cgroup| is_used(cgroup))
 }
 
-/// Where there are cgroups: each hierarchy of version 1, and the one of version 2.
+/// cgroup hierarchies: those of version 1, and version 2.
 fn hierarchies() -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let inside = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     inside.chain([root.to_path_buf()]).filter(|place| place.join("cgroup.procs").is_file()).collect()
 }
 
-/// Makes a cgroup for a kubelet to put its pods below.
+/// Creates the parent cgroup of a kubelet's pods.
 pub(super) fn make_cgroup(name: &str) -> Result<(), Failure> {
     for hierarchy in hierarchies() {
         let place = hierarchy.join(name);
@@ -139,7 +138,7 @@ pub(super) fn make_cgroup(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where kubelets put the pods' cgroups: the first at the root, another below a cgroup of its own.
+/// Pod cgroups: the first kubelet's at the root, another's below its own cgroup.
 fn cgroups() -> Vec<PathBuf> {
     let tops = ALL.map(|node| node.cgroup().unwrap_or_else(|| "kubepods".to_owned()));
     let places = hierarchies().into_iter().flat_map(|h| tops.clone().map(|top| h.join(top)));
@@ -162,13 +161,13 @@ fn mounted_below(directory: &Path, mounts: &str) -> Vec<String> {
     places.filter(below).map(str::to_owned).collect()
 }
 
-/// Removes cgroups from the leaves up. The last ones are empty a moment after their processes ended.
+/// Removes cgroups from the leaves up; they become empty shortly after their processes exit.
 fn remove_empty(cgroup: &Path) {
     for child in below(cgroup) {
         remove_empty(&child);
     }
     let busy = || fs::remove_dir(cgroup).is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy);
-    // What does not go costs nothing: the next node uses it again.
+    // Remaining ones are reused by the next node.
     let _ = crate::k8s::until("an empty cgroup", 1, || !busy());
 }
 
@@ -177,25 +176,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_below_a_shim_is_found() {
+    fn only_descendants_of_a_shim_are_found() {
         let parents = [(10, 1), (11, 10), (12, 11), (20, 1), (21, 20), (30, 2)];
         assert_eq!(descendants(&[10], &parents), [11, 12]);
         assert_eq!(descendants(&[10, 20], &parents), [11, 21, 12]);
         assert!(descendants(&[30], &parents).is_empty());
         assert!(descendants(&[], &parents).is_empty());
-        // A pid that was given to another while the tree was read can close a ring.
+        // Pid reuse during the scan can create a cycle.
         assert_eq!(descendants(&[5], &[(6, 5), (5, 6)]), [6, 5]);
     }
 
     #[test]
-    fn mounts_of_a_directory_are_told_from_those_of_its_neighbours() {
+    fn mounts_of_sibling_directories_are_ignored() {
         let mounts = "36 35 98:0 / /tmp/a rw - ext4 x x\n37 35 98:0 / /tmp/a/b/c rw - overlay x x\n\
                       38 35 98:0 / /tmp/ab rw - ext4 x x\nshort\n";
         assert_eq!(mounted_below(Path::new("/tmp/a"), mounts), ["/tmp/a/b/c"]);
     }
 
     #[test]
-    fn only_connections_to_our_network_are_forgotten() {
+    fn only_records_of_our_network_match() {
         assert_eq!(container_of("gantry-5d77-eth0"), Some("5d77"));
         for other in ["cni-loopback-5d77-lo", "gantryish-5d77-eth0", "k3s-5d77-eth0", "gantry-5d77-net1"] {
             assert_eq!(container_of(other), None, "{other}");
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_not_taken_for_a_shim() {
+    fn other_process_is_not_a_shim() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(runs(own) && parent(own).is_some() && network(own).is_none());
         assert!(!is_shim_of(own, "/tmp/containerd.sock"));

@@ -1,6 +1,6 @@
-//! What a node needs of the machine, and getting it where that is possible.
+//! Host requirements of a node, installed where possible.
 
-use crate::{Failure, NotHere};
+use crate::{Failure, Unavailable};
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
@@ -8,17 +8,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Debian's packages with everything that is not built.
+/// Debian packages of the programs that are not built.
 const PACKAGES: &[&str] = &["containerd", "runc", "containernetworking-plugins", "nftables", "iproute2"];
 const PROGRAMS: &[&str] = &["containerd", "ctr", "containerd-shim-runc-v2", "runc", "nft", "ip"];
-/// Debian's place, and the one the plug-ins' own documents name.
-const PLUGIN_PLACES: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
+/// Debian's directory, and the upstream default.
+const PLUGIN_DIRECTORIES: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 const PLUGINS: &[&str] = &["ptp", "host-local", "loopback"];
 
-/// Sees to it that a node can run; says what is missing where it cannot.
+/// Ensures that a node can run, or reports what is missing.
 pub(crate) fn requirements() -> Result<(), Failure> {
     if fs::metadata("/proc/self")?.uid() != 0 {
-        return Err(NotHere("a real node needs root: run this as root, or leave out --node".into()).into());
+        return Err(
+            Unavailable("a real node needs root: run this as root, or leave out --node".into()).into()
+        );
     }
     if missing().is_empty() {
         return Ok(());
@@ -30,15 +32,15 @@ pub(crate) fn requirements() -> Result<(), Failure> {
         [] => Ok(()),
         missing => {
             let (missing, packages) = (missing.join(", "), PACKAGES.join(" "));
-            Err(NotHere(format!("a real node needs {missing}: apt-get install {packages}")).into())
+            Err(Unavailable(format!("a real node needs {missing}: apt-get install {packages}")).into())
         }
     }
 }
 
-/// The directory with the plug-ins that connect pods.
+/// The directory of the CNI plug-ins.
 pub(crate) fn network_plugins() -> Option<PathBuf> {
     let complete = |place: &&PathBuf| PLUGINS.iter().all(|p| place.join(p).is_file());
-    PLUGIN_PLACES.iter().map(PathBuf::from).collect::<Vec<_>>().iter().find(complete).cloned()
+    PLUGIN_DIRECTORIES.iter().map(PathBuf::from).collect::<Vec<_>>().iter().find(complete).cloned()
 }
 
 fn missing() -> Vec<&'static str> {
@@ -65,7 +67,7 @@ fn install() -> Result<(), Failure> {
         Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).status()?.success())
     };
     let install = [&["install", "--yes", "--quiet", "--no-install-recommends"], PACKAGES].concat();
-    // A fresh machine has no list of packages yet, and an old list names packages that are gone.
+    // A fresh machine has no package lists, and old ones have removed packages.
     if !Path::new("/var/lib/apt/lists/lock").exists() || !apt(&install)? {
         apt(&["update", "--quiet"])?;
         apt(&install)?;

@@ -1,4 +1,4 @@
-//! A real node: containerd, a kubelet, kube-proxy and DNS, with their traffic kept on this machine.
+//! A real node: containerd, kubelet, kube-proxy and DNS, with traffic confined to this machine.
 
 mod config;
 mod dns;
@@ -6,30 +6,30 @@ mod images;
 mod leftovers;
 mod machine;
 mod network;
-mod which;
+mod node_id;
 
 use super::{cluster::Cluster, control_plane::succeeds, directory::Directory};
-use crate::{Failure, NotHere, ports};
+use crate::{Failure, Unavailable, ports};
 pub(crate) use machine::requirements;
+pub(crate) use node_id::{ALL, FIRST, Node, SECOND};
 use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
 };
-pub(crate) use which::{ALL, FIRST, Node, SECOND};
 
-/// Who has the node's bridge, routes and firewall table: there is one of each on a machine.
+/// Owner of the node's bridge, routes and firewall table, of which a machine has one each.
 const CLAIM: &str = "/run/gantry-k8s-node";
-/// Names of Unix sockets are short (108 bytes), and those of containerd and the kubelet begin with the directory.
-const LONGEST_DIRECTORY: usize = 64;
+/// Unix socket paths are limited to 108 bytes, and those of containerd and kubelet start with the directory.
+const MAX_DIRECTORY_LENGTH: usize = 64;
 
-/// Takes what there is only one of on a machine, and makes the node's network.
+/// Claims the machine's node resources and creates the node's network.
 pub(crate) fn claim(directory: &Directory) -> Result<(), Failure> {
     let place = directory.path().display().to_string();
-    if place.len() > LONGEST_DIRECTORY {
+    if place.len() > MAX_DIRECTORY_LENGTH {
         return Err(format!(
-            "a node's --dir may have {LONGEST_DIRECTORY} letters, because of its sockets; {place} has {}",
+            "a node's --dir may have {MAX_DIRECTORY_LENGTH} letters, because of its sockets; {place} has {}",
             place.len()
         )
         .into());
@@ -37,28 +37,28 @@ pub(crate) fn claim(directory: &Directory) -> Result<(), Failure> {
     if let Some(owner) = owner().filter(|owner| *owner != place) {
         let other = Directory::at(Path::new(&owner))?;
         if other.processes()?.iter().any(|(_, p)| p.runs()) {
-            return Err(NotHere(format!(
+            return Err(Unavailable(format!(
                 "a machine has room for one node, and {owner} has it: `cargo xtask k8s down --dir {owner}` stops it"
             ))
             .into());
         }
-        // Whoever had it is gone without a word.
+        // The previous owner has exited without releasing it.
         release(&other)?;
     }
     if leftovers::pods_run() {
         let remedy = "a second kubelet would fight with it: use a machine without one";
-        return Err(NotHere(format!("another kubelet's pods run on this machine, and {remedy}")).into());
+        return Err(Unavailable(format!("another kubelet's pods run on this machine, and {remedy}")).into());
     }
     fs::write(CLAIM, &place)?;
     network::set_up(directory)
 }
 
-/// Gives back what [`claim`] took, and removes what pods left behind. Nothing happens when this directory has no node.
+/// Releases the claim and removes leftovers of pods. No-op if this directory has no node.
 pub(crate) fn release(directory: &Directory) -> Result<(), Failure> {
     if owner().is_none_or(|owner| owner != directory.path().display().to_string()) {
         return Ok(());
     }
-    // Nobody starts them again: the kubelet is gone. Nor are they asked to end: all of it is thrown away.
+    // The kubelet has stopped, so nothing restarts them; no graceful shutdown is needed.
     leftovers::remove_containers(directory)?;
     leftovers::unmount(directory)?;
     network::take_down(directory)?;
@@ -70,7 +70,7 @@ fn owner() -> Option<String> {
     fs::read_to_string(CLAIM).ok()
 }
 
-/// Starts the node and waits until a pod's question about a name is answered.
+/// Starts the node and waits until cluster DNS responds.
 pub(crate) fn start(cluster: &Cluster, say: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     start_containerd(cluster, FIRST)?;
     say("containerd");
@@ -82,7 +82,7 @@ pub(crate) fn start(cluster: &Cluster, say: &mut dyn FnMut(&str)) -> Result<(), 
     Ok(())
 }
 
-/// Starts another node beside the first. What is written into the machine's firewall for Services is there for both.
+/// Starts another node; the host's Service rules apply to both.
 pub(crate) fn add(cluster: &Cluster, node: Node) -> Result<(), Failure> {
     if let Some(cgroup) = node.cgroup() {
         leftovers::make_cgroup(&cgroup)?;
@@ -95,14 +95,15 @@ fn socket(directory: &Directory, node: Node) -> PathBuf {
     node.join(directory, "containerd/containerd.sock")
 }
 
-/// Makes an image known to a node. There is no registry: this is how images come there.
+/// Imports an image on a node; there is no registry.
 pub(crate) fn import(directory: &Directory, node: Node, archive: &Path) -> Result<(), Failure> {
     let mut command = ctr(directory, node);
-    let said = command.args(["images", "import"]).arg(archive).output()?;
-    if said.status.success() {
+    let output = command.args(["images", "import"]).arg(archive).output()?;
+    if output.status.success() {
         return Ok(());
     }
-    Err(format!("{} cannot be imported: {}", archive.display(), String::from_utf8_lossy(&said.stderr)).into())
+    Err(format!("{} cannot be imported: {}", archive.display(), String::from_utf8_lossy(&output.stderr))
+        .into())
 }
 
 fn ctr(directory: &Directory, node: Node) -> Command {
@@ -162,18 +163,18 @@ fn start_proxy(cluster: &Cluster) -> Result<(), Failure> {
     fs::write(&file, format!("{:#}\n", config::proxy(cluster.pki(), health, metrics)))?;
     let mut command = Command::new(cluster.programs().path("kube-proxy"));
     directory.start("kube-proxy", command.arg(format!("--config={}", file.display())))?;
-    directory.wait("kube-proxy", 60, || super::control_plane::answers(health, "/healthz"))
+    directory.wait("kube-proxy", 60, || super::control_plane::is_healthy(health, "/healthz"))
 }
 
-/// Runs a command of the system; what it complains about is the failure.
+/// Runs a command; its stderr is the error.
 fn call(program: &str, arguments: &[&str]) -> Result<(), Failure> {
-    let said = Command::new(program).args(arguments).output().map_err(|e| match e.kind() {
+    let output = Command::new(program).args(arguments).output().map_err(|e| match e.kind() {
         ErrorKind::NotFound => format!("there is no {program}"),
         _ => format!("{program}: {e}"),
     })?;
-    if said.status.success() {
+    if output.status.success() {
         return Ok(());
     }
-    let complaint = String::from_utf8_lossy(&said.stderr).trim().to_owned();
-    Err(format!("{program} {}: {complaint}", arguments.join(" ")).into())
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(format!("{program} {}: {stderr}", arguments.join(" ")).into())
 }
