@@ -1,4 +1,4 @@
-"""A real Kubernetes API server as a person uses it: with kubectl. `cargo xtask test` starts it and names it."""
+"""A real Kubernetes API server, used with kubectl. `cargo xtask test` starts it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gantry import TIMEOUT, ROOT, until
 from processes import Process, free_ports, program
 
 CRDS = ROOT / "deploy" / "crds"
-# What is installed with Gantry.
+# Configurations installed with Gantry.
 CONFIGS = ROOT / "deploy" / "config"
 KINDS = "models,servers,serverconfigs,seldonruntimes,seldonconfigs,pipelines,experiments"
 
@@ -22,7 +22,7 @@ class Kubectl:
     def __init__(self, namespace=None):
         config = os.environ.get("GANTRY_TEST_KUBECONFIG")
         if not config:
-            pytest.skip("there is no cluster: run `cargo xtask test`, or `cargo xtask k8s up` and set GANTRY_TEST_KUBECONFIG")
+            pytest.skip("no cluster: run `cargo xtask test`, or `cargo xtask k8s up` and set GANTRY_TEST_KUBECONFIG")
         self.config = config
         self.kubectl = os.environ.get("GANTRY_TEST_KUBECTL", "kubectl")
         self.namespace = namespace
@@ -31,7 +31,7 @@ class Kubectl:
         command = [self.kubectl, "--kubeconfig", self.config]
         if self.namespace:
             command += ["--namespace", self.namespace]
-        # kubectl keeps what it discovered; CRDs come and go here.
+        # A discovery cache of its own: CRDs change during the tests.
         command += ["--cache-dir", f"/tmp/gantry-kubectl-{os.getpid()}"]
         return subprocess.run(
             [*command, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=timeout
@@ -45,8 +45,8 @@ class Kubectl:
     def apply(self, *objects):
         return self("apply", "-f", "-", stdin=as_list(objects))
 
-    def refused(self, *objects):
-        """What kubectl says when the API server will not have them."""
+    def rejected(self, *objects):
+        """The error of kubectl when the API server rejects the objects."""
         ran = self.run("apply", "-f", "-", stdin=as_list(objects))
         assert ran.returncode != 0, ran.stdout
         return ran.stderr
@@ -61,11 +61,10 @@ class Kubectl:
         return found if name else found["items"]
 
     def ready(self, kind, name, timeout=TIMEOUT):
-        """Waits as people do."""
         self("wait", f"--for=condition=Ready", f"{kind}/{name}", f"--timeout={int(timeout)}s", timeout=timeout + 10)
 
     def until(self, what, kind, name, condition):
-        """Waits for an object to be as a condition says; gives it."""
+        """Waits until an object satisfies a condition; returns it."""
 
         def check():
             found = self.get(kind, name)
@@ -86,12 +85,12 @@ def condition(found, name="Ready"):
     if not found:
         return None
     conditions = found.get("status", {}).get("conditions") or []
-    said = next((c for c in conditions if c["type"] == name), None)
-    return said and (said["status"], said.get("reason"), said.get("message"))
+    found = next((c for c in conditions if c["type"] == name), None)
+    return found and (found["status"], found.get("reason"), found.get("message"))
 
 
 def current(found):
-    """Whether the status is of the spec that is there."""
+    """Whether the status describes the latest generation."""
     return found["status"].get("observedGeneration") == found["metadata"]["generation"]
 
 
@@ -117,14 +116,14 @@ def model(name, uri, *requirements, **spec):
 
 
 class Audit:
-    """What was written to the API server since a moment, by its own log."""
+    """Writes to the API server since construction, from its audit log."""
 
     def __init__(self):
         self.path = Path(os.environ["GANTRY_TEST_AUDIT"])
         self.begin = self.path.stat().st_size
 
     def writes(self, agent="gantry"):
-        """Completed writes of a program, by its user agent, as (verb, resource/subresource, name, code)."""
+        """Completed writes of a user agent, as (verb, resource/subresource, name, code, event)."""
         with self.path.open() as log:
             log.seek(self.begin)
             lines = [json.loads(line) for line in log if line.endswith("\n")]
@@ -148,7 +147,7 @@ class Operator(Process):
         self.kubectl = kubectl
         words = ["operator", "--kubeconfig", kubectl.config, "--admin-port=0", *flags]
         super().__init__([program(), *words], env)
-        self.admin = self.until("the operator's first words", lambda: self.address("admin"))
+        self.admin = self.until("the operator's start", lambda: self.address("admin"))
 
     def leads(self):
         from processes import metric
@@ -157,7 +156,7 @@ class Operator(Process):
 
 
 def namespace():
-    """A new namespace, and its name."""
+    """Creates a namespace; returns its name."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     Kubectl()("create", "namespace", name)
     return name

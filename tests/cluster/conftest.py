@@ -1,4 +1,4 @@
-"""The cluster with our CRDs, and a namespace of its own for each test."""
+"""Fixtures: the cluster with CRDs, and one namespace per test."""
 
 import os
 
@@ -7,7 +7,7 @@ from cluster import CONFIGS, CRDS, Audit, Kubectl, Operator, namespace, with_ser
 from hook import Hook
 from processes import Stack
 
-# It writes a file of the repository, and checks nothing.
+# Records a file of the repository; not a check.
 collect_ignore = [] if os.environ.get("GANTRY_RECORD_UPGRADE") else ["test_upgrade.py"]
 
 
@@ -23,7 +23,7 @@ def crds():
 def kubectl(crds):
     kubectl = Kubectl(namespace())
     yield kubectl
-    # Nothing of a test holds up the end of its namespace: that is a test of its own.
+    # Not waited for: namespace deletion has its own test.
     kubectl.run("delete", "namespace", kubectl.namespace, "--wait=false")
 
 
@@ -37,13 +37,13 @@ def stack(tmp_path):
 
 @pytest.fixture
 def served(stack):
-    """The same with a server: the built-in runtime and its agent."""
+    """With a server: the built-in runtime and its agent."""
     return with_server(stack)
 
 
 @pytest.fixture
 def operate(kubectl):
-    """Starts operators for the test's namespace that are gone after the test."""
+    """Starts operators for the namespace; stopped after the test."""
     started = []
 
     def one(*flags, scheduler=None, env=None):
@@ -61,7 +61,7 @@ def operate(kubectl):
 
 @pytest.fixture
 def configured(kubectl, operate):
-    """The configurations that are installed with Gantry, in the operator's namespace, and an operator."""
+    """A running operator and the default configurations."""
     kubectl("apply", "-f", CONFIGS)
     operate()
     return kubectl
@@ -80,13 +80,13 @@ def hook(kubectl):
 
 
 @pytest.fixture
-def asked(hook, operate):
-    """An operator that the API server asks."""
+def webhook(hook, operate):
+    """Starts an operator whose webhook the API server calls."""
 
     def one(*flags):
         operator = operate(*hook.flags(), *flags)
-        hook.lead_to(f"https://{operator.until('the webhook', lambda: operator.address('webhook'))}/validate")
-        hook.until_asked()
+        hook.point_to(f"https://{operator.until('the webhook', lambda: operator.address('webhook'))}/validate")
+        hook.until_called()
         return operator
 
     return one

@@ -1,5 +1,4 @@
-"""Stands between an operator and the API server: everything passes, as the service account that the operator is installed
-with, until something is to go wrong with a write."""
+"""Proxy between an operator and the API server: impersonates the operator's service account and injects write faults."""
 
 import http.client
 import json
@@ -10,16 +9,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-# The operator's account, and the groups that every account is in.
+# Service account of the operator and its groups.
 ACCOUNT = "system:serviceaccount:seldon-mesh:gantry-operator"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:seldon-mesh", "system:authenticated")
-# Headers that belong to one connection, not to the message.
+# Hop-by-hop headers.
 HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 
 
 class Proxy:
-    """A way to the API server of its own, in plain HTTP on loopback; `config` is a kubeconfig that leads to it."""
+    """Plain HTTP on loopback; `config` is a kubeconfig for it."""
 
     def __init__(self, admin, place):
         given = json.loads(open(admin).read())
@@ -28,7 +27,7 @@ class Proxy:
         self.tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
         self.tls.load_cert_chain(user["client-certificate"], user["client-key"])
         self.lock = threading.Lock()
-        # Writes that were committed, as "METHOD path"; events, which nothing depends on, and leases are not counted.
+        # Committed writes as "METHOD path", except events and leases.
         self.writes = []
         self.attempts = 0
         self.harm = {}
@@ -57,11 +56,11 @@ class Proxy:
             )
 
     def refuse(self, nth, code):
-        """The nth write that is asked for is answered with a code, and does not happen."""
+        """Fails the nth write request with a status code."""
         self.harm[nth] = code
 
     def after(self, nth, call):
-        """Something happens after the nth write was committed and before its answer arrives, which it never does."""
+        """Calls back after the nth committed write; its response is dropped."""
         self.harm[nth] = call
 
     def count(self):
@@ -70,7 +69,7 @@ class Proxy:
             return self.harm.get(self.attempts)
 
     def cut(self):
-        """Ends all that is under way: whoever asked is gone."""
+        """Closes all connections: the client is gone."""
         with self.lock:
             connections = list(self.upstreams)
         for connection in connections:
@@ -86,7 +85,7 @@ class Proxy:
 
 
 class Passing(BaseHTTPRequestHandler):
-    """One connection of the operator's, and one to the API server for it."""
+    """One client connection with its upstream connection."""
 
     protocol_version = "HTTP/1.1"
     proxy = None
@@ -114,7 +113,7 @@ class Passing(BaseHTTPRequestHandler):
         try:
             self.answer()
         except (OSError, http.client.HTTPException, ValueError):
-            # One of the two is gone; the other hears it by the end of its connection.
+            # One side is gone; closing the connection informs the other.
             self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = pass_on
@@ -182,7 +181,7 @@ class Passing(BaseHTTPRequestHandler):
         self.wfile.write(whole)
 
     def stream(self, response):
-        """Reads may be watches: what comes is passed on as it comes."""
+        """Streams the response: it may be a watch."""
         if not response.chunked:
             return self.send(response, response.read())
         self.begin(response)

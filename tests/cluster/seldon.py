@@ -1,11 +1,11 @@
-"""A namespace as Seldon Core v2 leaves it: looser kinds, objects with its finalizers and statuses, and what its operator made of
-them, in its name."""
+"""A Seldon Core v2 installation: its CRDs, custom resources with finalizers and status, and the objects of its operator,
+with its field manager."""
 
 import json
 
 from cluster import as_list, custom
 
-# The name of its program, by which the API server knows who wrote what.
+# Field manager of Seldon's operator.
 MANAGER = "manager"
 KINDS = {
     "models": ("Model", "mlm"),
@@ -20,12 +20,12 @@ SCALED = ("models", "servers")
 
 
 def definitions():
-    """Its kinds: no rules, and everything below spec goes."""
+    """Its CRDs: no rules, and no schema below spec."""
     loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for plural, (kind, short) in KINDS.items():
         spec = dict(loose)
         if kind in ("Server", "ServerConfig"):
-            # It writes the pod out, as Kubernetes has it.
+            # Contains the full PodSpec schema.
             pod = {"type": "object", "properties": {"activeDeadlineSeconds": {"type": "integer", "format": "int64"}}}
             spec = loose | {"properties": {"podSpec": pod | {"x-kubernetes-preserve-unknown-fields": True}}}
         subresources = {"status": {}}
@@ -84,7 +84,7 @@ def agent(image="seldonio/seldon-agent:2.10.2"):
 
 
 def pod(agent):
-    """What its ServerConfig mlserver comes to."""
+    """The pod of its ServerConfig mlserver."""
     return {
         "serviceAccountName": "seldon-server",
         "terminationGracePeriodSeconds": 120,
@@ -122,7 +122,7 @@ CLAIMS = [
 
 
 def component(name):
-    """A pod that says nothing of how it ends, as most of its components do."""
+    """A pod without termination settings, as most of its components."""
     return {
         "serviceAccountName": "seldon-scheduler",
         "containers": [
@@ -163,13 +163,13 @@ def configurations():
 
 
 def objects(uri):
-    """What people declared, with the defaults that its kinds fill in, and what its operator holds them with."""
+    """User objects with the defaults of its CRDs and the finalizers of its operator."""
     return [
         custom("SeldonRuntime", "seldon", {"seldonConfig": "default", "overrides": [{"name": "seldon-envoy", "serviceType": "ClusterIP"}], "config": {}}, finalizers=["seldon.runtime.finalizer"]),
         custom("Server", "mlserver", {"serverConfig": "mlserver", "replicas": 2, "podSpec": {"containers": [{"name": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]}]}}),
         custom("Server", "older", {"serverConfig": "mlserver", "replicas": 1}),
         custom("Model", "iris", {"storageUri": str(uri), "requirements": ["onnx"], "memory": "100Ki", "dataflow": {}}, finalizers=["seldon.model.finalizer"]),
-        # Its kinds take what its scheduler then refuses.
+        # Accepted by its CRDs, rejected by its scheduler.
         custom("Model", "odd", {"storageUri": "gs://models/odd", "replicas": 1, "minReplicas": 3}, finalizers=["seldon.model.finalizer"]),
         custom("Pipeline", "chain", {"steps": [{"name": "iris", "inputsJoinType": "inner"}], "output": {"steps": ["iris"], "stepsJoin": "inner"}}, finalizers=["seldon.pipeline.finalizer"]),
         custom("Experiment", "split", {"resourceType": "model", "default": "iris", "candidates": [{"name": "iris", "weight": 50}, {"name": "other", "weight": 50}]}, finalizers=["seldon.experiment.finalizer"]),
@@ -238,7 +238,7 @@ def service(name, owner, labels, selector, ports, **spec):
 
 
 def children(kubectl):
-    """What its operator made of the objects."""
+    """Objects created by its operator."""
     server = {"app.kubernetes.io/name": "seldon-server"}
     runtime = owner(kubectl.get("seldonruntime", "seldon"))
     made = []
@@ -250,10 +250,10 @@ def children(kubectl):
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": runtime}, "data": data})
     for name in ("seldon-scheduler", "seldon-server", "hodometer"):
         made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "ownerReferences": runtime}})
-    # Its merge has a variable twice that a Server says anew.
+    # Its merge duplicates a variable that a Server overrides.
     pods = pod(agent())
     pods["containers"][2]["env"] = [*pods["containers"][2]["env"], {"name": "MLSERVER_HTTP_PORT", "value": "9000"}]
-    # One was made from an older state of the configuration, with a container that is gone since.
+    # Created from an older configuration, with a container that was removed since.
     older = pod(agent("seldonio/seldon-agent:2.8.0"))
     older["containers"].append({"name": "exporter", "image": "seldonio/exporter:1"})
     for name, spec, replicas in (("mlserver", pods, 2), ("older", older, 1)):
@@ -266,7 +266,7 @@ def children(kubectl):
             ports = [("http", 9000, 9000), ("grpc", 9500, 9500), ("agent", 9005, 9005)]
             made.append(service(f"{name}-{i}", owned, labels, at, ports, clusterIP="None"))
     named = lambda name: {"app.kubernetes.io/name": name}
-    # Nothing says that its own components start all at once: the order cannot be changed later.
+    # No podManagementPolicy, which is immutable.
     made.append(
         workload("StatefulSet", "seldon-scheduler", runtime, named("seldon-scheduler"), named("seldon-scheduler"), component("seldon-scheduler"), 1, [CLAIMS[0] | {"name": "scheduler-state"}])
     )
@@ -279,7 +279,7 @@ def children(kubectl):
 
 
 def arrive(kubectl, uri):
-    """Seldon Core v2 was here."""
+    """Installs Seldon Core v2."""
     kubectl("replace", "--field-manager=helm", "-f", "-", stdin=as_list(definitions()))
     kubectl("create", "--field-manager=helm", "-f", "-", stdin=as_list(configurations()))
     kubectl("create", "--field-manager=kubectl-client-side-apply", "-f", "-", stdin=as_list(objects(uri)))

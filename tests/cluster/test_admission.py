@@ -1,5 +1,4 @@
-"""The admission webhook on a real API server: what kubectl shows, a certificate that is renewed meanwhile, and a cluster that
-goes on without it."""
+"""The admission webhook on a real API server: kubectl output, certificate rotation, and failure of the webhook."""
 
 import json
 import socket
@@ -20,91 +19,91 @@ def server(config, **metadata):
     return custom("Server", "a", {"serverConfig": config}, **metadata)
 
 
-def test_kubectl_shows_warnings_and_refusals(kubectl, hook, asked):
-    operator = asked()
+def test_kubectl_shows_warnings_and_rejections(kubectl, hook, webhook):
+    operator = webhook()
     namespace = kubectl.namespace
     applied = kubectl.run("apply", "-f", "-", stdin=json.dumps(server("small")))
     assert applied.returncode == 0 and applied.stdout == "server.mlops.seldon.io/a created\n"
     assert applied.stderr.splitlines() == [
-        f'Warning: spec.serverConfig: there is no ServerConfig "small" in namespace {namespace}, where they are looked up: no '
-        "pods are made until there is one"
+        f'Warning: spec.serverConfig: ServerConfig "small" not found in the operator\'s namespace {namespace}; no pods are created '
+        "until it exists"
     ]
     kubectl.apply(config("small", "1Gi"), config("large", "2Gi"))
     made = kubectl.until("the StatefulSet", "statefulset", "a", lambda s: s)
     generation = made["metadata"]["generation"]
 
-    # What could never be done is refused, with what to do instead; nothing was touched.
+    # Immutable changes are rejected with a remedy.
     problem = (
-        f'spec.serverConfig: ServerConfig "large" has other volumeClaimTemplates than StatefulSets {namespace}/a, which cannot '
-        "change theirs: "
+        f"spec.serverConfig: volumeClaimTemplates are immutable, and those of StatefulSets {namespace}/a differ from "
+        'ServerConfig "large": '
     )
-    replace = f"(kubectl delete statefulset a -n {namespace} --cascade=orphan)"
+    recreate = f"(kubectl delete statefulset a -n {namespace} --cascade=orphan)"
 
-    def refused():
+    def rejection():
         ran = kubectl.run("apply", "-f", "-", stdin=json.dumps(server("large")))
         return ran.stderr if ran.returncode else None
 
-    # The caches of the operator follow the objects; the answer does as soon as they do.
-    said = until("the refusal", lambda: refused() if "large" in kubectl("get", "serverconfig") else None)
-    assert 'admission webhook "objects.gantry.dev" denied the request: ' in said, said
+    # The operator's caches lag behind the API server.
+    error = until("the rejection", lambda: rejection() if "large" in kubectl("get", "serverconfig") else None)
+    assert 'admission webhook "objects.gantry.dev" denied the request: ' in error, error
     assert (
-        f"{problem}use another name; or annotate this object with gantry.dev/admission=warn, apply it, and replace them {replace}"
-        in said
-    ), said
+        f"{problem}use another name; or annotate this object with gantry.dev/admission=warn, apply it, and recreate them {recreate}"
+        in error
+    ), error
     assert kubectl.get("server", "a")["spec"]["serverConfig"] == "small"
-    shrunk = kubectl.refused(config("small", "2Gi"))
-    assert "denied the request: spec.volumeClaimTemplates: this change has other" in shrunk, shrunk
+    shrunk = kubectl.rejected(config("small", "2Gi"))
+    assert "denied the request: spec.volumeClaimTemplates: volumeClaimTemplates are immutable" in shrunk, shrunk
 
-    # Whoever knows what comes next may; it is what the status says too, and it helps.
-    lenient = server("large", annotations={"gantry.dev/admission": "warn"})
-    applied = kubectl.run("apply", "-f", "-", stdin=json.dumps(lenient))
+    # With the annotation it is a warning; the status reports the same, and the remedy works.
+    annotated = server("large", annotations={"gantry.dev/admission": "warn"})
+    applied = kubectl.run("apply", "-f", "-", stdin=json.dumps(annotated))
     assert applied.returncode == 0, applied.stderr
-    assert applied.stderr.splitlines() == [f"Warning: {problem}now replace them {replace}"]
+    assert applied.stderr.splitlines() == [f"Warning: {problem}recreate them now {recreate}"]
     kubectl.until("the stuck set", "server", "a", lambda s: current(s) and condition(s)[1] == "ApplyRefused")
     assert kubectl.get("statefulset", "a")["metadata"]["generation"] == generation
     kubectl("delete", "statefulset", "a", "--cascade=orphan")
     size = lambda s: s["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
     kubectl.until("the new StatefulSet", "statefulset", "a", lambda s: s and size(s) == "2Gi")
 
-    # Deleting is never refused.
+    # Deletion is never rejected.
     deleted = kubectl.run("delete", "serverconfig", "large")
     assert deleted.returncode == 0
     assert deleted.stderr.splitlines() == [
-        f'Warning: ServerConfig "large" is used by Servers {namespace}/a: their pods run on, and cannot be changed until there '
-        "is one of that name"
+        f'Warning: ServerConfig "large" is used by Servers {namespace}/a; their pods keep running, but are not updated until it '
+        "is recreated"
     ]
-    # Labels and finalizers are nobody's business: the webhook is not even asked.
-    asked_before = metric(operator.admin, "gantry_operator_admissions_total")
+    # Metadata changes do not call the webhook.
+    calls_before = metric(operator.admin, "gantry_operator_admissions_total")
     kubectl("label", "server", "a", "team=blue")
     kubectl("patch", "server", "a", "--type=merge", "-p", '{"metadata":{"finalizers":["example.com/mine"]}}')
     kubectl("delete", "server", "a", "--wait=false")
     kubectl("patch", "server", "a", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
-    until("the end", lambda: kubectl.get("server", "a") is None)
-    assert metric(operator.admin, "gantry_operator_admissions_total") == asked_before + 1, "the deletion, and nothing else"
+    until("the deletion", lambda: kubectl.get("server", "a") is None)
+    assert metric(operator.admin, "gantry_operator_admissions_total") == calls_before + 1, "only the deletion"
 
 
-def test_a_certificate_is_renewed_while_requests_go_on(kubectl, hook, asked):
-    operator = asked("--webhook-certificate-lifetime=15s")
+def test_certificate_rotation_during_requests(kubectl, hook, webhook):
+    operator = webhook("--webhook-certificate-lifetime=15s")
     warning = NOWHERE.format(kubectl.namespace)
-    renewals = lambda: sum("shows a new certificate" in line for line in list(operator.lines))
-    begun, bundles, questions = renewals(), set(), 0
+    renewals = lambda: sum("serving a new webhook certificate" in line for line in list(operator.lines))
+    first, bundles, requests = renewals(), set(), 0
 
     def one_more():
-        nonlocal questions
+        nonlocal requests
         ran = hook.probe()
-        questions += 1
-        # Without an answer from the webhook there would be no warning: the API server would go on in silence.
-        assert warning in ran.stderr, f"question {questions}: {ran.stderr}\n{hook.bundle()}\n{operator.output()}"
+        requests += 1
+        # Without a response of the webhook there would be no warning.
+        assert warning in ran.stderr, f"request {requests}: {ran.stderr}\n{hook.bundle()}\n{operator.output()}"
         bundles.add(hook.bundle())
-        return renewals() >= begun + 3
+        return renewals() >= first + 3
 
     until("three renewals", one_more, timeout=120)
     assert len(bundles) >= 4 and any(b.count("BEGIN") == 2 for b in bundles)
     assert metric(operator.admin, "gantry_operator_webhook_certificate_expiry_seconds") > 0
 
 
-def test_applying_the_configuration_again_does_not_disturb(kubectl, hook, asked):
-    asked()
+def test_reapplied_configuration_keeps_the_ca_bundle(kubectl, hook, webhook):
+    webhook()
     bundle = hook.bundle()
     assert bundle.startswith("-----BEGIN CERTIFICATE-----")
     for flags in ([], ["--server-side", "--force-conflicts"], ["--server-side", "--field-manager=helm", "--force-conflicts"]):
@@ -113,16 +112,16 @@ def test_applying_the_configuration_again_does_not_disturb(kubectl, hook, asked)
         found = kubectl.get("validatingwebhookconfiguration", hook.name)["webhooks"][0]
         assert found["timeoutSeconds"] == 3 + len(flags)
         assert hook.bundle() == bundle, flags
-    # Replaced as a whole, it comes back.
-    kubectl("replace", "-f", "-", stdin=json.dumps(hook.made))
+    # Published again after a replace.
+    kubectl("replace", "-f", "-", stdin=json.dumps(hook.configuration))
     until("the caBundle", lambda: hook.bundle() == bundle)
-    hook.until_asked()
+    hook.until_called()
 
 
-def test_without_the_webhook_everything_goes_on(kubectl, hook, asked, operate):
-    operator = asked()
+def test_writes_work_without_the_webhook(kubectl, hook, webhook, operate):
+    operator = webhook()
     operator.kill()
-    assert hook.probe().stderr == "", "nobody has anything to say"
+    assert hook.probe().stderr == "", "no warning"
 
     def everything(mark):
         kubectl.apply(
@@ -140,14 +139,14 @@ def test_without_the_webhook_everything_goes_on(kubectl, hook, asked, operate):
         kubectl("delete", "model,server,seldonruntime,pipeline,experiment,serverconfig,seldonconfig,configmap", "--all", "--timeout=30s")
 
     everything("down")
-    # Somebody who takes connections and never answers.
+    # A server that never responds.
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        hook.lead_to(f"https://127.0.0.1:{silent.getsockname()[1]}/validate")
+        hook.point_to(f"https://127.0.0.1:{silent.getsockname()[1]}/validate")
         everything("silent")
-    # And somebody who answers with something else.
+    # A server with an invalid response.
     with socket.create_server(("127.0.0.1", 0)) as other:
 
-        def answer():
+        def respond():
             while True:
                 try:
                     connection, _ = other.accept()
@@ -156,21 +155,21 @@ def test_without_the_webhook_everything_goes_on(kubectl, hook, asked, operate):
                 connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 connection.close()
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=respond, daemon=True)
         thread.start()
-        hook.lead_to(f"https://127.0.0.1:{other.getsockname()[1]}/validate")
+        hook.point_to(f"https://127.0.0.1:{other.getsockname()[1]}/validate")
         everything("other")
         other.shutdown(socket.SHUT_RDWR)
         thread.join()
-    # It comes back, with the certificate that was there.
+    # Restarted with the stored certificate.
     bundle = hook.bundle()
     again = operate(*hook.flags())
-    hook.lead_to(f"https://{again.until('the webhook', lambda: again.address('webhook'))}/validate")
-    hook.until_asked()
+    hook.point_to(f"https://{again.until('the webhook', lambda: again.address('webhook'))}/validate")
+    hook.until_called()
     assert hook.bundle() == bundle
 
 
-def test_the_rights_that_are_installed_are_enough_and_no_more(kubectl, hook, operate, tmp_path):
+def test_installed_permissions_are_minimal(kubectl, hook, operate, tmp_path):
     namespace = kubectl.namespace
     printed = run("install", "--no-crds", "--no-configs", "--webhook", "-n", namespace)
     assert printed.returncode == 0, printed.stderr
@@ -189,11 +188,11 @@ def test_the_rights_that_are_installed_are_enough_and_no_more(kubectl, hook, ope
             started.until("the caBundle", lambda: of().get("caBundle"))
             assert of()["service"]["namespace"] == namespace
             assert "certificates.json" in kubectl.get("secret", "gantry-webhook")["data"]
-            # Emptied, it is filled anew.
+            # An emptied Secret is filled again.
             bundle = of()["caBundle"]
             kubectl("patch", "secret", "gantry-webhook", "--type=json", "-p", '[{"op":"remove","path":"/data"}]')
             started.until("another caBundle", lambda: of()["caBundle"] != bundle)
-            # The rest of its work is within its rights, too.
+            # The controllers work with the installed permissions, too.
             kubectl.apply(config("small", "1Gi"), server("small"))
             kubectl.until("the StatefulSet", "statefulset", "a", lambda s: s)
         finally:

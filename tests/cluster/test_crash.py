@@ -1,7 +1,7 @@
-"""The operator is killed after a write was committed and before it hears of it; a write is refused. What is there in the
-end is the same, and nothing came or went twice. The simulator does this for every write; here it is done for a sample.
+"""A crash after a committed write, or a failed write, converges to the same state, and no object is created or deleted
+twice. The simulation covers every write; this is a sample.
 
-The operator runs with the rights that it is installed with, and no others."""
+The operator runs with exactly the installed RBAC permissions."""
 
 import collections
 import json
@@ -12,18 +12,18 @@ from cluster import CONFIGS, Audit, Kubectl, Operator, condition, current, custo
 from gantry import EXAMPLES, ROOT, until
 from processes import Stack
 from proxy import Proxy
-from snapshots import KINDS, MADE, world
+from snapshots import KINDS, MADE, cluster_state
 
-# How long nothing must be written for a world to be at rest.
-QUIET = 1.5
+# Seconds without writes until the cluster counts as settled.
+QUIET_PERIOD = 1.5
 
 
 @pytest.fixture(scope="module")
-def rights(crds):
-    """The operator's rights, out of the manifests that install it."""
+def rbac(crds):
+    """The operator's roles, from the install manifests."""
     file = ROOT / "deploy" / "manifests" / "gantry.yaml"
     text = crds("create", "-f", file, "--dry-run=client", "--validate=false", "-o", "json")
-    # One document after the other.
+    # Concatenated JSON documents.
     listed, at = [], 0
     while at < len(text.rstrip()):
         one, at = json.JSONDecoder().raw_decode(text, at)
@@ -35,8 +35,8 @@ def rights(crds):
     return crds
 
 
-class Life:
-    """A namespace with an operator behind a proxy, from its first object to its last."""
+class Run:
+    """One run of the scenario: a namespace with an operator behind a proxy."""
 
     def __init__(self, stack, place):
         self.kubectl = Kubectl(namespace())
@@ -53,8 +53,8 @@ class Life:
         self.operators[-1].process.kill()
         self.proxy.cut()
 
-    def alive(self):
-        """Whoever runs the operator starts it again."""
+    def ensure_running(self):
+        """Restarts a killed operator."""
         if self.operators[-1].process.poll() is not None:
             self.start()
 
@@ -86,47 +86,47 @@ class Life:
 
     STEPS = 5
 
-    def picture(self):
-        return world(self.kubectl, f"{KINDS},{MADE}")
+    def state(self):
+        return cluster_state(self.kubectl, f"{KINDS},{MADE}")
 
-    def comings(self):
-        """How often the operator made or deleted each object, by the API server's own log."""
+    def object_counts(self):
+        """Creations and deletions per object by the operator, from the audit log."""
         counted = collections.Counter()
         for verb, resource, name, code, event in self.audit.writes("gantry-operator"):
             about = event["objectRef"]
             if about.get("namespace") != self.kubectl.namespace or about["resource"] == "events":
                 continue
             if verb == "patch" and code == 201:
-                counted[f"{resource} {name} made"] += 1
+                counted[f"{resource} {name} created"] += 1
             if verb == "delete" and code < 300:
                 counted[f"{resource} {name} deleted"] += 1
         return counted
 
-    def rest(self, done):
-        """Waits until everything is as it should be and nobody writes any more; says what there is."""
+    def settle(self, done):
+        """Waits until the condition holds and writes have stopped; returns the state."""
         quiet = {"since": time.monotonic(), "writes": -1}
 
         def settled():
             if len(self.proxy.writes) != quiet["writes"]:
                 quiet.update(since=time.monotonic(), writes=len(self.proxy.writes))
-            found = time.monotonic() - quiet["since"] > QUIET and self.picture()
+            found = time.monotonic() - quiet["since"] > QUIET_PERIOD and self.state()
             return found if found and done(found) else None
 
-        return until("the end of writing", settled)
+        return until("a settled cluster", settled)
 
-    def until_as(self, expected):
+    def until_state(self, expected):
         def same():
-            self.alive()
-            return self.picture() == expected
+            self.ensure_running()
+            return self.state() == expected
 
         try:
             until("the same state", same, timeout=40)
         except AssertionError:
-            found = self.picture()
+            found = self.state()
             differ = [k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)]
-            shown = {k: {"is": found.get(k), "was": expected.get(k)} for k in sorted(differ)}
-            said = "\n".join(self.operators[-1].output().splitlines()[-20:])
-            raise AssertionError(f"{json.dumps(shown, indent=1)}\n{self.proxy.writes}\n{said}") from None
+            shown = {k: {"actual": found.get(k), "expected": expected.get(k)} for k in sorted(differ)}
+            log = "\n".join(self.operators[-1].output().splitlines()[-20:])
+            raise AssertionError(f"{json.dumps(shown, indent=1)}\n{self.proxy.writes}\n{log}") from None
 
     def close(self):
         for operator in self.operators:
@@ -137,69 +137,69 @@ class Life:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One scheduler with a server for all lives: each leaves it as it was."""
+    """One scheduler with a server for all runs."""
     stack = with_server(Stack(tmp_path_factory.mktemp("stack")))
     yield stack
     stack.close()
 
 
-def told(found):
-    """Every object has its status, and no model is on its way."""
+def reported(found):
+    """All objects have a current status, and no model is progressing."""
     ours = [o for o in found.values() if o["apiVersion"].startswith("mlops.")]
-    going = [o for o in ours if o["kind"] == "Model" and condition(o) and condition(o)[1] == "ModelProgressing"]
-    return not going and all(condition(o) and current(o) and "deletionTimestamp" not in o["metadata"] for o in ours)
+    progressing = [o for o in ours if o["kind"] == "Model" and condition(o) and condition(o)[1] == "ModelProgressing"]
+    return not progressing and all(condition(o) and current(o) and "deletionTimestamp" not in o["metadata"] for o in ours)
 
 
 def gone(found):
-    """Only the configurations are left."""
+    """Only configurations are left."""
     return all(place.split()[0] in ("SeldonConfig", "ServerConfig") for place in found)
 
 
 @pytest.fixture(scope="module")
-def reference(rights, shared, tmp_path_factory):
-    """A life in which nothing goes wrong: what there was after each step, what came and went, and every write."""
-    life = Life(shared, tmp_path_factory.mktemp("reference"))
-    life.start()
-    pictures = []
-    for number in range(Life.STEPS):
-        life.step(number)
-        pictures.append(life.rest(gone if number == Life.STEPS - 1 else told))
-    for wanted in ("StatefulSet gantry", "Service gantry-1", "Deployment seldon-gateway", "Model iris", "PodDisruptionBudget gantry"):
-        assert wanted in pictures[0], sorted(pictures[0])
-    comings = life.comings()
-    assert len(life.proxy.writes) > 20, life.proxy.writes
-    yield pictures, comings, list(life.proxy.writes)
-    life.close()
+def reference(rbac, shared, tmp_path_factory):
+    """A run without faults: the state after each step, object counts, and all writes."""
+    scenario = Run(shared, tmp_path_factory.mktemp("reference"))
+    scenario.start()
+    states = []
+    for number in range(Run.STEPS):
+        scenario.step(number)
+        states.append(scenario.settle(gone if number == Run.STEPS - 1 else reported))
+    for expected in ("StatefulSet gantry", "Service gantry-1", "Deployment seldon-gateway", "Model iris", "PodDisruptionBudget gantry"):
+        assert expected in states[0], sorted(states[0])
+    counts = scenario.object_counts()
+    assert len(scenario.proxy.writes) > 20, scenario.proxy.writes
+    yield states, counts, list(scenario.proxy.writes)
+    scenario.close()
 
 
-def relive(life, reference):
-    pictures, comings, _ = reference
-    life.start()
-    for number in range(Life.STEPS):
-        life.step(number)
-        life.until_as(pictures[number])
-    until("the end of the log", lambda: life.comings() == comings, timeout=5)
+def replay(scenario, reference):
+    states, counts, _ = reference
+    scenario.start()
+    for number in range(Run.STEPS):
+        scenario.step(number)
+        scenario.until_state(states[number])
+    until("the audit log", lambda: scenario.object_counts() == counts, timeout=5)
 
 
 @pytest.fixture
-def life(rights, shared, tmp_path):
-    life = Life(shared, tmp_path)
-    yield life
-    life.close()
+def scenario(rbac, shared, tmp_path):
+    scenario = Run(shared, tmp_path)
+    yield scenario
+    scenario.close()
 
 
 @pytest.mark.parametrize("part", [1, 4, 7, 10, 13, 16, 19, 22])
-def test_a_crash_after_a_write_changes_nothing_in_the_end(part, life, reference):
+def test_crash_after_a_write_converges(part, scenario, reference):
     nth = max(1, len(reference[2]) * part // 23)
-    life.proxy.after(nth, life.kill)
-    relive(life, reference)
-    assert len(life.operators) == 2, f"it was to die at write {nth}"
+    scenario.proxy.after(nth, scenario.kill)
+    replay(scenario, reference)
+    assert len(scenario.operators) == 2, f"expected a crash at write {nth}"
 
 
 @pytest.mark.parametrize("code", [409, 429, 500])
-def test_writes_that_are_refused_change_nothing_in_the_end(code, life, reference):
+def test_failed_writes_converge(code, scenario, reference):
     total = len(reference[2])
     for nth in range(2, total, max(1, total // 6)):
-        life.proxy.refuse(nth, code)
-    relive(life, reference)
-    assert len(life.operators) == 1
+        scenario.proxy.refuse(nth, code)
+    replay(scenario, reference)
+    assert len(scenario.operators) == 1

@@ -1,16 +1,15 @@
-"""Every kind, made, looked at, changed, scaled where that is possible, and deleted with kubectl; what becomes of it is
-compared with snapshots of what a real API server has. There is no node: no pod runs."""
+"""Create, get, diff, change, scale and delete of every kind, compared with snapshots. There is no node: no pod runs."""
 
 import json
 
 import pytest
 from cluster import CONFIGS, condition, current, custom, model, runtime, server
 from gantry import EXAMPLES, until
-from snapshots import MADE, matches, plain, world
+from snapshots import MADE, matches, normalized, cluster_state
 
 
 def same(kubectl, *objects):
-    """`kubectl diff` finds nothing: what is there is what was asked for."""
+    """`kubectl diff` finds no difference."""
     ran = kubectl.run("diff", "-f", "-", stdin=listed(objects))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -25,79 +24,79 @@ def listed(objects):
 
 
 def table(kubectl, kind, name):
-    """What `kubectl get` shows of an object, by column."""
+    """The printer columns of an object."""
     head, row = kubectl("get", kind, name).splitlines()
-    # Columns are two blanks apart at least; their names have single ones.
+    # Columns are separated by several spaces.
     split = lambda line: [word.strip() for word in line.replace("   ", "\t").split("\t") if word.strip()]
     return dict(zip(split(head), split(row)))
 
 
-def said(kubectl, kind, name, status, reason, timeout=60):
-    """Waits as people do, and for the reason as well."""
+def until_ready(kubectl, kind, name, status, reason, timeout=60):
+    """Waits for status and reason of Ready."""
     kubectl("wait", f"--for=condition=Ready={status}", f"{kind}/{name}", f"--timeout={timeout}s", timeout=timeout + 10)
     return kubectl.until("the status", kind, name, lambda o: o and current(o) and condition(o)[:2] == (status, reason))
 
 
-def gone(kubectl, kind, name):
+def delete(kubectl, kind, name):
     kubectl("delete", kind, name, "--timeout=60s", timeout=70)
     assert kubectl.get(kind, name) is None
 
 
-def stands(kubectl, name, conditions):
-    """Waits for what is made to be as the conditions say, then compares all of it."""
+def owned_match(kubectl, name, conditions):
+    """Waits for the conditions, then compares all owned objects."""
     for what, kind, object_name, condition in conditions:
         kubectl.until(what, kind, object_name, condition)
-    matches(name, world(kubectl, MADE))
+    matches(name, cluster_state(kubectl, MADE))
 
 
-def test_a_server(configured):
+def test_server(configured):
     kubectl = configured
     first = server(replicas=2)
     kubectl.apply(first)
     same(kubectl, first)
-    found = said(kubectl, "server", "gantry", "False", "Progressing")
+    found = until_ready(kubectl, "server", "gantry", "False", "Progressing")
     assert "Ready" in (shown := {k.title(): v for k, v in table(kubectl, "mls", "gantry").items()}), shown
     kubectl.until("the last object", "poddisruptionbudget", "gantry", lambda b: b)
     found = kubectl.until("the status", "server", "gantry", lambda s: "0 of 2 pods" in condition(s)[2])
-    matches("server", plain(found, kubectl.namespace))
-    stands(kubectl, "server-made", [("the set", "statefulset", "gantry", lambda s: s)])
+    matches("server", normalized(found, kubectl.namespace))
+    owned_match(kubectl, "server-made", [("the set", "statefulset", "gantry", lambda s: s)])
 
     pods = {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "agent", "env": [{"name": "MORE", "value": "1"}]}]}
     changed = server(replicas=2, podSpec=pods, extraCapabilities=["mine"])
     differs(kubectl, changed)
     kubectl.apply(changed)
     selected = lambda s: s["spec"]["template"]["spec"].get("nodeSelector") == {"disk": "ssd"}
-    stands(kubectl, "server-changed", [("the change", "statefulset", "gantry", selected)])
+    owned_match(kubectl, "server-changed", [("the change", "statefulset", "gantry", selected)])
 
     kubectl("scale", "server", "gantry", "--replicas=1")
     kubectl.until("the smaller set", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 1)
-    until("the end of the second replica", lambda: kubectl.get("service", "gantry-1") is None)
-    until("the end of the budget", lambda: kubectl.get("poddisruptionbudget", "gantry") is None)
-    matches("server-scaled", world(kubectl, MADE))
+    until("the deletion of the second replica", lambda: kubectl.get("service", "gantry-1") is None)
+    until("the deletion of the budget", lambda: kubectl.get("poddisruptionbudget", "gantry") is None)
+    matches("server-scaled", cluster_state(kubectl, MADE))
 
-    gone(kubectl, "server", "gantry")
-    until("the end of all that it became", lambda: not world(kubectl, MADE))
+    delete(kubectl, "server", "gantry")
+    until("the deletion of all owned objects", lambda: not cluster_state(kubectl, MADE))
 
 
-def test_a_server_as_a_deployment(kubectl, operate):
+def test_server_as_deployment(kubectl, operate):
     kubectl("apply", "-f", CONFIGS)
     operate("--use-deployments-for-servers")
     kubectl.apply(server(replicas=2, deploymentStrategy={"type": "Recreate"}))
     kubectl.until("the last object", "poddisruptionbudget", "gantry", lambda b: b)
-    stands(kubectl, "server-deployment", [("the deployment", "deployment", "gantry", lambda d: d)])
+    owned_match(kubectl, "server-deployment", [("the deployment", "deployment", "gantry", lambda d: d)])
 
 
-def test_a_runtime(configured):
+def test_runtime(configured):
     kubectl = configured
     kubectl.apply(runtime())
     same(kubectl, runtime())
-    found = said(kubectl, "seldonruntime", "seldon", "False", "ComponentsNotReady")
+    found = until_ready(kubectl, "seldonruntime", "seldon", "False", "ComponentsNotReady")
     assert found["metadata"]["finalizers"] == ["seldon.runtime.finalizer"]
     assert "False" in table(kubectl, "seldonruntime", "seldon").values()
     pending = lambda r: "0 of 1 pods" in condition(r, "GatewayReady")[2] and "0 of 1 pods" in condition(r, "SchedulerReady")[2]
     found = kubectl.until("both components", "seldonruntime", "seldon", pending)
-    matches("runtime", plain(found, kubectl.namespace))
-    stands(kubectl, "runtime-made", [("the gateway", "deployment", "seldon-gateway", lambda d: d)])
+    matches("runtime", normalized(found, kubectl.namespace))
+    owned_match(kubectl, "runtime-made", [("the gateway", "deployment", "seldon-gateway", lambda d: d)])
 
     over = [{"name": "seldon-gateway", "replicas": 2, "serviceType": "NodePort"}]
     settings = {
@@ -108,25 +107,25 @@ def test_a_runtime(configured):
     differs(kubectl, changed)
     kubectl.apply(changed)
     kubectl.until("the budget", "poddisruptionbudget", "seldon-gateway", lambda b: b)
-    stands(kubectl, "runtime-changed", [("two gateways", "deployment", "seldon-gateway", lambda d: d["spec"]["replicas"] == 2)])
+    owned_match(kubectl, "runtime-changed", [("two gateways", "deployment", "seldon-gateway", lambda d: d["spec"]["replicas"] == 2)])
 
     kubectl.apply(runtime(overrides=[{"name": "seldon-gateway", "disable": True}]))
     for kind, name in (("deployment", "seldon-gateway"), ("service", "seldon-mesh"), ("role", "gantry-agent"), ("rolebinding", "gantry-agent")):
-        until(f"the end of the {kind}", lambda: kubectl.get(kind, name) is None)
-    kubectl.until("the settings of before", "configmap", "seldon-tracing", lambda c: "OTEL_EXPORTER_OTLP_ENDPOINT" not in c["data"])
-    matches("runtime-smaller", world(kubectl, MADE))
+        until(f"the deletion of the {kind}", lambda: kubectl.get(kind, name) is None)
+    kubectl.until("the default settings", "configmap", "seldon-tracing", lambda c: "OTEL_EXPORTER_OTLP_ENDPOINT" not in c["data"])
+    matches("runtime-smaller", cluster_state(kubectl, MADE))
 
-    gone(kubectl, "seldonruntime", "seldon")
-    until("the end of all that it became", lambda: not world(kubectl, MADE))
+    delete(kubectl, "seldonruntime", "seldon")
+    until("the deletion of all owned objects", lambda: not cluster_state(kubectl, MADE))
 
 
-def test_a_model(kubectl, served, operate):
+def test_model(kubectl, served, operate):
     operate(scheduler=served.clients)
     first = model("iris", EXAMPLES / "iris", "onnx")
-    shown = lambda found: plain(found, kubectl.namespace) | {"spec": None}
+    shown = lambda found: normalized(found, kubectl.namespace) | {"spec": None}
     kubectl.apply(first)
     same(kubectl, first)
-    found = said(kubectl, "model", "iris", "True", "ModelAvailable")
+    found = until_ready(kubectl, "model", "iris", "True", "ModelAvailable")
     assert "True" in table(kubectl, "mlm", "iris").values()
     matches("model", shown(found))
     changed = model("iris", EXAMPLES / "fraud", "xgboost")
@@ -134,8 +133,8 @@ def test_a_model(kubectl, served, operate):
     kubectl.apply(changed)
     matches("model-changed", shown(kubectl.until("the change", "model", "iris", lambda m: current(m) and condition(m)[0] == "True" and m["metadata"]["generation"] == 2)))
     kubectl("scale", "model", "iris", "--replicas=3")
-    matches("model-scaled", shown(kubectl.until("the wish for more", "model", "iris", lambda m: current(m) and condition(m)[0] == "False")))
-    gone(kubectl, "model", "iris")
+    matches("model-scaled", shown(kubectl.until("the scale-up", "model", "iris", lambda m: current(m) and condition(m)[0] == "False")))
+    delete(kubectl, "model", "iris")
 
 
 CONFIGURATIONS = {
@@ -149,43 +148,43 @@ NAMES = {"serverconfig": "ServerConfig", "seldonconfig": "SeldonConfig", "pipeli
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_a_configuration(kind, kubectl, operate):
+def test_configuration(kind, kubectl, operate):
     operate()
     first, second = (custom(NAMES[kind], "mine", spec) for spec in CONFIGURATIONS[kind])
     kubectl.apply(first)
     same(kubectl, first)
-    matches(kind, plain(said(kubectl, kind, "mine", "True", "Valid"), kubectl.namespace))
+    matches(kind, normalized(until_ready(kubectl, kind, "mine", "True", "Valid"), kubectl.namespace))
     assert "True" in table(kubectl, kind, "mine").values()
     differs(kubectl, second)
     kubectl.apply(second)
-    assert said(kubectl, kind, "mine", "True", "Valid")["metadata"]["generation"] == 2
-    gone(kubectl, kind, "mine")
+    assert until_ready(kubectl, kind, "mine", "True", "Valid")["metadata"]["generation"] == 2
+    delete(kubectl, kind, "mine")
 
 
-LATER = {
+UNSUPPORTED = {
     "pipeline": ({"steps": [{"name": "iris"}]}, {"steps": [{"name": "wine"}]}),
     "experiment": ({"candidates": [{"name": "iris", "weight": 100}]}, {"candidates": [{"name": "wine", "weight": 100}]}),
 }
 
 
-@pytest.mark.parametrize("kind", LATER)
-def test_what_is_not_run_yet(kind, kubectl, operate):
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_unsupported_kind(kind, kubectl, operate):
     operate()
-    first, second = (custom(NAMES[kind], "mine", spec) for spec in LATER[kind])
+    first, second = (custom(NAMES[kind], "mine", spec) for spec in UNSUPPORTED[kind])
     kubectl.apply(first)
     same(kubectl, first)
-    matches(kind, plain(said(kubectl, kind, "mine", "False", "NotSupportedYet"), kubectl.namespace))
+    matches(kind, normalized(until_ready(kubectl, kind, "mine", "False", "NotSupportedYet"), kubectl.namespace))
     assert "False" in table(kubectl, {"pipeline": "mlp", "experiment": "mlx"}[kind], "mine").values()
     differs(kubectl, second)
     kubectl.apply(second)
-    assert said(kubectl, kind, "mine", "False", "NotSupportedYet")["metadata"]["generation"] == 2
-    gone(kubectl, kind, "mine")
+    assert until_ready(kubectl, kind, "mine", "False", "NotSupportedYet")["metadata"]["generation"] == 2
+    delete(kubectl, kind, "mine")
 
 
-def test_a_configuration_that_goes_takes_nothing_with_it(configured):
+def test_deleted_configuration_keeps_its_workloads(configured):
     kubectl = configured
     kubectl.apply(server())
     made = kubectl.until("the set", "statefulset", "gantry", lambda s: s)
     kubectl("delete", "serverconfig", "gantry")
-    said(kubectl, "server", "gantry", "False", "ServerConfigMissing")
+    until_ready(kubectl, "server", "gantry", "False", "ServerConfigMissing")
     assert kubectl.get("statefulset", "gantry")["metadata"]["uid"] == made["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Moving in where Seldon Core v2 ran, as docs/migrate.md says it, and the way back."""
+"""Migration from Seldon Core v2 as in docs/migrate.md, and rollback."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ ALIKE = [("statefulset", "mlserver"), ("statefulset", "seldon-scheduler"), ("dep
 
 @pytest.fixture
 def left(kubectl):
-    """A namespace that Seldon left, with its pods as they are."""
+    """A namespace with a Seldon Core v2 installation."""
     try:
         seldon.arrive(kubectl, EXAMPLES / "iris")
         until("the pods", lambda: len(kubectl.get("pods")) == 6)
@@ -25,7 +25,7 @@ def left(kubectl):
 
 
 def revision(found):
-    """Changes when pods are replaced, and with nothing else."""
+    """Changes exactly when pods are replaced."""
     counted = found["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision")
     return counted or found.get("status", {}).get("updateRevision")
 
@@ -35,7 +35,7 @@ def pods(kubectl, prefix=""):
 
 
 def shell(kubectl, script):
-    """A line of docs/migrate.md, as somebody types it."""
+    """Runs a command of docs/migrate.md."""
     words = f'kubectl() {{ "{kubectl.kubectl}" --kubeconfig "{kubectl.config}" "$@"; }}\ngantry() {{ "{program()}" "$@"; }}\n'
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", words + script], capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
@@ -48,12 +48,12 @@ def replace_kinds(kubectl):
 
 
 def checked(kubectl):
-    said = run("check", "--migrate", "-n", kubectl.namespace, "--kubeconfig", kubectl.config)
-    lines = [" ".join(line.split()) for line in said.stdout.splitlines()]
+    checked = run("check", "--migrate", "-n", kubectl.namespace, "--kubeconfig", kubectl.config)
+    lines = [" ".join(line.split()) for line in checked.stdout.splitlines()]
     return [line for line in lines if f" in {kubectl.namespace}" in line]
 
 
-def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, audit):
+def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     kubectl = left
     namespace = kubectl.namespace
     specs = {one: kubectl.get(*one)["spec"] for one in SPECS}
@@ -64,10 +64,10 @@ def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, a
     said = checked(kubectl)
     for kind, name in ALIKE:
         word = {"statefulset": "StatefulSet", "deployment": "Deployment"}[kind]
-        assert f"{word} {name} in {namespace} ok is adopted as it is, nothing restarts" in said, said
+        assert f"{word} {name} in {namespace} ok adopted without a restart" in said, said
     announced = next(line for line in said if f"StatefulSet older in {namespace}" in line)
     assert announced.endswith(
-        "is changed, its pods restart its pods are not what is asked for in spec.containers[agent].image, spec.containers[exporter]"
+        "will change; its pods restart pod template differs in spec.containers[agent].image, spec.containers[exporter]"
     ), announced
 
     assert f"odd in {namespace} spec.replicas is 1, fewer than minReplicas 3" in said, said
@@ -115,18 +115,18 @@ def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, a
         assert kubectl.get(*one)["spec"] == specs[one], one
     assert not [w for w in audit.writes("gantry") if w[3] >= 400], [w[:4] for w in audit.writes("gantry") if w[3] >= 400]
 
-    # An operator that starts anew has nothing to write.
+    # A restarted operator writes nothing.
     count = len(audit.writes("gantry-operator"))
     operator.terminate()
     again = operate(scheduler=served.clients)
-    again.until("its caches", lambda: any("the scheduler is connected" in line for line in again.lines))
+    again.until("its caches", lambda: any("scheduler connected" in line for line in again.lines))
     kubectl("label", "model", "iris", "looked-", "last=seen")
     kubectl("scale", "server", "older", "--replicas=0")
     kubectl.until("the smaller set", "statefulset", "older", lambda s: s["spec"]["replicas"] == 0)
     late = [w[:4] for w in audit.writes("gantry-operator")[count:] if "older" not in (w[2] or "") and w[1] != "servers/status"]
     assert not late, late
 
-    # A change of the configuration reaches what was adopted, too: nothing of Seldon's sticks to it.
+    # A configuration change updates adopted workloads, without leftovers of Seldon.
     config = next(o for o in seldon.configurations() if o["kind"] == "ServerConfig")
     config["spec"]["podSpec"]["containers"] = [c for c in config["spec"]["podSpec"]["containers"] if c["name"] != "rclone"]
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(config))
@@ -134,40 +134,40 @@ def test_objects_and_workloads_of_seldon_are_taken_over(left, served, operate, a
     kubectl.until("the change", "statefulset", "mlserver", lambda s: names(s) == ["agent", "mlserver"])
 
 
-def test_what_seldon_holds_can_be_deleted(left, house, operate):
+def test_objects_with_seldon_finalizers_can_be_deleted(left, stack, operate):
     kubectl = left
     replace_kinds(kubectl)
-    operate(scheduler=house.clients)
+    operate(scheduler=stack.clients)
     for kind, name in SPECS[:6]:
-        kubectl("delete", kind, name, "--timeout=45s", patience=60)
-    kubectl("delete", "seldonruntime", "seldon", "--timeout=45s", patience=60)
+        kubectl("delete", kind, name, "--timeout=45s", timeout=60)
+    kubectl("delete", "seldonruntime", "seldon", "--timeout=45s", timeout=60)
     for one in [*ALIKE, ("statefulset", "older"), ("configmap", "seldon-agent"), ("service", "mlserver-0")]:
-        until(f"the end of {one}", lambda: kubectl.get(*one) is None)
+        until(f"the deletion of {one}", lambda: kubectl.get(*one) is None)
 
 
-def test_a_namespace_that_seldon_left_goes_away_without_help(left, house, operate):
+def test_migrated_namespace_can_be_deleted(left, stack, operate):
     kubectl = left
     replace_kinds(kubectl)
-    operate(scheduler=house.clients)
+    operate(scheduler=stack.clients)
     kubectl.until("the adoption", "statefulset", "mlserver", lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
-    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", patience=120)
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", timeout=120)
 
 
-def test_the_webhook_has_the_rules_that_seldons_kinds_do_not(left, asked):
+def test_webhook_validates_with_seldon_crds(left, webhook):
     kubectl = left
     bad = lambda name, **spec: model(name, "gs://models/x", "onnx", **({"replicas": 1, "minReplicas": 3} | spec))
     kubectl.apply(bad("before"))
-    asked()
-    said = kubectl.refused(bad("after"))
-    assert 'admission webhook "objects.gantry.dev" denied the request: spec.replicas is 1, fewer than minReplicas 3' in said
-    # What was wrong before is in nobody's way: it can be changed elsewhere, and let go. It cannot get worse.
+    webhook()
+    error = kubectl.rejected(bad("after"))
+    assert 'admission webhook "objects.gantry.dev" denied the request: spec.replicas is 1, fewer than minReplicas 3' in error
+    # Existing errors do not block other changes or deletion; new errors are rejected.
     kubectl("label", "model", "before", "team=blue")
     kubectl.apply(bad("before", memory="1Ki"))
-    assert "fewer than minReplicas 4" in kubectl.refused(bad("before", minReplicas=4))
-    kubectl("delete", "model", "before", "--timeout=60s", patience=90)
+    assert "fewer than minReplicas 4" in kubectl.rejected(bad("before", minReplicas=4))
+    kubectl("delete", "model", "before", "--timeout=60s", timeout=90)
 
 
-def test_there_is_a_way_back(left, operate, tmp_path):
+def test_rollback_to_seldon(left, operate, tmp_path):
     kubectl = left
     namespace = kubectl.namespace
     kinds = "models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs"
@@ -198,12 +198,12 @@ def test_there_is_a_way_back(left, operate, tmp_path):
         assert kubectl.get(*one)["spec"] == before[one]["spec"], one
     alike = lambda found: {name: uid for name, uid in found.items() if not name.startswith("older-")}
     assert alike(pods(kubectl)) == alike(running)
-    # Seldon's operator writes as it always did: nobody else's fields are in its way.
+    # Seldon's operator writes without field conflicts.
     for kind, name in ALIKE:
         patch = {"spec": {"template": {"metadata": {"annotations": {"seldon.io/was": "here"}}}}}
         kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", json.dumps(patch))
-    # And lets go of what it holds.
+    # And removes its finalizers.
     for kind, name in (("model", "iris"), ("model", "odd"), ("pipeline", "chain"), ("experiment", "split"), ("seldonruntime", "seldon")):
         kubectl("delete", kind, name, "--wait=false")
         kubectl("patch", kind, name, "--type=merge", f"--field-manager={seldon.MANAGER}", "-p", '{"metadata":{"finalizers":[]}}')
-        until(f"the end of {name}", lambda: kubectl.get(kind, name) is None)
+        until(f"the deletion of {name}", lambda: kubectl.get(kind, name) is None)

@@ -1,4 +1,4 @@
-"""Models on a real API server: applied, waited for, changed, scaled, deleted with kubectl; served by a real scheduler."""
+"""Models on a real API server with a real scheduler: apply, wait, change, scale and delete."""
 
 import json
 
@@ -8,7 +8,7 @@ from gantry import EXAMPLES, until
 ROWS = [[5.1, 3.5, 1.4, 0.2]]
 
 
-def test_a_model_is_served_changed_scaled_and_deleted(kubectl, served, operate, audit):
+def test_model_lifecycle(kubectl, served, operate, audit):
     operate(scheduler=served.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "iris")
@@ -21,42 +21,42 @@ def test_a_model_is_served_changed_scaled_and_deleted(kubectl, served, operate, 
     assert found["status"]["selector"] == "server=builtin"
     assert served.infer("iris", ROWS, "X").status == 200
 
-    # kubectl's own eyes: a table, a diff that finds nothing, and one that finds something.
+    # Printer columns, and kubectl diff without and with a change.
     table = kubectl("get", "mlm", "iris").splitlines()
     assert table[0].split()[:2] == ["NAME", "READY"] and "True" in table[1], table
     assert kubectl.run("diff", "-f", "-", stdin=json.dumps(model("iris", EXAMPLES / "iris", "onnx"))).returncode == 0
     assert kubectl.run("diff", "-f", "-", stdin=json.dumps(model("iris", EXAMPLES / "iris"))).returncode == 1
 
-    # Another artifact: a new version, never a moment without one.
+    # Another artifact: a new version without downtime.
     kubectl.apply(model("iris", EXAMPLES / "fraud", "xgboost"))
     changed = kubectl.until(
         "the change", "model", "iris", lambda m: current(m) and condition(m)[0] == "True" and m["metadata"]["generation"] == 2
     )
     assert "version 2" in condition(changed)[2]
 
-    # More replicas than there are servers for: not ready, and it says why.
+    # More replicas than capacity: not ready, with a reason.
     kubectl("scale", "model", "iris", "--replicas=3")
-    short = kubectl.until("the wish for more", "model", "iris", lambda m: current(m) and condition(m)[0] == "False")
+    short = kubectl.until("the scale-up", "model", "iris", lambda m: current(m) and condition(m)[0] == "False")
     assert condition(short)[1] and condition(short)[2], short["status"]
     kubectl("scale", "model", "iris", "--replicas=1")
     kubectl.ready("model", "iris")
 
     kubectl("delete", "model", "iris", "--timeout=60s")
     assert kubectl.get("model", "iris") is None
-    until("the end of the model", lambda: served.infer("iris", ROWS, "X").status == 404)
+    until("the unload", lambda: served.infer("iris", ROWS, "X").status == 404)
 
 
-def test_what_cannot_be_served_says_why_and_comes_when_it_can(kubectl, stack, operate):
+def test_unschedulable_model_reports_the_reason(kubectl, stack, operate):
     operate(scheduler=stack.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
-    found = kubectl.until("the first word", "model", "iris", lambda m: condition(m) and current(m))
+    found = kubectl.until("the first status", "model", "iris", lambda m: condition(m) and current(m))
     status, reason, message = condition(found)
     assert status == "False" and reason and "server" in message, found["status"]
-    # It may come by itself: in progress, not failed, for whoever reads conditions as kstatus does.
+    # In progress, not failed, for kstatus.
     assert condition(found, "Reconciling")[0] == "True" and condition(found, "Stalled") is None
 
 
-def test_the_api_server_refuses_what_the_scheduler_would(kubectl):
+def test_api_server_rejects_invalid_models(kubectl):
     for spec, words in (
         ({"replicas": 1, "minReplicas": 3}, "minReplicas"),
         ({"storageUri": ""}, "storageUri"),
@@ -66,19 +66,19 @@ def test_the_api_server_refuses_what_the_scheduler_would(kubectl):
     ):
         bad = model("bad", "gs://models/x", "onnx")
         bad["spec"].update(spec)
-        assert words in kubectl.refused(bad)
-    assert "name" in kubectl.refused(model("has.dots", "gs://models/x"))
+        assert words in kubectl.rejected(bad)
+    assert "name" in kubectl.rejected(model("has.dots", "gs://models/x"))
 
 
-def test_a_model_without_a_scheduler_can_be_deleted(kubectl, operate):
+def test_model_without_a_scheduler_can_be_deleted(kubectl, operate):
     operate()
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
-    found = kubectl.until("the first word", "model", "iris", lambda m: condition(m))
+    found = kubectl.until("the first status", "model", "iris", lambda m: condition(m))
     assert condition(found)[1] == "SchedulerUnreachable" and "SeldonRuntime" in condition(found)[2]
     kubectl("delete", "model", "iris", "--timeout=20s")
 
 
-def test_a_namespace_with_models_goes_away_without_help(kubectl, served, operate):
+def test_namespace_with_models_can_be_deleted(kubectl, served, operate):
     operate(scheduler=served.clients)
     kubectl.apply(*(model(f"m{i}", EXAMPLES / "iris", "onnx") for i in range(3)))
     for i in range(3):
@@ -86,18 +86,18 @@ def test_a_namespace_with_models_goes_away_without_help(kubectl, served, operate
     kubectl("delete", "namespace", kubectl.namespace, "--timeout=60s", timeout=90)
 
 
-def test_the_scheduler_comes_back_empty_handed_and_is_told_again(kubectl, served, operate, tmp_path):
+def test_models_are_reloaded_into_an_empty_scheduler(kubectl, served, operate, tmp_path):
     operator = operate(scheduler=served.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "iris")
     served.scheduler.kill()
-    until("the loss to be noticed", lambda: any("is lost" in line for line in operator.lines))
-    # What is loaded goes on serving: the status stays, and so do the answers.
+    until("the disconnect", lambda: any("scheduler disconnected" in line for line in operator.lines))
+    # Loaded models keep serving, and the status stays.
     assert condition(kubectl.get("model", "iris"))[0] == "True"
     assert served.infer("iris", ROWS, "X").status == 200
     host, port = served.clients.split(":")
     agents = served.agents.split(":")[1]
-    # A scheduler that lost everything it had.
+    # A scheduler without state.
     served.scheduler = served.start(
         *("scheduler", "--state-dir", tmp_path / "another", "--scheduler-port", port, "--agent-port", agents),
         "--health-probe-port=0",
@@ -105,10 +105,10 @@ def test_the_scheduler_comes_back_empty_handed_and_is_told_again(kubectl, served
     kubectl.apply(model("other", EXAMPLES / "fraud", "xgboost"))
     kubectl.ready("model", "other")
     kubectl.ready("model", "iris")
-    until("the model's answers", lambda: served.infer("iris", ROWS, "X").status == 200)
+    until("the inference", lambda: served.infer("iris", ROWS, "X").status == 200)
 
 
-def test_what_was_deleted_behind_the_operators_back_is_unloaded(kubectl, served, operate):
+def test_model_deleted_while_the_operator_is_down_is_unloaded(kubectl, served, operate):
     operator = operate(scheduler=served.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "iris")
@@ -116,4 +116,4 @@ def test_what_was_deleted_behind_the_operators_back_is_unloaded(kubectl, served,
     kubectl("patch", "model", "iris", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
     kubectl("delete", "model", "iris", "--timeout=20s")
     operate(scheduler=served.clients)
-    until("the end of the model", lambda: served.infer("iris", ROWS, "X").status == 404)
+    until("the unload", lambda: served.infer("iris", ROWS, "X").status == 404)

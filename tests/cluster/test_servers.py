@@ -1,6 +1,6 @@
-"""Servers and runtimes on a real API server: what they become, changed, scaled and deleted with kubectl.
+"""Servers and runtimes on a real API server: owned objects after create, change, scale and delete.
 
-There is no node, so no pod runs: a status has to say so, and what to look at."""
+There is no node, so no pod runs; the status reports that."""
 
 import json
 
@@ -12,7 +12,7 @@ def names(kubectl, kind):
     return {o["metadata"]["name"] for o in kubectl.get(kind) or []}
 
 
-def test_a_server_becomes_a_stateful_set_with_its_services(configured, audit):
+def test_server_creates_a_stateful_set_with_services(configured, audit):
     kubectl = configured
     kubectl.apply(server(replicas=2, capabilities=["onnx", "fast"]))
     made = kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
@@ -34,15 +34,15 @@ def test_a_server_becomes_a_stateful_set_with_its_services(configured, audit):
 
     kubectl("scale", "server", "gantry", "--replicas=1")
     kubectl.until("the smaller set", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 1)
-    until("the end of a Service", lambda: "gantry-1" not in names(kubectl, "services"))
-    until("the end of the budget", lambda: not names(kubectl, "poddisruptionbudgets"))
+    until("the deletion of a Service", lambda: "gantry-1" not in names(kubectl, "services"))
+    until("the deletion of the budget", lambda: not names(kubectl, "poddisruptionbudgets"))
 
     kubectl("delete", "server", "gantry", "--timeout=30s")
-    until("the end of the set", lambda: kubectl.get("statefulset", "gantry") is None)
-    until("the end of its Services", lambda: not names(kubectl, "services"))
+    until("the deletion of the set", lambda: kubectl.get("statefulset", "gantry") is None)
+    until("the deletion of its Services", lambda: not names(kubectl, "services"))
 
 
-def test_a_server_without_its_configuration_says_so_and_comes_when_it_is_there(kubectl, operate):
+def test_server_waits_for_its_configuration(kubectl, operate):
     operate()
     kubectl.apply(server())
     found = kubectl.until("the status", "server", "gantry", lambda s: condition(s))
@@ -52,19 +52,19 @@ def test_a_server_without_its_configuration_says_so_and_comes_when_it_is_there(k
     kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
 
 
-def test_what_the_api_server_will_not_have_is_told(configured):
+def test_rejected_apply_is_reported(configured):
     kubectl = configured
     kubectl.apply(server(podSpec={"containers": [{"name": "agent", "imagePullPolicy": "Sometimes"}]}))
     found = kubectl.until(
-        "the refusal", "server", "gantry", lambda s: condition(s) and condition(s)[1] == "ApplyRefused"
+        "the rejection", "server", "gantry", lambda s: condition(s) and condition(s)[1] == "ApplyRefused"
     )
     assert "imagePullPolicy" in condition(found)[2], condition(found)
-    # It is put right, and goes on.
+    # A fix recovers.
     kubectl.apply(server())
     kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
 
 
-def test_what_others_write_stays_and_what_drifts_is_put_back(configured):
+def test_foreign_fields_are_kept_and_drift_is_corrected(configured):
     kubectl = configured
     kubectl.apply(server())
     kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
@@ -72,11 +72,11 @@ def test_what_others_write_stays_and_what_drifts_is_put_back(configured):
     patch = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}
     kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", json.dumps(patch))
     grace = lambda s: s["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    put_back = kubectl.until("the drift to be put back", "statefulset", "gantry", lambda s: grace(s) != 1)
+    put_back = kubectl.until("the drift correction", "statefulset", "gantry", lambda s: grace(s) != 1)
     assert put_back["metadata"]["annotations"]["example.com/note"] == "kept"
 
 
-def test_a_runtime_becomes_the_components_of_its_namespace(configured):
+def test_runtime_creates_its_components(configured):
     kubectl = configured
     kubectl.apply(runtime())
     kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
@@ -86,26 +86,26 @@ def test_a_runtime_becomes_the_components_of_its_namespace(configured):
     assert condition(found)[0] == "False", found["status"]
     assert condition(found, "SchedulerReady")[0] == "False"
 
-    # A changed setting rolls the pods that read it.
+    # A changed setting restarts the pods that reference it.
     template = lambda s: s["spec"]["template"]["metadata"].get("annotations")
     before = template(kubectl.get("deployment", "seldon-gateway"))
     kubectl.apply(runtime(config={"tracingConfig": {"otelExporterEndpoint": "otel:4317"}}))
-    kubectl.until("the roll", "deployment", "seldon-gateway", lambda d: template(d) != before)
+    kubectl.until("the rollout", "deployment", "seldon-gateway", lambda d: template(d) != before)
 
     kubectl.apply(runtime(overrides=[{"name": "seldon-gateway", "disable": True}]))
-    until("the end of the gateway", lambda: kubectl.get("deployment", "seldon-gateway") is None)
+    until("the deletion of the gateway", lambda: kubectl.get("deployment", "seldon-gateway") is None)
 
-    # It stays while there are Servers, and goes with the last.
+    # Deleted after the last Server.
     kubectl.apply(server())
     kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
     kubectl("delete", "seldonruntime", "seldon", "--wait=false")
     assert kubectl.get("seldonruntime", "seldon")["metadata"]["finalizers"] == ["seldon.runtime.finalizer"]
     kubectl("delete", "server", "gantry", "--timeout=30s")
-    until("the end of the runtime", lambda: kubectl.get("seldonruntime", "seldon") is None)
-    until("the end of the scheduler", lambda: kubectl.get("statefulset", "seldon-scheduler") is None)
+    until("the deletion of the runtime", lambda: kubectl.get("seldonruntime", "seldon") is None)
+    until("the deletion of the scheduler", lambda: kubectl.get("statefulset", "seldon-scheduler") is None)
 
 
-def test_a_namespace_with_everything_in_it_goes_away_without_help(configured):
+def test_namespace_with_all_kinds_can_be_deleted(configured):
     kubectl = configured
     kubectl.apply(runtime(), server(replicas=2))
     kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
@@ -113,7 +113,7 @@ def test_a_namespace_with_everything_in_it_goes_away_without_help(configured):
     kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", timeout=120)
 
 
-def test_pipelines_and_experiments_say_that_they_are_not_run_yet(configured):
+def test_unsupported_kinds_are_reported(configured):
     kubectl = configured
     kubectl.apply(
         custom("Pipeline", "chain", {"steps": [{"name": "iris"}]}, finalizers=["seldon.pipeline.finalizer"]),
@@ -123,11 +123,11 @@ def test_pipelines_and_experiments_say_that_they_are_not_run_yet(configured):
         found = kubectl.until("the status", kind, name, lambda o: condition(o) and current(o))
         assert condition(found)[:2] == ("False", "NotSupportedYet")
         assert condition(found, "Stalled")[0] == "True"
-        # A finalizer of Seldon's operator does not keep them.
+        # Finalizers of Seldon's operator are removed.
         kubectl("delete", kind, name, "--timeout=20s")
 
 
-def test_configurations_are_ready_when_they_are_right(configured):
+def test_valid_configurations_are_ready(configured):
     kubectl = configured
     for kind, name in (("seldonconfig", "default"), ("serverconfig", "gantry")):
         kubectl.ready(kind, name)

@@ -1,5 +1,5 @@
-"""Records everything that this version makes, for the test that the next one leaves it alone
-(`crates/operator/tests/it/upgrade.rs`). It is run by hand, once for each version:
+"""Records all objects created by this version, for the upgrade test of later ones
+(`crates/operator/tests/it/upgrade.rs`). Run manually, once per version:
 
 GANTRY_RECORD_UPGRADE=1 cargo xtask test --only-cluster -- recorded"""
 
@@ -14,18 +14,18 @@ from processes import Stack, program
 from snapshots import ALWAYS, KINDS, MADE
 
 UPGRADES = ROOT / "crates" / "operator" / "tests" / "it" / "upgrades"
-# It is part of what is made: it has to be the same in the test.
+# Part of the objects: the same in the test.
 NAMESPACE = "recorded"
 
 
-def test_what_this_version_makes_is_recorded(crds, tmp_path):
+def test_record_objects_of_this_version(crds, tmp_path):
     version = subprocess.run([program(), "--version"], capture_output=True, text=True).stdout.split()[1]
     crds("create", "namespace", NAMESPACE)
     kubectl = Kubectl(NAMESPACE)
-    # A path that is the same on every machine.
+    # The same path on every machine.
     artifact = Path("/tmp/gantry-recorded/iris")
     shutil.copytree(EXAMPLES / "iris", artifact, dirs_exist_ok=True)
-    # The agent of the simulated world has the name of a Server, too.
+    # The agent of the simulation uses this server name.
     stack = with_server(Stack(tmp_path), "gantry")
     kubectl("apply", "-f", ROOT / "deploy" / "config")
     operator = Operator(kubectl, "--namespace", NAMESPACE, "--scheduler-address", stack.clients, "--image", "gantry:0.1.0")
@@ -40,7 +40,7 @@ def test_what_this_version_makes_is_recorded(crds, tmp_path):
         custom("Experiment", "split", {"candidates": [{"name": "iris", "weight": 100}]}),
         model("iris", artifact, "onnx"),
     )
-    # Without a node nothing more comes than that pods are waited for.
+    # Without a node the pods stay pending.
     waits = lambda name, count: lambda s: condition(s) and current(s) and f"0 of {count} pods" in condition(s)[2]
     for name, count in (("gantry", 1), ("mlserver", 2), ("triton", 1)):
         kubectl.until("the pods", "server", name, waits(name, count))
@@ -54,7 +54,7 @@ def test_what_this_version_makes_is_recorded(crds, tmp_path):
     place = lambda o: (o["kind"], o["metadata"]["name"])
     found = sorted((o for o in found if place(o) not in ALWAYS), key=place)
     for one in found:
-        # A second copy of the object.
+        # A copy of the object.
         one["metadata"].get("annotations", {}).pop("kubectl.kubernetes.io/last-applied-configuration", None)
     UPGRADES.mkdir(exist_ok=True)
     (UPGRADES / f"{version}.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""How much the operator writes: counted from the API server's own log."""
+"""Number of writes by the operator, from the audit log."""
 
 import collections
 
@@ -8,7 +8,7 @@ from gantry import EXAMPLES, until
 COUNT = 50
 
 
-def test_a_model_costs_few_writes_and_a_quiet_world_none(kubectl, served, operate, audit):
+def test_few_writes_per_model_and_none_in_steady_state(kubectl, served, operate, audit):
     operator = operate(scheduler=served.clients)
     kubectl.apply(*(model(f"m{i}", EXAMPLES / "iris", "onnx") for i in range(COUNT)))
     for i in range(COUNT):
@@ -20,19 +20,19 @@ def test_a_model_costs_few_writes_and_a_quiet_world_none(kubectl, served, operat
     conflicts = [w for w in writes if w[3] == 409]
     assert not conflicts, [w[:4] for w in conflicts]
 
-    # Nothing changes: nothing is written, also by an operator that starts anew.
+    # Steady state: no writes, also after a restart.
     before = len(audit.writes("gantry"))
     operator.terminate()
     again = operate(scheduler=served.clients)
-    again.until("its caches", lambda: any("the scheduler is connected" in line for line in again.lines))
-    # Everything was looked at when a change is seen that came after it.
+    again.until("its caches", lambda: any("scheduler connected" in line for line in again.lines))
+    # Reconciled as soon as a later change is visible.
     kubectl.apply(model("last", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "last")
     late = [w for w in audit.writes("gantry")[before:] if w[2] != "last"]
     assert not late, [w[:4] for w in late]
 
 
-def test_what_others_write_is_left_alone(kubectl, served, operate):
+def test_foreign_fields_are_kept(kubectl, served, operate):
     operate(scheduler=served.clients)
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "iris")
@@ -44,7 +44,7 @@ def test_what_others_write_is_left_alone(kubectl, served, operate):
     assert found["metadata"]["labels"] == {"team": "blue"}
     assert found["metadata"]["annotations"]["example.com/note"] == "kept"
     kubectl("delete", "model", "iris", "--wait=false")
-    left = kubectl.until("our part of the end", "model", "iris", lambda m: m["metadata"]["finalizers"] == ["example.com/mine"])
+    left = kubectl.until("the removal of our finalizer", "model", "iris", lambda m: m["metadata"]["finalizers"] == ["example.com/mine"])
     assert left["metadata"]["deletionTimestamp"]
     kubectl("patch", "model", "iris", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
-    until("the end", lambda: kubectl.get("model", "iris") is None)
+    until("the deletion", lambda: kubectl.get("model", "iris") is None)

@@ -1,4 +1,4 @@
-"""What is not ours on a real API server: names that are taken, fields of others, replicas of an autoscaler."""
+"""Foreign objects on a real API server: name conflicts, foreign fields, autoscaled replicas."""
 
 import json
 
@@ -12,13 +12,13 @@ def ours(audit, kubectl):
     return [w[:4] for w in writes if w[4]["objectRef"].get("namespace") == kubectl.namespace]
 
 
-def test_a_name_that_is_taken_is_left_alone_until_it_is_free(configured):
+def test_foreign_object_with_a_needed_name_is_unchanged(configured):
     kubectl = configured
     kubectl("create", "service", "clusterip", "gantry-0", "--tcp=80")
     before = kubectl.get("service", "gantry-0")
     kubectl.apply(server())
     taken = lambda s: condition(s) and current(s) and condition(s)[1] == "NameTaken"
-    found = kubectl.until("the word on it", "server", "gantry", taken)
+    found = kubectl.until("the condition", "server", "gantry", taken)
     assert "Service gantry-0" in condition(found)[2] and "kubectl delete service gantry-0" in condition(found)[2]
     assert kubectl.get("service", "gantry-0") == before
     kubectl.until("what is not in the way", "statefulset", "gantry", lambda s: s)
@@ -27,7 +27,7 @@ def test_a_name_that_is_taken_is_left_alone_until_it_is_free(configured):
     assert made["metadata"]["ownerReferences"][0]["kind"] == "Server"
 
 
-def test_a_server_that_is_made_anew_at_once_comes_back(configured):
+def test_server_recreated_immediately_is_reconciled(configured):
     kubectl = configured
     kubectl.apply(server())
     first = kubectl.until("the set", "statefulset", "gantry", lambda s: s)["metadata"]["uid"]
@@ -38,7 +38,7 @@ def test_a_server_that_is_made_anew_at_once_comes_back(configured):
     assert owner["uid"] == kubectl.get("server", "gantry")["metadata"]["uid"]
 
 
-def test_fields_and_labels_of_others_stay_and_cost_nothing(configured, audit):
+def test_foreign_fields_are_kept_without_writes(configured, audit):
     kubectl = configured
     kubectl.apply(server(replicas=2))
     kubectl.until("the budget", "poddisruptionbudget", "gantry", lambda b: b)
@@ -47,9 +47,9 @@ def test_fields_and_labels_of_others_stay_and_cost_nothing(configured, audit):
     kubectl("annotate", "service", "gantry-0", "example.com/note=kept")
     kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", '{"spec": {"minReadySeconds": 7}}')
     mark = len(ours(audit, kubectl))
-    # It was looked at when a change is seen that came after it.
+    # Reconciled as soon as a later change is visible.
     kubectl("patch", "statefulset", "gantry", "--type=merge", "-p", '{"spec": {"replicas": 5}}')
-    found = kubectl.until("the drift to be put back", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 2)
+    found = kubectl.until("the drift correction", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 2)
     assert found["metadata"]["labels"]["team"] == "blue" and found["spec"]["minReadySeconds"] == 7
     assert kubectl.get("service", "gantry-0")["metadata"]["annotations"]["example.com/note"] == "kept"
     until("the log", lambda: len(ours(audit, kubectl)) > mark)
@@ -57,7 +57,7 @@ def test_fields_and_labels_of_others_stay_and_cost_nothing(configured, audit):
     assert [w[:3] for w in late] == [("patch", "statefulsets", "gantry")], late
 
 
-def test_replicas_belong_to_the_autoscaler_while_there_is_one(configured, audit):
+def test_autoscaler_owns_replicas_while_it_exists(configured, audit):
     kubectl = configured
     kubectl.apply(server(replicas=2))
     kubectl.until("the set", "statefulset", "gantry", lambda s: s and s["spec"]["replicas"] == 2)
@@ -74,14 +74,14 @@ def test_replicas_belong_to_the_autoscaler_while_there_is_one(configured, audit)
     }
     kubectl.apply(autoscaler)
     owned = lambda s: [m["manager"] for m in s["metadata"].get("managedFields", []) if "f:replicas" in m["fieldsV1"].get("f:spec", {})]
-    # Kubernetes' own autoscaler goes to its least number by itself.
+    # The autoscaler scales to minReplicas without metrics.
     kubectl.until("the autoscaler", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 4)
     until("a Service for each", lambda: kubectl.get("service", "gantry-3"))
     live = json.loads(kubectl("get", "statefulset", "gantry", "-o", "json", "--show-managed-fields"))
     assert "gantry/server" not in owned(live), owned(live)
-    # What the Server asks for does not count meanwhile.
+    # spec.replicas of the Server is ignored meanwhile.
     kubectl("scale", "server", "gantry", "--replicas=3")
-    kubectl.until("the look at it", "server", "gantry", lambda s: current(s) and s["metadata"]["generation"] == 2)
+    kubectl.until("the reconcile", "server", "gantry", lambda s: current(s) and s["metadata"]["generation"] == 2)
     assert kubectl.get("statefulset", "gantry")["spec"]["replicas"] == 4
     kubectl("delete", "horizontalpodautoscaler", "gantry")
-    kubectl.until("what the Server asks for", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 3)
+    kubectl.until("the replicas of the Server", "statefulset", "gantry", lambda s: s["spec"]["replicas"] == 3)
