@@ -5,13 +5,12 @@
 //! thread, so that a busy machine does not matter.
 
 use gantry_core::scheduling::{
-    Command, Definition, Effects, Needs, Order, Owner, Policy, Replica, ReplicaEvent, ReplicaId, Scaling,
-    State, dry_run, explain,
+    Command, Definition, Digest, Effects, Needs, Order, Owner, Policy, Replica, ReplicaEvent, ReplicaId,
+    Scaling, State, dry_run, explain,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -63,8 +62,8 @@ struct Run {
 fn definition(number: usize, replicas: u32) -> Definition {
     Definition {
         name: format!("model-{number}").into(),
-        spec: Arc::from(number.to_le_bytes().as_slice()),
-        whole: Arc::from([0u8; 64].as_slice()),
+        spec: Digest(number as u128),
+        content: Digest(0),
         needs: Needs { requirements: vec!["onnx".into()], memory: 1000, ..Needs::default() },
         scaling: Scaling { replicas, min: 0, max: 0 },
         generation: None,
@@ -133,7 +132,7 @@ fn single(models: usize) {
     let mut serving = served(models, 1);
     timed(&format!("one change of a model among {models}"), 1_000, &mut |n| {
         let mut changed = definition(n * 7 % models, 1);
-        changed.spec = Arc::from([1u8].as_slice());
+        changed.spec = Digest(u128::MAX);
         let command = Command::LoadModel { definition: Box::new(changed), by: Owner::Cli };
         serving.begin();
         apply(&mut serving, command, 5);

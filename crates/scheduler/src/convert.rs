@@ -1,5 +1,6 @@
 //! Conversion of gRPC messages into core types.
 
+use crate::definitions::{EncodedDefinition, digest};
 use gantry_api::check_name;
 use gantry_core::scheduling::{Command, Definition, ExpectedReplicas, Needs, Owner, Scaling};
 use gantry_proto::scheduler as pb;
@@ -21,7 +22,7 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Invalid> {
     Err(Invalid(message.into()))
 }
 
-pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
+pub(crate) fn definition(mut model: pb::Model) -> Result<EncodedDefinition, Invalid> {
     let Some(meta) = &model.meta else { return invalid("model.meta is missing: it holds the model's name") };
     if let Err(problem) = check_name(&meta.name) {
         return invalid(format!("model name {problem}"));
@@ -57,14 +58,10 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<Definition, Invalid> {
         dataflow_spec: None,
     };
     let scaling = scaling(&name, model.deployment_spec.as_ref())?;
-    Ok(Definition {
-        spec: spec_only.encode_to_vec().into(),
-        whole: model.encode_to_vec().into(),
-        needs,
-        scaling,
-        generation,
-        name,
-    })
+    let bytes: Arc<[u8]> = model.encode_to_vec().into();
+    let (spec, content) = (digest(&spec_only.encode_to_vec()), digest(&bytes));
+    let definition = Definition { name, spec, content, needs, scaling, generation };
+    Ok(EncodedDefinition { definition, bytes })
 }
 
 fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scaling, Invalid> {
@@ -112,7 +109,7 @@ pub(crate) fn upsert_server(server: pb::ServerNotify, by: Owner) -> Result<Comma
 }
 
 /// The gRPC message of a definition.
-pub(crate) fn decode(definition: &Definition) -> pb::Model {
+pub(crate) fn decode(definition: &[u8]) -> pb::Model {
     // Encoded by `definition`, so decoding cannot fail.
-    pb::Model::decode(&*definition.whole).unwrap_or_default()
+    pb::Model::decode(definition).unwrap_or_default()
 }

@@ -1,6 +1,9 @@
 //! Encoding of stored records.
 
-use crate::convert::{self, Invalid};
+use crate::{
+    convert::{self, Invalid},
+    definitions::{Definitions, EncodedDefinition},
+};
 use gantry_core::scheduling::{
     Endpoint, ModelRecord, Owner, Replica, ReplicaId, ServerRecord, VersionRecord,
 };
@@ -14,13 +17,13 @@ use std::sync::Arc;
 /// Version of the record form. Form 0 had no owners and placements.
 const RECORD_FORM: u32 = 1;
 
-pub(crate) fn encode_model(record: &ModelRecord) -> Vec<u8> {
+pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> Vec<u8> {
     let versions = record
         .versions
         .iter()
         .map(|v| stored_model::Version {
             number: v.number,
-            definition: v.definition.whole.to_vec(),
+            definition: definitions.get(&v.definition).map(|bytes| bytes.to_vec()).unwrap_or_default(),
             served: v.served,
             scaled: v.scaled,
             server: v.server.as_deref().unwrap_or_default().to_owned(),
@@ -36,16 +39,18 @@ pub(crate) fn encode_model(record: &ModelRecord) -> Vec<u8> {
     StoredModel { deleted: record.deleted, versions, manager, form: RECORD_FORM }.encode_to_vec()
 }
 
-pub(crate) fn decode_model(bytes: &[u8]) -> Result<ModelRecord, Invalid> {
+pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Result<ModelRecord, Invalid> {
     let stored = StoredModel::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
     check_form(stored.form)?;
     let latest = stored.versions.last().map(|v| v.number);
     let mut versions = Vec::with_capacity(stored.versions.len());
     for v in stored.versions {
-        let definition = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
+        let message = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
+        let EncodedDefinition { definition, bytes } = convert::definition(message)?;
+        definitions.insert(&definition.name, definition.content, bytes);
         versions.push(VersionRecord {
             number: v.number,
-            definition: Arc::new(convert::definition(definition)?),
+            definition: Arc::new(definition),
             served: v.served || (stored.form == 0 && Some(v.number) != latest),
             scaled: v.scaled,
             server: Some(v.server).filter(|s| !s.is_empty()).map(Arc::from),

@@ -18,6 +18,7 @@
 
 mod clock;
 mod convert;
+mod definitions;
 mod encoding;
 mod engine;
 mod liveness;

@@ -47,6 +47,13 @@ impl<T: Default> Outbox<T> {
     }
 }
 
+/// An order, with the encoded definition to load.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentOrder {
+    pub(crate) order: Order,
+    pub(crate) definition: Option<Arc<[u8]>>,
+}
+
 /// Names of changed objects.
 pub(crate) type Names = BTreeSet<Arc<str>>;
 
@@ -56,12 +63,12 @@ impl Outbox<Names> {
     }
 }
 
-impl Outbox<VecDeque<Order>> {
-    pub(crate) fn extend(&self, more: Vec<Order>) {
+impl Outbox<VecDeque<AgentOrder>> {
+    pub(crate) fn extend(&self, more: Vec<AgentOrder>) {
         self.fill(|orders| orders.extend(more));
     }
 
-    pub(crate) fn orders(&self) -> impl Future<Output = VecDeque<Order>> + '_ {
+    pub(crate) fn orders(&self) -> impl Future<Output = VecDeque<AgentOrder>> + '_ {
         self.take(VecDeque::is_empty)
     }
 }

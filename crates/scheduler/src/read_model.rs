@@ -3,8 +3,8 @@
 //! The engine owns the state and publishes one snapshot per model and server. Readers keep a snapshot as long as they
 //! like; the engine waits for them only during a lookup by name.
 
-use crate::{metrics::Metrics, status};
-use gantry_core::scheduling::{Effects, Model, ReplicaId, State, VersionStatus};
+use crate::{definitions::Definitions, metrics::Metrics, status};
+use gantry_core::scheduling::{Effects, Model, ReplicaId, State, Version, VersionStatus};
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,8 @@ type Snapshots<T> = RwLock<BTreeMap<Arc<str>, Arc<T>>>;
 #[derive(Debug)]
 pub(crate) struct ModelSnapshot {
     pub(crate) model: Model,
+    /// Encoded definitions, one for each version.
+    pub(crate) definitions: Vec<Arc<[u8]>>,
     pub(crate) summary: Option<VersionStatus>,
     /// `None` when gateways must not know the model.
     pub(crate) route: Option<own::Route>,
@@ -83,19 +85,19 @@ impl Publisher {
         Self { read_model, metrics, loaded: BTreeMap::new() }
     }
 
-    pub(crate) fn publish_all(&mut self, state: &State) {
+    pub(crate) fn publish_all(&mut self, state: &State, definitions: &Definitions) {
         let everything = Effects {
             models: state.models().keys().cloned().collect(),
             servers: state.servers().keys().cloned().collect(),
             ..Effects::default()
         };
-        self.publish(state, &everything);
+        self.publish(state, definitions, &everything);
     }
 
     /// Publishes changed objects.
-    pub(crate) fn publish(&mut self, state: &State, effects: &Effects) {
+    pub(crate) fn publish(&mut self, state: &State, definitions: &Definitions, effects: &Effects) {
         let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
-        let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state))).collect();
+        let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state, definitions))).collect();
         for (name, part) in parts {
             let before = {
                 let mut models = write(&self.read_model.models);
@@ -147,13 +149,15 @@ impl Publisher {
     }
 }
 
-fn model_snapshot(name: &Arc<str>, state: &State) -> Option<Arc<ModelSnapshot>> {
+fn model_snapshot(name: &Arc<str>, state: &State, definitions: &Definitions) -> Option<Arc<ModelSnapshot>> {
     let model = state.models().get(name)?;
     let summary = model.latest().map(|v| model.version_status(v));
     let route = status::route(name, model, summary.as_ref(), state);
-    Some(Arc::new(ModelSnapshot { model: model.clone(), summary, route }))
+    let of_version = |v: &Version| definitions.get(&v.definition).cloned().unwrap_or_default();
+    let definitions = model.versions.iter().map(of_version).collect();
+    Some(Arc::new(ModelSnapshot { model: model.clone(), definitions, summary, route }))
 }
 
 fn routed(view: &ModelSnapshot) -> impl Iterator<Item = ReplicaId> + '_ {
-    view.model.versions.iter().flat_map(gantry_core::scheduling::Version::routed)
+    view.model.versions.iter().flat_map(Version::routed)
 }

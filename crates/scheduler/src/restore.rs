@@ -1,6 +1,6 @@
 //! Restores the state from the store.
 
-use crate::{encoding, scheduler::StartError};
+use crate::{definitions::Definitions, encoding, scheduler::StartError};
 use gantry_core::scheduling::{Millis, Policy, State};
 use gantry_store::{Store, Table};
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,27 +16,30 @@ pub struct RecordError {
 
 pub(crate) struct Restored {
     pub(crate) state: State,
+    pub(crate) definitions: Definitions,
     /// Gateways that may still use routes from before the restart.
     pub(crate) gateways: BTreeSet<Arc<str>>,
 }
 
 pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restored, StartError> {
-    let models = read(store, Table::Models, "model", encoding::decode_model)?;
+    let mut definitions = Definitions::default();
+    let decode = |bytes: &[u8]| encoding::decode_model(bytes, &mut definitions);
+    let models = read(store, Table::Models, "model", decode)?;
     let servers = read(store, Table::Servers, "server", encoding::decode_server)?;
     let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
-    Ok(Restored { state: State::restore(policy, models, servers, now), gateways })
+    Ok(Restored { state: State::restore(policy, models, servers, now), definitions, gateways })
 }
 
 fn read<T>(
     store: &Store,
     table: Table,
     kind: &'static str,
-    record: fn(&[u8]) -> Result<T, crate::convert::Invalid>,
+    mut decode: impl FnMut(&[u8]) -> Result<T, crate::convert::Invalid>,
 ) -> Result<Vec<T>, StartError> {
     let records = store.read(table)?;
     let mut read = Vec::with_capacity(records.len());
     for (key, bytes) in records {
-        match record(&bytes) {
+        match decode(&bytes) {
             Ok(value) => read.push(value),
             Err(error) => return Err(RecordError { table: kind, key, reason: error.to_string() }.into()),
         }

@@ -1,6 +1,6 @@
 //! Statuses and routes as gRPC messages.
 
-use crate::convert;
+use crate::{convert, read_model::ModelSnapshot};
 use gantry_core::scheduling::{
     Millis, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State, Version,
     VersionStatus,
@@ -21,13 +21,15 @@ const fn replica_number(state: ReplicaState) -> i32 {
 }
 
 /// Status of the latest version, or of all versions.
-pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelStatusResponse {
+pub(crate) fn model(name: &str, snapshot: &ModelSnapshot, all_versions: bool) -> pb::ModelStatusResponse {
+    let model = &snapshot.model;
     let versions = model
         .versions
         .iter()
+        .zip(&snapshot.definitions)
         .rev()
         .take(if all_versions { usize::MAX } else { 1 })
-        .map(|v| version(model, v))
+        .map(|(v, definition)| version(model, v, definition))
         .collect();
     pb::ModelStatusResponse {
         model_name: name.to_owned(),
@@ -44,9 +46,9 @@ pub(crate) fn model(name: &str, model: &Model, all_versions: bool) -> pb::ModelS
     }
 }
 
-fn version(model: &Model, version: &Version) -> pb::ModelVersionStatus {
+fn version(model: &Model, version: &Version, definition: &[u8]) -> pb::ModelVersionStatus {
     let VersionStatus { state, reason, code, available, unavailable } = model.version_status(version);
-    let definition = convert::decode(&version.definition);
+    let definition = convert::decode(definition);
     pb::ModelVersionStatus {
         version: version.number,
         server_name: version.server.as_deref().unwrap_or_default().to_owned(),

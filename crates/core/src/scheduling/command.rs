@@ -125,7 +125,7 @@ pub struct Order {
     pub model: Arc<str>,
     pub version: u32,
     /// The definition to load; `None` to unload.
-    pub load: Option<Arc<[u8]>>,
+    pub load: Option<Arc<Definition>>,
     /// Whether the agent may trigger autoscaling for it.
     pub autoscaled: bool,
 }

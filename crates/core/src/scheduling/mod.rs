@@ -50,7 +50,9 @@ mod tests;
 pub use command::{Command, Effects, Order, Rejection, ReplicaEvent};
 pub use dry_run::{Action, PlannedChange};
 pub use explain::{Explanation, Fact};
-pub use model::{Definition, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version};
+pub use model::{
+    Definition, Digest, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version,
+};
 pub use model_status::VersionStatus;
 pub use owner::{Kind, Owner};
 pub use persisted::{ModelRecord, ServerRecord, VersionRecord};

@@ -25,14 +25,18 @@ pub struct Scaling {
     pub max: u32,
 }
 
+/// Content digest, computed by the caller and compared only for equality.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Digest(pub u128);
+
 /// The desired state of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
     pub name: Arc<str>,
-    /// Encoded model spec; a change creates a new version. Not interpreted here.
-    pub spec: Arc<[u8]>,
-    /// Encoded definition for agents. Not interpreted here.
-    pub whole: Arc<[u8]>,
+    /// Digest of the model spec; a change creates a new version.
+    pub spec: Digest,
+    /// Digest of the whole definition, which the caller keeps.
+    pub content: Digest,
     pub needs: Needs,
     pub scaling: Scaling,
     /// `metadata.generation`, for objects of the operator.

@@ -4,7 +4,7 @@ use super::{
     Millis, Policy,
     command::{Effects, Order},
     index::{Index, Timer},
-    model::{Model, NEXT_CHANGE, PublishedRoute, ReplicaState, ReplicaStatus, Version},
+    model::{Definition, Model, NEXT_CHANGE, PublishedRoute, ReplicaState, ReplicaStatus, Version},
     route::Route,
     server::{ReplicaId, Server},
 };
@@ -122,7 +122,7 @@ impl ModelContext<'_> {
         let state = if connected { ReplicaState::Loading } else { ReplicaState::LoadRequested };
         self.set(version, server, index, state, String::new());
         if connected {
-            let load = Some(version.definition.whole.clone());
+            let load = Some(version.definition.clone());
             self.order(version, server, index, load);
         }
     }
@@ -137,7 +137,7 @@ impl ModelContext<'_> {
         }
     }
 
-    fn order(&mut self, version: &Version, server: &Arc<str>, index: u32, load: Option<Arc<[u8]>>) {
+    fn order(&mut self, version: &Version, server: &Arc<str>, index: u32, load: Option<Arc<Definition>>) {
         self.effects.orders.push(Order {
             replica: ReplicaId { server: server.clone(), index },
             model: self.name.clone(),

@@ -1,8 +1,8 @@
 //! Connected agents and gateways, and the gateways' acknowledged routes.
 
 use super::{Reply, StreamGuard, demand::Demand};
-use crate::outbox::{Outbox, RouteChanges};
-use gantry_core::scheduling::{Order, ReplicaId};
+use crate::outbox::{AgentOrder, Outbox, RouteChanges};
+use gantry_core::scheduling::ReplicaId;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -18,7 +18,7 @@ const GATEWAY_GRACE: Duration = Duration::from_secs(15);
 
 pub(super) struct Agent {
     pub(super) connection: u64,
-    pub(super) outbox: Arc<Outbox<VecDeque<Order>>>,
+    pub(super) outbox: Arc<Outbox<VecDeque<AgentOrder>>>,
     pub(super) _guard: StreamGuard,
 }
 

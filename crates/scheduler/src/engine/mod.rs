@@ -6,14 +6,15 @@ mod demand;
 mod writer;
 
 use crate::{
+    definitions::EncodedDefinition,
     liveness::{Heartbeat, Liveness},
     metrics::Metrics,
-    outbox::{Outbox, RouteChanges, Subscribers},
+    outbox::{AgentOrder, Outbox, RouteChanges, Subscribers},
     read_model::ReadModel,
     restore::Restored,
     scheduler::Config,
 };
-use gantry_core::scheduling::{Command, Order, Rejection, ReplicaId, State};
+use gantry_core::scheduling::{Command, Owner, Rejection, ReplicaId, State};
 use gantry_proto::gantry::ModelDemand;
 use std::{
     collections::VecDeque,
@@ -60,6 +61,8 @@ pub(crate) enum Message {
     /// A durable change. The reply is sent after the commit.
     Command {
         command: Command,
+        /// The encoded definition of a model to load.
+        definition: Option<Arc<[u8]>>,
         reply: Reply<()>,
         at: Instant,
     },
@@ -72,7 +75,7 @@ pub(crate) enum Message {
     AgentJoined {
         id: ReplicaId,
         connection: u64,
-        outbox: Arc<Outbox<VecDeque<Order>>>,
+        outbox: Arc<Outbox<VecDeque<AgentOrder>>>,
         guard: StreamGuard,
         command: Command,
         /// Sent after the read model is updated.
@@ -158,8 +161,18 @@ impl Handle {
 
     /// Applies a command and waits until it is durable.
     pub(crate) async fn command(&self, command: Command) -> Result<(), CommandError> {
+        self.apply(command, None).await
+    }
+
+    /// Creates or updates a model and waits until it is durable.
+    pub(crate) async fn load_model(&self, encoded: EncodedDefinition, by: Owner) -> Result<(), CommandError> {
+        let EncodedDefinition { definition, bytes } = encoded;
+        self.apply(Command::LoadModel { definition: Box::new(definition), by }, Some(bytes)).await
+    }
+
+    async fn apply(&self, command: Command, definition: Option<Arc<[u8]>>) -> Result<(), CommandError> {
         let at = Instant::now();
-        self.call(|reply| Message::Command { command, reply, at }).await
+        self.call(|reply| Message::Command { command, definition, reply, at }).await
     }
 
     /// Sends a message and waits for the reply.

@@ -6,7 +6,13 @@ use super::{
     connections::{Agent, Connections, Disconnect},
 };
 use crate::{
-    clock::Clock, encoding, metrics::Metrics, outbox::Subscribers, read_model::Publisher, restore::Restored,
+    clock::Clock,
+    definitions::Definitions,
+    encoding,
+    metrics::Metrics,
+    outbox::{AgentOrder, Subscribers},
+    read_model::Publisher,
+    restore::Restored,
     scheduler::Config,
 };
 use gantry_core::scheduling::{
@@ -33,6 +39,7 @@ const MAX_TICK_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Writer {
     clock: Arc<dyn Clock>,
     state: State,
+    definitions: Definitions,
     store: Store,
     epoch: u64,
     connections: Connections,
@@ -73,7 +80,7 @@ impl DirtyRecords {
 
 impl Writer {
     pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
-        let Restored { state, gateways } = restored;
+        let Restored { state, definitions, gateways } = restored;
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.read_model.clone(), handle.metrics.clone()),
@@ -94,8 +101,9 @@ impl Writer {
             started: Instant::now(),
             started_empty: state.models().is_empty(),
             state,
+            definitions,
         };
-        writer.publisher.publish_all(&writer.state);
+        writer.publisher.publish_all(&writer.state, &writer.definitions);
         writer
     }
 
@@ -136,6 +144,7 @@ impl Writer {
             self.apply_report(Command::Tick, &mut batch);
         }
         self.acknowledge_routes(&mut batch);
+        let changed: Vec<Arc<str>> = batch.effects.store_models.iter().cloned().collect();
         self.dirty.models.append(&mut batch.effects.store_models);
         self.dirty.servers.append(&mut batch.effects.store_servers);
         let stored = self.persist(has_commands);
@@ -147,8 +156,12 @@ impl Writer {
             }
         };
         // Publish before replying: callers must read their own writes.
-        self.publisher.publish(&self.state, &batch.effects);
+        self.publisher.publish(&self.state, &self.definitions, &batch.effects);
         self.dispatch(std::mem::take(&mut batch.effects));
+        // After the dispatch: orders of this batch may use definitions that it replaced.
+        for model in &changed {
+            self.definitions.prune(model, &self.state);
+        }
         let metrics = &self.metrics;
         let refused = answer.is_err();
         batch.answer(&answer, |at| {
@@ -170,13 +183,26 @@ impl Writer {
 
     fn handle(&mut self, message: Message, batch: &mut CommitBatch, queries: &mut Vec<Query>) {
         match message {
-            Message::Command { command, reply, at } => match self.apply(command, batch) {
-                Ok(()) => batch.commands.push((reply, at)),
-                Err(rejection) => {
-                    self.metrics.refused("refused");
-                    let _ = reply.send(Err(rejection.into()));
+            Message::Command { command, definition, reply, at } => {
+                let encoded = match &command {
+                    Command::LoadModel { definition: core, .. } => {
+                        definition.map(|bytes| (core.name.clone(), core.content, bytes))
+                    }
+                    _ => None,
+                };
+                match self.apply(command, batch) {
+                    Ok(()) => {
+                        if let Some((model, content, bytes)) = encoded {
+                            self.definitions.insert(&model, content, bytes);
+                        }
+                        batch.commands.push((reply, at));
+                    }
+                    Err(rejection) => {
+                        self.metrics.refused("refused");
+                        let _ = reply.send(Err(rejection.into()));
+                    }
                 }
-            },
+            }
             Message::Report { id, subscription, command } => {
                 // Reports of an earlier subscription are superseded by the current inventory.
                 if self.connections.is_current(&id, self.epoch, subscription) {
@@ -300,7 +326,7 @@ impl Writer {
         let models = self.dirty.models.iter().map(|name| Change {
             table: Table::Models,
             key: name.to_string(),
-            value: state.model_record(name).map(|r| encoding::encode_model(&r)),
+            value: state.model_record(name).map(|r| encoding::encode_model(&r, &self.definitions)),
         });
         let servers = self.dirty.servers.iter().map(|name| Change {
             table: Table::Servers,
@@ -375,7 +401,9 @@ impl Writer {
     fn send_orders(&self, orders: &[Order]) {
         let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
         for order in orders {
-            by_replica.entry(&order.replica).or_default().push(order.clone());
+            let definition = order.load.as_ref().and_then(|d| self.definitions.get(d).cloned());
+            let queued = AgentOrder { order: order.clone(), definition };
+            by_replica.entry(&order.replica).or_default().push(queued);
         }
         for (replica, orders) in by_replica {
             if let Some(agent) = self.connections.agents.get(replica) {

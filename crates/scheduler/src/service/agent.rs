@@ -2,13 +2,13 @@
 
 use super::{Stream, WINDOW, answer, deliver, identity};
 use crate::{
+    convert,
     engine::{Handle, Message},
-    outbox::Outbox,
+    outbox::{AgentOrder, Outbox},
 };
 use gantry_api::check_name;
-use gantry_core::scheduling::{Command, Endpoint, Order, Replica, ReplicaEvent, ReplicaId};
+use gantry_core::scheduling::{Command, Endpoint, Replica, ReplicaEvent, ReplicaId};
 use gantry_proto::{agent as pb, scheduler};
-use prost::Message as _;
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
@@ -75,7 +75,7 @@ impl pb::agent_service_server::AgentService for Agents {
             .iter()
             .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
             .collect();
-        let outbox = Outbox::<VecDeque<Order>>::new();
+        let outbox = Outbox::<VecDeque<AgentOrder>>::new();
         let token = self.engine.stop.child_token();
         let connection =
             Connection { engine: self.engine.clone(), id: id.clone(), number: self.engine.next_connection() };
@@ -201,10 +201,10 @@ impl pb::agent_service_server::AgentService for Agents {
     }
 }
 
-fn operation(order: &Order) -> pb::ModelOperationMessage {
+fn operation(AgentOrder { order, definition }: &AgentOrder) -> pb::ModelOperationMessage {
     use pb::model_operation_message::Operation;
-    let model = match &order.load {
-        Some(definition) => scheduler::Model::decode(&**definition).unwrap_or_default(),
+    let model = match definition {
+        Some(definition) => convert::decode(definition),
         None => scheduler::Model {
             meta: Some(scheduler::MetaData { name: order.model.to_string(), ..Default::default() }),
             ..Default::default()

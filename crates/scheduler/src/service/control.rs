@@ -62,7 +62,8 @@ impl control_server::Control for Control {
         for model in models {
             let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
             let by = identity::owner(&metadata, kubernetes)?;
-            commands.push(Command::LoadModel { definition: Box::new(convert::definition(model)?), by });
+            let definition = Box::new(convert::definition(model)?.definition);
+            commands.push(Command::LoadModel { definition, by });
         }
         for name in unload {
             let by = identity::owner(&metadata, None)?;

@@ -26,7 +26,7 @@ fn unsupported<T>(what: &str) -> Result<T, Status> {
 }
 
 fn describe_model(engine: &Handle, name: &Arc<str>) -> Vec<pb::ModelStatusResponse> {
-    engine.read_model.model(name).map(|v| status::model(name, &v.model, false)).into_iter().collect()
+    engine.read_model.model(name).map(|v| status::model(name, &v, false)).into_iter().collect()
 }
 
 /// The status, and a scaling request if there is one.
@@ -59,9 +59,9 @@ impl pb::scheduler_server::Scheduler for Models {
         let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
         let by = identity::owner(&metadata, kubernetes)?;
         let uri = redacted(model.model_spec.as_ref().map_or("", |s| &s.uri));
-        let definition = Box::new(convert::definition(model)?);
-        let name = definition.name.clone();
-        within_deadline(self.engine.command(Command::LoadModel { definition, by })).await?;
+        let encoded = convert::definition(model)?;
+        let name = encoded.definition.name.clone();
+        within_deadline(self.engine.load_model(encoded, by)).await?;
         tracing::info!(model = %name, %uri, "model accepted");
         Ok(Response::new(pb::LoadModelResponse {}))
     }
@@ -117,7 +117,7 @@ impl pb::scheduler_server::Scheduler for Models {
             }
         };
         Ok(snapshot(&self.engine, names, move |engine, name| {
-            engine.read_model.model(name).map(|v| status::model(name, &v.model, all_versions))
+            engine.read_model.model(name).map(|v| status::model(name, &v, all_versions))
         }))
     }
 

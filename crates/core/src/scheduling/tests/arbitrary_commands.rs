@@ -38,8 +38,8 @@ fn any_definition() -> impl Strategy<Value = Box<Definition>> {
                 ["onnx", " xgboost ", ""].get(usize::from(requirement)).map(|r| (*r).to_owned());
             Box::new(Definition {
                 name,
-                spec: Arc::from([spec % 3].as_slice()),
-                whole: Arc::from([spec].as_slice()),
+                spec: Digest((spec % 3).into()),
+                content: Digest(spec.into()),
                 needs: Needs { requirements: requirements.into_iter().collect(), memory, server, explainer },
                 scaling: Scaling { replicas, min, max },
                 generation,

@@ -220,7 +220,7 @@ fn progressing_or_failed() -> Vec<Failure> {
         ),
         failure(
             served(&|w| {
-                w.load(needing(|d| d.spec = Arc::from([2].as_slice()))).unwrap();
+                w.load(needing(|d| d.spec = Digest(2))).unwrap();
                 w.work(&s, Outcome::Failure);
             }),
             Reason::LoadFailed,
@@ -230,7 +230,7 @@ fn progressing_or_failed() -> Vec<Failure> {
         failure(
             served(&|w| {
                 w.load(needing(|d| {
-                    d.spec = Arc::from([2].as_slice());
+                    d.spec = Digest(2);
                     d.needs.requirements = vec!["lightgbm".into()];
                 }))
                 .unwrap();

@@ -18,8 +18,8 @@ use std::{
 fn definition(name: &str, spec: u8, replicas: u32) -> Definition {
     Definition {
         name: name.into(),
-        spec: Arc::from([spec].as_slice()),
-        whole: Arc::from([spec, replicas as u8].as_slice()),
+        spec: Digest(spec.into()),
+        content: Digest(u128::from(spec) << 32 | u128::from(replicas)),
         needs: Needs { requirements: vec!["onnx".into()], memory: 10, ..Needs::default() },
         scaling: Scaling { replicas, min: 0, max: 0 },
         generation: None,

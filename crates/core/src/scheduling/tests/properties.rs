@@ -208,7 +208,7 @@ proptest! {
         for (name, (spec, scaling)) in &models {
             let model = &harness.state.models()[name.as_str()];
             let latest = model.latest().unwrap();
-            prop_assert_eq!(latest.definition.spec.first(), Some(spec));
+            prop_assert_eq!(latest.definition.spec, Digest((*spec).into()));
             prop_assert_eq!(model.versions.len(), 1, "{}: older versions remain", name);
             prop_assert_eq!(&latest.definition.scaling, scaling);
             let desired = latest.desired_replicas();

@@ -79,7 +79,7 @@ fn new_version_of_scaled_to_zero_model_is_loaded() {
     harness.wait(700_000);
     harness.quiesce();
     assert!(harness.state.route("m").scaled_to_zero);
-    harness.load(Definition { spec: Arc::from([7].as_slice()), ..scaled(1, 0, 2) }).unwrap();
+    harness.load(Definition { spec: Digest(7), ..scaled(1, 0, 2) }).unwrap();
     harness.quiesce();
     assert_eq!((harness.version_status("m").state, harness.routed("m")), (ModelState::Available, vec![2]));
 }
