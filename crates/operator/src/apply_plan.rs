@@ -30,7 +30,7 @@ impl From<ApiError> for Stop {
     }
 }
 
-type Object<C> = Option<Arc<Custom<<C as Controller>::Kind>>>;
+type Object<C> = Custom<<C as Controller>::Kind>;
 
 /// Actions in their order and the status after them, or before them if the plan demands it.
 pub(crate) async fn apply<C: Controller>(
@@ -53,27 +53,27 @@ async fn run<C: Controller>(
     plan: Plan<<C::Kind as CustomKind>::Status>,
 ) -> Result<bool, Stop> {
     let cache = context.caches.of::<C::Kind>();
-    let mut object: Object<C> = cache.get(key);
+    let mut object: Option<Arc<Object<C>>> = cache.get(key);
     if object.is_none() {
         context.caches.recent_failures.forget::<C::Kind>(key);
     }
     let mut changed = false;
     if plan.status_first {
-        changed |= write_status::<C>(context, key, &object, &plan).await?;
+        changed |= write_status::<C>(context, key, object.as_deref(), &plan).await?;
         object = cache.get(key);
     }
     let mut is_owner_confirmed = false;
     for action in &plan.actions {
         changed |= match action {
             Action::Cluster(action) => {
-                apply_to_cluster::<C>(context, key, &object, action, &plan.events, &mut is_owner_confirmed)
+                apply_to_cluster::<C>(context, key, object.as_deref(), action, &plan.events, &mut is_owner_confirmed)
                     .await?
             }
-            Action::Scheduler(action) => send_to_scheduler::<C>(context, key, &object, action).await?,
+            Action::Scheduler(action) => send_to_scheduler::<C>(context, key, object.as_deref(), action).await?,
         };
     }
     if !plan.status_first {
-        changed |= write_status::<C>(context, key, &object, &plan).await?;
+        changed |= write_status::<C>(context, key, object.as_deref(), &plan).await?;
     }
     Ok(changed)
 }
@@ -81,14 +81,14 @@ async fn run<C: Controller>(
 async fn apply_to_cluster<C: Controller>(
     context: &Context,
     key: &Key,
-    object: &Object<C>,
+    object: Option<&Object<C>>,
     action: &ClusterAction,
     events: &[EventDraft],
     is_owner_confirmed: &mut bool,
 ) -> Result<bool, Stop> {
     let manager = format!("gantry/{}", C::NAME);
     let cache = context.caches.of::<C::Kind>();
-    match (action, object.as_deref()) {
+    match (action, object) {
         (ClusterAction::Apply(desired), _) => {
             let owned = context.caches.owned(desired.kind);
             // The garbage collector deletes what is created for a deleted owner, and it would be created again.
@@ -142,7 +142,7 @@ async fn apply_to_cluster<C: Controller>(
 async fn send_to_scheduler<C: Controller>(
     context: &Context,
     key: &Key,
-    object: &Object<C>,
+    object: Option<&Object<C>>,
     action: &SchedulerAction,
 ) -> Result<bool, Stop> {
     if let SchedulerAction::AcknowledgeScaling = action {
@@ -173,7 +173,7 @@ async fn send_to_scheduler<C: Controller>(
         ),
         SchedulerAction::AcknowledgeScaling => return Ok(true),
     };
-    record_outcome(context, key, operation, object.as_deref(), outcome)?;
+    record_outcome(context, key, operation, object, outcome)?;
     Ok(true)
 }
 
@@ -182,7 +182,7 @@ async fn send_to_scheduler<C: Controller>(
 async fn write_status<C: Controller>(
     context: &Context,
     key: &Key,
-    object: &Object<C>,
+    object: Option<&Object<C>>,
     plan: &Plan<<C::Kind as CustomKind>::Status>,
 ) -> Result<bool, Stop> {
     let (Some(status), Some(object)) = (&plan.status, object) else { return Ok(false) };

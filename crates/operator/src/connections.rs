@@ -64,7 +64,9 @@ pub(crate) fn open_all(context: &Arc<Context>) {
     // Objects deleted while no operator ran are in no cache; only the scheduler knows them.
     let scopes = caches.settings.scope.watched(&caches.settings.namespace);
     namespaces.extend(scopes.into_iter().filter(|scope| !scope.is_empty()));
-    namespaces.iter().for_each(|namespace| update(context, namespace));
+    for namespace in &namespaces {
+        update(context, namespace);
+    }
 }
 
 pub(crate) fn close_all(context: &Context) {

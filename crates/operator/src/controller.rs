@@ -37,7 +37,7 @@ pub trait Controller: Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// Objects of other owners that the snapshot reads by name from [`Caches::inputs`]: ConfigMaps, Secrets, accounts.
+    /// Objects of other owners that the snapshot reads by name from [`Caches::inputs`]: Secrets, for example.
     fn inputs(_caches: &Caches, _key: &Key) -> Vec<InputRef> {
         Vec::new()
     }

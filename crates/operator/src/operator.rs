@@ -167,7 +167,7 @@ impl Operator {
     fn start_workers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
         let caches = &self.context.caches;
         let all = caches.settings.workers.max(1);
-        for registration in caches.registry.iter() {
+        for registration in &caches.registry {
             for _ in 0..if registration.many { all } else { all.min(FEW_WORKERS) } {
                 workers.spawn((registration.work)(Arc::clone(&self.context), stop.clone()));
             }

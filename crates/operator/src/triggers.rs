@@ -37,7 +37,7 @@ impl WorkQueues {
 
     /// Enqueues every object.
     pub(crate) fn add_all(&self, caches: &Caches) {
-        for registration in caches.registry.iter() {
+        for registration in &caches.registry {
             let queue = self.get(registration.id);
             caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
         }
@@ -74,7 +74,9 @@ impl WorkQueues {
 
 /// A dependency on another kind: maps a change there to keys of the dependent kind. It fires on every change of the
 /// cache, no matter whether a watch or a write of this process caused it.
-pub struct Relation(Box<dyn Fn(&Arc<Context>, Arc<WorkQueue>) + Send + Sync>);
+pub struct Relation(Subscribe);
+
+type Subscribe = Box<dyn Fn(&Arc<Context>, Arc<WorkQueue>) + Send + Sync>;
 
 impl fmt::Debug for Relation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +111,9 @@ fn enqueue<O: Resource + Send + Sync + 'static>(
     let context = Arc::downgrade(context);
     cache.subscribe(move |change| {
         if let Some(context) = context.upgrade() {
-            keys(&context.caches, change).into_iter().for_each(|key| queue.add(key));
+            for key in keys(&context.caches, change) {
+                queue.add(key);
+            }
         }
     });
 }

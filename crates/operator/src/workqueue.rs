@@ -18,7 +18,7 @@ pub(crate) struct WorkQueue {
     wake: Notify,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     ready: VecDeque<Key>,
     queued: HashSet<Key>,
@@ -28,22 +28,13 @@ struct State {
     /// Added while it was processed: queued again afterwards.
     dirty: HashSet<Key>,
     failures: BTreeMap<Key, u32>,
-    rng_state: u64,
+    rng: fastrand::Rng,
 }
 
 impl WorkQueue {
     /// The seed spreads retries of many objects over time.
     pub(crate) fn new(seed: u64) -> Self {
-        let state = State {
-            ready: VecDeque::new(),
-            queued: HashSet::new(),
-            delayed: BTreeSet::new(),
-            due: HashMap::new(),
-            processing: HashSet::new(),
-            dirty: HashSet::new(),
-            failures: BTreeMap::new(),
-            rng_state: seed | 1,
-        };
+        let state = State { rng: fastrand::Rng::with_seed(seed), ..State::default() };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -129,7 +120,7 @@ impl WorkQueue {
             let count = state.failures.entry(key.clone()).or_insert(0);
             *count = count.saturating_add(1);
             let failures = *count;
-            (failures, backoff(failures, state.next_jitter()))
+            (failures, backoff(failures, state.rng.f64()))
         };
         self.add_after(key, wait);
         (failures, wait)
@@ -155,22 +146,13 @@ impl State {
             }
         }
     }
-
-    /// Xorshift.
-    const fn next_jitter(&mut self) -> u64 {
-        self.rng_state ^= self.rng_state << 13;
-        self.rng_state ^= self.rng_state >> 7;
-        self.rng_state ^= self.rng_state << 17;
-        self.rng_state
-    }
 }
 
 /// Between half of the delay and the whole of it.
-fn backoff(failures: u32, rng_state: u64) -> Duration {
+fn backoff(failures: u32, jitter: f64) -> Duration {
     let doubled = BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     let half = doubled / 2;
-    let share = (rng_state >> 32) as u32;
-    half + half.mul_f64(f64::from(share) / f64::from(u32::MAX))
+    half + half.mul_f64(jitter)
 }
 
 #[cfg(test)]
@@ -239,10 +221,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn backoff_grows_within_bounds(failures in 1_u32..1000, rng_state: u64) {
-            let wait = backoff(failures, rng_state);
+        fn backoff_grows_within_bounds(failures in 1_u32..1000, jitter in 0.0..1.0) {
+            let wait = backoff(failures, jitter);
             prop_assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX);
-            prop_assert!(backoff(failures, u64::MAX) >= backoff(failures, 0));
+            prop_assert!(backoff(failures, 1.0) >= backoff(failures, 0.0));
         }
     }
 }

@@ -67,10 +67,7 @@ impl Writer {
         kind: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ApiError> {
-        let left = match self.fence.remaining() {
-            Some(left) => left,
-            None => return Err(ApiError::NotLeading),
-        };
+        let Some(left) = self.fence.remaining() else { return Err(ApiError::NotLeading) };
         let limit = CALL_TIMEOUT.min(left);
         let outcome = match tokio::time::timeout(limit, call).await {
             Ok(outcome) => outcome.map_err(ApiError::from),

@@ -84,7 +84,9 @@ impl<O: Resource> Cache<O> {
 
     fn notify(&self, change: &Change<O>) {
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
-        subscribers.iter().for_each(|subscriber| subscriber(change));
+        for subscriber in &subscribers {
+            subscriber(change);
+        }
     }
 
     pub fn get(&self, key: &Key) -> Option<Arc<O>> {

@@ -68,7 +68,7 @@ impl Registry {
     /// RBAC rules of the operator's role, one per group, resource and verbs, without duplicates.
     pub fn rbac_rules(&self) -> Vec<RbacRule> {
         let mut rules = Vec::new();
-        for registration in self.iter() {
+        for registration in self {
             let (group, plural) = (registration.id.group, registration.id.plural);
             let mut rule = |suffix: &str, verbs: &'static [&'static str]| {
                 rules.push(RbacRule { group, resource: format!("{plural}{suffix}"), verbs });

@@ -82,9 +82,9 @@ pub(super) fn build_status(
     let report = view.and_then(|v| v.latest.as_ref()).and_then(|l| l.state.as_ref());
     let server =
         view.and_then(|v| v.latest.as_ref()).map(|l| l.server_name.as_str()).filter(|s| !s.is_empty());
-    let asked = object.spec.as_ref().ok().and_then(|s| s.scaling().ok()).map_or(0, |s| s.replicas);
+    let desired = object.spec.as_ref().ok().and_then(|s| s.scaling().ok()).map_or(0, |s| s.replicas);
     let available = report.map_or(0, |r| r.available_replicas);
-    let all = report.map_or(asked, |r| r.available_replicas + r.unavailable_replicas).max(available);
+    let all = report.map_or(desired, |r| r.available_replicas + r.unavailable_replicas).max(available);
     ModelStatus {
         observed_generation: Some(object.generation()),
         conditions: conditions(

@@ -67,15 +67,15 @@ fn unknown() -> Known<ModelView> {
     Known::Unknown("connection refused".into())
 }
 
-fn asked(operation: Operation, refusal: Option<&str>, ago: Duration) -> (LastRequest, Duration) {
-    let request = SchedulerRequest { operation, uid: "u1".into(), generation: 3 };
+fn request(operation: Operation, refusal: Option<&str>, age: Duration) -> (LastRequest, Duration) {
+    let sent = SchedulerRequest { operation, uid: "u1".into(), generation: 3 };
     let at = tokio::time::Instant::now();
-    (LastRequest { at, request, rejection: refusal.map(str::to_owned), failure: None }, ago)
+    (LastRequest { at, request: sent, rejection: refusal.map(str::to_owned), failure: None }, age)
 }
 
-fn unanswered(operation: Operation, ago: Duration) -> (LastRequest, Duration) {
-    let (asked, ago) = asked(operation, None, ago);
-    (LastRequest { failure: Some("no answer within 10 s".into()), ..asked }, ago)
+fn failed_request(operation: Operation, age: Duration) -> (LastRequest, Duration) {
+    let (request, age) = request(operation, None, age);
+    (LastRequest { failure: Some("no answer within 10 s".into()), ..request }, age)
 }
 
 fn actions(plan: &Plan<ModelStatus>) -> Vec<&'static str> {
@@ -120,7 +120,7 @@ fn plan_for_every_situation() {
     let no = ConditionStatus::False;
     let present = |state| Known::Present(view(state, false));
     let held = || Some(object(|_| {}));
-    let with = |snapshot: Snapshot, asked| Snapshot { last_request: Some(asked), ..snapshot };
+    let with = |snapshot: Snapshot, request| Snapshot { last_request: Some(request), ..snapshot };
     let cases: Vec<Case> = vec![
         (
             "new",
@@ -196,37 +196,37 @@ fn plan_for_every_situation() {
         ),
         (
             "refused",
-            with(snapshot(held(), Known::Absent), asked(Operation::Load, Some("no"), Duration::ZERO)),
+            with(snapshot(held(), Known::Absent), request(Operation::Load, Some("no"), Duration::ZERO)),
             &[],
             Some((no, "Refused", "stalled")),
         ),
         (
             "requested a moment ago",
-            with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_millis(1))),
+            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_millis(1))),
             &[],
             None,
         ),
         (
             "requested a while ago",
-            with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_secs(5))),
+            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_secs(5))),
             &[],
             Some((no, "ModelProgressing", "in progress")),
         ),
         (
             "requested long ago",
-            with(snapshot(held(), Known::Absent), asked(Operation::Load, None, Duration::from_mins(1))),
+            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_mins(1))),
             &["load"],
             Some((no, "ModelProgressing", "in progress")),
         ),
         (
             "unanswered",
-            with(snapshot(held(), Known::Absent), unanswered(Operation::Load, Duration::from_secs(1))),
+            with(snapshot(held(), Known::Absent), failed_request(Operation::Load, Duration::from_secs(1))),
             &[],
             Some((ConditionStatus::Unknown, "SchedulerUnreachable", "in progress")),
         ),
         (
             "unanswered a while ago",
-            with(snapshot(held(), Known::Absent), unanswered(Operation::Load, Duration::from_secs(6))),
+            with(snapshot(held(), Known::Absent), failed_request(Operation::Load, Duration::from_secs(6))),
             &["load"],
             None,
         ),
@@ -234,7 +234,7 @@ fn plan_for_every_situation() {
             "unload unanswered",
             with(
                 snapshot(Some(deleted()), present(ModelAvailable)),
-                unanswered(Operation::Unload, Duration::from_secs(1)),
+                failed_request(Operation::Unload, Duration::from_secs(1)),
             ),
             &[],
             None,
@@ -243,7 +243,7 @@ fn plan_for_every_situation() {
             "unload unanswered for long",
             with(
                 snapshot(Some(deleted_since("1969-12-31T23:00:00Z")), present(ModelAvailable)),
-                unanswered(Operation::Unload, Duration::from_secs(1)),
+                failed_request(Operation::Unload, Duration::from_secs(1)),
             ),
             &["remove finalizer"],
             None,
@@ -266,7 +266,7 @@ fn plan_for_every_situation() {
             "unload rejected",
             with(
                 snapshot(Some(deleted()), present(ModelAvailable)),
-                asked(Operation::Unload, Some("no"), Duration::ZERO),
+                request(Operation::Unload, Some("no"), Duration::ZERO),
             ),
             &["remove finalizer"],
             None,
@@ -402,9 +402,9 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
         |(object, scheduler, has_scheduler, unreachable_for, call)| Snapshot {
             has_scheduler,
             unreachable_for: unreachable_for.map(Duration::from_secs),
-            last_request: call.map(|(operation, refused, ago)| {
+            last_request: call.map(|(operation, refused, age)| {
                 let operation = if operation == 0 { Operation::Load } else { Operation::Unload };
-                asked(operation, refused.then_some("no"), Duration::from_millis(ago))
+                request(operation, refused.then_some("no"), Duration::from_millis(age))
             }),
             ..snapshot(object, scheduler)
         },

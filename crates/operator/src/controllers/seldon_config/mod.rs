@@ -1,4 +1,4 @@
-//! SeldonConfigs: the components that SeldonRuntimes deploy. They are validated where they are written.
+//! `SeldonConfigs`: the components that `SeldonRuntimes` deploy. They are validated where they are written.
 
 use super::validate_only::{self, Snapshot};
 use crate::{

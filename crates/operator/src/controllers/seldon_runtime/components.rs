@@ -27,9 +27,9 @@ pub(super) fn parts(build: &Build<'_>) -> Vec<Part> {
 
 fn part(build: &Build<'_>, component: &ComponentSpec) -> Part {
     let over = build.over(&component.name);
-    let asked = over.and_then(|o| o.replicas).map_or(1, |replicas| u32::try_from(replicas).unwrap_or(0));
+    let requested = over.and_then(|o| o.replicas).map_or(1, |replicas| u32::try_from(replicas).unwrap_or(0));
     // Two schedulers would place models on the same agents independently.
-    let replicas = if component.name == SCHEDULER { asked.min(1) } else { asked };
+    let replicas = if component.name == SCHEDULER { requested.min(1) } else { requested };
     let kind = if component.volume_claim_templates.is_empty() {
         ResourceKind::DEPLOYMENT
     } else {

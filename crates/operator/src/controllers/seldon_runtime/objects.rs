@@ -1,4 +1,4 @@
-//! Desired objects of a SeldonRuntime.
+//! Desired objects of a `SeldonRuntime`.
 
 use super::{components, rbac, services, settings};
 use crate::{

@@ -1,4 +1,4 @@
-//! Plan of a SeldonRuntime.
+//! Plan of a `SeldonRuntime`.
 
 use super::{
     FINALIZER, Snapshot,

@@ -1,4 +1,4 @@
-//! Input of a SeldonRuntime's plan.
+//! Input of a `SeldonRuntime`'s plan.
 
 use super::SeldonRuntimeController;
 use crate::{

@@ -1,4 +1,4 @@
-//! Status of a SeldonRuntime.
+//! Status of a `SeldonRuntime`.
 
 use super::components::Part;
 use crate::{

@@ -1,4 +1,4 @@
-//! Tests of SeldonRuntimes.
+//! Tests of `SeldonRuntimes`.
 
 #![allow(clippy::needless_pass_by_value, reason = "arguments are json!() literals")]
 

@@ -1,4 +1,4 @@
-//! ServerConfigs: the pods that Servers deploy. They are validated where they are written.
+//! `ServerConfigs`: the pods that Servers deploy. They are validated where they are written.
 
 use super::validate_only::{self, Snapshot};
 use crate::{

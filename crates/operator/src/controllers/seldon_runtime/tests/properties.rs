@@ -13,7 +13,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
     });
     (prop::collection::vec(over, 0..3), prop::collection::vec(child, 0..8), any::<bool>(), 0..3usize, any::<bool>()).prop_map(
         |(overrides, owned, keeps, object, config)| {
-            let names = ["seldon-scheduler", "seldon-gateway", "my-helper", "nobody"];
+            let names = ["seldon-scheduler", "seldon-gateway", "my-helper", "unknown"];
             let overrides: Vec<Value> = overrides
                 .into_iter()
                 .map(|(name, disable, replicas)| json!({ "name": names[name], "disable": disable, "replicas": replicas }))

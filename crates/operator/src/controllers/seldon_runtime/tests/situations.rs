@@ -1,4 +1,4 @@
-//! Plans of SeldonRuntimes.
+//! Plans of `SeldonRuntimes`.
 
 use super::*;
 
@@ -213,12 +213,12 @@ fn autoscaled_replicas_are_not_applied() {
 
 #[test]
 fn disable_auto_update_keeps_components_on_config_change() {
-    let asks = |replicas: i32, extra: Value| {
+    let spec_with = |replicas: i32, extra: Value| {
         let over = json!([{ "name": "seldon-gateway", "replicas": replicas }, extra]);
         runtime(json!({ "disableAutoUpdate": true, "overrides": over })).spec
     };
-    let none = || json!({ "name": "nobody" });
-    let first = made(with_object(&snapshot(json!({})), |o| o.spec = asks(1, none())));
+    let none = || json!({ "name": "unknown" });
+    let first = made(with_object(&snapshot(json!({})), |o| o.spec = spec_with(1, none())));
     let mut newer = small();
     newer["components"][1]["podSpec"]["containers"][0]["image"] = json!("gateway:2");
     newer["components"].as_array_mut().unwrap().remove(2);
@@ -233,9 +233,10 @@ fn disable_auto_update_keeps_components_on_config_change() {
     let plan_of = plan(&changed, NOW);
     assert_eq!((image(&changed), deletes(&plan_of)), (None, vec![]));
     assert_eq!(find(&plan_of, ResourceKind::CONFIG_MAP, "seldon-tracing"), None);
-    let bigger = with_object(&changed, |o| o.spec = asks(3, none()));
+    let bigger = with_object(&changed, |o| o.spec = spec_with(3, none()));
     assert_eq!(image(&bigger), Some(json!("gateway:1")));
-    let other = with_object(&changed, |o| o.spec = asks(1, json!({ "name": "my-helper", "disable": true })));
+    let other =
+        with_object(&changed, |o| o.spec = spec_with(1, json!({ "name": "my-helper", "disable": true })));
     assert_eq!(image(&other), Some(json!("gateway:2")), "a changed spec follows the new configuration");
     assert_eq!(deletes(&plan(&other, NOW)), ["Deployment my-helper"]);
 }

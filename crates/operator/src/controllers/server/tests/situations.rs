@@ -10,7 +10,7 @@ fn plan_for_every_situation() {
     let new = |spec| snapshot(Some(server(spec)), Known::Absent);
     let three = || json!({ "replicas": 3 });
     let up = |s: Snapshot, scheduler| Snapshot { scheduler, ..made(s, 3) };
-    let asked = |refusal: Option<&str>, ago| {
+    let last_request = |refusal: Option<&str>, ago| {
         let request = SchedulerRequest { operation: Operation::Notify, uid: "u1".into(), generation: 3 };
         Some((
             LastRequest {
@@ -27,7 +27,7 @@ fn plan_for_every_situation() {
         ("new", new(three()), &["notify 3"], ConditionStatus::False, "Progressing", "in progress"),
         (
             "new, announced",
-            Snapshot { last_request: asked(None, soon), ..new(three()) },
+            Snapshot { last_request: last_request(None, soon), ..new(three()) },
             &[],
             ConditionStatus::False,
             "Progressing",
@@ -35,7 +35,7 @@ fn plan_for_every_situation() {
         ),
         (
             "announced long ago",
-            Snapshot { last_request: asked(None, Duration::from_mins(1)), ..new(three()) },
+            Snapshot { last_request: last_request(None, Duration::from_mins(1)), ..new(three()) },
             &["notify 3"],
             ConditionStatus::False,
             "Progressing",
@@ -84,7 +84,7 @@ fn plan_for_every_situation() {
         (
             "the scheduler has a foreign server and rejects it",
             Snapshot {
-                last_request: asked(Some("it belongs to cli"), soon),
+                last_request: last_request(Some("it belongs to cli"), soon),
                 ..up(new(three()), Known::Present(ServerView { namespace: None, ..view(3, 3) }))
             },
             &[],
@@ -176,6 +176,6 @@ fn messages_contain_the_command_for_details() {
         ..made(snapshot(Some(server(json!({"replicas": 3}))), Known::Absent), 2)
     };
     let waiting = ready_condition(&plan(&waiting, NOW)).3;
-    assert!(waiting.contains("2 of 3 pods are ready"), "{waiting}");
+    assert!(waiting.contains("2 of 3 pods ready"), "{waiting}");
     assert!(waiting.contains("kubectl describe pods -n ml -l seldon-server-name=a"), "{waiting}");
 }

@@ -161,11 +161,11 @@ fn deleted_server_is_deregistered() {
 
 #[test]
 fn disable_auto_update_keeps_pods_on_config_change() {
-    let asks = |replicas: i32, image: &str| {
+    let spec_with = |replicas: i32, image: &str| {
         let over = json!({ "containers": [{ "name": "more", "image": image }] });
         server(json!({ "replicas": replicas, "disableAutoUpdate": true, "podSpec": over }))
     };
-    let first = made(snapshot(Some(asks(1, "more:1")), Known::Present(view(1, 1))), 1);
+    let first = made(snapshot(Some(spec_with(1, "more:1")), Known::Present(view(1, 1))), 1);
     let mut newer =
         config(json!({ "containers": [{ "name": "agent" }, { "name": "server", "image": "server:2" }] }));
     newer.metadata.generation = Some(2);
@@ -177,11 +177,11 @@ fn disable_auto_update_keeps_pods_on_config_change() {
     let changed = Snapshot { config: Some(Arc::new(newer)), ..first.clone() };
     assert_eq!(set(&changed), None, "the configuration's change alone does nothing");
     assert_eq!(changes(&plan(&changed, NOW)), [] as [&str; 0], "and it is not deleted");
-    let bigger = Snapshot { object: Some(Arc::new(asks(3, "more:1"))), ..changed.clone() };
+    let bigger = Snapshot { object: Some(Arc::new(spec_with(3, "more:1"))), ..changed.clone() };
     let resized = set(&bigger).unwrap();
     assert_eq!(image(&resized), Some(json!("server:1")));
     assert_eq!(resized.body["spec"]["replicas"], json!(3));
-    let other = Snapshot { object: Some(Arc::new(asks(1, "more:2"))), ..changed };
+    let other = Snapshot { object: Some(Arc::new(spec_with(1, "more:2"))), ..changed };
     assert_eq!(image(&set(&other).unwrap()), Some(json!("server:2")), "a new question has a new answer");
 }
 
