@@ -22,12 +22,13 @@ pub struct ServeError {
     source: std::io::Error,
 }
 
-/// Serves REST and gRPC on one port until `stop` is cancelled; `bound` gets the address.
+/// Serves REST and gRPC on one port until `stop` is cancelled; `bound` gets the address. Not generic: the request path
+/// is compiled in this crate, with its optimisation level.
 pub async fn serve(
     runtime: Arc<Runtime>,
     address: SocketAddr,
     stop: CancellationToken,
-    bound: impl FnOnce(SocketAddr),
+    bound: fn(SocketAddr),
 ) -> Result<(), ServeError> {
     let failed = |source| ServeError { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;

@@ -71,8 +71,10 @@ async fn serve(args: &Args) -> Result<(), CommandError> {
         load_all(&runtime, &args.repository)?;
     }
     let address = SocketAddr::new(args.host, args.port);
-    let print_address = |at| eprintln!("serving on http://{at}, REST and gRPC");
-    let served = gantry_runtime::serve(runtime, address, signal::shutdown_token(), print_address).await;
+    let served = gantry_runtime::serve(runtime, address, signal::shutdown_token(), |address| {
+        eprintln!("serving on http://{address}, REST and gRPC");
+    })
+    .await;
     trace::flush(&tracer).await;
     served.map_err(|e| CommandError::unavailable(e.to_string()))
 }

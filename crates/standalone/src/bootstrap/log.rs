@@ -28,7 +28,7 @@ const BUFFERED_LINES: usize = 5000;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// Log level (error, warn, info, debug) or a filter such as `gantry_scheduler=debug,warn`.
+    /// Log level (error, warn, info, debug) or a filter such as gantry_scheduler=debug,warn.
     #[arg(long, env = "GANTRY_LOG", default_value = "info", value_name = "LEVEL")]
     pub log_level: String,
 
