@@ -6,7 +6,7 @@ use gantry_artifacts::{ErrorKind, FetchError, Fetched, Limits};
 use tar::{EntryType, Header};
 use zip::write::SimpleFileOptions;
 
-use crate::{Bench, names};
+use crate::{Harness, names};
 
 /// Appends an entry whose name is written as it is, however hostile.
 fn raw_entry(out: &mut tar::Builder<Vec<u8>>, kind: EntryType, name: &[u8], link: &str, data: &[u8]) {
@@ -62,16 +62,16 @@ fn zip_of(entries: &[(&str, &[u8], Option<u32>)]) -> Vec<u8> {
 }
 
 async fn unpack(name: &str, bytes: &[u8], limits: Limits) -> Result<Fetched, FetchError> {
-    let bench = Bench::with(|config| config.limits = limits);
-    let path = bench.dir.path().join(name);
+    let harness = Harness::with(|config| config.limits = limits);
+    let path = harness.dir.path().join(name);
     std::fs::write(&path, bytes).unwrap();
-    let result = bench.fetch(path.to_str().unwrap()).await;
-    bench.assert_no_leftovers();
+    let result = harness.fetch(path.to_str().unwrap()).await;
+    harness.assert_no_leftovers();
     // Nothing may be written beside the cache and the archive itself.
-    let beside = std::fs::read_dir(bench.dir.path()).unwrap().count();
+    let beside = std::fs::read_dir(harness.dir.path()).unwrap().count();
     assert_eq!(beside, 2, "{name}");
     if let Ok(fetched) = &result {
-        // The directory goes with the bench; the listing must be taken now.
+        // The directory goes with the harness; the listing must be taken now.
         assert!(!names(fetched).is_empty());
     }
     result
@@ -95,11 +95,11 @@ async fn ordinary_archives_are_unpacked() {
         ("m.zip", zipped),
         ("f.tar", flat),
     ] {
-        let bench = Bench::new();
-        let path = bench.dir.path().join(name);
+        let harness = Harness::new();
+        let path = harness.dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         let fetched =
-            bench.fetch(path.to_str().unwrap()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            harness.fetch(path.to_str().unwrap()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(names(&fetched), ["a/b.txt", "model.json"], "{name}");
         assert_eq!(std::fs::read(fetched.path.join("a/b.txt")).unwrap(), b"b");
     }
@@ -117,10 +117,10 @@ async fn long_names_in_both_dialects() {
     pax.append_pax_extensions([("path", long.as_bytes())]).unwrap();
     raw_entry(&mut pax, EntryType::Regular, b"short", "", b"{}");
     for archive in [gnu, pax] {
-        let bench = Bench::new();
-        let path = bench.dir.path().join("m.tar");
+        let harness = Harness::new();
+        let path = harness.dir.path().join("m.tar");
         std::fs::write(&path, archive.into_inner().unwrap()).unwrap();
-        let fetched = bench.fetch(path.to_str().unwrap()).await.unwrap();
+        let fetched = harness.fetch(path.to_str().unwrap()).await.unwrap();
         assert_eq!(names(&fetched), [format!("{}/model.json", "n".repeat(150))]);
     }
 }
@@ -129,17 +129,17 @@ async fn long_names_in_both_dialects() {
 async fn versions_inside_an_archive() {
     let file = EntryType::Regular;
     let tree = tar_of(&[(file, "m/model-settings.json", "{}"), (file, "m/1/a", "1"), (file, "m/2/a", "2")]);
-    let bench = Bench::new();
-    let path = bench.dir.path().join("m.tar");
+    let harness = Harness::new();
+    let path = harness.dir.path().join("m.tar");
     std::fs::write(&path, tree).unwrap();
     let path = path.to_str().unwrap();
-    let highest = bench.fetch(path).await.unwrap();
+    let highest = harness.fetch(path).await.unwrap();
     assert_eq!(
         (names(&highest), highest.version),
         (vec!["2/a".into(), "model-settings.json".into()], Some(2))
     );
-    assert_eq!(names(&bench.version(path, 1).await.unwrap()), ["1/a", "model-settings.json"]);
-    assert!(bench.version(path, 7).await.unwrap_err().to_string().contains("present are 1, 2"));
+    assert_eq!(names(&harness.version(path, 1).await.unwrap()), ["1/a", "model-settings.json"]);
+    assert!(harness.version(path, 7).await.unwrap_err().to_string().contains("present are 1, 2"));
 }
 
 #[tokio::test]

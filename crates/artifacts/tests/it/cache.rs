@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex};
 
 use gantry_artifacts::{ErrorKind, Fetcher, Request, Silent, Uri};
 
-use crate::server::{Answer, Server};
-use crate::{Bench, config, content, files};
+use crate::server::{Response, Server};
+use crate::{Harness, config, content, files};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn equal_requests_share_one_download() {
     let body = content(300_000);
-    let server = Server::script([Answer::ok(body).header("etag", "\"v\"")]).await;
-    let bench = Arc::new(Bench::new());
+    let server = Server::script([Response::ok(body).header("etag", "\"v\"")]).await;
+    let harness = Arc::new(Harness::new());
     let url = server.url("/m.bin");
     let tasks: Vec<_> = (0..20)
         .map(|_| {
-            let (bench, url) = (Arc::clone(&bench), url.clone());
-            tokio::spawn(async move { bench.fetch(&url).await.unwrap().digest })
+            let (harness, url) = (Arc::clone(&harness), url.clone());
+            tokio::spawn(async move { harness.fetch(&url).await.unwrap().digest })
         })
         .collect();
     let mut digests = Vec::new();
@@ -27,8 +27,8 @@ async fn equal_requests_share_one_download() {
     digests.dedup();
     assert_eq!(digests.len(), 1);
     let complete = server.seen().iter().filter(|seen| seen.header("if-none-match").is_none()).count();
-    assert_eq!(complete, 1, "everyone else waited or asked whether it changed");
-    bench.assert_no_leftovers();
+    assert_eq!(complete, 1, "the others waited or revalidated");
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
@@ -39,32 +39,37 @@ async fn cancelled_caller_does_not_cancel_shared_download() {
     let server = Server::start(move |_| {
         signal.notify_one();
         let first = requests.fetch_add(1, Ordering::SeqCst) == 0;
-        if first { Answer::ok("xxxx").drip(std::time::Duration::from_mins(10)) } else { Answer::ok("model") }
+        if first {
+            Response::ok("xxxx").drip(std::time::Duration::from_mins(10))
+        } else {
+            Response::ok("model")
+        }
     })
     .await;
-    let bench = Bench::new();
+    let harness = Harness::new();
     let request = Request::new(Uri::parse(&server.url("/m.bin")).unwrap());
-    let (fetcher, first) = (bench.fetcher.clone(), request.clone());
+    let (fetcher, first) = (harness.fetcher.clone(), request.clone());
     let leader = tokio::spawn(async move { fetcher.fetch(&first, &Silent).await });
     started.notified().await;
-    let (fetcher, second) = (bench.fetcher.clone(), request.clone());
+    let (fetcher, second) = (harness.fetcher.clone(), request.clone());
     let follower = tokio::spawn(async move { fetcher.fetch(&second, &Silent).await });
     tokio::task::yield_now().await;
     leader.abort();
     let _ = leader.await;
     assert_eq!(follower.await.unwrap().unwrap().bytes, 5);
-    bench.assert_no_leftovers();
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
 async fn eviction_removes_least_recently_used_unleased_entry() {
     let server =
-        Server::start(|seen| Answer::file(seen, format!("{:>1000}", seen.path()).as_bytes(), "\"v\"")).await;
-    let bench = Bench::with(|config| config.cache_limit = 3000);
+        Server::start(|seen| Response::file(seen, format!("{:>1000}", seen.path()).as_bytes(), "\"v\""))
+            .await;
+    let harness = Harness::with(|config| config.cache_limit = 3000);
     let get = |name: &str| {
         let url = server.url(name);
-        let bench = &bench;
-        async move { bench.fetch(&url).await.unwrap() }
+        let harness = &harness;
+        async move { harness.fetch(&url).await.unwrap() }
     };
     let held = get("/a").await;
     let b = get("/b").await;
@@ -77,28 +82,28 @@ async fn eviction_removes_least_recently_used_unleased_entry() {
     assert!(held.path.exists() && d.path.exists() && b_path.exists(), "in use or recent");
     assert!(!c_path.exists(), "the oldest unused entry goes");
     assert_eq!(files(&held)[0].1.len(), 1000);
-    let indexed = std::fs::read_dir(bench.dir.path().join("cache/index")).unwrap().count();
+    let indexed = std::fs::read_dir(harness.dir.path().join("cache/index")).unwrap().count();
     assert!(indexed <= 3, "what was known about an evicted artifact is forgotten: {indexed}");
     assert!(!get("/c").await.from_cache);
     // All in use: nothing may go, even above the limit.
     let all = [get("/a").await, get("/c").await, get("/d").await, get("/e").await, get("/f").await];
     assert!(all.iter().all(|fetched| fetched.path.exists()));
 
-    let big = Server::script([Answer::ok(content(5000))]).await;
-    let error = bench.fetch(&big.url("/big")).await.unwrap_err();
+    let big = Server::script([Response::ok(content(5000))]).await;
+    let error = harness.fetch(&big.url("/big")).await.unwrap_err();
     assert!(error.kind() == ErrorKind::TooLarge && error.to_string().contains("cache"), "{error}");
-    bench.assert_no_leftovers();
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
 async fn leases_of_other_processes_prevent_eviction() {
-    let server = Server::start(|seen| Answer::ok(format!("{:>1000}", seen.path()))).await;
-    let bench = Bench::with(|config| config.cache_limit = 1500);
-    let other = Fetcher::new(config(bench.dir.path(), |config| config.cache_limit = 1500)).unwrap();
+    let server = Server::start(|seen| Response::ok(format!("{:>1000}", seen.path()))).await;
+    let harness = Harness::with(|config| config.cache_limit = 1500);
+    let other = Fetcher::new(config(harness.dir.path(), |config| config.cache_limit = 1500)).unwrap();
     let request = Request::new(Uri::parse(&server.url("/a")).unwrap());
     let held = other.fetch(&request, &Silent).await.unwrap();
-    bench.fetch(&server.url("/b")).await.unwrap();
-    bench.fetch(&server.url("/c")).await.unwrap();
+    harness.fetch(&server.url("/b")).await.unwrap();
+    harness.fetch(&server.url("/c")).await.unwrap();
     assert!(held.path.join("a").exists());
 }
 
@@ -123,12 +128,12 @@ async fn leftovers_of_dead_processes_are_removed() {
 
 #[tokio::test]
 async fn damaged_entry_is_refetched() {
-    let server = Server::start(|seen| Answer::file(seen, b"model", "\"v\"")).await;
-    let bench = Bench::new();
+    let server = Server::start(|seen| Response::file(seen, b"model", "\"v\"")).await;
+    let harness = Harness::new();
     let url = server.url("/m.bin");
-    let path = bench.fetch(&url).await.unwrap().path;
+    let path = harness.fetch(&url).await.unwrap().path;
     std::fs::remove_file(path.join("m.bin")).unwrap();
-    let again = bench.fetch(&url).await.unwrap();
+    let again = harness.fetch(&url).await.unwrap();
     assert!(!again.from_cache);
     assert_eq!(files(&again), [("m.bin".to_owned(), b"model".to_vec())]);
     let read_only = std::fs::metadata(again.path.join("m.bin")).unwrap().permissions().readonly();
@@ -137,10 +142,10 @@ async fn damaged_entry_is_refetched() {
 
 #[tokio::test]
 async fn equal_content_is_stored_once() {
-    let server = Server::script([Answer::ok("model")]).await;
-    let bench = Bench::new();
-    let one = bench.fetch(&server.url("/x/m.bin")).await.unwrap();
-    let two = bench.fetch(&server.url("/y/m.bin")).await.unwrap();
+    let server = Server::script([Response::ok("model")]).await;
+    let harness = Harness::new();
+    let one = harness.fetch(&server.url("/x/m.bin")).await.unwrap();
+    let two = harness.fetch(&server.url("/y/m.bin")).await.unwrap();
     assert_eq!((one.path, one.digest), (two.path, two.digest));
 }
 
@@ -150,18 +155,18 @@ async fn unreachable_source_falls_back_to_cached_copy() {
     let state = Arc::clone(&up);
     let server =
         Server::start(
-            move |_| if *state.lock().unwrap() { Answer::ok("model") } else { Answer::status(503) },
+            move |_| if *state.lock().unwrap() { Response::ok("model") } else { Response::status(503) },
         )
         .await;
     let url = server.url("/m.bin");
-    let bench = Bench::new();
-    bench.fetch(&url).await.unwrap();
+    let harness = Harness::new();
+    harness.fetch(&url).await.unwrap();
     *up.lock().unwrap() = false;
-    let stale = bench.fetch(&url).await.unwrap();
+    let stale = harness.fetch(&url).await.unwrap();
     assert!(stale.stale && stale.from_cache);
     // Also after a restart.
-    let dir = bench.dir;
-    drop(bench.fetcher);
+    let dir = harness.dir;
+    drop(harness.fetcher);
     let fetcher = Fetcher::new(config(dir.path(), |_| {})).unwrap();
     let request = Request::new(Uri::parse(&url).unwrap());
     assert!(fetcher.fetch(&request, &Silent).await.unwrap().stale);

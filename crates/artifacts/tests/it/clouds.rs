@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use gantry_artifacts::{ErrorKind, Request, Secret, Uri};
 
-use crate::server::{Answer, Seen, Server};
-use crate::{Bench, env, names};
+use crate::server::{Response, Seen, Server};
+use crate::{Harness, env, names};
 
 /// Keys and contents of the bucket that all stores serve.
 fn bucket() -> Vec<(&'static str, &'static str)> {
@@ -47,7 +47,7 @@ fn listing(prefix: &str, delimiter: bool) -> (Vec<(&'static str, &'static str)>,
     (objects, folders)
 }
 
-fn object(seen: &Seen, root: &str) -> Answer {
+fn object(seen: &Seen, root: &str) -> Response {
     let path = url::form_urlencoded::parse(format!("k={}", seen.path().replace('+', "%2B")).as_bytes())
         .next()
         .unwrap()
@@ -56,12 +56,12 @@ fn object(seen: &Seen, root: &str) -> Answer {
     let key = path.strip_prefix(root).unwrap_or_default();
     let found = bucket().into_iter().find(|(name, _)| *name == key);
     found.map_or_else(
-        || Answer::status(404),
-        |(_, text)| Answer::file(seen, text.as_bytes(), &format!("\"{}\"", etag(text))),
+        || Response::status(404),
+        |(_, text)| Response::file(seen, text.as_bytes(), &format!("\"{}\"", etag(text))),
     )
 }
 
-fn s3_like(seen: &Seen) -> Answer {
+fn s3_like(seen: &Seen) -> Response {
     if seen.query("list-type").is_none() {
         return object(seen, "/b/");
     }
@@ -86,10 +86,10 @@ fn s3_like(seen: &Seen) -> Answer {
         xml += &format!("<NextContinuationToken>{}</NextContinuationToken>", start + 2);
     }
     xml += &format!("<IsTruncated>{more}</IsTruncated></ListBucketResult>");
-    Answer::ok(xml)
+    Response::ok(xml)
 }
 
-fn azure_like(seen: &Seen) -> Answer {
+fn azure_like(seen: &Seen) -> Response {
     if seen.query("comp").is_none() {
         return object(seen, "/b/");
     }
@@ -106,14 +106,14 @@ fn azure_like(seen: &Seen) -> Answer {
     for folder in folders {
         xml += &format!("<BlobPrefix><Name>{folder}</Name></BlobPrefix>");
     }
-    Answer::ok(xml + "</Blobs><NextMarker/></EnumerationResults>")
+    Response::ok(xml + "</Blobs><NextMarker/></EnumerationResults>")
 }
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-fn hub_like(seen: &Seen) -> Answer {
+fn hub_like(seen: &Seen) -> Response {
     if seen.path() == "/api/models/org/model/revision/main" {
-        return Answer::ok(format!("{{\"sha\":\"{COMMIT}\",\"id\":\"org/model\"}}"));
+        return Response::ok(format!("{{\"sha\":\"{COMMIT}\",\"id\":\"org/model\"}}"));
     }
     if seen.path() == format!("/api/models/org/model/tree/{COMMIT}") {
         let entries: Vec<String> = bucket()
@@ -137,32 +137,32 @@ fn hub_like(seen: &Seen) -> Answer {
         let host = seen.header("host").unwrap();
         if seen.query("cursor").is_none() {
             let next = format!("<http://{host}{}&cursor=x>; rel=\"next\"", seen.target);
-            return Answer::ok(format!(
+            return Response::ok(format!(
                 "[{{\"type\":\"directory\",\"oid\":\"d\",\"size\":0,\"path\":\"iris\"}},{}]",
                 entries[..half].join(",")
             ))
             .header("link", next);
         }
-        return Answer::ok(format!("[{}]", entries[half..].join(",")));
+        return Response::ok(format!("[{}]", entries[half..].join(",")));
     }
     object(seen, &format!("/org/model/resolve/{COMMIT}/"))
 }
 
 /// A fetcher and the root of the bucket for every store.
-async fn stores() -> Vec<(&'static str, Bench, Server)> {
+async fn stores() -> Vec<(&'static str, Harness, Server)> {
     let s3 = Server::start(s3_like).await;
     let gs = Server::start(s3_like).await;
     let azure = Server::start(azure_like).await;
     let hub = Server::start(hub_like).await;
-    let bench = |server: &Server, pairs: &[(&str, &str)]| {
+    let harness = |server: &Server, pairs: &[(&str, &str)]| {
         let url = server.url("");
         let pairs: Vec<(&str, &str)> = pairs
             .iter()
             .map(|(name, value)| (*name, if *value == "URL" { url.as_str() } else { *value }))
             .collect();
-        Bench::with(|config| config.env = env(&pairs))
+        Harness::with(|config| config.env = env(&pairs))
     };
-    let s3_bench = bench(
+    let s3_bench = harness(
         &s3,
         &[
             ("AWS_ENDPOINT_URL", "URL"),
@@ -172,8 +172,8 @@ async fn stores() -> Vec<(&'static str, Bench, Server)> {
             ("AWS_REGION", "eu-west-1"),
         ],
     );
-    let gs_bench = bench(&gs, &[("STORAGE_EMULATOR_HOST", "URL")]);
-    let az_bench = bench(
+    let gs_bench = harness(&gs, &[("STORAGE_EMULATOR_HOST", "URL")]);
+    let az_bench = harness(
         &azure,
         &[
             ("AZURE_STORAGE_ENDPOINT", "URL"),
@@ -181,7 +181,7 @@ async fn stores() -> Vec<(&'static str, Bench, Server)> {
             ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5"),
         ],
     );
-    let hub_bench = bench(&hub, &[("HF_ENDPOINT", "URL"), ("HF_TOKEN", "hf_token")]);
+    let hub_bench = harness(&hub, &[("HF_ENDPOINT", "URL"), ("HF_TOKEN", "hf_token")]);
     vec![
         ("s3://b/", s3_bench, s3),
         ("gs://b/", gs_bench, gs),
@@ -192,45 +192,45 @@ async fn stores() -> Vec<(&'static str, Bench, Server)> {
 
 #[tokio::test]
 async fn folders_files_and_versions() {
-    for (root, bench, server) in stores().await {
+    for (root, harness, server) in stores().await {
         let at = |path: &str| format!("{root}{path}");
-        let highest = bench.fetch(&at("iris")).await.unwrap_or_else(|error| panic!("{root}: {error}"));
+        let highest = harness.fetch(&at("iris")).await.unwrap_or_else(|error| panic!("{root}: {error}"));
         assert_eq!(names(&highest), ["10/model.joblib", "model-settings.json"], "{root}");
         assert_eq!(highest.version, Some(10));
         assert!(highest.model_dir().ends_with("10"));
-        let two = bench.version(&at("iris"), 2).await.unwrap();
+        let two = harness.version(&at("iris"), 2).await.unwrap();
         assert_eq!(names(&two), ["2/model.joblib", "2/sub/extra name+.txt", "model-settings.json"], "{root}");
         let fetched_others = server.seen().iter().any(|seen| seen.path().contains("/1/model"));
         assert!(!fetched_others, "{root}: only the wanted version may be downloaded");
-        let error = bench.version(&at("iris"), 3).await.unwrap_err();
+        let error = harness.version(&at("iris"), 3).await.unwrap_err();
         assert!(error.to_string().contains("present are 1, 2, 10"), "{root}: {error}");
-        let error = bench.version(&at("plain"), 1).await.unwrap_err();
+        let error = harness.version(&at("plain"), 1).await.unwrap_err();
         assert!(error.to_string().contains("no version folders"), "{root}: {error}");
         assert_eq!(
-            names(&bench.fetch(&at("plain")).await.unwrap()),
+            names(&harness.fetch(&at("plain")).await.unwrap()),
             ["labels/a.txt", "model.onnx"],
             "{root}"
         );
-        assert_eq!(names(&bench.fetch(&at("single.onnx")).await.unwrap()), ["single.onnx"], "{root}");
-        assert_eq!(names(&bench.fetch(&at("marked")).await.unwrap()), ["sub/file"], "{root}");
-        let error = bench.fetch(&at("nothing")).await.unwrap_err();
+        assert_eq!(names(&harness.fetch(&at("single.onnx")).await.unwrap()), ["single.onnx"], "{root}");
+        assert_eq!(names(&harness.fetch(&at("marked")).await.unwrap()), ["sub/file"], "{root}");
+        let error = harness.fetch(&at("nothing")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permanent, "{root}: {error}");
-        let error = bench.version(&at("nothing"), 1).await.unwrap_err();
+        let error = harness.version(&at("nothing"), 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permanent, "{root}: {error}");
 
         let before = server.count();
-        let again = bench.fetch(&at("plain")).await.unwrap();
+        let again = harness.fetch(&at("plain")).await.unwrap();
         assert!(again.from_cache, "{root}");
         let downloads = server.seen()[before..].iter().filter(|seen| seen.path().contains(".onnx")).count();
         assert_eq!(downloads, 0, "{root}: an unchanged folder is listed, not downloaded");
-        bench.assert_no_leftovers();
+        harness.assert_no_leftovers();
     }
 }
 
 #[tokio::test]
 async fn credentials_are_sent_only_to_their_host() {
-    for (root, bench, server) in stores().await {
-        bench.fetch(&format!("{root}plain")).await.unwrap();
+    for (root, harness, server) in stores().await {
+        harness.fetch(&format!("{root}plain")).await.unwrap();
         for seen in server.seen() {
             let authorization = seen.header("authorization").unwrap_or_default();
             match root {
@@ -249,27 +249,27 @@ async fn credentials_are_sent_only_to_their_host() {
         }
     }
     // The hub sends downloads to another host, which must not see the token.
-    let cdn = Server::script([Answer::ok("single")]).await;
+    let cdn = Server::script([Response::ok("single")]).await;
     let elsewhere = cdn.url("/blob");
     let hub = Server::start(move |seen| {
-        if seen.path().contains("/resolve/") { Answer::redirect(elsewhere.clone()) } else { hub_like(seen) }
+        if seen.path().contains("/resolve/") { Response::redirect(elsewhere.clone()) } else { hub_like(seen) }
     })
     .await;
     let endpoint = hub.url("");
-    let bench =
-        Bench::with(|config| config.env = env(&[("HF_ENDPOINT", &endpoint), ("HF_TOKEN", "hf_token")]));
-    bench.fetch("hf://org/model/single.onnx").await.unwrap();
+    let harness =
+        Harness::with(|config| config.env = env(&[("HF_ENDPOINT", &endpoint), ("HF_TOKEN", "hf_token")]));
+    harness.fetch("hf://org/model/single.onnx").await.unwrap();
     assert_eq!((cdn.count(), cdn.seen()[0].header("authorization")), (1, None));
 }
 
 #[tokio::test]
 async fn listing_continued_on_another_server_is_rejected() {
-    let evil = Server::script([Answer::ok("[]")]).await;
+    let evil = Server::script([Response::ok("[]")]).await;
     let link = format!("<{}>; rel=\"next\"", evil.url("/steal"));
     let hub = Server::start(move |seen| {
         let answer = hub_like(seen);
         if seen.path().contains("/tree/") {
-            Answer::ok("[{\"type\":\"file\",\"oid\":\"x\",\"size\":1,\"path\":\"a\"}]")
+            Response::ok("[{\"type\":\"file\",\"oid\":\"x\",\"size\":1,\"path\":\"a\"}]")
                 .header("link", link.clone())
         } else {
             answer
@@ -277,60 +277,60 @@ async fn listing_continued_on_another_server_is_rejected() {
     })
     .await;
     let endpoint = hub.url("");
-    let bench =
-        Bench::with(|config| config.env = env(&[("HF_ENDPOINT", &endpoint), ("HF_TOKEN", "hf_token")]));
-    let error = bench.fetch("hf://org/model").await.unwrap_err();
+    let harness =
+        Harness::with(|config| config.env = env(&[("HF_ENDPOINT", &endpoint), ("HF_TOKEN", "hf_token")]));
+    let error = harness.fetch("hf://org/model").await.unwrap_err();
     assert!(error.kind() == ErrorKind::Denied && evil.count() == 0, "{error}");
 }
 
 #[tokio::test]
 async fn named_remote_uses_its_secret() {
     let server = Server::start(s3_like).await;
-    let bench = Bench::new();
+    let harness = Harness::new();
     let secret = format!(
         "type: s3\nname: minio\nparameters:\n  provider: Minio\n  env_auth: false\n  access_key_id: AK\n  secret_access_key: SK\n  endpoint: {}\n",
         server.url("")
     );
     let mut request = Request::new(Uri::parse("minio:b/plain").unwrap());
-    let error = bench.request(&request).await.unwrap_err();
+    let error = harness.request(&request).await.unwrap_err();
     assert!(error.to_string().contains("name: minio"), "{error}");
     request.secret = Some(Secret::parse(&secret).unwrap());
-    assert_eq!(names(&bench.request(&request).await.unwrap()), ["labels/a.txt", "model.onnx"]);
+    assert_eq!(names(&harness.request(&request).await.unwrap()), ["labels/a.txt", "model.onnx"]);
     assert!(server.seen()[0].header("authorization").unwrap().contains("Credential=AK/"));
     request.uri = Uri::parse("other:b/plain").unwrap();
-    assert!(bench.request(&request).await.unwrap_err().to_string().contains("name: other"));
+    assert!(harness.request(&request).await.unwrap_err().to_string().contains("name: other"));
     request.uri = Uri::parse("gs://b/plain").unwrap();
-    assert!(bench.request(&request).await.unwrap_err().to_string().contains("another kind of store"));
+    assert!(harness.request(&request).await.unwrap_err().to_string().contains("another kind of store"));
     // rclone's way to read Google storage through its S3 interface.
     request.uri = Uri::parse("gs:b/plain").unwrap();
     request.secret = Some(Secret::parse(&secret.replace("name: minio", "name: gs")).unwrap());
-    assert_eq!(bench.request(&request).await.unwrap().bytes, 5);
+    assert_eq!(harness.request(&request).await.unwrap().bytes, 5);
 }
 
 #[tokio::test]
 async fn store_checksum_mismatch_is_detected() {
     let corrupt = |seen: &Seen| match seen.path() {
-        "/b/plain/model.onnx" => Answer::ok("ONNX").header("etag", format!("\"{}\"", etag("onnx"))),
+        "/b/plain/model.onnx" => Response::ok("ONNX").header("etag", format!("\"{}\"", etag("onnx"))),
         _ => s3_like(seen),
     };
     let server = Server::start(corrupt).await;
     let endpoint = server.url("");
-    let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-    let error = bench.fetch("s3://b/plain").await.unwrap_err();
+    let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+    let error = harness.fetch("s3://b/plain").await.unwrap_err();
     assert!(error.to_string().contains("does not match its checksum"), "{error}");
-    bench.assert_no_leftovers();
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
 async fn object_without_list_permission_is_fetched() {
     let server =
         Server::start(
-            |seen| if seen.query("list-type").is_some() { Answer::status(403) } else { s3_like(seen) },
+            |seen| if seen.query("list-type").is_some() { Response::status(403) } else { s3_like(seen) },
         )
         .await;
     let endpoint = server.url("");
-    let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-    assert_eq!(names(&bench.fetch("s3://b/single.onnx").await.unwrap()), ["single.onnx"]);
+    let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+    assert_eq!(names(&harness.fetch("s3://b/single.onnx").await.unwrap()), ["single.onnx"]);
 }
 
 #[tokio::test]
@@ -339,25 +339,25 @@ async fn transient_listing_failures_are_retried() {
     let counter = Arc::clone(&flaky);
     let server = Server::start(move |seen| {
         if counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < 2 {
-            Answer::status(503)
+            Response::status(503)
         } else {
             s3_like(seen)
         }
     })
     .await;
     let endpoint = server.url("");
-    let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-    assert_eq!(bench.fetch("s3://b/plain").await.unwrap().bytes, 5);
+    let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+    assert_eq!(harness.fetch("s3://b/plain").await.unwrap().bytes, 5);
 
-    let moved = Server::script([Answer::status(301).header("x-amz-bucket-region", "eu-north-1")]).await;
+    let moved = Server::script([Response::status(301).header("x-amz-bucket-region", "eu-north-1")]).await;
     let endpoint = moved.url("");
-    let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-    let error = bench.fetch("s3://b/plain").await.unwrap_err();
+    let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+    let error = harness.fetch("s3://b/plain").await.unwrap_err();
     assert!(error.to_string().contains("set the region eu-north-1"), "{error}");
-    let nonsense = Server::script([Answer::ok("<html>")]).await;
+    let nonsense = Server::script([Response::ok("<html>")]).await;
     let endpoint = nonsense.url("");
-    let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-    assert_eq!(bench.fetch("s3://b/plain").await.unwrap_err().kind(), ErrorKind::Permanent);
+    let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+    assert_eq!(harness.fetch("s3://b/plain").await.unwrap_err().kind(), ErrorKind::Permanent);
 }
 
 #[tokio::test]
@@ -367,14 +367,14 @@ async fn hostile_object_keys_are_rejected() {
             "<ListBucketResult><Contents><Key>{key}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>\"e\"</ETag><Size>1</Size></Contents><IsTruncated>false</IsTruncated></ListBucketResult>"
         );
         let server = Server::start(move |seen| {
-            if seen.query("list-type").is_some() { Answer::ok(xml.clone()) } else { Answer::ok("x") }
+            if seen.query("list-type").is_some() { Response::ok(xml.clone()) } else { Response::ok("x") }
         })
         .await;
         let endpoint = server.url("");
-        let bench = Bench::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
-        let error = bench.fetch("s3://b/plain").await.unwrap_err();
+        let harness = Harness::with(|config| config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]));
+        let error = harness.fetch("s3://b/plain").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permanent, "{key}: {error}");
-        bench.assert_no_leftovers();
+        harness.assert_no_leftovers();
     }
 }
 
@@ -393,10 +393,10 @@ async fn google_service_account_signs_its_token() {
     let parameters =
         serde_json::json!({"service_account_credentials": account.to_string(), "endpoint": server.url("")});
     let text = serde_json::json!({"type": "google cloud storage", "name": "gs", "parameters": parameters});
-    let bench = Bench::new();
+    let harness = Harness::new();
     let mut request = Request::new(Uri::parse("gs://b/plain").unwrap());
     request.secret = Some(Secret::parse(&text.to_string()).unwrap());
-    assert_eq!(bench.request(&request).await.unwrap().bytes, 5);
+    assert_eq!(harness.request(&request).await.unwrap().bytes, 5);
     for seen in server.seen() {
         let token = seen.header("authorization").and_then(|value| value.strip_prefix("Bearer ")).unwrap();
         let (signed, signature) = token.rsplit_once('.').unwrap();
@@ -416,7 +416,7 @@ async fn google_service_account_signs_its_token() {
     let mixed =
         format!("{{type: gcs, name: gs, parameters: {{env_auth: true, endpoint: '{}'}}}}", server.url(""));
     request.secret = Some(Secret::parse(&mixed).unwrap());
-    assert_eq!(bench.request(&request).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(harness.request(&request).await.unwrap_err().kind(), ErrorKind::Denied);
 }
 
 #[tokio::test]
@@ -433,15 +433,15 @@ async fn endless_listing_is_aborted() {
         let server = Server::start(move |_| {
             let count = counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string();
             let page = page.replace("KEY", &count);
-            Answer::ok(format!("<ListBucketResult>{page}<IsTruncated>true</IsTruncated><NextContinuationToken>{count}</NextContinuationToken></ListBucketResult>"))
+            Response::ok(format!("<ListBucketResult>{page}<IsTruncated>true</IsTruncated><NextContinuationToken>{count}</NextContinuationToken></ListBucketResult>"))
         })
         .await;
         let endpoint = server.url("");
-        let bench = Bench::with(|config| {
+        let harness = Harness::with(|config| {
             config.env = env(&[("AWS_ENDPOINT_URL", &endpoint)]);
             config.limits.files = 100;
         });
-        let error = bench.fetch("s3://b/plain").await.unwrap_err();
+        let error = harness.fetch("s3://b/plain").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{name}: {error}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gantry_artifacts::{Fetcher, Request, Silent, Uri};
 
-use crate::server::{Answer, Server};
+use crate::server::{Response, Server};
 use crate::{config, content, files};
 
 /// Runs in the process that is killed: fetches the URI in the environment.
@@ -29,9 +29,9 @@ async fn killed_download_leaves_no_files() {
         // Most of the file, and then nothing more.
         "/slow.bin" => {
             signal.notify_one();
-            Answer::ok(sent.clone()).stall(2 << 20)
+            Response::ok(sent.clone()).stall(2 << 20)
         }
-        _ => Answer::ok(sent.clone()),
+        _ => Response::ok(sent.clone()),
     })
     .await;
     let dir = tempfile::tempdir().unwrap();

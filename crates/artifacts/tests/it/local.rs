@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use gantry_artifacts::{ErrorKind, Limits};
 
-use crate::{Bench, files, names};
+use crate::{Harness, files, names};
 
 fn write(path: &std::path::Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -15,24 +15,24 @@ fn write(path: &std::path::Path, text: &str) {
 
 #[tokio::test]
 async fn directory_copy_is_independent_of_later_edits() {
-    let bench = Bench::new();
-    let source = bench.dir.path().join("source");
+    let harness = Harness::new();
+    let source = harness.dir.path().join("source");
     write(&source.join("model.json"), "one");
     write(&source.join("sub/data.bin"), "data");
     let uri = source.to_str().unwrap();
-    let first = bench.fetch(uri).await.unwrap();
+    let first = harness.fetch(uri).await.unwrap();
     assert_eq!(names(&first), ["model.json", "sub/data.bin"]);
     fs::write(source.join("model.json"), "two").unwrap();
     assert_eq!(fs::read(first.path.join("model.json")).unwrap(), b"one");
-    let second = bench.fetch(&format!("file://{uri}")).await.unwrap();
+    let second = harness.fetch(&format!("file://{uri}")).await.unwrap();
     assert_ne!(first.digest, second.digest);
     assert_eq!(fs::read(second.path.join("model.json")).unwrap(), b"two");
-    bench.assert_no_leftovers();
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
 async fn unchanged_source_is_not_copied_again() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     // The files of this crate are older than any test run, unless one was edited this moment.
     let uri = concat!(env!("CARGO_MANIFEST_DIR"), "/src/uri");
     let settled = fs::read_dir(uri).unwrap().flatten().all(|entry| {
@@ -40,37 +40,38 @@ async fn unchanged_source_is_not_copied_again() {
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.metadata().unwrap().ctime() as u64);
         changed + Duration::from_secs(4) < SystemTime::now()
     });
-    let first = bench.fetch(uri).await.unwrap();
-    let second = bench.fetch(uri).await.unwrap();
+    let first = harness.fetch(uri).await.unwrap();
+    let second = harness.fetch(uri).await.unwrap();
     assert!(!first.from_cache && first.digest == second.digest);
     assert!(second.from_cache || !settled, "sizes, times and inodes are known");
 }
 
 #[tokio::test]
 async fn one_file_and_versions() {
-    let bench = Bench::new();
-    let root = bench.dir.path().join("m");
+    let harness = Harness::new();
+    let root = harness.dir.path().join("m");
     write(&root.join("model-settings.json"), "{}");
     write(&root.join("1/model.bin"), "1");
     write(&root.join("2/model.bin"), "2");
     let uri = root.to_str().unwrap();
-    assert_eq!(names(&bench.fetch(uri).await.unwrap()), ["2/model.bin", "model-settings.json"]);
-    assert_eq!(names(&bench.version(uri, 1).await.unwrap()), ["1/model.bin", "model-settings.json"]);
-    assert!(bench.version(uri, 5).await.unwrap_err().to_string().contains("present are 1, 2"));
+    assert_eq!(names(&harness.fetch(uri).await.unwrap()), ["2/model.bin", "model-settings.json"]);
+    assert_eq!(names(&harness.version(uri, 1).await.unwrap()), ["1/model.bin", "model-settings.json"]);
+    assert!(harness.version(uri, 5).await.unwrap_err().to_string().contains("present are 1, 2"));
     let one = root.join("1/model.bin");
     assert_eq!(
-        files(&bench.fetch(one.to_str().unwrap()).await.unwrap()),
+        files(&harness.fetch(one.to_str().unwrap()).await.unwrap()),
         [("model.bin".to_owned(), b"1".to_vec())]
     );
-    let error = bench.version(one.to_str().unwrap(), 1).await.unwrap_err();
+    let error = harness.version(one.to_str().unwrap(), 1).await.unwrap_err();
     assert!(error.to_string().contains("is one file"), "{error}");
 }
 
 #[tokio::test]
 async fn invalid_local_sources_are_rejected() {
-    let bench =
-        Bench::with(|config| config.limits = Limits { bytes: 1000, files: 4, depth: 3, ..Limits::default() });
-    let dir = bench.dir.path();
+    let harness = Harness::with(|config| {
+        config.limits = Limits { bytes: 1000, files: 4, depth: 3, ..Limits::default() }
+    });
+    let dir = harness.dir.path();
     write(&dir.join("many/a/1"), "x");
     for i in 0..6 {
         write(&dir.join(format!("many/{i}.txt")), "x");
@@ -96,10 +97,10 @@ async fn invalid_local_sources_are_rejected() {
         ("broken", "cannot read", ErrorKind::Permanent),
         ("socket", "pipe, socket or device", ErrorKind::Permanent),
     ] {
-        let error = bench.fetch(dir.join(name).to_str().unwrap()).await.expect_err(name);
+        let error = harness.fetch(dir.join(name).to_str().unwrap()).await.expect_err(name);
         assert!(error.to_string().contains(part) && error.kind() == kind, "{name}: {error}");
     }
-    bench.assert_no_leftovers();
+    harness.assert_no_leftovers();
 }
 
 #[tokio::test]
@@ -114,14 +115,14 @@ async fn sources_outside_allowed_roots_are_rejected() {
     write(&inside.path().join("mixed/model"), "m");
     symlink(outside.path().join("secret/key"), inside.path().join("mixed/key")).unwrap();
     let roots = vec![inside.path().to_owned()];
-    let bench = Bench::with(|config| config.local_roots = Some(roots));
+    let harness = Harness::with(|config| config.local_roots = Some(roots));
     let at = |path: &str| format!("{}/{path}", inside.path().display());
-    assert_eq!(bench.fetch(&at("ok")).await.unwrap().bytes, 1);
-    assert_eq!(names(&bench.fetch(&at("mounted")).await.unwrap()), ["model"], "as in a mounted ConfigMap");
+    assert_eq!(harness.fetch(&at("ok")).await.unwrap().bytes, 1);
+    assert_eq!(names(&harness.fetch(&at("mounted")).await.unwrap()), ["model"], "as in a mounted ConfigMap");
     let escape = format!("ok/../../{}/secret", outside.path().file_name().unwrap().to_str().unwrap());
     for path in ["link", "mixed", &escape] {
-        let error = bench.fetch(&at(path)).await.expect_err(path);
+        let error = harness.fetch(&at(path)).await.expect_err(path);
         assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
     }
-    assert_eq!(bench.fetch("/etc").await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(harness.fetch("/etc").await.unwrap_err().kind(), ErrorKind::Denied);
 }

@@ -30,12 +30,12 @@ use gantry_artifacts::{
 use tempfile::TempDir;
 
 /// A fetcher with a cache of its own and short waits.
-struct Bench {
+struct Harness {
     dir: TempDir,
     fetcher: Fetcher,
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         Self::with(|_| {})
     }

@@ -7,8 +7,8 @@ use gantry_artifacts::{Request, Secret, Uri};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-use crate::server::{Answer, Server};
-use crate::{Bench, Recorder, env};
+use crate::server::{Response, Server};
+use crate::{Harness, Recorder, env};
 
 const TOKEN: &str = "CANARYx9f8e7d6c";
 
@@ -131,29 +131,30 @@ async fn planted_token_is_never_printed() {
                 seen.header("authorization").unwrap_or("Oops"),
                 seen
             );
-            let answer = Answer::ok(echo).header("location", format!("http://127.0.0.1:1/x?{}", seen.target));
+            let answer =
+                Response::ok(echo).header("location", format!("http://127.0.0.1:1/x?{}", seen.target));
             if status == 200 { answer } else { answer.with_status(status) }
         })
         .await;
         for (uri, secret, variables) in cases(&server) {
             let pairs: Vec<(&str, &str)> =
                 variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            let bench = Bench::with(|config| config.env = env(&pairs));
+            let harness = Harness::with(|config| config.env = env(&pairs));
             let mut request = Request::new(Uri::parse(&uri).unwrap());
             request.secret = secret.map(|secret| Secret::parse(&secret).unwrap());
             let progress = Recorder::default();
-            let result = bench.fetcher.fetch(&request, &progress).await;
+            let result = harness.fetcher.fetch(&request, &progress).await;
             let _ = write!(
                 printed,
                 "{result:?} {result:#?} {request:?} {:?} {:?}",
-                bench.fetcher,
+                harness.fetcher,
                 progress.notes.lock().unwrap()
             );
             if let Err(error) = &result {
                 let _ = writeln!(printed, "{error}");
             }
             // What lies in the cache directory is output too, except for the fetched files themselves.
-            for entry in std::fs::read_dir(bench.dir.path().join("cache/index")).unwrap().flatten() {
+            for entry in std::fs::read_dir(harness.dir.path().join("cache/index")).unwrap().flatten() {
                 printed += &std::fs::read_to_string(entry.path()).unwrap();
             }
         }

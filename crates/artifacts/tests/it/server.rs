@@ -39,7 +39,7 @@ impl Seen {
 
 /// What the server sends.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
@@ -57,7 +57,7 @@ pub(crate) struct Answer {
     hang_up: bool,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn ok(body: impl Into<Vec<u8>>) -> Self {
         Self {
             status: 200,
@@ -170,7 +170,7 @@ impl Answer {
     }
 }
 
-type Handler = dyn Fn(&Seen) -> Answer + Send + Sync;
+type Handler = dyn Fn(&Seen) -> Response + Send + Sync;
 
 /// A server on a free port of loopback; stops when dropped.
 pub(crate) struct Server {
@@ -181,7 +181,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(handler: impl Fn(&Seen) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
@@ -199,8 +199,8 @@ impl Server {
         Self { port, seen, connections, task }
     }
 
-    /// Answers in this order, and the last one again and again.
-    pub(crate) async fn script(answers: impl IntoIterator<Item = Answer>) -> Self {
+    /// Responses in this order, and the last one again and again.
+    pub(crate) async fn script(answers: impl IntoIterator<Item = Response>) -> Self {
         let queue = Mutex::new(answers.into_iter().collect::<VecDeque<_>>());
         Self::start(move |_| {
             let mut queue = queue.lock().unwrap();

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::Bench;
+use crate::Harness;
 
 const AUTHORITY: &[u8] = include_bytes!("fixtures/ca.pem");
 
@@ -55,8 +55,8 @@ async fn serve(answer: String) -> u16 {
     port
 }
 
-fn bench(authority: Option<&[u8]>) -> Bench {
-    Bench::with(|config| {
+fn harness(authority: Option<&[u8]>) -> Harness {
+    Harness::with(|config| {
         config.resolver = Arc::new(Here);
         config.extra_roots_pem = authority.map(<[u8]>::to_vec);
     })
@@ -66,21 +66,21 @@ fn bench(authority: Option<&[u8]>) -> Bench {
 async fn certificate_ca_and_name_are_verified() {
     let port = serve("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nmodel".into()).await;
     let fetched =
-        bench(Some(AUTHORITY)).fetch(&format!("https://models.example:{port}/m.bin")).await.unwrap();
+        harness(Some(AUTHORITY)).fetch(&format!("https://models.example:{port}/m.bin")).await.unwrap();
     assert_eq!(fetched.bytes, 5);
     for (authority, host) in
         [(None, "models.example"), (Some(AUTHORITY), "other.example"), (Some(AUTHORITY), "127.0.0.1")]
     {
-        let error = bench(authority).fetch(&format!("https://{host}:{port}/m.bin")).await.unwrap_err();
+        let error = harness(authority).fetch(&format!("https://{host}:{port}/m.bin")).await.unwrap_err();
         assert!(
             error.kind() == ErrorKind::Permanent && error.to_string().contains("SSL_CERT_FILE"),
             "{host}: {error}"
         );
     }
     // Unencrypted text where TLS is expected.
-    let plain = crate::server::Server::script([crate::server::Answer::ok("x")]).await;
+    let plain = crate::server::Server::script([crate::server::Response::ok("x")]).await;
     assert!(
-        bench(Some(AUTHORITY))
+        harness(Some(AUTHORITY))
             .fetch(&format!("https://models.example:{}/m.bin", plain.port()))
             .await
             .is_err()
@@ -94,7 +94,7 @@ async fn redirect_to_plaintext_http_is_rejected() {
     )
     .await;
     let error =
-        bench(Some(AUTHORITY)).fetch(&format!("https://models.example:{port}/m.bin")).await.unwrap_err();
+        harness(Some(AUTHORITY)).fetch(&format!("https://models.example:{port}/m.bin")).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("unencrypted"), "{error}");
 }
 

@@ -1,9 +1,9 @@
-//! Conv + ReLU fusion: applies ReLU before the output of the convolution leaves the cache.
+//! Conv + `Relu` fusion: applies `Relu` before the output of the convolution leaves the cache.
 
 use crate::proto::{AttributeValue, GraphProto, NodeProto};
 use std::collections::{HashMap, HashSet};
 
-/// Operators that can absorb a following ReLU.
+/// Operators that can absorb a following `Relu`.
 const CAN: [&str; 1] = ["Conv"];
 
 /// Pairs of nodes to fuse.

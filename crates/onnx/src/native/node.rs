@@ -17,7 +17,7 @@ pub(crate) struct Node<'a> {
     pub constants: Vec<Option<&'a Value>>,
     /// Inputs that the prepared operator has absorbed and does not read in a run.
     pub absorbed: RefCell<Vec<usize>>,
-    /// Whether a fused ReLU is applied: see `fuse`.
+    /// Whether a fused `Relu` is applied: see `fuse`.
     pub then_relu: bool,
     /// All operator sets of the model, for operators with graphs inside.
     pub opsets: &'a Opsets,

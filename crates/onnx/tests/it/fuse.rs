@@ -1,4 +1,4 @@
-//! Fused and unfused Conv + ReLU give equal results.
+//! Fused and unfused `Conv` + `Relu` give equal results.
 
 use crate::support::{Message, built_in, initializer, model, node, value_info};
 use gantry_onnx::{Engine, EngineChoice, Options, Session};
@@ -38,7 +38,7 @@ fn fused_and_unfused_results_are_equal() {
     let relu = |to: &str| node("Relu", "", &format!("relu_{to}"), &["c"], &[to]);
     let table: [(&str, Vec<u8>); 5] = [
         ("together", images(&[conv(), relu("y")], &["y"])),
-        ("the value between is asked for", images(&[conv(), relu("y")], &["c", "y"])),
+        ("the intermediate value is requested", images(&[conv(), relu("y")], &["c", "y"])),
         (
             "the value between is read twice",
             images(&[conv(), relu("r"), node("Add", "", "add", &["c", "r"], &["y"])], &["y"]),

@@ -79,7 +79,7 @@ impl Golden {
                     )
                 }
                 PredictionValues::F64(values) => (values, self.section(name).unwrap().1),
-                PredictionValues::U32(_) => unreachable!("numbers were asked for"),
+                PredictionValues::U32(_) => unreachable!("numbers were expected"),
             };
             assert_eq!(actual.len(), rows * width);
             for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {

@@ -136,7 +136,7 @@ struct Conv {
     /// By group: its rows of weights, interleaved.
     weights: Vec<Vec<f32>>,
     bias: Vec<f32>,
-    /// Fused ReLU.
+    /// Fused `Relu`.
     then_relu: bool,
 }
 
