@@ -5,6 +5,6 @@ use std::sync::LazyLock;
 static ENABLED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("GANTRY_MUTANT").ok());
 
 /// Whether a defect is enabled.
-pub fn is(name: &str) -> bool {
+pub(crate) fn is(name: &str) -> bool {
     ENABLED.as_deref() == Some(name)
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use table::Mutant;
 
 /// Seeds for the simulation, besides the kept scenarios, and the virtual hours of each.
-const SEEDS: u32 = 20;
+const SEEDS: u32 = 30;
 const HOURS: &str = "0.15";
 
 /// Runs the mutants with these names, or all.
@@ -25,8 +25,9 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, Failure> {
     }
     let copy = workspace::prepare(&mutants)?;
     let selected = |operator: bool| -> Vec<&Mutant> {
-        let is_selected =
-            |m: &&Mutant| m.is_operator() == operator && (names.is_empty() || names.contains(&m.name.as_str()));
+        let is_selected = |m: &&Mutant| {
+            m.is_operator() == operator && (names.is_empty() || names.contains(&m.name.as_str()))
+        };
         mutants.iter().filter(is_selected).collect()
     };
     let mut detected = true;

@@ -17,7 +17,8 @@ use std::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// For one test or seed without a mutant.
-const BASELINE_TIMEOUT: Duration = Duration::from_mins(20);
+const QUICK_TIMEOUT: Duration = Duration::from_secs(30);
+const SLOW_TIMEOUT: Duration = Duration::from_mins(20);
 
 /// A program that detects mutants, and the ways to run it.
 pub(super) struct Suite {
@@ -31,6 +32,9 @@ struct Probe {
     name: String,
     arguments: Vec<String>,
 }
+
+/// Probes with the time that each needs without a mutant.
+type Timed<'a> = Vec<(&'a Probe, Duration)>;
 
 enum Outcome {
     Passed,
@@ -69,47 +73,70 @@ impl Suite {
         Ok(Self { program, directory: copy.root.join("crates/operator"), probes: names.map(probe).collect() })
     }
 
-    /// Returns whether every mutant is detected.
-    pub(super) fn run(mut self, mutants: &[&Mutant]) -> Result<bool, Failure> {
+    /// Returns whether every mutant is detected. Slow probes run only for mutants that no quick one detects.
+    pub(super) fn run(self, mutants: &[&Mutant]) -> Result<bool, Failure> {
         let started = Instant::now();
-        let timed = each(&self.probes, |probe| {
-            let started = Instant::now();
-            (self.try_once(probe, None, BASELINE_TIMEOUT), started.elapsed())
-        });
-        let mut probes = Vec::new();
-        for (probe, (outcome, time)) in self.probes.drain(..).zip(timed) {
-            match outcome? {
-                Outcome::Passed => probes.push((probe, time)),
-                Outcome::Failed(_) | Outcome::TimedOut => {
-                    return Err(format!("{} fails without a mutant", probe.name).into());
-                }
+        let (quick, slow) = self.baseline(self.probes.iter().collect(), QUICK_TIMEOUT)?;
+        let mut detected = self.detect_all(&quick, mutants);
+        let missing: Vec<&Mutant> =
+            mutants.iter().copied().filter(|mutant| !detected.contains_key(&mutant.name)).collect();
+        if !missing.is_empty() && !slow.is_empty() {
+            let (slow, hanging) = self.baseline(slow, SLOW_TIMEOUT)?;
+            if let [probe, ..] = hanging.as_slice() {
+                return Err(format!("{} times out without a mutant", probe.name).into());
             }
+            detected.extend(self.detect_all(&slow, &missing));
         }
-        // Quick probes first: slow ones run only for mutants that no other detects.
-        probes.sort_by_key(|(_, time)| *time);
-        eprintln!("{} pass without a mutant in {:.0} s", probes.len(), started.elapsed().as_secs_f64());
-
-        let detected = each(mutants, |mutant| {
-            let started = Instant::now();
-            let by = self.detect(&probes, &mutant.name);
-            eprintln!("{}: {}", mutant.name, by.as_ref().map_or("not detected", |by| by.as_str()));
-            (by, started.elapsed())
-        });
         println!("| mutant | effect | detected by | seconds |\n|---|---|---|---|");
-        let mut count = 0;
-        for (mutant, (by, time)) in mutants.iter().zip(detected) {
-            count += usize::from(by.is_some());
-            let by = by.unwrap_or_else(|| "**not detected**".into());
-            println!("| `{}` | {} | {by} | {:.1} |", mutant.name, mutant.effect, time.as_secs_f64());
+        for mutant in mutants {
+            let (by, time) = detected
+                .get(&mutant.name)
+                .map_or(("**not detected**", 0.0), |(by, time)| (by.as_str(), time.as_secs_f64()));
+            println!("| `{}` | {} | {by} | {time:.1} |", mutant.name, mutant.effect);
         }
-        println!("\n{count} of {} detected in {:.0} s", mutants.len(), started.elapsed().as_secs_f64());
+        let (count, seconds) = (detected.len(), started.elapsed().as_secs());
+        println!("\n{count} of {} detected in {seconds} s", mutants.len());
         Ok(count == mutants.len())
     }
 
+    /// Runs probes without a mutant. Returns those that pass, the quickest first, and those that time out.
+    fn baseline<'a>(
+        &self,
+        probes: Vec<&'a Probe>,
+        limit: Duration,
+    ) -> Result<(Timed<'a>, Vec<&'a Probe>), Failure> {
+        let started = Instant::now();
+        let outcomes = each(&probes, |probe| {
+            let started = Instant::now();
+            (self.try_once(probe, None, limit), started.elapsed())
+        });
+        let (mut passed, mut late) = (Vec::new(), Vec::new());
+        for (probe, (outcome, time)) in probes.into_iter().zip(outcomes) {
+            match outcome? {
+                Outcome::Passed => passed.push((probe, time)),
+                Outcome::TimedOut => late.push(probe),
+                Outcome::Failed(_) => return Err(format!("{} fails without a mutant", probe.name).into()),
+            }
+        }
+        passed.sort_by_key(|(_, time)| *time);
+        eprintln!("{} pass without a mutant in {} s", passed.len(), started.elapsed().as_secs());
+        Ok((passed, late))
+    }
+
+    fn detect_all(&self, probes: &Timed<'_>, mutants: &[&Mutant]) -> BTreeMap<String, (String, Duration)> {
+        let detected = each(mutants, |mutant| {
+            let started = Instant::now();
+            let by = self.detect(probes, &mutant.name)?;
+            eprintln!("{}: {by}", mutant.name);
+            Some((mutant.name.clone(), (by, started.elapsed())))
+        });
+        detected.into_iter().flatten().collect()
+    }
+
     /// The first probe that fails. One that times out detects nothing: the machine may be slow.
-    fn detect(&self, probes: &[(Probe, Duration)], mutant: &str) -> Option<String> {
+    fn detect(&self, probes: &Timed<'_>, mutant: &str) -> Option<String> {
         probes.iter().find_map(|(probe, time)| {
-            match self.try_once(probe, Some(mutant), *time * 10 + Duration::from_mins(1)) {
+            match self.try_once(probe, Some(mutant), *time * 10 + QUICK_TIMEOUT) {
                 Ok(Outcome::Passed) => None,
                 Ok(Outcome::Failed(Some(invariant))) => Some(format!("{}: {invariant}", probe.name)),
                 Ok(Outcome::Failed(None)) => Some(format!("`{}`", probe.name)),

@@ -4,6 +4,9 @@ use crate::Failure;
 use std::{collections::BTreeMap, fs, ops::Range, path::Path};
 use toml::{Table, Value};
 
+/// The mutated crates, with a table each.
+pub(super) const CRATES: [&str; 4] = ["core", "scheduler", "gateway", "operator"];
+
 /// A known defect.
 #[derive(Debug)]
 pub(super) struct Mutant {
@@ -53,7 +56,7 @@ fn text(entry: &Table, key: &str) -> Result<String, String> {
 /// Reads the tables of a workspace.
 pub(super) fn load(root: &Path) -> Result<Vec<Mutant>, Failure> {
     let mut mutants = Vec::new();
-    for group in ["core", "scheduler", "gateway", "operator"] {
+    for group in CRATES {
         let path = root.join(format!("crates/sim/mutants/{group}.toml"));
         let table: Table = fs::read_to_string(&path)?.parse()?;
         for entry in table.get("mutant").and_then(Value::as_array).into_iter().flatten() {

@@ -21,10 +21,13 @@ pub(super) fn prepare(mutants: &[Mutant]) -> Result<Copy, Failure> {
     let (root, directory) = (metadata::root(), metadata::target().join("mutants"));
     let copy = Copy { root: directory.join("workspace"), build: directory.join("build") };
     let mut mutated = table::mutated(&root, mutants)?;
-    let (module, library) = ("crates/core/src/mutant.rs", "crates/core/src/lib.rs");
-    mutated.insert(module.into(), fs::read_to_string(root.join("crates/sim/mutants/mutant.rs"))?);
-    mutated.insert(library.into(), fs::read_to_string(root.join(library))? + "pub mod mutant;\n");
-
+    let module = fs::read_to_string(root.join("crates/sim/mutants/mutant.rs"))?;
+    for name in table::CRATES {
+        let library = format!("crates/{name}/src/lib.rs");
+        let text = mutated.remove(&library).map_or_else(|| fs::read_to_string(root.join(&library)), Ok)?;
+        mutated.insert(library, text + "mod mutant;\n");
+        mutated.insert(format!("crates/{name}/src/mutant.rs"), module.clone());
+    }
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
         .current_dir(&root)
@@ -33,11 +36,11 @@ pub(super) fn prepare(mutants: &[Mutant]) -> Result<Copy, Failure> {
         return Err("git ls-files failed: --mutants needs a git checkout".into());
     }
     let listed = String::from_utf8(listed.stdout)?;
-    let mut files: BTreeSet<&str> = listed.split('\0').filter(|file| root.join(file).is_file()).collect();
-    files.insert(module);
+    let existing = listed.split('\0').filter(|file| root.join(file).is_file());
+    let files: BTreeSet<&str> = existing.chain(mutated.keys().map(String::as_str)).collect();
     for file in &files {
-        let content = match mutated.remove(*file) {
-            Some(text) => text.into_bytes(),
+        let content = match mutated.get(*file) {
+            Some(text) => text.clone().into_bytes(),
             None => fs::read(root.join(file))?,
         };
         let to = copy.root.join(file);
