@@ -178,8 +178,8 @@ def objects(uri):
 
 def status(*conditions, **fields):
     at = "2026-01-02T03:04:05Z"
-    said = [{"type": c, "status": "True", "lastTransitionTime": at} for c in (*conditions, "Ready")]
-    return {"conditions": said, **fields}
+    listed = [{"type": c, "status": "True", "lastTransitionTime": at} for c in (*conditions, "Ready")]
+    return {"conditions": listed, **fields}
 
 
 STATUSES = {
@@ -283,7 +283,7 @@ def arrive(kubectl, uri):
     kubectl("replace", "--field-manager=helm", "-f", "-", stdin=as_list(definitions()))
     kubectl("create", "--field-manager=helm", "-f", "-", stdin=as_list(configurations()))
     kubectl("create", "--field-manager=kubectl-client-side-apply", "-f", "-", stdin=as_list(objects(uri)))
-    for name, said in STATUSES.items():
-        patch = json.dumps({"status": said})
+    for name, status in STATUSES.items():
+        patch = json.dumps({"status": status})
         kubectl("patch", name, "--subresource=status", "--type=merge", f"--field-manager={MANAGER}", "-p", patch)
     kubectl("create", f"--field-manager={MANAGER}", "-f", "-", stdin=as_list(children(kubectl)))

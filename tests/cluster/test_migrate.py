@@ -60,23 +60,23 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     before = {one: kubectl.get(*one) for one in [*ALIKE, ("statefulset", "older")]}
     running = pods(kubectl)
 
-    # It is said beforehand what becomes of what.
-    said = checked(kubectl)
+    # `gantry check --migrate` announces the changes.
+    report = checked(kubectl)
     for kind, name in ALIKE:
         word = {"statefulset": "StatefulSet", "deployment": "Deployment"}[kind]
-        assert f"{word} {name} in {namespace} ok adopted without a restart" in said, said
-    announced = next(line for line in said if f"StatefulSet older in {namespace}" in line)
+        assert f"{word} {name} in {namespace} ok adopted without a restart" in report, report
+    announced = next(line for line in report if f"StatefulSet older in {namespace}" in line)
     assert announced.endswith(
         "will change; its pods restart pod template differs in spec.containers[agent].image, spec.containers[exporter]"
     ), announced
 
-    assert f"odd in {namespace} spec.replicas is 1, fewer than minReplicas 3" in said, said
+    assert f"odd in {namespace} spec.replicas is 1, fewer than minReplicas 3" in report, report
 
-    # The kinds first: everything that is stored stays as it is, and can be written.
+    # CRDs first: stored objects are unchanged and writable.
     replace_kinds(kubectl)
     for one in SPECS:
         assert kubectl.get(*one)["spec"] == specs[one], one
-        kubectl("label", *one, "looked=at")
+        kubectl("label", *one, "checked=true")
 
     operator = operate(scheduler=served.clients)
     found = kubectl.until("its status", "model", "iris", lambda m: current(m) and condition(m)[:2] == ("True", "ModelAvailable"))
@@ -87,22 +87,22 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     for kind, name in (("pipeline", "chain"), ("experiment", "split")):
         found = kubectl.until("its status", kind, name, lambda o: current(o) and condition(o)[1] == "NotSupportedYet")
         own = {"pipeline": "PipelineReady", "experiment": "ExperimentReady"}[kind]
-        assert condition(found, own)[0] == "False", "what Seldon said is not true any more"
+        assert condition(found, own)[0] == "False", "the status of Seldon is outdated"
     for kind, name in (("seldonruntime", "seldon"), ("server", "mlserver"), ("server", "older")):
         kubectl.until("its status", kind, name, lambda o: current(o) and condition(o))
 
-    # What agrees is ours now, and not a pod was touched.
+    # Matching workloads are adopted without a restart.
     for one in ALIKE:
         taken = kubectl.until("the adoption", *one, lambda w: w["metadata"]["labels"].get("app.kubernetes.io/managed-by") == "gantry")
         assert taken["spec"] == before[one]["spec"], one
-        # A Deployment counts annotations, too.
+        # Annotations change the generation of a Deployment.
         assert one[0] == "deployment" or taken["metadata"]["generation"] == before[one]["metadata"]["generation"], one
         assert revision(taken) == revision(before[one]), one
         assert taken["metadata"]["uid"] == before[one]["metadata"]["uid"], one
-    # What does not is changed, exactly as it was announced.
+    # The others are changed as announced.
     changed = kubectl.until("the change", "statefulset", "older", lambda s: s["metadata"]["generation"] > before["statefulset", "older"]["metadata"]["generation"])
     now = {c["name"]: c for c in changed["spec"]["template"]["spec"]["containers"]}
-    assert list(now) == ["rclone", "agent", "mlserver"], "what is not asked for any more is gone"
+    assert list(now) == ["rclone", "agent", "mlserver"], "removed containers are gone"
     assert now["agent"]["image"] == "seldonio/seldon-agent:2.10.2"
     assert changed["metadata"]["uid"] == before["statefulset", "older"]["metadata"]["uid"]
     until("the new pod", lambda: pods(kubectl, "older-").keys() == {"older-0"} and pods(kubectl, "older-")["older-0"] != running["older-0"])
@@ -120,7 +120,7 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     operator.terminate()
     again = operate(scheduler=served.clients)
     again.until("its caches", lambda: any("scheduler connected" in line for line in again.lines))
-    kubectl("label", "model", "iris", "looked-", "last=seen")
+    kubectl("label", "model", "iris", "checked-", "last=seen")
     kubectl("scale", "server", "older", "--replicas=0")
     kubectl.until("the smaller set", "statefulset", "older", lambda s: s["spec"]["replicas"] == 0)
     late = [w[:4] for w in audit.writes("gantry-operator")[count:] if "older" not in (w[2] or "") and w[1] != "servers/status"]
