@@ -1,9 +1,9 @@
-//! Compiles the contracts with protox, so that a Rust toolchain is all a build needs.
+//! Compiles `.proto` files with protox, so that a build needs no protoc.
 
 use prost::Message as _;
 use std::{env, error::Error, fs, path::Path};
 
-const CONTRACTS: [&str; 7] = [
+const PROTO_FILES: [&str; 7] = [
     "scheduler.proto",
     "chainer.proto",
     "agent.proto",
@@ -15,12 +15,12 @@ const CONTRACTS: [&str; 7] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(CONTRACTS, ["proto"])?;
-    // Served by reflection, so that grpcurl and generated clients need no files of ours.
+    let descriptors = protox::compile(PROTO_FILES, ["proto"])?;
+    // For gRPC reflection.
     let out = env::var("OUT_DIR")?;
     fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
-        // Tensors stay slices of the request's buffer instead of being copied out of it.
+        // Tensors stay slices of the request buffer, without a copy.
         .bytes(".inference.ModelInferRequest.raw_input_contents")
         .bytes(".inference.ModelInferResponse.raw_output_contents")
         .bytes(".inference.InferTensorContents.bytes_contents")
