@@ -29,7 +29,7 @@ REST = [
     ("an empty body", IRIS, "", {}, 400, "empty"),
     ("no JSON", IRIS, "hello", {}, 400, "JSON object"),
     ("half of a JSON", IRIS, '{"inputs":[{', {}, 400, "not valid JSON"),
-    ("JSON with a tail", IRIS, json.dumps(one()) + "x", {}, 400, "follows its end"),
+    ("JSON with a tail", IRIS, json.dumps(one()) + "x", {}, 400, "after the end"),
     ("an array", IRIS, "[]", {}, 400, "JSON object"),
     ("no inputs", IRIS, {}, {}, 400, "inputs"),
     ("inputs that are empty", IRIS, {"inputs": []}, {}, 400, "empty"),

@@ -10,6 +10,19 @@ pub struct ServerMetadata {
     pub extensions: Vec<String>,
 }
 
+impl ServerMetadata {
+    /// Metadata of Gantry's gateway and runtime.
+    pub fn gantry() -> Self {
+        Self {
+            name: "gantry".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            extensions: ["binary_tensor_data", "classification", "model_repository", "statistics"]
+                .map(str::to_owned)
+                .to_vec(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelMetadata {
     pub name: String,

@@ -104,7 +104,7 @@ impl Runtime {
                 let model = self.model(headers, name)?;
                 ok(rest::encode_statistics(&[model.statistics.report(&model.name, &model.version)]))
             }
-            ("GET", ["v2"]) => ok(rest::encode_server_metadata(&server_metadata())),
+            ("GET", ["v2"]) => ok(rest::encode_server_metadata(&ServerMetadata::gantry())),
             ("GET", ["v2", "health", question @ ("live" | "ready")]) => {
                 ok(format!("{{\"{question}\":true}}").into())
             }
@@ -202,7 +202,9 @@ impl Runtime {
             "ModelInfer" => self.infer_grpc(headers, message).await,
             "ServerLive" => Ok(server::grpc_reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(server::grpc_reply(&pb::ServerReadyResponse { ready: true })),
-            "ServerMetadata" => Ok(server::grpc_reply(&pb::ServerMetadataResponse::from(&server_metadata()))),
+            "ServerMetadata" => {
+                Ok(server::grpc_reply(&pb::ServerMetadataResponse::from(&ServerMetadata::gantry())))
+            }
             "ModelReady" => {
                 let request: pb::ModelReadyRequest = decode(message)?;
                 let ready = self.model(headers, &request.name).is_ok();
@@ -309,14 +311,4 @@ impl Runtime {
 
 fn decode<M: Message + Default>(message: Bytes) -> Result<M, Error> {
     M::decode(message).map_err(|e| Error::invalid(format!("the message cannot be decoded: {e}")))
-}
-
-fn server_metadata() -> ServerMetadata {
-    ServerMetadata {
-        name: "gantry".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        extensions: ["binary_tensor_data", "classification", "model_repository", "statistics"]
-            .map(Into::into)
-            .into(),
-    }
 }

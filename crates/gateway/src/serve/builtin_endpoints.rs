@@ -18,16 +18,6 @@ use std::{convert::Infallible, sync::Arc};
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 use tower_service::Service;
 
-pub(super) fn server_metadata() -> ServerMetadata {
-    ServerMetadata {
-        name: "gantry".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        extensions: ["binary_tensor_data", "classification", "model_repository", "statistics"]
-            .map(str::to_owned)
-            .to_vec(),
-    }
-}
-
 type GrpcHandler =
     Box<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<tonic::body::Body>> + Send + Sync>;
 
@@ -99,7 +89,7 @@ impl Worker {
     pub(super) fn server_metadata_response() -> Response<ResponseBody> {
         local_response::from_reply(server::json(
             StatusCode::OK,
-            rest::encode_server_metadata(&server_metadata()),
+            rest::encode_server_metadata(&ServerMetadata::gantry()),
         ))
     }
 

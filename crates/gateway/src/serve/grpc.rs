@@ -9,7 +9,7 @@ use super::{
 use crate::body::ResponseBody;
 use bytes::Bytes;
 use gantry_oip::{
-    Code, Error,
+    Code, Error, ServerMetadata,
     grpc::{PREFIX, SERVICE, decode_frame, peek_name},
     server,
 };
@@ -38,9 +38,7 @@ impl Worker {
             "ModelStreamInfer" => Ok(self.stream(parts, body, request_id)),
             "ServerLive" => Ok(reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(reply(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
-            "ServerMetadata" => {
-                Ok(reply(&pb::ServerMetadataResponse::from(&super::builtin_endpoints::server_metadata())))
-            }
+            "ServerMetadata" => Ok(reply(&pb::ServerMetadataResponse::from(&ServerMetadata::gantry()))),
             "RepositoryIndex" => self.grpc_index(&parts, body).await,
             "RepositoryModelLoad" => self.grpc_load(&parts, body).await,
             "RepositoryModelUnload" => self.grpc_unload(&parts, body).await,
