@@ -39,7 +39,7 @@ def test_leader_suspended_past_its_lease_writes_nothing(kubectl, served, operate
     # It detects the lost lease and exits; a supervisor would restart it as a standby.
     until("the exit of the old leader", lambda: first.process.poll() is not None)
     assert first.process.returncode == 1, first.output()
-    until("its error", lambda: "no longer leads" in first.output())
+    until("its error", lambda: "lost leadership" in first.output())
     kubectl.apply(model("c", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "c")
     order = [agent for agent, _ in sorted(writers(audit), key=lambda w: w[1])]

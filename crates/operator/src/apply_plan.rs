@@ -66,10 +66,19 @@ async fn run<C: Controller>(
     for action in &plan.actions {
         changed |= match action {
             Action::Cluster(action) => {
-                apply_to_cluster::<C>(context, key, object.as_deref(), action, &plan.events, &mut is_owner_confirmed)
-                    .await?
+                apply_to_cluster::<C>(
+                    context,
+                    key,
+                    object.as_deref(),
+                    action,
+                    &plan.events,
+                    &mut is_owner_confirmed,
+                )
+                .await?
             }
-            Action::Scheduler(action) => send_to_scheduler::<C>(context, key, object.as_deref(), action).await?,
+            Action::Scheduler(action) => {
+                send_to_scheduler::<C>(context, key, object.as_deref(), action).await?
+            }
         };
     }
     if !plan.status_first {

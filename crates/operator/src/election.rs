@@ -48,7 +48,7 @@ impl Election {
     }
 
     /// Waits until this operator leads.
-    pub async fn win(&mut self) {
+    pub async fn acquire(&mut self) {
         let mut last_holder = String::new();
         loop {
             match self.try_once().await {
@@ -69,7 +69,7 @@ impl Election {
     }
 
     /// Renews the lease; returns why it is lost.
-    pub async fn hold(&mut self) -> String {
+    pub async fn renew(&mut self) -> String {
         let mut why = String::new();
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
@@ -97,15 +97,18 @@ impl Election {
     }
 
     /// Releases the lease, so that a standby takes over at once. Call it after the last write.
-    pub async fn resign(&mut self) {
+    pub async fn release(&mut self) {
         self.lose();
         let Ok(Some(lease)) = self.read().await else { return };
-        let held = lease.spec.clone().unwrap_or_default();
-        if held.holder_identity.as_deref() != Some(self.identity.as_str()) {
+        let spec_before = lease.spec.clone().unwrap_or_default();
+        if spec_before.holder_identity.as_deref() != Some(self.identity.as_str()) {
             return;
         }
-        let spec =
-            LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..held };
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            ..spec_before
+        };
         if let Err(why) = self.write(Lease { spec: Some(spec), ..lease }).await {
             tracing::debug!("lease not released: {why}");
         }

@@ -50,11 +50,11 @@ impl std::fmt::Debug for Operator {
 
 /// Why an operator ended without a request to stop.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Ended {
-    #[error("no longer leads: {0}")]
-    Lost(String),
-    #[error("{0} ended")]
-    Broken(&'static str),
+pub enum RunError {
+    #[error("lost leadership: {0}")]
+    LeadershipLost(String),
+    #[error("stopped: {0} ended")]
+    TaskEnded(&'static str),
 }
 
 impl Operator {
@@ -110,14 +110,14 @@ impl Operator {
     }
 
     /// Runs until `stop`, or until leadership is lost.
-    pub async fn run(self, election: Option<Election>, stop: CancellationToken) -> Result<(), Ended> {
+    pub async fn run(self, election: Option<Election>, stop: CancellationToken) -> Result<(), RunError> {
         let mut watches = JoinSet::new();
         self.start_watches(&mut watches);
         let mut election = election;
         if let Some(election) = &mut election {
             // Caches fill meanwhile, so that a standby takes over at once.
             tokio::select! {
-                () = election.win() => {}
+                () = election.acquire() => {}
                 () = stop.cancelled() => return Ok(()),
             }
         }
@@ -131,10 +131,10 @@ impl Operator {
         self.start_workers(&mut workers, &work);
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
-            why = hold(&mut election) => Err(Ended::Lost(why)),
-            _ = watches.join_next() => Err(Ended::Broken("a watch")),
-            _ = workers.join_next() => Err(Ended::Broken("a controller")),
-            () = self.resync() => Err(Ended::Broken("the resync")),
+            why = renew(&mut election) => Err(RunError::LeadershipLost(why)),
+            _ = watches.join_next() => Err(RunError::TaskEnded("a watch")),
+            _ = workers.join_next() => Err(RunError::TaskEnded("a controller")),
+            () = self.resync() => Err(RunError::TaskEnded("the resync")),
         };
         if outcome.is_err() {
             // The new leader must not compete with writes of this one.
@@ -145,7 +145,7 @@ impl Operator {
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, finish).await;
         connections::close_all(&self.context);
         if let (Ok(()), Some(election)) = (&outcome, &mut election) {
-            election.resign().await;
+            election.release().await;
         }
         outcome
     }
@@ -267,9 +267,9 @@ async fn is_served(client: &Client, kind: ResourceKind) -> Result<bool, kube::Er
     }
 }
 
-async fn hold(election: &mut Option<Election>) -> String {
+async fn renew(election: &mut Option<Election>) -> String {
     match election {
-        Some(election) => election.hold().await,
+        Some(election) => election.renew().await,
         None => std::future::pending().await,
     }
 }

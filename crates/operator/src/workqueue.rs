@@ -179,10 +179,10 @@ mod tests {
     async fn key_added_while_processing_is_requeued() {
         let queue = WorkQueue::new(1);
         queue.add(key("a"));
-        let taken = queue.next().await;
+        let processing_key = queue.next().await;
         queue.add(key("a"));
         assert_eq!(queue.depth(), (0, 0), "one worker at a time");
-        queue.done(&taken);
+        queue.done(&processing_key);
         assert_eq!(queue.next().await, key("a"));
     }
 

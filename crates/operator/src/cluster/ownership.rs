@@ -60,22 +60,22 @@ mod tests {
         let mut body = json!({ "metadata": reference("Server", "a", "u1", true) });
         body["metadata"]["labels"] = json!({ NAME: "seldon-server" });
         let desired = Desired::new(ResourceKind::SERVICE, Key::new("ml", "a"), body);
-        let stranger = |why: &str| Ownership::Foreign(why.into());
+        let foreign = |why: &str| Ownership::Foreign(why.into());
         for (live, expected) in [
             (reference("Server", "a", "u1", true), Ownership::Ours),
             (reference("Server", "a", "u1", false), Ownership::Ours),
             (reference("Server", "a", "u0", true), Ownership::PreviousOwner("Server a".into())),
-            (reference("Server", "b", "u2", true), stranger("it belongs to Server b")),
-            (reference("Rollout", "a", "u3", true), stranger("it belongs to Rollout a")),
-            (reference("Team", "blue", "u4", false), stranger("object exists and is not managed by Gantry")),
-            (json!({}), stranger("object exists and is not managed by Gantry")),
-            (json!({ "labels": { "app": "a" } }), stranger("object exists and is not managed by Gantry")),
-            (json!({ "labels": { NAME: "a" } }), stranger("object exists and is not managed by Gantry")),
+            (reference("Server", "b", "u2", true), foreign("it belongs to Server b")),
+            (reference("Rollout", "a", "u3", true), foreign("it belongs to Rollout a")),
+            (reference("Team", "blue", "u4", false), foreign("object exists and is not managed by Gantry")),
+            (json!({}), foreign("object exists and is not managed by Gantry")),
+            (json!({ "labels": { "app": "a" } }), foreign("object exists and is not managed by Gantry")),
+            (json!({ "labels": { NAME: "a" } }), foreign("object exists and is not managed by Gantry")),
             (json!({ "labels": { NAME: "seldon-server" } }), Ownership::Ours),
             (json!({ "labels": { MANAGED_BY.0: "gantry" } }), Ownership::Ours),
             (
                 json!({ "labels": { MANAGED_BY.0: "Helm" } }),
-                stranger("object exists and is not managed by Gantry"),
+                foreign("object exists and is not managed by Gantry"),
             ),
         ] {
             let meta: ObjectMeta = serde_json::from_value(live.clone()).unwrap();
@@ -85,7 +85,7 @@ mod tests {
         let bare = Desired::new(ResourceKind::SERVICE, Key::new("ml", "a"), json!({}));
         assert_eq!(
             ownership_of(&ObjectMeta::default(), &bare),
-            stranger("object exists and is not managed by Gantry")
+            foreign("object exists and is not managed by Gantry")
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::scheduler::{SchedulerListener, agent};
 use gantry_kube_sim::{Controllers, Registry, Server};
-use gantry_operator::{Clock, Election, Ended, Operator, Settings, cluster::WriteFence};
+use gantry_operator::{Clock, Election, Operator, RunError, Settings, cluster::WriteFence};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_scheduler::{Config, build, serve};
 use gantry_store::faulty_disk::Disk;
@@ -155,7 +155,7 @@ impl Harness {
     }
 
     /// An operator that takes part in leader election.
-    pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), Ended>> {
+    pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), RunError>> {
         let fence = WriteFence::closed();
         let operator = operator(&self.kube, &self.listener, name, fence.clone(), Settings::default());
         let client = self.kube.client(name, CONFIG_NAMESPACE);

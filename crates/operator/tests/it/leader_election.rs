@@ -5,7 +5,7 @@ use crate::{
     scenario,
 };
 use gantry_kube_sim::{Entry, Fault, FaultPlan, FaultRule, RequestMatch};
-use gantry_operator::Ended;
+use gantry_operator::RunError;
 use gantry_proto::scheduler::{ControlPlaneSubscriptionRequest, control_plane_response::Event};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -47,7 +47,7 @@ async fn leader_without_renewal_stops_before_its_successor_starts() {
         assert_eq!(harness.ready("Model", &format!("m{number}")).await.0, "True");
     }
     assert!(
-        first.is_finished() && matches!(first.await, Ok(Err(Ended::Lost(_)))),
+        first.is_finished() && matches!(first.await, Ok(Err(RunError::LeadershipLost(_)))),
         "it reports the lost lease"
     );
     second.abort();

@@ -119,7 +119,7 @@ fn plan_for_every_situation() {
     let yes = ConditionStatus::True;
     let no = ConditionStatus::False;
     let present = |state| Known::Present(view(state, false));
-    let held = || Some(object(|_| {}));
+    let existing = || Some(object(|_| {}));
     let with = |snapshot: Snapshot, request| Snapshot { last_request: Some(request), ..snapshot };
     let cases: Vec<Case> = vec![
         (
@@ -128,21 +128,26 @@ fn plan_for_every_situation() {
             &["add finalizer", "load"],
             None,
         ),
-        ("not requested yet", snapshot(held(), Known::Absent), &["load"], None),
-        ("serving", snapshot(held(), present(ModelAvailable)), &[], Some((yes, "ModelAvailable", "settled"))),
+        ("not requested yet", snapshot(existing(), Known::Absent), &["load"], None),
+        (
+            "serving",
+            snapshot(existing(), present(ModelAvailable)),
+            &[],
+            Some((yes, "ModelAvailable", "settled")),
+        ),
         (
             "loading",
-            snapshot(held(), present(ModelProgressing)),
+            snapshot(existing(), present(ModelProgressing)),
             &[],
             Some((no, "ModelProgressing", "in progress")),
         ),
         (
             "no room",
-            snapshot(held(), present(ScheduleFailed)),
+            snapshot(existing(), present(ScheduleFailed)),
             &[],
             Some((no, "ScheduleFailed", "in progress")),
         ),
-        ("broken", snapshot(held(), present(ModelFailed)), &[], Some((no, "ModelFailed", "stalled"))),
+        ("broken", snapshot(existing(), present(ModelFailed)), &[], Some((no, "ModelFailed", "stalled"))),
         (
             "changed",
             snapshot(Some(object(|o| o["metadata"]["generation"] = json!(4))), present(ModelAvailable)),
@@ -160,13 +165,13 @@ fn plan_for_every_situation() {
         ),
         (
             "recreated while the old one is unloading",
-            snapshot(held(), Known::Present(view(ModelTerminating, true))),
+            snapshot(existing(), Known::Present(view(ModelTerminating, true))),
             &[],
             Some((no, "ModelTerminating", "in progress")),
         ),
         (
             "recreated after the old one was unloaded",
-            snapshot(held(), Known::Present(view(ModelTerminated, true))),
+            snapshot(existing(), Known::Present(view(ModelTerminated, true))),
             &["load"],
             None,
         ),
@@ -190,43 +195,52 @@ fn plan_for_every_situation() {
         ),
         (
             "scheduler unknown",
-            snapshot(held(), unknown()),
+            snapshot(existing(), unknown()),
             &[],
             Some((ConditionStatus::Unknown, "SchedulerUnreachable", "in progress")),
         ),
         (
             "refused",
-            with(snapshot(held(), Known::Absent), request(Operation::Load, Some("no"), Duration::ZERO)),
+            with(snapshot(existing(), Known::Absent), request(Operation::Load, Some("no"), Duration::ZERO)),
             &[],
             Some((no, "Refused", "stalled")),
         ),
         (
             "requested a moment ago",
-            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_millis(1))),
+            with(
+                snapshot(existing(), Known::Absent),
+                request(Operation::Load, None, Duration::from_millis(1)),
+            ),
             &[],
             None,
         ),
         (
             "requested a while ago",
-            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_secs(5))),
+            with(snapshot(existing(), Known::Absent), request(Operation::Load, None, Duration::from_secs(5))),
             &[],
             Some((no, "ModelProgressing", "in progress")),
         ),
         (
             "requested long ago",
-            with(snapshot(held(), Known::Absent), request(Operation::Load, None, Duration::from_mins(1))),
+            with(snapshot(existing(), Known::Absent), request(Operation::Load, None, Duration::from_mins(1))),
             &["load"],
             Some((no, "ModelProgressing", "in progress")),
         ),
         (
             "unanswered",
-            with(snapshot(held(), Known::Absent), failed_request(Operation::Load, Duration::from_secs(1))),
+            with(
+                snapshot(existing(), Known::Absent),
+                failed_request(Operation::Load, Duration::from_secs(1)),
+            ),
             &[],
             Some((ConditionStatus::Unknown, "SchedulerUnreachable", "in progress")),
         ),
         (
             "unanswered a while ago",
-            with(snapshot(held(), Known::Absent), failed_request(Operation::Load, Duration::from_secs(6))),
+            with(
+                snapshot(existing(), Known::Absent),
+                failed_request(Operation::Load, Duration::from_secs(6)),
+            ),
             &["load"],
             None,
         ),
@@ -384,7 +398,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                     Known::Present(view)
                 }
             });
-    let objects = (0_u8..4, any::<bool>()).prop_map(|(which, held)| {
+    let objects = (0_u8..4, any::<bool>()).prop_map(|(which, existing)| {
         let object = match which {
             0 => return None,
             1 => deleted(),
@@ -392,7 +406,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
             _ => object(|_| {}),
         };
         let mut object = object;
-        if !held {
+        if !existing {
             object.metadata.finalizers = None;
         }
         Some(object)

@@ -145,18 +145,18 @@ fn deleted_runtime_waits_for_servers() {
     });
     let release = [Action::Cluster(ClusterAction::RemoveFinalizer(FINALIZER))];
     assert_eq!(plan(&deleted, NOW).actions, release);
-    let held = Snapshot { servers: vec!["mlserver".into()], ..deleted.clone() };
-    let waits = plan(&held, NOW);
+    let waiting = Snapshot { servers: vec!["mlserver".into()], ..deleted.clone() };
+    let waits = plan(&waiting, NOW);
     assert_eq!(waits.actions, [], "components stay");
     let (_, reason, progress, message) = ready_condition(&waits);
     assert_eq!((reason.as_str(), progress), ("ServersLeft", "in progress"));
     assert!(message.contains("mlserver") && message.contains("kubectl delete servers"), "{message}");
-    let replaced = Snapshot { first: Some("other".into()), ..held.clone() };
+    let replaced = Snapshot { first: Some("other".into()), ..waiting.clone() };
     assert_eq!(plan(&replaced, NOW).actions, release);
     let unreadable = with_object(&deleted, |object| object.spec = Err("undecodable spec".into()));
     assert_eq!(plan(&unreadable, NOW).actions, release, "an invalid runtime can be deleted");
-    let unheld = with_object(&held, |object| object.metadata.finalizers = None);
-    assert_eq!(plan(&unheld, NOW), Plan::default());
+    let unfinalized = with_object(&waiting, |object| object.metadata.finalizers = None);
+    assert_eq!(plan(&unfinalized, NOW), Plan::default());
 }
 
 #[test]

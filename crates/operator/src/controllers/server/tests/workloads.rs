@@ -80,24 +80,24 @@ fn foreign_object_blocks_only_its_own_name() {
     let new = snapshot(Some(server(json!({}))), Known::Present(view(1, 1)));
     let wanted = plan(&new, NOW);
     let service = applied(&wanted).into_iter().find(|d| d.key.name == "a-0").unwrap();
-    let taken = |cause: FailureCause| Snapshot {
+    let failed_with = |cause: FailureCause| Snapshot {
         failures: vec![ApplyFailure { cause, ..failure(service, "") }],
         ..new.clone()
     };
-    let stranger =
-        plan(&taken(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
-    assert_eq!(actions(&stranger), ["apply Service a", "apply StatefulSet a"]);
-    let (status, reason, progress, message) = ready_condition(&stranger);
+    let foreign =
+        plan(&failed_with(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
+    assert_eq!(actions(&foreign), ["apply Service a", "apply StatefulSet a"]);
+    let (status, reason, progress, message) = ready_condition(&foreign);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "stalled"));
     assert!(
         message.contains("Service a-0 in namespace ml") && message.contains("not managed by Gantry"),
         "{message}"
     );
     assert!(
-        stranger.requeue_after.is_some_and(|wake| wake < Duration::from_mins(1)),
+        foreign.requeue_after.is_some_and(|delay| delay < Duration::from_mins(1)),
         "its deletion is not watched"
     );
-    let before = plan(&taken(FailureCause::PreviousOwner("Server a".into())), NOW);
+    let before = plan(&failed_with(FailureCause::PreviousOwner("Server a".into())), NOW);
     let (status, reason, progress, _) = ready_condition(&before);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "in progress"));
 }
@@ -122,20 +122,20 @@ fn autoscaled_replicas_are_not_applied() {
 
 #[test]
 fn scaling_request_is_granted_within_bounds() {
-    let wishes = |spec: Value, wanted: i32, autoscaler: Option<&str>| {
-        let view = ServerView { requested_replicas: Some(wanted), ..view(2, 2) };
+    let scaling_actions = |spec: Value, requested: i32, autoscaler: Option<&str>| {
+        let view = ServerView { requested_replicas: Some(requested), ..view(2, 2) };
         let snapshot = snapshot(Some(server(spec)), Known::Present(view));
         actions(&plan(&Snapshot { autoscaler: autoscaler.map(str::to_owned), ..snapshot }, NOW))
     };
     let bounds = || json!({ "replicas": 2, "minReplicas": 1, "maxReplicas": 4 });
-    assert_eq!(wishes(bounds(), 4, None), ["scale 4", "acknowledge"]);
-    assert_eq!(wishes(bounds(), 1, None), ["scale 1", "acknowledge"]);
-    assert_eq!(wishes(bounds(), 2, None), ["acknowledge"]);
-    assert_eq!(wishes(bounds(), 5, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(wishes(bounds(), 0, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(wishes(bounds(), -1, None), ["acknowledge"]);
-    assert_eq!(wishes(json!({}), 5000, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(wishes(bounds(), 3, Some("hpa")), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 4, None), ["scale 4", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 1, None), ["scale 1", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 2, None), ["acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 5, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 0, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), -1, None), ["acknowledge"]);
+    assert_eq!(scaling_actions(json!({}), 5000, None), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 3, Some("hpa")), ["emit ScalingRefused", "acknowledge"]);
 }
 
 #[test]
