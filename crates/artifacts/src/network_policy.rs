@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_open_exactly_what_they_name() {
+    fn rules_allow_exactly_the_named_addresses() {
         let rules = ["10.1.0.0/16", "fd00::/8", "169.254.169.254", "minio.internal", "*.corp.example"];
         let policy = NetPolicy::new(rules.iter().map(|rule| rule.parse().unwrap()).collect(), false);
         for open in ["10.1.0.0", "10.1.255.255", "::ffff:10.1.2.3", "fd12::1", "169.254.169.254"] {

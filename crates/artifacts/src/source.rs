@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use crate::archive::{self, Format, format_of};
 use crate::auth::Auth;
-use crate::cache::{Known, Placed, Scratch};
+use crate::cache::{Placed, Scratch, SourceRecord};
 use crate::cloud;
 use crate::digest::{Announced, hex};
 use crate::download::{Downloader, Outcome, Wanted};
@@ -61,7 +61,7 @@ impl Shared {
         let cache = Arc::clone(&self.cache);
         let key = key.to_owned();
         let found = run(move || {
-            let known = cache.known(&key)?;
+            let known = cache.source_record(&key)?;
             let placed = cache.lease(&known.digest)?;
             Some(Got { placed, version: known.version, from_cache: true, stale: false })
         });
@@ -85,7 +85,7 @@ impl Shared {
         let cache = Arc::clone(&self.cache);
         let index_key = key.to_owned();
         let (known, cached) = run(move || {
-            let known = cache.known(&index_key);
+            let known = cache.source_record(&index_key);
             let cached = known.as_ref().and_then(|known| cache.lease(&known.digest));
             (known, cached)
         })
@@ -125,7 +125,7 @@ impl Shared {
         let (placed, version) = self
             .settle(scratch, source.clone(), records, format, request.artifact_version, version, &meter)
             .await?;
-        let known = Known { source, digest: placed.digest.clone(), fingerprint, etag, version };
+        let known = SourceRecord { source, digest: placed.digest.clone(), fingerprint, etag, version };
         self.remember(key, known).await?;
         Ok(Got { placed, version, from_cache: false, stale: false })
     }
@@ -175,7 +175,7 @@ impl Shared {
         // Made before they are streamed: a closure over references in the stream would not be `Send`.
         let downloads: Vec<_> = jobs
             .into_iter()
-            .map(|(item, dest)| download_one(&downloader, plan, item, dest, have.clone()))
+            .map(|(item, dest)| download_file(&downloader, plan, item, dest, have.clone()))
             .collect();
         let downloads = futures_util::stream::iter(downloads).buffer_unordered(self.config.parallel.max(1));
         let done: Vec<_> = downloads.try_collect().await?;
@@ -242,7 +242,7 @@ impl Shared {
             // The version of an archive is chosen after it is unpacked.
             let found = local::survey(&path, wanted.filter(|_| !is_archive), limits, roots.as_deref())?;
             let known = cache
-                .known(&index_key)
+                .source_record(&index_key)
                 .filter(|known| found.fingerprint.is_some() && known.fingerprint == found.fingerprint);
             let got = known.and_then(|known| {
                 let placed = cache.lease(&known.digest)?;
@@ -255,7 +255,7 @@ impl Shared {
             return Ok(got);
         }
         if wanted.is_some() && found.single && !is_archive {
-            return Err(one_file_has_no_versions(&source));
+            return Err(single_file_has_no_versions(&source));
         }
         if let Some((_, name)) = found.only_file() {
             archive::check_supported(name).map_err(|error| error.at(&source))?;
@@ -287,12 +287,12 @@ impl Shared {
             meter.add(bytes)?;
         }
         let (placed, version) = copying.await.map_err(|_| interrupted())??;
-        let known = Known { source, digest: placed.digest.clone(), fingerprint, etag: None, version };
+        let known = SourceRecord { source, digest: placed.digest.clone(), fingerprint, etag: None, version };
         self.remember(key, known).await?;
         Ok(Got { placed, version, from_cache: false, stale: false })
     }
 
-    async fn remember(&self, key: &str, known: Known) -> Result<(), FetchError> {
+    async fn remember(&self, key: &str, known: SourceRecord) -> Result<(), FetchError> {
         let cache = Arc::clone(&self.cache);
         let key = key.to_owned();
         run(move || cache.remember(&key, &known)).await
@@ -300,7 +300,7 @@ impl Shared {
 }
 
 /// One file of a plan; `None` when the copy that we have is still current.
-async fn download_one(
+async fn download_file(
     downloader: &Downloader<'_>,
     plan: &DownloadPlan,
     item: &Item,
@@ -336,7 +336,7 @@ fn is_immutable(uri: &Uri) -> bool {
     }
 }
 
-fn one_file_has_no_versions(place: &str) -> FetchError {
+fn single_file_has_no_versions(place: &str) -> FetchError {
     FetchError::permanent("artifactVersion is set, but the source is one file")
         .at(place)
         .remedy("point storageUri at the folder that has the version folders")
@@ -349,7 +349,7 @@ fn http_plan(http: &HttpUri, request: &Request) -> Result<DownloadPlan, FetchErr
         .filter(|name| Names::new(crate::Limits::default()).file(name).is_ok());
     let name = name.unwrap_or_else(|| "model".to_owned());
     if request.artifact_version.is_some() && format_of(&name).is_none() {
-        return Err(one_file_has_no_versions(&request.uri.to_string()));
+        return Err(single_file_has_no_versions(&request.uri.to_string()));
     }
     let known = http.sha256.map(|sha256| Announced::sha256("#sha256 of storageUri", sha256));
     let item =

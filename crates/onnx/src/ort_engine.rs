@@ -276,7 +276,7 @@ fn rows_of_maps(value: &DynValue, labels: Option<&MapLabels>) -> Result<(Vec<usi
 }
 
 /// Whether ONNX Runtime can be given and give back these types.
-pub(crate) fn takes(interface: &Interface) -> Result<(), LoadError> {
+pub(crate) fn check_types(interface: &Interface) -> Result<(), LoadError> {
     let specs = interface.inputs.iter().chain(&interface.outputs);
     match specs.into_iter().find(|s| matches!(s.datatype, DataType::Fp16 | DataType::Bf16)) {
         None => Ok(()),

@@ -238,7 +238,7 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
     let model = parse(bytes)?;
     let interface = Interface::new(&model)?;
     let left = options.max_model_bytes.saturating_sub(bytes.len() as u64);
-    let mut external = ExternalFiles::new(path.and_then(Path::parent).map(whole), left);
+    let mut external = ExternalFiles::new(path.and_then(Path::parent).map(directory_or_current), left);
     let constants = constants(&model, &mut external)?;
     let held = bytes.len() + usize::try_from(external.bytes()).unwrap_or(usize::MAX);
 
@@ -258,7 +258,7 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
     };
     let absent = match runtime {
         Ok(runtime) => {
-            ort_engine::takes(&interface)?;
+            ort_engine::check_types(&interface)?;
             let from = path.filter(|_| !external.is_empty());
             let loaded = OrtModel::load(runtime, bytes, from, options.threads)?;
             let engine = Engine::OnnxRuntime { version: runtime.version.clone() };
@@ -277,7 +277,7 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
     if options.engine != EngineChoice::Rten {
         let names: Vec<&str> = interface.inputs.iter().map(|s| s.name.as_str()).collect();
         match Plan::new(&model.graph, &Opsets::new(&model.opsets), constants, &names) {
-            Ok(plan) if !(wide && rten_takes(&interface)) => {
+            Ok(plan) if !(wide && rten_supports(&interface)) => {
                 let size = held + plan.bytes();
                 let why = format!("the built-in evaluator has every operator of the model; {absent}");
                 return Ok(session(interface, Loaded::Native(Box::new(plan)), Engine::Native, why, size));
@@ -331,14 +331,14 @@ fn source(
             .map_err(|e| e.to_string())?
             .map_err(|bytes| format!("the model now has {bytes} bytes"))?;
         let left = limit.saturating_sub(model.len() as u64);
-        let mut external = ExternalFiles::new(path.parent().map(whole), left);
+        let mut external = ExternalFiles::new(path.parent().map(directory_or_current), left);
         constants(&parse(&model).map_err(|e| e.to_string())?, &mut external).map_err(|e| e.to_string())?;
         Ok(ModelFiles { files: external.into_files(), model })
     })
 }
 
 /// The directory of a file named without one is the current directory.
-fn whole(directory: &Path) -> &Path {
+fn directory_or_current(directory: &Path) -> &Path {
     if directory.as_os_str().is_empty() { Path::new(".") } else { directory }
 }
 
@@ -366,7 +366,7 @@ fn unknown_feature(model: &ModelProto<'_>) -> Option<&'static str> {
 }
 
 /// Whether rten has the datatypes of the model's inputs and outputs.
-fn rten_takes(interface: &Interface) -> bool {
+fn rten_supports(interface: &Interface) -> bool {
     let mut specs = interface.inputs.iter().chain(&interface.outputs);
     specs.all(|s| !matches!(s.datatype, DataType::Fp64 | DataType::Bytes))
 }

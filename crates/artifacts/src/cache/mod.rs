@@ -43,7 +43,7 @@ struct Manifest {
 
 /// Index record of a source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Known {
+pub(crate) struct SourceRecord {
     pub(crate) source: String,
     pub(crate) digest: String,
     /// The state of the source at that time: a hash of its listing, or of sizes and times.
@@ -169,12 +169,12 @@ impl Cache {
     }
 
     /// The index record of a source.
-    pub(crate) fn known(&self, key: &str) -> Option<Known> {
+    pub(crate) fn source_record(&self, key: &str) -> Option<SourceRecord> {
         serde_json::from_slice(&fs::read(self.index_path(key)).ok()?).ok()
     }
 
     /// Records the digest of a source; a failure only costs a later download.
-    pub(crate) fn remember(&self, key: &str, known: &Known) {
+    pub(crate) fn remember(&self, key: &str, known: &SourceRecord) {
         let remember = || -> std::io::Result<()> {
             let staged = self.session.file();
             write_synced(&staged, &serde_json::to_vec(known)?)?;
@@ -188,7 +188,7 @@ impl Cache {
     /// Removes records without an entry: signed URLs are new each time and would accumulate.
     fn sweep_index(&self) {
         for entry in fs::read_dir(self.root.join("index")).into_iter().flatten().flatten() {
-            let known: Option<Known> =
+            let known: Option<SourceRecord> =
                 fs::read(entry.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
             if !known.is_some_and(|known| self.entry(&known.digest).is_dir()) {
                 let _ = fs::remove_file(entry.path());

@@ -20,7 +20,7 @@ use crate::uri::redact;
 const MAX_ANSWER: usize = 16 << 20;
 
 /// Stores list 1,000 files and more at once; even at 50, an artifact within its limit needs no more answers than this.
-fn max_answers(max_files: usize) -> usize {
+fn max_responses(max_files: usize) -> usize {
     100 + max_files / 50
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Connector {
     pub(super) client: Arc<Client>,
     /// Whether the addresses where clouds serve instance credentials may be reached.
     pub(super) instance_credentials: bool,
-    max_answers: usize,
+    max_responses: usize,
     answers: Arc<AtomicUsize>,
 }
 
@@ -49,12 +49,17 @@ impl HttpService for Connector {
 
 impl Connector {
     pub(super) fn new(client: Arc<Client>, instance_credentials: bool, max_files: usize) -> Self {
-        Self { client, instance_credentials, max_answers: max_answers(max_files), answers: Arc::default() }
+        Self {
+            client,
+            instance_credentials,
+            max_responses: max_responses(max_files),
+            answers: Arc::default(),
+        }
     }
 
     /// Counts an answer of the store, and stops a listing without end.
     fn count(&self) -> Result<(), FetchError> {
-        if self.answers.fetch_add(1, Ordering::Relaxed) < self.max_answers {
+        if self.answers.fetch_add(1, Ordering::Relaxed) < self.max_responses {
             return Ok(());
         }
         Err(FetchError::too_large("the listing of the store does not end")

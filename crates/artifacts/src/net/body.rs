@@ -35,7 +35,7 @@ impl Body {
             match frame {
                 None => {
                     if let Some((pool, idle)) = self.connection.take() {
-                        pool.give_back(idle);
+                        pool.put_idle(idle);
                     }
                     return Ok(None);
                 }

@@ -39,7 +39,7 @@ pub(crate) struct Idle {
 pub(crate) struct Pool(Mutex<HashMap<Origin, Vec<Idle>>>);
 
 impl Pool {
-    pub(super) fn give_back(&self, idle: Idle) {
+    pub(super) fn put_idle(&self, idle: Idle) {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = pool.entry(idle.origin.clone()).or_default();
         if kept.len() < MAX_IDLE_PER_ORIGIN && !idle.sender.is_closed() {
@@ -147,7 +147,7 @@ impl Client {
         let request = || build_request(&method, url, host, headers.clone(), body.clone());
         if !exempt && let Some(mut idle) = self.pool.take(&origin) {
             // A kept connection may have been closed meanwhile: then, and only then, a new one is tried at once.
-            if let Ok(response) = self.answer(&mut idle.sender, request()?).await {
+            if let Ok(response) = self.send_on(&mut idle.sender, request()?).await {
                 return Ok(self.parts(response, Some(idle)));
             }
         }
@@ -156,12 +156,12 @@ impl Client {
             FetchError::transient(format!("no connection to {host} within {:?}", self.timeouts.connect))
         })??;
         let mut sender = handshake(stream).await?;
-        let response = self.answer(&mut sender, request()?).await?;
+        let response = self.send_on(&mut sender, request()?).await?;
         let idle = (!exempt).then_some(Idle { origin, sender });
         Ok(self.parts(response, idle))
     }
 
-    async fn answer(
+    async fn send_on(
         &self,
         sender: &mut SendRequest<Full<Bytes>>,
         request: http::Request<Full<Bytes>>,

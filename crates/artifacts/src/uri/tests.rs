@@ -48,7 +48,7 @@ fn accepted_spellings() {
 }
 
 #[test]
-fn refused_spellings_say_what_to_write() {
+fn invalid_uris_are_explained() {
     let table: &[(&str, &str)] = &[
         ("", "is empty"),
         ("   ", "is empty"),

@@ -37,7 +37,7 @@ pub(crate) fn zeros(length: usize) -> Vec<f32> {
 }
 
 /// Returns a buffer to the pool.
-pub(crate) fn give(mut buffer: Vec<f32>) {
+pub(crate) fn put(mut buffer: Vec<f32>) {
     let size = buffer.capacity();
     if size < MIN_POOLED {
         return;
@@ -60,7 +60,7 @@ mod tests {
         let mut buffer = zeros(10_000);
         buffer.fill(7.0);
         let at = buffer.as_ptr();
-        give(buffer);
+        put(buffer);
         let (large, small) = (take(1_000_000), take(MIN_POOLED / 2));
         assert_ne!(large.as_ptr(), at);
         assert_ne!(small.as_ptr(), at);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn pool_size_is_bounded() {
         for _ in 0..10 {
-            give(Vec::with_capacity(MAX_POOLED / 3));
+            put(Vec::with_capacity(MAX_POOLED / 3));
         }
         assert_eq!(POOL.with_borrow(Vec::len), 3);
     }

@@ -45,7 +45,7 @@ impl<'a> Node<'a> {
         match self.attribute(name) {
             None => Ok(default),
             Some(AttributeValue::Int(v)) => Ok(*v),
-            Some(other) => Err(wrong(name, "an integer", other)),
+            Some(other) => Err(wrong_kind(name, "an integer", other)),
         }
     }
 
@@ -53,7 +53,7 @@ impl<'a> Node<'a> {
         match self.attribute(name) {
             None => Ok(default),
             Some(AttributeValue::Float(v)) => Ok(*v),
-            Some(other) => Err(wrong(name, "a float", other)),
+            Some(other) => Err(wrong_kind(name, "a float", other)),
         }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Node<'a> {
             Some(AttributeValue::Text(v)) => {
                 std::str::from_utf8(v).map_err(|_| OpError::attribute(name, "is not UTF-8"))
             }
-            Some(other) => Err(wrong(name, "a string", other)),
+            Some(other) => Err(wrong_kind(name, "a string", other)),
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Node<'a> {
         match self.attribute(name) {
             None => Ok(&[]),
             Some(AttributeValue::Ints(v)) => Ok(v),
-            Some(other) => Err(wrong(name, "integers", other)),
+            Some(other) => Err(wrong_kind(name, "integers", other)),
         }
     }
 
@@ -79,7 +79,7 @@ impl<'a> Node<'a> {
         match self.attribute(name) {
             None => Ok(&[]),
             Some(AttributeValue::Floats(v)) => Ok(v),
-            Some(other) => Err(wrong(name, "floats", other)),
+            Some(other) => Err(wrong_kind(name, "floats", other)),
         }
     }
 
@@ -87,7 +87,7 @@ impl<'a> Node<'a> {
         match self.attribute(name) {
             None => Ok(&[]),
             Some(AttributeValue::Texts(v)) => Ok(v),
-            Some(other) => Err(wrong(name, "strings", other)),
+            Some(other) => Err(wrong_kind(name, "strings", other)),
         }
     }
 
@@ -98,19 +98,19 @@ impl<'a> Node<'a> {
                 let (shape, data) = t.load(None).map_err(|e| OpError::attribute(name, e.to_string()))?;
                 Ok(Some(Value::new(shape, data)))
             }
-            Some(other) => Err(wrong(name, "a tensor", other)),
+            Some(other) => Err(wrong_kind(name, "a tensor", other)),
         }
     }
 
     pub(crate) fn graph(&self, name: &str) -> Result<&'a GraphProto<'a>, OpError> {
         match self.attribute(name) {
             Some(AttributeValue::Graph(g)) => Ok(g),
-            Some(other) => Err(wrong(name, "a graph", other)),
+            Some(other) => Err(wrong_kind(name, "a graph", other)),
             None => Err(OpError::attribute(name, "is missing")),
         }
     }
 }
 
-fn wrong(name: &str, wanted: &str, got: &AttributeValue<'_>) -> OpError {
+fn wrong_kind(name: &str, wanted: &str, got: &AttributeValue<'_>) -> OpError {
     OpError::attribute(name, format!("should be {wanted} and is {}", got.kind()))
 }

@@ -186,7 +186,7 @@ impl Plan {
                 {
                     alive = alive.saturating_sub(value.bytes());
                     if let Elements::Fp32(buffer) = value.data {
-                        buffer_pool::give(buffer);
+                        buffer_pool::put(buffer);
                     }
                 }
             }

@@ -56,7 +56,7 @@ impl Reader<'_> {
             Some(b'{') => self.map(depth),
             Some(b'[') => self.list(depth),
             Some(b'"') => Ok(Doc::Text(self.text()?)),
-            Some(_) => self.word(),
+            Some(_) => self.scalar(),
             None => Err(self.error("the file ends where a value should be")),
         }
     }
@@ -151,7 +151,7 @@ impl Reader<'_> {
     }
 
     /// A number or one of the named values.
-    fn word(&mut self) -> Result<Doc, ParseError> {
+    fn scalar(&mut self) -> Result<Doc, ParseError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let length = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());

@@ -256,8 +256,8 @@ impl Conv {
                 }
             }
         }
-        buffer_pool::give(sums);
-        buffer_pool::give(phases.pixels);
+        buffer_pool::put(sums);
+        buffer_pool::put(phases.pixels);
         Ok(Value::f32(shape, result))
     }
 }

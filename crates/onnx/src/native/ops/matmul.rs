@@ -108,8 +108,8 @@ impl Weights {
                 }
             }
         }
-        buffer_pool::give(sums);
-        buffer_pool::give(x);
+        buffer_pool::put(sums);
+        buffer_pool::put(x);
         Ok(result)
     }
 
