@@ -14,7 +14,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) request: Vec<u8>,
-    pub(crate) answer: Vec<u8>,
+    pub(crate) response: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Connection {
         let wrong = |got: &[u8]| {
             let shown =
                 String::from_utf8_lossy(got.get(..got.len().min(300)).unwrap_or_default()).into_owned();
-            Failure::from(format!("a wrong answer under load: {shown}"))
+            Failure::from(format!("a wrong response under load: {shown}"))
         };
         match self {
             Self::Rest(connection) => match connection.receive()? {
@@ -92,7 +92,7 @@ pub(crate) fn rate(
     let mut answered = 0_u64;
     loop {
         for (connection, exchange) in open.iter_mut().zip(&mut under_way) {
-            connection.check(&exchange.answer)?;
+            connection.check(&exchange.response)?;
             answered += 1;
             *exchange = requests.next().ok_or("nothing to ask")?;
             connection.send(&exchange.request)?;
@@ -125,9 +125,9 @@ pub(crate) fn latencies(
         connection.send(&exchange.request)?;
         let (status, body) = connection.receive()?;
         let took = start.elapsed();
-        if status != 200 || body != exchange.answer {
+        if status != 200 || body != exchange.response {
             return Err(
-                format!("a wrong answer under load: {status} {}", String::from_utf8_lossy(body)).into()
+                format!("a wrong response under load: {status} {}", String::from_utf8_lossy(body)).into()
             );
         }
         if turn >= warm {

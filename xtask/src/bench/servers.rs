@@ -74,8 +74,8 @@ impl Process {
     ) -> Result<T, Failure> {
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
-            if let Some(answer) = ask(self) {
-                return Ok(answer);
+            if let Some(response) = ask(self) {
+                return Ok(response);
             }
             let ended = self.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
@@ -114,12 +114,12 @@ pub(crate) fn free_address() -> Result<SocketAddr, Failure> {
 }
 
 /// Waits for a response with status 200.
-pub(crate) fn answers(
+pub(crate) fn wait_for_response(
     process: &mut Process,
     address: SocketAddr,
     request: &[u8],
 ) -> Result<Vec<u8>, Failure> {
-    process.until("an answer", |_| {
+    process.until("a response", |_| {
         let mut connection = http::Connection::open(address).ok()?;
         connection.call(request).ok().map(<[u8]>::to_vec)
     })

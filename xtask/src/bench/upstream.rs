@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The response body: about a kilobyte of protocol JSON.
-pub(crate) fn answer() -> String {
+pub(crate) fn response() -> String {
     let data: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
     format!(
         "{{\"model_name\":\"m\",\"model_version\":\"1\",\"outputs\":[{{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[1,160],\
@@ -20,20 +20,20 @@ pub(crate) fn answer() -> String {
 pub(crate) fn serve() -> Result<bool, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
-    let body = answer();
+    let body = response();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
     let response = format!("{head}{}\r\n\r\n{body}", body.len()).into_bytes();
     for stream in listener.incoming() {
         let (stream, response) = (stream?, response.clone());
         std::thread::spawn(move || {
             // A disconnected client only ends its thread.
-            let _ = talk(stream, &response);
+            let _ = serve_connection(stream, &response);
         });
     }
     Ok(true)
 }
 
-fn talk(mut stream: TcpStream, response: &[u8]) -> Result<(), Failure> {
+fn serve_connection(mut stream: TcpStream, response: &[u8]) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     let mut more = vec![0; 1 << 16];
@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(whole(two), Some(40));
         assert_eq!(whole(two.get(..39).unwrap()), None);
         assert_eq!(whole(b"GET / HTTP/1.1\r\n\r\n"), Some(18));
-        assert!((900..1100).contains(&answer().len()), "{}", answer().len());
+        assert!((900..1100).contains(&response().len()), "{}", response().len());
     }
 }

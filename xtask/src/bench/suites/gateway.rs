@@ -25,11 +25,11 @@ fn exchanges(models: &[String]) -> Vec<Exchange> {
         "{{\"inputs\":[{{\"name\":\"x\",\"shape\":[1,160],\"datatype\":\"FP32\",\"data\":[{}]}}]}}",
         data.join(",")
     );
-    let answer = upstream::answer().into_bytes();
+    let response = upstream::response().into_bytes();
     let exchange = |model: &String| {
         let header = format!("seldon-model: {model}\r\n");
         let request = http::post(&format!("/v2/models/{model}/infer"), &header, &body);
-        Exchange { request, answer: answer.clone() }
+        Exchange { request, response: response.clone() }
     };
     models.iter().map(exchange).collect()
 }
@@ -42,7 +42,7 @@ fn until_routed(address: SocketAddr, exchanges: &[Exchange]) -> Result<(), Failu
         loop {
             connection.send(&exchange.request)?;
             let (status, body) = connection.receive()?;
-            if status == 200 && body == exchange.answer {
+            if status == 200 && body == exchange.response {
                 break;
             }
             if Instant::now() > deadline {
@@ -76,7 +76,7 @@ fn pair(bench: &Bench, models: usize) -> Result<Pair, Failure> {
     until_routed(ours.inference, &exchanges)?;
     let mut envoy = servers::envoy(&bench.machine, &bench.servers()?.join("envoy"), upstream, &names)?;
     let last = exchanges.last().ok_or("no models")?.request.clone();
-    servers::answers(&mut envoy.process, envoy.address, &last)?;
+    servers::wait_for_response(&mut envoy.process, envoy.address, &last)?;
     Ok(Pair { _upstream: process, upstream, ours, envoy, exchanges })
 }
 

@@ -27,8 +27,8 @@ pub(crate) fn request() -> Vec<u8> {
 }
 
 /// Whether the response to [`request`] is correct.
-pub(crate) fn is_correct(answer: &[u8]) -> bool {
-    label(answer) == Some(FLOWERS[0].1)
+pub(crate) fn is_correct(response: &[u8]) -> bool {
+    label(response) == Some(FLOWERS[0].1)
 }
 
 /// The model of MLServer, trained once per run.
@@ -57,9 +57,9 @@ fn message(leaves: [f32; 4]) -> Vec<u8> {
     Message::new().text(1, "iris").text(3, "1").message(5, &tensor).done()
 }
 
-fn label(answer: &[u8]) -> Option<i64> {
-    let answer: Value = serde_json::from_slice(answer).ok()?;
-    let mut data = answer.pointer("/outputs/0/data/0")?;
+fn label(response: &[u8]) -> Option<i64> {
+    let response: Value = serde_json::from_slice(response).ok()?;
+    let mut data = response.pointer("/outputs/0/data/0")?;
     while let Some(inner) = data.get(0) {
         data = inner;
     }
@@ -70,24 +70,24 @@ fn label(answer: &[u8]) -> Option<i64> {
 fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
     let mut checked = Vec::new();
     for (leaves, right) in FLOWERS {
-        let (request, answer, actual) = match protocol {
+        let (request, response, actual) = match protocol {
             Protocol::Rest => {
                 let request = rest(leaves);
-                let answer = http::Connection::open(address)?.call(&request)?.to_vec();
-                let actual = label(&answer);
-                (request, answer, actual)
+                let response = http::Connection::open(address)?.call(&request)?.to_vec();
+                let actual = label(&response);
+                (request, response, actual)
             }
             Protocol::Grpc => {
                 let request = message(leaves);
-                let answer = grpc::Connection::open(address)?.call(INFER, &request)?;
-                let actual = fake_servers::first_label(&answer);
-                (request, answer, actual)
+                let response = grpc::Connection::open(address)?.call(INFER, &request)?;
+                let actual = fake_servers::first_label(&response);
+                (request, response, actual)
             }
         };
         if actual != Some(right) {
             return Err(format!("{address} classified {leaves:?} as {actual:?}, expected {right}").into());
         }
-        checked.push(Exchange { request, answer });
+        checked.push(Exchange { request, response });
     }
     Ok(checked)
 }
@@ -97,7 +97,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let model = train(bench, &scratch)?;
     let ours = servers::gantry(&bench.machine, &bench.gantry, &[&bench.root.join("examples/quickstart")])?;
     let mut theirs = servers::mlserver(&bench.machine, bench.servers()?, &model)?;
-    servers::answers(&mut theirs.process, theirs.rest, &request())?;
+    servers::wait_for_response(&mut theirs.process, theirs.rest, &request())?;
     let mut rows = Vec::new();
     for (protocol, name, at) in [(Protocol::Rest, "REST", theirs.rest), (Protocol::Grpc, "gRPC", theirs.grpc)]
     {
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn label_is_found_in_nested_data() {
-        for (answer, expected) in [
+        for (response, expected) in [
             (r#"{"outputs":[{"name":"label","data":[2]}]}"#, Some(2)),
             (r#"{"outputs":[{"name":"label","data":[[1]]}]}"#, Some(1)),
             (r#"{"error":"no"}"#, None),
         ] {
-            assert_eq!(label(answer.as_bytes()), expected);
+            assert_eq!(label(response.as_bytes()), expected);
         }
     }
 }

@@ -21,13 +21,13 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     for _ in 0..bench.rounds.min(3) {
         let mut mlserver = servers::mlserver(&bench.machine, bench.servers()?, &trained)?;
         let address = mlserver.rest;
-        servers::answers(&mut mlserver.process, address, &iris::request())?;
+        servers::wait_for_response(&mut mlserver.process, address, &iris::request())?;
         theirs.push(machine::resident(mlserver.process.id())? as f64);
         drop(mlserver);
         let mut ours =
             servers::gantry(&bench.machine, &bench.gantry, &[&bench.root.join("examples/quickstart")])?;
         let address = ours.inference;
-        servers::answers(&mut ours.process, address, &iris::request())?;
+        servers::wait_for_response(&mut ours.process, address, &iris::request())?;
         mine.push(machine::resident(ours.process.id())? as f64);
     }
     let middle = |values: &[f64]| crate::bench::table::median(values) / MEGABYTE;
@@ -80,8 +80,8 @@ fn density(bench: &Bench) -> Result<Row, Failure> {
         // One request per model, so that lazy initialization counts too.
         for copy in 0..count {
             let request = String::from_utf8(iris::request())?.replace("/iris/", &format!("/copy-{copy}/"));
-            let answer = servers::answers(&mut ours.process, address, request.as_bytes())?;
-            if !iris::is_correct(&answer) {
+            let response = servers::wait_for_response(&mut ours.process, address, request.as_bytes())?;
+            if !iris::is_correct(&response) {
                 return Err(format!("copy-{copy} answers wrongly").into());
             }
         }

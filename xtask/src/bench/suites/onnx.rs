@@ -34,8 +34,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         let seconds = bench.turn.as_secs_f64();
         for _ in 0..bench.rounds {
-            let answer = peer.call(&json!({ "ask": "onnx-time", "file": file, "seconds": seconds }))?;
-            theirs.push(answer.get("mean_ns").and_then(Value::as_f64).ok_or("no time")? / 1e3);
+            let response = peer.call(&json!({ "ask": "onnx-time", "file": file, "seconds": seconds }))?;
+            theirs.push(response.get("mean_ns").and_then(Value::as_f64).ok_or("no time")? / 1e3);
             let before = spent(ours.inference, name)?;
             load::rate(Protocol::Rest, ours.inference, 1, std::slice::from_ref(&exchange), bench.turn)?;
             let after = spent(ours.inference, name)?;
@@ -61,8 +61,8 @@ fn exchange(address: SocketAddr, name: &str, described: &Value) -> Result<Exchan
     let inputs = described.get("request").ok_or("no request")?;
     let request =
         http::post(&format!("/v2/models/{name}/infer"), "", &json!({ "inputs": inputs }).to_string());
-    let answer = http::Connection::open(address)?.call(&request)?.to_vec();
-    let parsed: Value = serde_json::from_slice(&answer)?;
+    let response = http::Connection::open(address)?.call(&request)?.to_vec();
+    let parsed: Value = serde_json::from_slice(&response)?;
     for output in parsed.get("outputs").and_then(Value::as_array).ok_or("no outputs")? {
         let of = output.get("name").and_then(Value::as_str).unwrap_or_default();
         let numbers = |v: Option<&Value>| -> Vec<f64> {
@@ -76,15 +76,17 @@ fn exchange(address: SocketAddr, name: &str, described: &Value) -> Result<Exchan
             return Err(format!("{name}: output {of} differs from ONNX Runtime's").into());
         }
     }
-    Ok(Exchange { request, answer })
+    Ok(Exchange { request, response })
 }
 
 /// Number of runs of a model, and their total nanoseconds.
 fn spent(address: SocketAddr, name: &str) -> Result<(f64, f64), Failure> {
     let request = http::get(&format!("/v2/models/{name}/stats"));
-    let answer: Value = serde_json::from_slice(http::Connection::open(address)?.call(&request)?)?;
+    let response: Value = serde_json::from_slice(http::Connection::open(address)?.call(&request)?)?;
     let of = |key: &str| {
-        answer.pointer(&format!("/model_stats/0/inference_stats/compute_infer/{key}")).and_then(Value::as_f64)
+        response
+            .pointer(&format!("/model_stats/0/inference_stats/compute_infer/{key}"))
+            .and_then(Value::as_f64)
     };
     Ok((of("count").ok_or("no statistics")?, of("ns").ok_or("no statistics")?))
 }

@@ -50,8 +50,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let (mut driven, mut decided) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds.min(3) {
         note(&format!("round {round}"));
-        driven.push(bench.machine.on_all_cores(|| ask(&drive, &["figures"]))?);
-        decided.push(ask(&schedule, &["--json"])?);
+        driven.push(bench.machine.on_all_cores(|| run_program(&drive, &["figures"]))?);
+        decided.push(run_program(&schedule, &["--json"])?);
     }
     let mut rows = Vec::new();
     for (figures, answers) in [(&DRIVEN[..], &driven), (&DECIDED[..], &decided)] {
@@ -77,7 +77,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
 }
 
 /// Runs a program whose last line of output is JSON.
-fn ask(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
+fn run_program(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
     let output = Command::new(program).args(arguments).output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let last = stdout.lines().next_back().unwrap_or_default();

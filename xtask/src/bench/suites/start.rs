@@ -22,13 +22,13 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
         let started = Instant::now();
         let mut mlserver = servers::mlserver(&bench.machine, programs, &model)?;
         let address = mlserver.rest;
-        first_answer(&mut mlserver.process, address)?;
+        first_response(&mut mlserver.process, address)?;
         theirs.push(started.elapsed().as_secs_f64());
         drop(mlserver);
         mine.push(ours(bench)?);
     }
     Ok(vec![Row {
-        what: "empty directory to first answer".into(),
+        what: "empty directory to first response".into(),
         peer: "mlserver start".into(),
         ours: format!("{} s", figure(median(&mine))),
         theirs: format!("{} s", figure(median(&theirs))),
@@ -53,16 +53,16 @@ fn ours(bench: &Bench) -> Result<f64, Failure> {
     command.args(["--admin-port", "0", "--scheduler-port", "0", "--agent-port", "0"]);
     let started = Instant::now();
     let mut process = Process::start(&mut command, state.0.join("out"))?;
-    first_answer(&mut process, address)?;
+    first_response(&mut process, address)?;
     let took = started.elapsed().as_secs_f64();
     drop(process);
     Ok(took)
 }
 
 /// Sends requests until the response is correct.
-fn first_answer(process: &mut Process, address: SocketAddr) -> Result<(), Failure> {
+fn first_response(process: &mut Process, address: SocketAddr) -> Result<(), Failure> {
     let request = iris::request();
-    process.until("the first answer", |_| {
+    process.until("the first response", |_| {
         let mut connection = http::Connection::open(address).ok()?;
         connection.call(&request).is_ok_and(iris::is_correct).then_some(())
     })

@@ -55,8 +55,8 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-fn number(answer: &Value, key: &str) -> Result<f64, Failure> {
-    answer.get(key).and_then(Value::as_f64).ok_or_else(|| format!("no {key} in {answer}").into())
+fn number(response: &Value, key: &str) -> Result<f64, Failure> {
+    response.get(key).and_then(Value::as_f64).ok_or_else(|| format!("no {key} in {response}").into())
 }
 
 fn run(

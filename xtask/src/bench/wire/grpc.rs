@@ -183,9 +183,9 @@ impl Connection {
                         self.first_window = value;
                     }
                 }
-                self.answer(SETTINGS, &[])?;
+                self.response(SETTINGS, &[])?;
             }
-            PING if flags & ACK == 0 => self.answer(PING, &payload)?,
+            PING if flags & ACK == 0 => self.response(PING, &payload)?,
             WINDOW => {
                 let more = payload.first_chunk().map_or(0, |b| i64::from(u32::from_be_bytes(*b)));
                 *(if stream == 0 { &mut self.window } else { &mut self.stream_window }) += more;
@@ -195,7 +195,7 @@ impl Connection {
         Ok(None)
     }
 
-    fn answer(&mut self, kind: u8, payload: &[u8]) -> Result<(), Failure> {
+    fn response(&mut self, kind: u8, payload: &[u8]) -> Result<(), Failure> {
         let mut out = Vec::new();
         frame(&mut out, kind, ACK, 0, payload);
         Ok(self.stream.write_all(&out)?)

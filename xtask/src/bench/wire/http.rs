@@ -42,11 +42,11 @@ impl Connection {
     pub(crate) fn open_within(
         address: SocketAddr,
         connect: Duration,
-        answer: Duration,
+        response: Duration,
     ) -> Result<Self, Failure> {
         let stream = TcpStream::connect_timeout(&address, connect)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(answer))?;
+        stream.set_read_timeout(Some(response))?;
         Ok(Self { stream, buffer: vec![0; 1 << 20], filled: 0 })
     }
 
