@@ -126,7 +126,7 @@ fn models(
     let named = |text: &str| format!("{} Models: {text}", grouped(count));
     let mut rows = vec![
         row(
-            &named("last accurate status after kubectl apply"),
+            &named("the last correct status after the apply"),
             (last - applied).max(0.0),
             " s",
             Some(5.0),
@@ -146,7 +146,7 @@ fn models(
     if bench.rounds > QUICK_ROUNDS && count == 1_000 {
         rows.push(foreign_objects(&proxy, &namespace, &operator)?);
     }
-    rows.push(change(cluster, &proxy, &namespace, &named("change to status write request, p99"))?);
+    rows.push(change(cluster, &proxy, &namespace, &named("a change until its status is correct, p99"))?);
     // Steady state: a restarted operator must not write.
     let restart = Audit::from_now(cluster)?;
     drop(operator);
