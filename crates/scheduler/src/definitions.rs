@@ -25,9 +25,11 @@ pub(crate) fn digest(bytes: &[u8]) -> Digest {
     Digest(half(0) << 64 | half(1))
 }
 
+type ByDigest = Vec<(Digest, Arc<[u8]>)>;
+
 /// The encoded definitions of all versions, by model.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions(BTreeMap<Arc<str>, Vec<(Digest, Arc<[u8]>)>>);
+pub(crate) struct Definitions(BTreeMap<Arc<str>, ByDigest>);
 
 impl Definitions {
     pub(crate) fn insert(&mut self, model: &Arc<str>, content: Digest, bytes: Arc<[u8]>) {

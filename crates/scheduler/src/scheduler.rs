@@ -82,7 +82,7 @@ pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
 }
 
 impl Scheduler {
-    /// Services for clients and gateways: Scheduler, Routing, Control, health, reflection.
+    /// Services for clients and gateways: `Scheduler`, `Routing`, `Control`, health, reflection.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
@@ -96,7 +96,7 @@ impl Scheduler {
         self.common(routes, &names)
     }
 
-    /// Services for agents: AgentService, health, reflection.
+    /// Services for agents: `AgentService`, health, reflection.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
         let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
         let routes = Routes::new(agents.max_decoding_message_size(MAX_AGENT_MESSAGE));

@@ -1,7 +1,6 @@
-//! A disk in memory that fails on purpose. For tests and the simulated world; nothing else uses it.
+//! In-memory disk with fault injection, for tests and simulation.
 //!
-//! The same calls and the same seeds give the same bytes. What was written and not synced may be lost, in part or whole,
-//! when the machine goes down, as on a real disk.
+//! Deterministic for the same calls and seeds. As on a real disk, a crash may lose unsynced writes completely or partially.
 //!
 //! ```
 //! use gantry_store::{Change, Table, faulty_disk::Disk};
@@ -21,15 +20,15 @@ use redb::StorageBackend;
 
 use crate::{Storage, Store, StoreError};
 
-/// What a disk writes at once; a write is torn at these places, and the last one anywhere.
+/// Atomic write unit: writes are torn at sector boundaries, the last one anywhere.
 const SECTOR: usize = 512;
 
 /// How a write fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// There is no room (`ENOSPC`).
+    /// `ENOSPC`.
     Full,
-    /// The device failed (`EIO`).
+    /// `EIO`.
     Broken,
 }
 
@@ -50,17 +49,17 @@ pub struct Disk {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What survives a crash for certain.
+    /// Survives a crash.
     synced: Vec<u8>,
-    /// What a reader sees.
+    /// Visible to readers.
     seen: Vec<u8>,
-    /// What was asked since the last sync, in order.
+    /// Unsynced changes, in order.
     pending: Vec<Pending>,
-    /// Counts the crashes: a handle from before the last one reaches nothing any more.
-    lives: u64,
+    /// Incremented by crashes and kills; invalidates older handles.
+    generation: u64,
     open: bool,
     failing: Option<Fault>,
-    /// Writes that still succeed before `failing` begins.
+    /// Writes that succeed before `failing` applies.
     good_writes: u64,
     failing_syncs: Option<Fault>,
     room: Option<usize>,
@@ -75,12 +74,10 @@ enum Pending {
 }
 
 impl Disk {
-    /// An empty disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A disk that holds this file.
     pub fn with(file: Vec<u8>) -> Self {
         let disk = Self::new();
         let mut inner = disk.lock();
@@ -90,55 +87,54 @@ impl Disk {
         disk
     }
 
-    /// Opens the store that is on the disk; one handle at a time.
+    /// Opens the store on the disk; one handle at a time.
     pub fn open(&self) -> Result<Store, StoreError> {
         Store::open_with(self.clone())
     }
 
-    /// The machine goes down: what was not synced is lost, kept or torn, as the seed says, and every open handle is
-    /// dead. Faults end with it.
+    /// Power failure: unsynced changes are lost, kept or torn depending on the seed. Invalidates handles and clears faults.
     pub fn crash(&self, seed: u64) {
         let mut inner = self.lock();
-        let mut dice = Dice(seed);
-        let survivors = survivors(&inner.pending, &mut dice);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let survivors = survivors(&inner.pending, &mut rng);
         let mut file = std::mem::take(&mut inner.synced);
         for change in &survivors {
             apply(&mut file, change);
         }
-        let (writes, syncs, lives) = (inner.writes, inner.syncs, inner.lives + 1);
-        *inner = Inner { seen: file.clone(), synced: file, lives, writes, syncs, ..Inner::default() };
+        let (writes, syncs, generation) = (inner.writes, inner.syncs, inner.generation + 1);
+        *inner = Inner { seen: file.clone(), synced: file, generation, writes, syncs, ..Inner::default() };
     }
 
-    /// The process is killed and the machine goes on: everything written stays, every open handle is dead.
+    /// Process kill: everything written stays; handles are invalidated.
     pub fn kill(&self) {
         let mut inner = self.lock();
-        inner.lives += 1;
+        inner.generation += 1;
         inner.open = false;
     }
 
-    /// From now on every write and every growth fails like this.
+    /// Makes every write and growth fail.
     pub fn fail_writes(&self, fault: Fault) {
         self.fail_writes_after(0, fault);
     }
 
-    /// The next `good` writes succeed, and all after them fail like this.
+    /// Makes every write fail after `good` successful ones.
     pub fn fail_writes_after(&self, good: u64, fault: Fault) {
         let mut inner = self.lock();
         inner.failing = Some(fault);
         inner.good_writes = good;
     }
 
-    /// From now on every sync fails like this. What was written before it stays in doubt.
+    /// Makes every sync fail; earlier writes stay unsynced.
     pub fn fail_syncs(&self, fault: Fault) {
         self.lock().failing_syncs = Some(fault);
     }
 
-    /// The file cannot grow beyond this many bytes.
+    /// Limits the file size.
     pub fn limit(&self, bytes: usize) {
         self.lock().room = Some(bytes);
     }
 
-    /// Ends every fault.
+    /// Clears all faults.
     pub fn heal(&self) {
         let mut inner = self.lock();
         inner.failing = None;
@@ -146,7 +142,7 @@ impl Disk {
         inner.room = None;
     }
 
-    /// Flips one bit (0 to 7) of one byte, on the platter and for every reader. Beyond the end it does nothing.
+    /// Flips one bit (0 to 7) of one byte; ignored beyond the end.
     pub fn flip_bit(&self, byte: usize, bit: u8) {
         let mut inner = self.lock();
         let Inner { seen, synced, .. } = &mut *inner;
@@ -157,24 +153,22 @@ impl Disk {
         }
     }
 
-    /// Cuts the file off after this many bytes.
     pub fn truncate(&self, bytes: usize) {
         let mut inner = self.lock();
         inner.seen.truncate(bytes);
         inner.synced.truncate(bytes);
     }
 
-    /// The file as a reader sees it now.
     pub fn bytes(&self) -> Vec<u8> {
         self.lock().seen.clone()
     }
 
-    /// How many writes were asked for since the disk was made.
+    /// Total writes.
     pub fn writes(&self) -> u64 {
         self.lock().writes
     }
 
-    /// How many syncs were asked for since the disk was made.
+    /// Total syncs.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
     }
@@ -193,7 +187,7 @@ impl Storage for Disk {
             return Err(Error::from(ErrorKind::ResourceBusy));
         }
         inner.open = true;
-        Ok(Handle { disk: self.clone(), life: inner.lives })
+        Ok(Handle { disk: self.clone(), generation: inner.generation })
     }
 
     fn name(&self) -> PathBuf {
@@ -201,17 +195,17 @@ impl Storage for Disk {
     }
 }
 
-/// One opening of a [`Disk`].
+/// An open handle of a [`Disk`].
 #[derive(Debug)]
 pub struct Handle {
     disk: Disk,
-    life: u64,
+    generation: u64,
 }
 
 impl Handle {
     fn inner(&self) -> Result<MutexGuard<'_, Inner>, Error> {
         let inner = self.disk.lock();
-        if inner.lives == self.life { Ok(inner) } else { Err(Error::other("the machine went down")) }
+        if inner.generation == self.generation { Ok(inner) } else { Err(Error::other("the disk crashed")) }
     }
 }
 
@@ -238,7 +232,7 @@ impl StorageBackend for Handle {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let inner = self.inner()?;
-        let start = place(offset)?;
+        let start = to_offset(offset)?;
         let from = start.checked_add(out.len()).and_then(|end| inner.seen.get(start..end));
         out.copy_from_slice(from.ok_or_else(|| Error::from(ErrorKind::UnexpectedEof))?);
         Ok(())
@@ -246,7 +240,7 @@ impl StorageBackend for Handle {
 
     fn set_len(&self, len: u64) -> Result<(), Error> {
         let mut inner = self.inner()?;
-        let len = place(len)?;
+        let len = to_offset(len)?;
         if len > inner.seen.len() {
             inner.write_fails(len)?;
         }
@@ -272,7 +266,7 @@ impl StorageBackend for Handle {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let mut inner = self.inner()?;
-        let start = place(offset)?;
+        let start = to_offset(offset)?;
         let end = start.checked_add(data.len()).ok_or_else(|| Error::from(ErrorKind::FileTooLarge))?;
         inner.write_fails(end)?;
         let change = Pending::Write(start, data.to_vec());
@@ -289,7 +283,7 @@ impl StorageBackend for Handle {
     }
 }
 
-fn place(offset: u64) -> Result<usize, Error> {
+fn to_offset(offset: u64) -> Result<usize, Error> {
     usize::try_from(offset).map_err(|_| Error::from(ErrorKind::FileTooLarge))
 }
 
@@ -308,14 +302,14 @@ fn apply(file: &mut Vec<u8>, change: &Pending) {
     }
 }
 
-/// What of the unsynced changes reached the platter.
-fn survivors(pending: &[Pending], dice: &mut Dice) -> Vec<Pending> {
-    match dice.below(4) {
-        // Nothing did.
+/// The unsynced changes that survive a crash.
+fn survivors(pending: &[Pending], rng: &mut fastrand::Rng) -> Vec<Pending> {
+    match rng.usize(..4) {
+        // None.
         0 => Vec::new(),
-        // All up to some change, and that one torn anywhere.
+        // A prefix, with its last write torn.
         1 => {
-            let mut left = dice.below(pending.len() + 1);
+            let mut left = rng.usize(..=pending.len());
             let mut kept = Vec::new();
             for change in pending {
                 match change {
@@ -324,7 +318,7 @@ fn survivors(pending: &[Pending], dice: &mut Dice) -> Vec<Pending> {
                         left -= 1;
                     }
                     Pending::Write(start, data) => {
-                        let cut = dice.below(data.len() + 1);
+                        let cut = rng.usize(..=data.len());
                         kept.push(Pending::Write(*start, data.iter().take(cut).copied().collect()));
                         break;
                     }
@@ -333,19 +327,18 @@ fn survivors(pending: &[Pending], dice: &mut Dice) -> Vec<Pending> {
             }
             kept
         }
-        // Sectors in any order: some here, some there.
+        // Arbitrary sectors.
         2 => {
-            let chance = 1 + dice.below(7);
+            let chance = 1 + rng.usize(..7);
             let mut kept = Vec::new();
             for change in pending {
                 match change {
-                    // The length goes before what lies beyond the old end, or the file would have a length that
-                    // nobody asked for.
+                    // Length changes always survive, so that the file has a requested length.
                     Pending::Length(len) => kept.push(Pending::Length(*len)),
                     Pending::Write(start, data) => {
                         let mut at = *start;
                         for sector in sectors(*start, data) {
-                            if dice.below(8) < chance {
+                            if rng.usize(..8) < chance {
                                 kept.push(Pending::Write(at, sector.to_vec()));
                             }
                             at += sector.len();
@@ -355,12 +348,12 @@ fn survivors(pending: &[Pending], dice: &mut Dice) -> Vec<Pending> {
             }
             kept
         }
-        // Everything did.
+        // All.
         _ => pending.iter().map(Pending::copy).collect(),
     }
 }
 
-/// The pieces of a write that fall into different sectors.
+/// Splits a write at sector boundaries.
 fn sectors(start: usize, data: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (head, tail) = data.split_at(data.len().min((SECTOR - start % SECTOR) % SECTOR));
     std::iter::once(head).filter(|head| !head.is_empty()).chain(tail.chunks(SECTOR))
@@ -372,20 +365,5 @@ impl Pending {
             Self::Write(start, data) => Self::Write(*start, data.clone()),
             Self::Length(len) => Self::Length(*len),
         }
-    }
-}
-
-/// Numbers that look random and are the same for the same seed (splitmix64).
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        if bound == 0 { 0 } else { (mixed % bound as u64) as usize }
     }
 }

@@ -101,7 +101,7 @@ impl State {
             }
             Command::DrainReplica { id } => self.drain_replica(&id, now, effects),
             Command::RoutesAcknowledged { applied, drained } => {
-                self.routes_acknowledged(applied, drained, now, effects)
+                self.routes_acknowledged(applied, drained, now, effects);
             }
             Command::ScaleModel { name, version, change } => {
                 self.with(&name, now, effects, |ctx, model| {
