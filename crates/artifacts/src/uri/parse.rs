@@ -296,7 +296,7 @@ fn unknown_scheme(scheme: &str) -> UriError {
             let nearest = SCHEMES.iter().map(|known| (strsim::levenshtein(&lower, known), known)).min();
             match nearest {
                 Some((edits, known)) if edits <= 1 || (edits == 2 && lower.len() > 3) => {
-                    format!("did you mean {known}://? SourceRecord are {KNOWN}")
+                    format!("did you mean {known}://? Supported are {KNOWN}")
                 }
                 _ => format!(
                     "known are {KNOWN}. A remote that a storage secret defines is written {lower}:bucket/path"
