@@ -82,10 +82,12 @@ impl Copy {
             return Err(format!("cargo {} failed in {}", arguments.join(" "), self.root.display()).into());
         }
         let messages = String::from_utf8(built.stdout)?;
-        let executables = messages.lines().filter_map(|line| {
+        let mut executables = messages.lines().filter_map(|line| {
             let message: Value = serde_json::from_str(line).ok()?;
             message.get("executable")?.as_str().map(PathBuf::from)
         });
-        executables.last().ok_or_else(|| format!("cargo {} built no executable", arguments.join(" ")).into())
+        executables
+            .next_back()
+            .ok_or_else(|| format!("cargo {} built no executable", arguments.join(" ")).into())
     }
 }
