@@ -35,30 +35,26 @@ impl WorkQueues {
         self.0.get(&id).cloned().unwrap_or_else(|| Arc::new(WorkQueue::new(1)))
     }
 
+    fn add_keys(&self, id: KindId, keys: Vec<Key>) {
+        let queue = self.get(id);
+        keys.into_iter().for_each(|key| queue.add(key));
+    }
+
     /// Enqueues every object.
     pub(crate) fn add_all(&self, caches: &Caches) {
-        for registration in &caches.registry {
-            let queue = self.get(registration.id);
-            caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
-        }
+        caches.registry.iter().for_each(|r| self.add_keys(r.id, caches.keys(r.id)));
     }
 
     /// Enqueues every object of the kinds that own or read a resource kind.
     pub(crate) fn add_users_of(&self, caches: &Caches, kind: ResourceKind) {
-        for registration in
-            caches.registry.iter().filter(|r| r.owns.contains(&kind) || r.reads.contains(&kind))
-        {
-            let queue = self.get(registration.id);
-            caches.keys(registration.id).into_iter().for_each(|key| queue.add(key));
-        }
+        let users = caches.registry.iter().filter(|r| r.owns.contains(&kind) || r.reads.contains(&kind));
+        users.for_each(|r| self.add_keys(r.id, caches.keys(r.id)));
     }
 
     /// Enqueues every object of a namespace that depends on its scheduler, and every object that only the scheduler has.
     pub(crate) fn add_namespace(&self, caches: &Caches, namespace: &str) {
-        for registration in caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None) {
-            let queue = self.get(registration.id);
-            caches.keys_in(registration.id, namespace).into_iter().for_each(|key| queue.add(key));
-        }
+        let clients = caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None);
+        clients.for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
         for (kind, name) in caches.schedulers.owned_by(namespace) {
             self.get(kind).add(Key::new(namespace, name));
         }
@@ -91,12 +87,12 @@ impl Relation {
     }
 
     /// On objects that the operator created.
-    pub fn to_owned(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
+    pub fn to_owned_kind(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
         Self(Box::new(move |context, queue| enqueue(context, &context.caches.owned(kind), queue, keys)))
     }
 
     /// On objects of a kind in [`Controller::READS`].
-    pub fn to_read(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
+    pub fn to_read_kind(kind: ResourceKind, keys: fn(&Caches, &Change<OwnedObject>) -> Vec<Key>) -> Self {
         Self(Box::new(move |context, queue| enqueue(context, &context.caches.read(kind), queue, keys)))
     }
 }

@@ -57,7 +57,7 @@ impl Controller for SeldonRuntimeController {
             Relation::to::<SeldonConfig>(users_of_config),
             Relation::to::<Server>(after_server_deletion),
             Relation::to::<SeldonRuntime>(after_runtime_deletion),
-            Relation::to_read(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_namespace_of_autoscaler),
+            Relation::to_read_kind(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_namespace_of_autoscaler),
         ]
     }
 

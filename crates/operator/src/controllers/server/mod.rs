@@ -47,8 +47,8 @@ impl Controller for ServerController {
     fn relations() -> Vec<Relation> {
         vec![
             Relation::to::<ServerConfig>(users_of_config),
-            Relation::to_owned(ResourceKind::CONFIG_MAP, in_same_namespace),
-            Relation::to_read(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_same_namespace),
+            Relation::to_owned_kind(ResourceKind::CONFIG_MAP, in_same_namespace),
+            Relation::to_read_kind(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_same_namespace),
         ]
     }
 
