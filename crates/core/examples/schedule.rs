@@ -130,7 +130,7 @@ fn single(models: usize) {
         println!("{what:<58}{:.1} µs", start.elapsed().as_secs_f64() * 1e6 / times as f64);
     };
     let mut serving = served(models, 1);
-    timed(&format!("one change of a model among {models}"), 1_000, &mut |n| {
+    timed(&format!("one model change among {models}"), 1_000, &mut |n| {
         let mut changed = definition(n * 7 % models, 1);
         changed.spec = Digest(u128::MAX);
         let command = Command::LoadModel { definition: Box::new(changed), by: Owner::Cli };
@@ -140,18 +140,18 @@ fn single(models: usize) {
     });
     let records: Vec<_> = serving.models().keys().filter_map(|name| serving.model_record(name)).collect();
     let servers: Vec<_> = serving.servers().keys().filter_map(|name| serving.server_record(name)).collect();
-    timed(&format!("start from the records of {models}"), 5, &mut |_| {
+    timed(&format!("restore {models} records"), 5, &mut |_| {
         State::restore(Policy::default(), records.iter().cloned(), servers.iter().cloned(), 5);
     });
     timed(&format!("explain one among {models}"), 100, &mut |n| {
         explain::model(&serving, &format!("model-{n}"), 5);
     });
-    timed(&format!("plan one change among {models}"), 5, &mut |n| {
+    timed(&format!("dry-run one change among {models}"), 5, &mut |n| {
         dry_run::dry_run(&serving, vec![load(models + n, 1)], 5);
     });
     let mut waiting = State::new(Policy::default());
     (0..models).for_each(|number| drop(apply(&mut waiting, load(number, 1), 1)));
-    timed(&format!("a join with room for ten among {models} that wait"), 20, &mut |n| {
+    timed(&format!("a join with memory for ten among {models} waiting"), 20, &mut |n| {
         apply(&mut waiting, join(u32::try_from(n).unwrap_or(0), 10_000), 5);
     });
 }

@@ -21,7 +21,7 @@ impl Model {
         let available = version.count(|s| s == ReplicaState::Available);
         let desired = version.desired_replicas();
         let is_latest = self.versions.last().is_some_and(|v| v.number == version.number);
-        let summary = |state, code, reason: String| VersionStatus {
+        let status = |state, code, reason: String| VersionStatus {
             state,
             reason,
             code,
@@ -29,11 +29,11 @@ impl Model {
             unavailable: desired.saturating_sub(available),
         };
         if self.deleted || !is_latest {
-            return VersionStatus { unavailable: 0, ..going(self.deleted, version, summary) };
+            return VersionStatus { unavailable: 0, ..terminating_status(self.deleted, version, status) };
         }
-        if let Some((place, reason, no_memory)) = first(version, ReplicaState::LoadFailed) {
+        if let Some((location, reason, no_memory)) = first(version, ReplicaState::LoadFailed) {
             let code = if no_memory { Reason::LoadFailedMemory } else { Reason::LoadFailed };
-            return summary(ModelState::Failed, Some(code), format!("{place}: {reason}"));
+            return status(ModelState::Failed, Some(code), format!("{location}: {reason}"));
         }
         if desired == 0 && version.definition.scaling.min == 0 && available == 0 {
             let (code, reason) = if version.scaled_to_zero() {
@@ -41,7 +41,7 @@ impl Model {
             } else {
                 (Reason::ScaledDown, "no replica is desired")
             };
-            return summary(ModelState::ScaledDown, Some(code), reason.into());
+            return status(ModelState::ScaledDown, Some(code), reason.into());
         }
         let unplaced = version.unplaced.as_deref();
         let older_serves = self
@@ -50,44 +50,44 @@ impl Model {
             .any(|v| v.number != version.number && v.any(|s| s == ReplicaState::Available));
         if version.serves_enough() || (available > 0 && older_serves) {
             let reason = unplaced.map(ToString::to_string).unwrap_or_default();
-            return summary(ModelState::Available, unplaced.map(super::Unschedulable::reason), reason);
+            return status(ModelState::Available, unplaced.map(super::Unschedulable::reason), reason);
         }
-        if let Some(obstacle) = unplaced {
+        if let Some(unschedulable) = unplaced {
             let state = if version.any(ReplicaState::counts_as_desired) {
                 ModelState::Progressing
             } else {
                 ModelState::ScheduleFailed
             };
-            return summary(state, Some(obstacle.reason()), obstacle.to_string());
+            return status(state, Some(unschedulable.reason()), unschedulable.to_string());
         }
         let (code, reason) = progress(version);
-        summary(ModelState::Progressing, Some(code), reason)
+        status(ModelState::Progressing, Some(code), reason)
     }
 }
 
 /// Status of a version that is deleted or superseded.
-fn going(
+fn terminating_status(
     deleted: bool,
     version: &Version,
-    summary: impl Fn(ModelState, Option<Reason>, String) -> VersionStatus,
+    status: impl Fn(ModelState, Option<Reason>, String) -> VersionStatus,
 ) -> VersionStatus {
-    if let Some((place, reason, _)) = first(version, ReplicaState::UnloadFailed) {
-        let reason = format!("{place}: {reason}");
-        return summary(ModelState::TerminateFailed, Some(Reason::UnloadFailed), reason);
+    if let Some((location, reason, _)) = first(version, ReplicaState::UnloadFailed) {
+        let reason = format!("{location}: {reason}");
+        return status(ModelState::TerminateFailed, Some(Reason::UnloadFailed), reason);
     }
     if !version.has_no_replicas() {
-        return summary(ModelState::Terminating, Some(Reason::Terminating), String::new());
+        return status(ModelState::Terminating, Some(Reason::Terminating), String::new());
     }
     let code = if deleted { Reason::Deleted } else { Reason::Superseded };
-    summary(ModelState::Terminated, Some(code), String::new())
+    status(ModelState::Terminated, Some(code), String::new())
 }
 
 /// Status of a version that is placed and not available yet.
 fn progress(version: &Version) -> (Reason, String) {
-    if let Some((place, ..)) = first(version, ReplicaState::LoadedUnavailable)
+    if let Some((location, ..)) = first(version, ReplicaState::LoadedUnavailable)
         .or_else(|| first(version, ReplicaState::LoadRequested))
     {
-        return (Reason::Silent, format!("{place} is disconnected"));
+        return (Reason::Silent, format!("{location} is disconnected"));
     }
     if version.any(|s| s == ReplicaState::Loading) {
         let again = version.last_failure.as_ref().map(|failure| format!("retried after {failure}"));
@@ -97,7 +97,7 @@ fn progress(version: &Version) -> (Reason, String) {
         return (Reason::Routing, String::new());
     }
     match first(version, ReplicaState::Draining) {
-        Some((place, ..)) => (Reason::Draining, format!("{place} is draining")),
+        Some((location, ..)) => (Reason::Draining, format!("{location} is draining")),
         None => (Reason::Loading, String::new()),
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn place(
     current_server: Option<&str>,
 ) -> Placement {
     let needs = &version.definition.needs;
-    let demand = version.memory_required();
+    let memory = version.memory_required();
     let desired = version.desired_replicas();
     let min_acceptable = version.min_acceptable();
     let mut best: Option<(Score<'_>, &Arc<str>, Vec<Fit>)> = None;
@@ -103,12 +103,12 @@ pub(super) fn place(
                 Some(_) => continue,
                 None => false,
             };
-            let room = free(index, name, number, replica);
-            if holds || (replica.takes_models() && room >= demand && offers_all(needs, replica)) {
+            let free_memory = free(index, name, number, replica);
+            if holds || (replica.takes_models() && free_memory >= memory && offers_all(needs, replica)) {
                 fits.push(Fit {
                     holds,
                     fresh: !version.avoid.contains(&number),
-                    free: room,
+                    free: free_memory,
                     models: Reverse(index.on(name, number).map_or(0, |h| h.models.len())),
                     index: Reverse(number),
                 });

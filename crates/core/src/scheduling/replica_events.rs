@@ -182,7 +182,7 @@ impl State {
             return;
         }
         // A failed load releases its reserved memory.
-        let leaves_room = !matches!(event, ReplicaEvent::Loaded { .. });
+        let releases_memory = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
         let known = self
             .with(name, now, effects, |ctx, model| ctx.apply_report(model, number, id, event))
@@ -191,7 +191,7 @@ impl State {
             // A version without a placement here must not stay in memory.
             effects.orders.push(unload(id, name, number));
         }
-        if freed || (leaves_room && known) {
+        if freed || (releases_memory && known) {
             self.retry_waiting(&id.server, false, now, effects);
         }
         if draining {
@@ -247,7 +247,7 @@ fn unload(id: &ReplicaId, name: &Arc<str>, version: u32) -> Order {
 }
 
 impl ModelContext<'_> {
-    /// Brings what is thought of a replica in line with what its agent holds.
+    /// Syncs the recorded state of a replica with its agent's inventory.
     fn sync_loaded(
         &mut self,
         model: &mut Model,

@@ -238,7 +238,7 @@ impl super::State {
     /// Whether all models of a replica fit on the other replicas of its server.
     fn can_pack(&self, id: &super::ReplicaId) -> bool {
         let Some(server) = self.servers.get(&id.server) else { return false };
-        let mut room: std::collections::BTreeMap<u32, u64> = server
+        let mut free_memory: std::collections::BTreeMap<u32, u64> = server
             .replicas
             .iter()
             .filter(|(index, r)| **index != id.index && r.takes_models())
@@ -253,14 +253,15 @@ impl super::State {
                     Some(super::ReplicaState::Available) => {}
                     Some(_) => return false,
                 }
-                let fits = room
+                let fits = free_memory
                     .iter_mut()
-                    .filter(|(index, room)| {
-                        **room >= version.memory_required() && version.status(&id.server, **index).is_none()
+                    .filter(|(index, free_memory)| {
+                        **free_memory >= version.memory_required()
+                            && version.status(&id.server, **index).is_none()
                     })
-                    .max_by_key(|(index, room)| (**room, std::cmp::Reverse(**index)));
-                let Some((_, room)) = fits else { return false };
-                *room -= version.memory_required();
+                    .max_by_key(|(index, free_memory)| (**free_memory, std::cmp::Reverse(**index)));
+                let Some((_, free_memory)) = fits else { return false };
+                *free_memory -= version.memory_required();
             }
         }
         true

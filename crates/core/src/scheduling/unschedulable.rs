@@ -193,7 +193,11 @@ fn replica_blocker(
     if replica.draining {
         return Some(Unschedulable::Draining(id));
     }
-    let room = free(index, name, number, replica);
-    let demand = version.memory_required();
-    (room < demand).then_some(Unschedulable::InsufficientMemory { needs: demand, free: room, on: id })
+    let free_memory = free(index, name, number, replica);
+    let memory = version.memory_required();
+    (free_memory < memory).then_some(Unschedulable::InsufficientMemory {
+        needs: memory,
+        free: free_memory,
+        on: id,
+    })
 }

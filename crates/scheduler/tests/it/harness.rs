@@ -101,7 +101,7 @@ pub(crate) async fn until(
     wanted: ModelState,
 ) -> pb::ModelVersionStatus {
     loop {
-        let status = within(stream.message()).await.unwrap().expect("the subscription goes on");
+        let status = within(stream.message()).await.unwrap().expect("the subscription is open");
         let version = status.versions[0].clone();
         if status.model_name == name && version.state.as_ref().unwrap().state() == wanted {
             return version;
@@ -224,7 +224,7 @@ impl Gateway {
     }
 
     pub(crate) async fn next(&mut self) -> RouteEvent {
-        within(self.events.message()).await.unwrap().expect("the stream goes on")
+        within(self.events.message()).await.unwrap().expect("the stream is open")
     }
 
     pub(crate) async fn acknowledge(&mut self, epoch: u64, applied: u64, drained: u64) {

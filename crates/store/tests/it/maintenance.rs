@@ -105,7 +105,7 @@ fn backup_during_writes_is_consistent() {
             match backup(&file_of(dir.path()), &file_of(copy.path())) {
                 Ok(report) => {
                     taken += 1;
-                    assert!(report.commits >= before, "{n}: what was there when it began is in it");
+                    assert!(report.commits >= before, "{n}: earlier commits are included");
                     let found = models(&Store::open(copy.path()).unwrap());
                     assert_eq!(found.len(), 40);
                     assert!(found.values().all(|value| *value == found["m0"]), "{n}: half a batch");

@@ -20,7 +20,7 @@ fn full_disk_rejects_batch_and_recovers() {
             error.to_string().contains("state.redb cannot be written, the disk is full: free space"),
             "{error}"
         );
-        assert_eq!(models(&store), before, "a refused batch is not there, and reading goes on");
+        assert_eq!(models(&store), before, "a failed batch is absent, and reads work");
     }
     // Small writes still succeed.
     store.commit(&[put("small", "1")]).unwrap();
@@ -66,7 +66,7 @@ fn batch_with_failed_sync_is_rolled_back() {
     disk.heal();
     // The batch is in the file, and is reverted at the next use.
     store.commit(&[put("after", "1")]).unwrap();
-    assert!(commits(&disk) > counted, "the count never goes back");
+    assert!(commits(&disk) > counted, "the count never decreases");
     let mut expected = before;
     expected.insert("after".into(), b"1".to_vec());
     assert_eq!(models(&store), expected);
@@ -97,9 +97,9 @@ fn child_with_file_size_limit() {
         assert!(written < 1000, "there is a limit");
     };
     assert!(matches!(error, StoreError::Full { .. }), "{error}");
-    assert_eq!(models(&store).len(), written, "reading goes on");
+    assert_eq!(models(&store).len(), written, "reads work");
     store.commit(&[crate::remove("m0"), crate::remove("m1")]).unwrap();
-    assert_eq!(models(&store).len(), written - 2, "making room in the store itself works");
+    assert_eq!(models(&store).len(), written - 2, "deleting records frees space");
     println!("kept {}", written - 2);
 }
 

@@ -49,7 +49,7 @@ impl Case<'_> {
     }
 
     /// "Not ready" with the cause, and the older version that serves meanwhile.
-    fn wrong(&self, cause: &str) -> String {
+    fn not_ready_because(&self, cause: &str) -> String {
         let older = self
             .model
             .versions
@@ -66,43 +66,48 @@ impl Case<'_> {
     }
 
     fn terminating(&self) -> Answer {
-        let (cause, next) = if let Some((place, _, since)) = self.first(ReplicaState::UnloadEnvoyRequested) {
+        let (cause, next) = if let Some((location, _, since)) = self.first(ReplicaState::UnloadEnvoyRequested)
+        {
             let for_long = ago(self.now, since);
             (
-                format!("a gateway has had requests in flight on {place} for {for_long}"),
+                format!("a gateway has had requests in flight on {location} for {for_long}"),
                 "wait until its last request completes",
             )
-        } else if let Some((place, _, since)) = self.first(ReplicaState::UnloadRequested) {
+        } else if let Some((location, _, since)) = self.first(ReplicaState::UnloadRequested) {
             (
-                format!("{place} has been disconnected for {}", ago(self.now, since)),
+                format!("{location} has been disconnected for {}", ago(self.now, since)),
                 "wait until its agent reconnects or its grace period ends",
             )
         } else {
-            let (place, _, since) = self.first(ReplicaState::Unloading).unwrap_or_default();
-            (format!("{place} has been unloading it for {}", ago(self.now, since)), "check the agent's log")
+            let (location, _, since) = self.first(ReplicaState::Unloading).unwrap_or_default();
+            (
+                format!("{location} has been unloading it for {}", ago(self.now, since)),
+                "check the agent's log",
+            )
         };
         (Reason::Terminating, format!("{} is being unloaded: {cause}.", self.name), next.to_owned())
     }
 
     fn not_unloaded(&self) -> Answer {
-        let (place, why, _) = self.first(ReplicaState::UnloadFailed).unwrap_or_default();
+        let (location, why, _) = self.first(ReplicaState::UnloadFailed).unwrap_or_default();
         let headline =
-            format!("{} is not unloaded: {place} failed to unload it: {}.", self.name, strip_period(why));
+            format!("{} is not unloaded: {location} failed to unload it: {}.", self.name, strip_period(why));
         let next =
-            format!("check the log of the model server of {place}; unloading is retried automatically");
+            format!("check the log of the model server of {location}; unloading is retried automatically");
         (Reason::UnloadFailed, headline, next)
     }
 
     fn not_loaded(&self) -> Answer {
-        let (place, why, _) = self.first(ReplicaState::LoadFailed).unwrap_or_default();
+        let (location, why, _) = self.first(ReplicaState::LoadFailed).unwrap_or_default();
         let no_memory = self.version.statuses().any(|s| s.state == ReplicaState::LoadFailed && s.no_memory);
         let number = self.version.number;
         if no_memory {
-            let cause = format!("{place} ran out of memory loading version {number}: {}", strip_period(why));
+            let cause =
+                format!("{location} ran out of memory loading version {number}: {}", strip_period(why));
             let next = "set spec.memory to the model's actual use, or add memory to the server";
-            return (Reason::LoadFailedMemory, self.wrong(&cause), next.to_owned());
+            return (Reason::LoadFailedMemory, self.not_ready_because(&cause), next.to_owned());
         }
-        let cause = format!("{place} failed to load version {number}: {}", strip_period(why));
+        let cause = format!("{location} failed to load version {number}: {}", strip_period(why));
         let next = match self.version.retry_at {
             Some(due) => format!(
                 "fix the cause and apply the model again; next retry in {}",
@@ -110,7 +115,7 @@ impl Case<'_> {
             ),
             None => "fix the cause and apply the model again".to_owned(),
         };
-        (Reason::LoadFailed, self.wrong(&cause), next)
+        (Reason::LoadFailed, self.not_ready_because(&cause), next)
     }
 
     fn scaled_down(&self) -> Answer {
@@ -134,7 +139,7 @@ impl Case<'_> {
             );
             return (Reason::Ready, headline, String::new());
         }
-        let Some(obstacle) = self.obstacle() else {
+        let Some(unschedulable) = self.unschedulable() else {
             let (reason, cause, next) = self.progress();
             return (
                 reason,
@@ -142,30 +147,35 @@ impl Case<'_> {
                 next,
             );
         };
-        let headline = format!("{} is ready with {available} of {desired} replicas: {obstacle}.", self.name);
-        (obstacle.reason(), headline, self.remedy(&obstacle))
+        let headline =
+            format!("{} is ready with {available} of {desired} replicas: {unschedulable}.", self.name);
+        (unschedulable.reason(), headline, self.remedy(&unschedulable))
     }
 
     fn not_ready(&self) -> Answer {
-        if let Some(obstacle) = self.obstacle() {
-            return (obstacle.reason(), self.wrong(&self.describe(&obstacle)), self.remedy(&obstacle));
+        if let Some(unschedulable) = self.unschedulable() {
+            return (
+                unschedulable.reason(),
+                self.not_ready_because(&self.describe(&unschedulable)),
+                self.remedy(&unschedulable),
+            );
         }
         let (reason, cause, next) = self.progress();
-        (reason, self.wrong(&cause), next)
+        (reason, self.not_ready_because(&cause), next)
     }
 
     /// Evaluated again: the recorded reason may be out of date.
-    fn obstacle(&self) -> Option<Unschedulable> {
+    fn unschedulable(&self) -> Option<Unschedulable> {
         self.version.unplaced.as_ref()?;
         let current_server = self.model.versions.iter().rev().find_map(|v| v.server.as_deref());
         match place(self.version, self.state.servers(), &self.state.index, current_server) {
-            Placement::Nowhere(obstacle) => Some(obstacle),
+            Placement::Nowhere(unschedulable) => Some(unschedulable),
             Placement::On { short, .. } => short,
         }
     }
 
-    fn describe(&self, obstacle: &Unschedulable) -> String {
-        match obstacle {
+    fn describe(&self, unschedulable: &Unschedulable) -> String {
+        match unschedulable {
             Unschedulable::Disconnected(id) => {
                 let since = self
                     .state
@@ -183,47 +193,52 @@ impl Case<'_> {
     /// What a placed version waits for.
     fn progress(&self) -> Answer {
         let number = self.version.number;
-        if let Some((place, _, since)) = self.first(ReplicaState::LoadedUnavailable) {
+        if let Some((location, _, since)) = self.first(ReplicaState::LoadedUnavailable) {
             let for_long = ago(self.now, since);
-            let cause = format!("{place}, which holds it, has been disconnected for {for_long}");
-            return (Reason::Silent, cause, check_agent(&place));
+            let cause = format!("{location}, which holds it, has been disconnected for {for_long}");
+            return (Reason::Silent, cause, check_agent(&location));
         }
-        if let Some((place, _, since)) = self.first(ReplicaState::LoadRequested) {
+        if let Some((location, _, since)) = self.first(ReplicaState::LoadRequested) {
             let for_long = ago(self.now, since);
-            let cause = format!("{place} has to load it and has been disconnected for {for_long}");
-            return (Reason::Silent, cause, check_agent(&place));
+            let cause = format!("{location} has to load it and has been disconnected for {for_long}");
+            return (Reason::Silent, cause, check_agent(&location));
         }
-        if let Some((place, _, since)) = self.first(ReplicaState::Loading) {
+        if let Some((location, _, since)) = self.first(ReplicaState::Loading) {
             let for_long = ago(self.now, since);
             if let Some(failure) = &self.version.last_failure {
                 let cause = format!(
-                    "{}; {place} has been retrying version {number} for {for_long}",
+                    "{}; {location} has been retrying version {number} for {for_long}",
                     strip_period(failure)
                 );
                 return (Reason::LoadFailed, cause, "fix the cause, or wait for the retry".to_owned());
             }
-            let cause = format!("{place} has been loading version {number} for {for_long}");
-            return (Reason::Loading, cause, format!("wait; the agent's log of {place} shows the progress"));
+            let cause = format!("{location} has been loading version {number} for {for_long}");
+            return (
+                Reason::Loading,
+                cause,
+                format!("wait; the agent's log of {location} shows the progress"),
+            );
         }
-        if let Some((place, _, since)) = self.first(ReplicaState::Loaded) {
+        if let Some((location, _, since)) = self.first(ReplicaState::Loaded) {
             let for_long = ago(self.now, since);
-            let cause =
-                format!("{place} has loaded it, but a gateway has not acknowledged its route for {for_long}");
+            let cause = format!(
+                "{location} has loaded it, but a gateway has not acknowledged its route for {for_long}"
+            );
             return (Reason::Routing, cause, "check that every gateway runs and is connected".to_owned());
         }
-        if let Some((place, ..)) = self.first(ReplicaState::Draining) {
-            let cause = format!("{place} is draining and no other replica serves it yet");
+        if let Some((location, ..)) = self.first(ReplicaState::Draining) {
+            let cause = format!("{location} is draining and no other replica serves it yet");
             return (Reason::Draining, cause, "add a server replica, or wait".to_owned());
         }
         let busy =
             [ReplicaState::UnloadEnvoyRequested, ReplicaState::Unloading, ReplicaState::UnloadRequested];
-        let place = busy.into_iter().find_map(|state| self.first(state)).unwrap_or_default().0;
-        let cause = format!("{place} must unload it before loading it again");
+        let location = busy.into_iter().find_map(|state| self.first(state)).unwrap_or_default().0;
+        let cause = format!("{location} must unload it before loading it again");
         (Reason::Terminating, cause, "wait".to_owned())
     }
 
-    fn remedy(&self, obstacle: &Unschedulable) -> String {
-        match obstacle {
+    fn remedy(&self, unschedulable: &Unschedulable) -> String {
+        match unschedulable {
             Unschedulable::NoServer => {
                 "start a server, or check that its agent can reach the scheduler".to_owned()
             }
@@ -379,8 +394,8 @@ impl Case<'_> {
     }
 }
 
-fn check_agent(place: &str) -> String {
-    format!("check that the agent of {place} runs and can reach the scheduler")
+fn check_agent(location: &str) -> String {
+    format!("check that the agent of {location} runs and can reach the scheduler")
 }
 
 /// A foreign message without its full stop.

@@ -105,7 +105,7 @@ fn facts(state: &State, name: &Arc<str>, server: &Server, now: Millis) -> Vec<Fa
 
 fn line(state: &State, name: &Arc<str>, index: u32, replica: &Replica, now: Millis) -> String {
     let models = state.index.on(name, index).map_or(0, |assigned| assigned.models.len());
-    let room = free(&state.index, name, index, replica);
+    let free_memory = free(&state.index, name, index, replica);
     let condition = match replica.disconnected_since {
         Some(since) => format!("   disconnected for {}", ago(now, since)),
         None if replica.draining => "   draining".to_owned(),
@@ -114,7 +114,7 @@ fn line(state: &State, name: &Arc<str>, index: u32, replica: &Replica, now: Mill
     format!(
         "{name}-{index}   {}   {} of {} free{condition}",
         many(models, "model"),
-        Bytes(room),
+        Bytes(free_memory),
         Bytes(replica.memory_total)
     )
 }

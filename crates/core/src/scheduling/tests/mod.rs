@@ -119,9 +119,8 @@ impl Harness {
         let result = self.state.apply(command.clone(), self.now);
         if let Ok(effects) = &result {
             for order in &effects.orders {
-                let agent =
-                    self.agents.get_mut(&order.replica).expect("an order goes to a replica that has joined");
-                assert!(agent.connected, "an order goes to a replica that listens");
+                let agent = self.agents.get_mut(&order.replica).expect("orders are for joined replicas");
+                assert!(agent.connected, "orders are for connected replicas");
                 agent.orders.push_back(order.clone());
             }
             self.check_effects(&before, effects, &shown);
