@@ -154,7 +154,7 @@ class Passing(BaseHTTPRequestHandler):
             "metadata": {},
             "status": "Failure",
             "reason": REASONS[code],
-            "message": "the proxy of a test says no",
+            "message": "injected by the test proxy",
             "code": code,
         }
         if code == 429:

@@ -37,7 +37,9 @@ impl WorkQueues {
 
     fn add_keys(&self, id: KindId, keys: Vec<Key>) {
         let queue = self.get(id);
-        keys.into_iter().for_each(|key| queue.add(key));
+        for key in keys {
+            queue.add(key);
+        }
     }
 
     /// Enqueues every object.
