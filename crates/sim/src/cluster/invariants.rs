@@ -170,6 +170,8 @@ impl Cluster {
                 return;
             }
             diverging = match self.scheduler {
+                // A drained replica restarts only after its drain has finished.
+                Some(_) if self.drains_in_flight > 0 => Some("a replica is draining".into()),
                 Some(_) => match self.statuses().await {
                     Some(statuses) => self.first_divergence(&statuses),
                     None => return,

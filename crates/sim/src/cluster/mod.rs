@@ -83,6 +83,7 @@ struct Cluster {
     operations: BTreeMap<String, mpsc::UnboundedSender<Operation>>,
     queue: BTreeMap<(u64, u64), Event>,
     added: u64,
+    drains_in_flight: u32,
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     start: Instant,
 }
@@ -186,6 +187,7 @@ impl Cluster {
             operations,
             queue: BTreeMap::new(),
             added: 0,
+            drains_in_flight: 0,
             reports,
             start: Instant::now(),
         };
@@ -300,6 +302,7 @@ impl Cluster {
             Event::ResetLatency(a, b) => self.net.slow_down(&a, &b, Duration::ZERO),
             Event::RepairDisk => self.disk.heal(),
             Event::Drained { server, replica, down, result } => {
+                self.drains_in_flight -= 1;
                 self.trace.note(format_args!("{server}-{replica}"), format_args!("drained: {result:?}"));
                 if result.is_err() {
                     self.truth.lock().outages_allowed = true;
@@ -427,6 +430,7 @@ impl Cluster {
             return;
         };
         let (draining, report) = (process.drain(), self.reports.0.clone());
+        self.drains_in_flight += 1;
         tokio::spawn(async move {
             let result = draining.await;
             let _ = report.send(Event::Drained { server, replica, down, result });
