@@ -20,15 +20,26 @@ const GROUPS: &[Group] = &[
     Group {
         name: "metaphors",
         words: &[
-            "house", "desk", "errand", "farewell", "goodbye", "patience", "shelf", "stranger", "strangers",
-            "anew", "wishes", "truthfully",
+            "house",
+            "desk",
+            "errand",
+            "farewell",
+            "goodbye",
+            "patience",
+            "shelf",
+            "stranger",
+            "strangers",
+            "anew",
+            "wishes",
+            "truthfully",
         ],
         limit: 0.05,
     },
 ];
 
 /// Starts of function names that state a proverb instead of subject and condition.
-const NAME_PREFIXES: &[&str] = &["what_", "whoever_", "whatever_", "nobody_", "somebody_", "who_", "everybody_"];
+const NAME_PREFIXES: &[&str] =
+    &["what_", "whoever_", "whatever_", "nobody_", "somebody_", "who_", "everybody_"];
 
 /// Files that are not prose: licences, data, generated code, and this list itself.
 const EXCLUDED: &[&str] = &["LICENSE", "xtask/src/prose.rs", "docs/glossary.md", "Cargo.lock"];
