@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_applied_is_there_and_owned(live in objects(), config in objects()) {
+    fn apply_creates_object_owned_by_field_manager(live in objects(), config in objects()) {
         let (merge_schema, none) = (deployment(), FieldSet::default());
         let (object, managed) = apply(&live, &config, Managed::default(), &by("a"), true, &merge_schema, &none).unwrap();
         prop_assert_eq!(&merge(&object, &config, &merge_schema), &object);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_says_wins_field_by_field() {
+    fn runtime_settings_override_config_field_by_field() {
         let config = settings(json!({
             "kafkaConfig": {
                 "bootstrap.servers": "a:9092", "topicPrefix": "seldon",
