@@ -147,23 +147,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Dependencies that would need more than a Rust toolchain, or a second TLS stack.
-const FORBIDDEN: &[&str] = &[
-    "aws-lc-rs",
-    "aws-lc-sys",
-    "bindgen",
-    "clang-sys",
-    "cmake",
-    "libz-sys",
-    "native-tls",
-    "openssl",
-    "openssl-sys",
-    "protobuf-src",
-    "protoc-bin-vendored",
-    "protoc",
-    "zstd-sys",
-];
-
 const MAX_LINES: usize = 800;
 
 /// All violations.
@@ -179,13 +162,6 @@ pub(crate) fn problems() -> Result<Vec<String>, Failure> {
             problems.extend(check_file(&shown, &text, UNSAFE));
         }
     }
-    let resolved = metadata::resolved()?;
-    problems.extend(
-        FORBIDDEN
-            .iter()
-            .filter(|name| resolved.iter().any(|r| r == *name))
-            .map(|name| format!("{name} is in the dependency graph: it needs more than a Rust toolchain")),
-    );
     Ok(problems)
 }
 

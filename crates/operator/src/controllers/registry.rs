@@ -177,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn docs_list_every_kind_with_its_short_name() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/crds.md");
+        let docs = std::fs::read_to_string(file).unwrap();
+        for resource in gantry_api::resources() {
+            let short = resource.short_names.iter().map(|name| format!("`{name}` ")).collect::<String>();
+            let row = format!("\n| {} | {short}|", resource.kind);
+            assert!(docs.contains(&row), "docs/crds.md has no row {row}");
+        }
+    }
+
+    #[test]
     fn chart_grants_the_registered_rbac_rules() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/manifests/gantry.yaml");
         let text = std::fs::read_to_string(file).unwrap();
