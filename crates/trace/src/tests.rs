@@ -104,6 +104,7 @@ async fn malformed_traceparent_is_ignored() {
         ("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", false),
         ("00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01", false),
         ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", false),
+        ("00-af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", false),
         ("", false),
         ("-", false),
     ] {
