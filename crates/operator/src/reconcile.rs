@@ -14,8 +14,6 @@ use tokio_util::sync::CancellationToken;
 const MAX_PASSES: usize = 4;
 /// Conflicts that are retried at once.
 const MAX_CONFLICTS: usize = 3;
-/// Delay after the last pass, when the plan still changed something.
-const YIELD: Duration = Duration::from_millis(100);
 /// Consecutive failures after which a failure is logged as a warning.
 const WARN_AFTER: u32 = 5;
 
@@ -35,19 +33,21 @@ async fn reconcile<C: Controller>(context: &Arc<Context>, key: &Key) -> Outcome 
             // The object is gone; the delete event follows.
             Err(ApiError::NotFound) => return Outcome::Done(None),
             Err(ApiError::Throttled(delay)) => {
-                return Outcome::Failed("the API server is busy".into(), Some(delay));
+                return Outcome::Failed("the API server is busy".into(), delay);
             }
-            Err(error) => return Outcome::Failed(error.to_string(), None),
+            Err(error) => return Outcome::Failed(error.to_string(), Duration::ZERO),
         }
     }
-    Outcome::Done(Some(YIELD))
+    Outcome::Unsettled
 }
 
 enum Outcome {
     /// Done, until a trigger or this delay.
     Done(Option<Duration>),
+    /// Every pass changed something: a long sequence of steps, or another controller that undoes them.
+    Unsettled,
     /// The reason, and a minimum delay before the retry.
-    Failed(String, Option<Duration>),
+    Failed(String, Duration),
     NotLeading,
 }
 
@@ -55,6 +55,7 @@ impl Outcome {
     const fn label(&self) -> &'static str {
         match self {
             Self::Done(_) => "done",
+            Self::Unsettled => "unsettled",
             Self::Failed(..) => "failed",
             Self::NotLeading => "not_leading",
         }
@@ -81,16 +82,19 @@ pub(crate) async fn work<C: Controller>(context: Arc<Context>, stop: Cancellatio
                 }
             }
             Outcome::Failed(reason, min_delay) => {
-                let (failures, backoff) = queue.add_with_backoff(key.clone());
+                let (failures, delay) = queue.add_with_backoff(key.clone(), min_delay);
                 if failures == WARN_AFTER {
                     tracing::warn!(kind = C::Kind::KIND, object = %key, failures, "reconcile keeps failing: {reason}");
                 } else {
-                    let delay = min_delay.unwrap_or(backoff);
                     tracing::debug!(kind = C::Kind::KIND, object = %key, failures, ?delay, "reconcile failed: {reason}");
                 }
-                if let Some(delay) = min_delay {
-                    queue.add_after(key.clone(), delay);
+            }
+            Outcome::Unsettled => {
+                let (rounds, delay) = queue.add_with_backoff(key.clone(), Duration::ZERO);
+                if rounds == WARN_AFTER {
+                    tracing::warn!(kind = C::Kind::KIND, object = %key, rounds, "reconcile does not settle: each pass changes something; another controller may undo it");
                 }
+                tracing::debug!(kind = C::Kind::KIND, object = %key, rounds, ?delay, "reconcile continues");
             }
             Outcome::NotLeading => {}
         }

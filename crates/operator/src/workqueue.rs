@@ -112,15 +112,15 @@ impl WorkQueue {
         self.lock().failures.remove(key);
     }
 
-    /// Adds the key after a delay that doubles with each failure, with jitter. Returns the failures in a row and the
-    /// delay.
-    pub(crate) fn add_with_backoff(&self, key: Key) -> (u32, Duration) {
+    /// Adds the key after a delay that doubles with each failure, with jitter, and is at least `min`. Returns the
+    /// failures in a row and the delay.
+    pub(crate) fn add_with_backoff(&self, key: Key, min: Duration) -> (u32, Duration) {
         let (failures, wait) = {
             let mut state = self.lock();
             let count = state.failures.entry(key.clone()).or_insert(0);
             *count = count.saturating_add(1);
             let failures = *count;
-            (failures, backoff(failures, state.rng.f64()))
+            (failures, backoff(failures, state.rng.f64()).max(min))
         };
         self.add_after(key, wait);
         (failures, wait)
@@ -199,12 +199,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn backoff_is_not_shorter_than_retry_after() {
+        let queue = WorkQueue::new(1);
+        let begin = Instant::now();
+        assert_eq!(queue.add_with_backoff(key("a"), Duration::from_secs(7)).1, Duration::from_secs(7));
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(begin.elapsed().as_secs(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failing_key_does_not_block_others() {
         let queue = WorkQueue::new(1);
         queue.add(key("bad"));
         for round in 1..=8 {
             let bad = queue.next().await;
-            let (failures, wait) = queue.add_with_backoff(bad.clone());
+            let (failures, wait) = queue.add_with_backoff(bad.clone(), Duration::ZERO);
             queue.done(&bad);
             assert_eq!(failures, round);
             assert!(wait <= BACKOFF_MAX);
@@ -216,7 +225,7 @@ mod tests {
         }
         queue.reset_backoff(&key("bad"));
         let bad = queue.next().await;
-        assert_eq!(queue.add_with_backoff(bad).0, 1);
+        assert_eq!(queue.add_with_backoff(bad, Duration::ZERO).0, 1);
     }
 
     proptest! {

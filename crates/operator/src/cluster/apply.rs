@@ -212,6 +212,8 @@ impl Writer {
         cache: &Cache<Custom<K>>,
     ) -> Result<(), ApiError> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
+        let before = serde_json::to_value(&object.status).unwrap_or_default();
+        let status = with_removals(&before, serde_json::to_value(status).unwrap_or_default());
         let patch = json!({ "metadata": { "uid": object.uid() }, "status": status });
         let params = PatchParams { field_manager: Some("gantry/status".into()), ..PatchParams::default() };
         let api = self.api(object);
@@ -335,4 +337,32 @@ async fn first<T: Clone>(
     let found = tokio::time::timeout(CALL_TIMEOUT, list).await;
     let found = found.map_err(|_| ApiError::Transient("no response from the API server".into()))??;
     Ok(found.items.into_iter().next())
+}
+
+/// A merge patch keeps the fields that it does not name: those of `before` that `after` lacks become null.
+fn with_removals(before: &Value, mut after: Value) -> Value {
+    let (Value::Object(before), Value::Object(fields)) = (before, &mut after) else { return after };
+    for (name, value) in before {
+        let next = fields.remove(name).map_or(Value::Null, |next| with_removals(value, next));
+        fields.insert(name.clone(), next);
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_patch_nulls_removed_fields() {
+        let before =
+            json!({ "ready": "True", "replicas": 1, "annotations": { "a": "1", "b": "2" }, "list": [1, 2] });
+        let after = json!({ "replicas": 2, "annotations": { "b": "3" }, "list": [2], "new": {} });
+        let patch = with_removals(&before, after);
+        let expected = json!({
+            "ready": null, "replicas": 2, "annotations": { "a": null, "b": "3" }, "list": [2], "new": {},
+        });
+        assert_eq!(patch, expected);
+        assert_eq!(with_removals(&Value::Null, json!({ "replicas": 1 })), json!({ "replicas": 1 }));
+    }
 }

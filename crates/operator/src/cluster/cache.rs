@@ -3,7 +3,7 @@
 use super::custom_resource::Key;
 use kube::Resource;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
@@ -45,9 +45,31 @@ struct Inner<O> {
     objects: BTreeMap<Key, Arc<O>>,
     /// Scopes (a namespace, or "" for all) whose first list is complete.
     listed: BTreeSet<String>,
-    /// UIDs of deleted objects, oldest first.
-    tombstones: VecDeque<String>,
-    tombstone_set: HashSet<String>,
+    /// By UID.
+    tombstones: HashMap<String, Tombstone>,
+    /// UIDs of the tombstones, oldest first.
+    tombstone_order: VecDeque<String>,
+}
+
+/// How an object left the cache.
+#[derive(Clone, Copy, Debug)]
+enum Tombstone {
+    /// With a delete event of this version. A newer version of the same object means that it left the selector of the
+    /// watch, was changed, and is back.
+    Deleted(u64),
+    /// Missing from a list, last seen at this version. A list is older than the write responses around it, so only the
+    /// watch can tell whether the object exists.
+    NotListed(u64),
+}
+
+impl Tombstone {
+    const fn admits(self, version: u64, origin: Origin) -> bool {
+        match (self, origin) {
+            (Self::Deleted(deleted), _) => version > deleted,
+            (Self::NotListed(seen), Origin::Watch) => version >= seen,
+            (Self::NotListed(_), Origin::Write) => false,
+        }
+    }
 }
 
 impl<O> Default for Cache<O> {
@@ -55,8 +77,8 @@ impl<O> Default for Cache<O> {
         let inner = Inner {
             objects: BTreeMap::new(),
             listed: BTreeSet::new(),
-            tombstones: VecDeque::new(),
-            tombstone_set: HashSet::new(),
+            tombstones: HashMap::new(),
+            tombstone_order: VecDeque::new(),
         };
         Self { inner: RwLock::new(inner), subscribers: RwLock::default() }
     }
@@ -128,11 +150,11 @@ impl<O: Resource> Cache<O> {
         scopes.into_iter().all(|scope| inner.listed.contains(scope))
     }
 
-    /// Stores an object unless a version as new is cached, or its UID has a tombstone. `true` when the cache changed.
+    /// Stores an object unless a version as new is cached, or a tombstone rules it out. `true` when the cache changed.
     pub fn put(&self, object: O, origin: Origin) -> bool {
         let mut inner = self.write();
         let uid = object.meta().uid.clone().unwrap_or_default();
-        if inner.tombstone_set.contains(&uid) {
+        if inner.tombstones.get(&uid).is_some_and(|t| !t.admits(version(&object), origin)) {
             return false;
         }
         let key = Key::of(object.meta());
@@ -143,6 +165,7 @@ impl<O: Resource> Cache<O> {
         {
             return false;
         }
+        inner.tombstones.remove(&uid);
         let after = Arc::new(object);
         inner.objects.insert(key.clone(), Arc::clone(&after));
         drop(inner);
@@ -155,7 +178,7 @@ impl<O: Resource> Cache<O> {
     pub fn remove(&self, object: &O) -> bool {
         let mut inner = self.write();
         if let Some(uid) = object.meta().uid.clone() {
-            inner.tombstone(uid);
+            inner.tombstone(uid, Tombstone::Deleted(version(object)));
         }
         let key = Key::of(object.meta());
         let is_same = |known: &Arc<O>| known.meta().uid == object.meta().uid;
@@ -173,21 +196,24 @@ impl<O: Resource> Cache<O> {
         let mut inner = self.write();
         let now: BTreeSet<String> = list.iter().filter_map(|o| o.meta().uid.clone()).collect();
         let mut changed: Vec<(Key, Option<Arc<O>>)> = Vec::new();
-        let lost: Vec<(Key, Option<String>)> = inner
+        let lost: Vec<(Key, Option<String>, u64)> = inner
             .objects
             .iter()
             .filter(|(key, _)| scope.is_empty() || key.namespace == scope)
             .filter(|(_, o)| o.meta().uid.as_ref().is_none_or(|uid| !now.contains(uid)))
-            .map(|(key, o)| (key.clone(), o.meta().uid.clone()))
+            .map(|(key, o)| (key.clone(), o.meta().uid.clone(), version(o.as_ref())))
             .collect();
-        for (key, uid) in lost {
+        for (key, uid, version) in lost {
             let before = inner.objects.remove(&key);
             if let Some(uid) = uid {
-                inner.tombstone(uid);
+                inner.tombstone(uid, Tombstone::NotListed(version));
             }
             changed.push((key, before));
         }
         for object in list {
+            if let Some(uid) = &object.meta().uid {
+                inner.tombstones.remove(uid);
+            }
             let key = Key::of(object.meta());
             let newer =
                 inner.objects.get(&key).is_none_or(|known| version(known.as_ref()) < version(&object));
@@ -206,14 +232,14 @@ impl<O: Resource> Cache<O> {
 }
 
 impl<O> Inner<O> {
-    fn tombstone(&mut self, uid: String) {
-        if self.tombstone_set.insert(uid.clone()) {
-            self.tombstones.push_back(uid);
+    fn tombstone(&mut self, uid: String, tombstone: Tombstone) {
+        if self.tombstones.insert(uid.clone(), tombstone).is_none() {
+            self.tombstone_order.push_back(uid);
         }
-        if self.tombstones.len() > MAX_TOMBSTONES
-            && let Some(oldest) = self.tombstones.pop_front()
+        if self.tombstone_order.len() > MAX_TOMBSTONES
+            && let Some(oldest) = self.tombstone_order.pop_front()
         {
-            self.tombstone_set.remove(&oldest);
+            self.tombstones.remove(&oldest);
         }
     }
 }
@@ -263,6 +289,37 @@ mod tests {
         assert!(cache.remove(&object("a", "1", 7)));
         assert!(!cache.put(object("a", "1", 6), Origin::Write));
         assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn object_that_left_the_selector_returns_with_a_newer_version() {
+        let cache = Cache::default();
+        cache.put(object("a", "1", 5), Origin::Watch);
+        cache.remove(&object("a", "1", 6));
+        assert!(cache.put(object("a", "1", 7), Origin::Write));
+        assert!(cache.put(object("a", "1", 8), Origin::Watch));
+        assert_eq!(seen(&cache, "a").as_deref(), Some("8"));
+    }
+
+    #[test]
+    fn object_created_after_the_snapshot_of_a_list_returns_with_its_event() {
+        let cache = Cache::default();
+        cache.put(object("a", "1", 9), Origin::Write);
+        cache.replace("ns", Vec::new());
+        assert!(
+            !cache.put(object("a", "1", 10), Origin::Write),
+            "a list after the deletion would look the same"
+        );
+        assert!(cache.put(object("a", "1", 9), Origin::Watch));
+    }
+
+    #[test]
+    fn listed_object_accepts_updates_after_a_tombstone() {
+        let cache = Cache::default();
+        cache.put(object("a", "1", 5), Origin::Watch);
+        cache.replace("ns", Vec::new());
+        cache.replace("ns", vec![object("a", "1", 5)]);
+        assert!(cache.put(object("a", "1", 6), Origin::Write));
     }
 
     #[test]

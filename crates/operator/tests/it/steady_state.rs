@@ -86,6 +86,26 @@ async fn operator_waits_for_all_caches_to_sync() {
     }
 }
 
+/// Without the label the object leaves the selector of the watch, which reports it as deleted.
+#[tokio::test(start_paused = true)]
+async fn removed_managed_by_label_is_restored_without_a_write_loop() {
+    let harness = scenario::settled(2).await;
+    let (write_requests, ready) = (harness.write_requests().len(), harness.ready("Server", "gantry").await);
+    let unlabelled = json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": null } } });
+    harness.patch("apps/v1", "StatefulSet", "gantry", unlabelled).await;
+    harness.settle().await;
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    let label = "/metadata/labels/app.kubernetes.io~1managed-by";
+    assert_eq!(harness.field("statefulsets.apps", "gantry", label), Some("gantry".into()));
+    let requests = harness.write_requests().split_off(write_requests);
+    assert!(requests.len() <= 6, "{requests:#?}");
+    assert_eq!(harness.ready("Server", "gantry").await, ready);
+    // The cache follows the object again.
+    harness.patch("apps/v1", "StatefulSet", "gantry", json!({ "spec": { "replicas": 7 } })).await;
+    harness.settle().await;
+    assert_eq!(harness.field("statefulsets.apps", "gantry", "/spec/replicas"), Some(2.into()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn foreign_fields_are_kept_and_drift_is_corrected() {
     let harness = scenario::settled(2).await;
