@@ -64,6 +64,11 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<EncodedDefinition, Inva
     Ok(EncodedDefinition { definition, bytes })
 }
 
+/// Seldon's operator and CLI send the largest number for a maximum that is not set; in the API 0 means unset.
+const fn max_replicas(requested: u32) -> u32 {
+    if requested == u32::MAX { 0 } else { requested }
+}
+
 fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scaling, Invalid> {
     let Some(d) = deployment else { return Ok(Scaling { replicas: 1, min: 0, max: 0 }) };
     let max = if d.max_replicas == 0 { u32::MAX } else { d.max_replicas };
@@ -82,7 +87,7 @@ fn scaling(name: &str, deployment: Option<&pb::DeploymentSpec>) -> Result<Scalin
     if d.replicas > max {
         return invalid(format!("model {name}: replicas {} is more than maxReplicas {max}", d.replicas));
     }
-    Ok(Scaling { replicas: d.replicas, min: d.min_replicas, max: d.max_replicas })
+    Ok(Scaling { replicas: d.replicas, min: d.min_replicas, max: max_replicas(d.max_replicas) })
 }
 
 pub(crate) fn expected_replicas(server: &pb::ServerNotify) -> Result<ExpectedReplicas, Invalid> {
@@ -92,7 +97,7 @@ pub(crate) fn expected_replicas(server: &pb::ServerNotify) -> Result<ExpectedRep
     Ok(ExpectedReplicas {
         replicas: server.expected_replicas,
         min: server.min_replicas,
-        max: server.max_replicas,
+        max: max_replicas(server.max_replicas),
         generation: server.kubernetes_meta.as_ref().map(|k| k.generation),
     })
 }
@@ -112,4 +117,19 @@ pub(crate) fn upsert_server(server: pb::ServerNotify, by: Owner) -> Result<Comma
 pub(crate) fn decode(definition: &[u8]) -> pb::Model {
     // Encoded by `definition`, so decoding cannot fail.
     pb::Model::decode(definition).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_max_replicas_means_unset() {
+        for (requested, max) in [(0, 0), (3, 3), (u32::MAX, 0)] {
+            let spec = pb::DeploymentSpec { replicas: 1, max_replicas: requested, ..Default::default() };
+            assert_eq!(scaling("iris", Some(&spec)).unwrap().max, max);
+            let server = pb::ServerNotify { name: "a".into(), max_replicas: requested, ..Default::default() };
+            assert_eq!(expected_replicas(&server).unwrap().max, max);
+        }
+    }
 }
