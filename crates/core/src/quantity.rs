@@ -66,6 +66,8 @@ mod tests {
             ("2G", 2_000_000_000),
             ("2e9", 2_000_000_000),
             ("500m", 1),
+            ("+1Ki", 1024),
+            ("-0", 0),
             ("9007199254740993", 9_007_199_254_740_993),
         ] {
             assert_eq!(super::bytes(text), Ok(bytes), "{text}");
@@ -73,6 +75,7 @@ mod tests {
         for bad in ["", "abc", "1Gib", "1 Gi", "-1", "1e99", "99Ei", "1.2.3", "e3", "0x10"] {
             assert!(super::bytes(bad).is_err(), "{bad}");
         }
+        assert!(super::bytes("-1Gi").is_err_and(|message| message.contains("negative")));
     }
 
     proptest::proptest! {

@@ -6,6 +6,7 @@ mod explain;
 mod faults;
 mod lifecycle;
 mod ownership;
+mod placement;
 mod properties;
 mod scaling;
 
