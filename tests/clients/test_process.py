@@ -128,7 +128,7 @@ def test_manifest_edits_are_applied_and_invalid_ones_reported(start, copy):
         (copy / "second.yaml").write_text(good.replace("name: iris", "name: second"))
         until("the new model", lambda: gantry.request("GET", "/v2/models/second/ready").status == 200)
         rows = CASES[0].rows.tolist()
-        close(gantry.infer("second", rows).json()["outputs"][0]["data"], CASES[0].right["label"])
+        close(gantry.infer("second", rows).json()["outputs"][0]["data"], CASES[0].expected["label"])
 
         shutil.copy(copy / "fraud" / "model.json", copy / "fraud" / "next")
         text = (copy / "fraud" / "next").read_text()
@@ -167,4 +167,4 @@ def test_directory_of_model_files_is_served(start, tmp_path):
     shutil.copy(EXAMPLES / "iris" / "model.onnx", place / "flowers.onnx")
     with start(place) as gantry:
         answer = gantry.infer("flowers", CASES[0].rows.tolist())
-        close(answer.json()["outputs"][0]["data"], CASES[0].right["label"])
+        close(answer.json()["outputs"][0]["data"], CASES[0].expected["label"])
