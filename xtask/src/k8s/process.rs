@@ -57,13 +57,13 @@ impl Process {
 
     /// SIGTERM, then SIGKILL.
     pub(crate) fn stop(&self) -> Result<(), Failure> {
-        for (signal, patience) in [(Signal::SIGTERM, SHUTDOWN_TIMEOUT), (Signal::SIGKILL, SHUTDOWN_TIMEOUT)] {
+        for (signal, timeout) in [(Signal::SIGTERM, SHUTDOWN_TIMEOUT), (Signal::SIGKILL, SHUTDOWN_TIMEOUT)] {
             if !self.runs() {
                 return Ok(());
             }
             // It may exit between the check and the signal.
             let _ = kill(Pid::from_raw(self.pid), signal);
-            let until = Instant::now() + patience;
+            let until = Instant::now() + timeout;
             while self.runs() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20));
             }
