@@ -2,10 +2,14 @@
 
 #![allow(missing_docs, reason = "variants and accessors are named after the protocol")]
 
+mod cancel;
 mod raw;
+mod rows;
+
+pub use cancel::CancelToken;
 
 use bytes::Bytes;
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// The element type of a tensor, with the protocol's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -213,7 +217,28 @@ impl Elements {
 pub struct Tensor {
     name: String,
     shape: Vec<usize>,
-    elements: Elements,
+    elements: Storage,
+}
+
+#[derive(Clone, Debug)]
+enum Storage {
+    Owned(Elements),
+    Shared(Arc<Elements>),
+}
+
+impl Storage {
+    fn elements(&self) -> &Elements {
+        match self {
+            Self::Owned(elements) => elements,
+            Self::Shared(elements) => elements,
+        }
+    }
+}
+
+impl PartialEq for Storage {
+    fn eq(&self, other: &Self) -> bool {
+        self.elements() == other.elements()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -263,7 +288,7 @@ impl Tensor {
             Some(needed) if needed != elements.len() => {
                 Err(TensorError::Count { needed, got: elements.len(), shape })
             }
-            Some(_) => Ok(Self { name: name.into(), shape, elements }),
+            Some(_) => Ok(Self { name: name.into(), shape, elements: Storage::Owned(elements) }),
         }
     }
 
@@ -277,21 +302,35 @@ impl Tensor {
         self
     }
 
+    /// The same tensor; its clones share the elements.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        if let Storage::Owned(elements) = self.elements {
+            self.elements = Storage::Shared(Arc::new(elements));
+        }
+        self
+    }
+
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The elements, in row-major order.
-    pub const fn elements(&self) -> &Elements {
-        &self.elements
+    pub fn elements(&self) -> &Elements {
+        self.elements.elements()
     }
 
-    pub const fn datatype(&self) -> DataType {
-        self.elements.datatype()
+    pub fn datatype(&self) -> DataType {
+        self.elements().datatype()
     }
 
+    /// Copies the elements if other tensors share them.
     pub fn into_parts(self) -> (String, Vec<usize>, Elements) {
-        (self.name, self.shape, self.elements)
+        let elements = match self.elements {
+            Storage::Owned(elements) => elements,
+            Storage::Shared(elements) => Arc::unwrap_or_clone(elements),
+        };
+        (self.name, self.shape, elements)
     }
 }
 
@@ -398,6 +437,19 @@ mod tests {
         assert_eq!(f32_to_f16(65520.0), 0x7c00, "past the largest half is infinity");
         assert_eq!(f32_to_f16(1.0 + 1.0 / 2048.0), 0x3c00, "a tie goes to the even neighbour");
         assert_eq!(f32_to_f16(1.0 + 3.0 / 2048.0), 0x3c02);
+    }
+
+    #[test]
+    fn clones_of_a_shared_tensor_do_not_copy_its_elements() {
+        let owned = Tensor::new("x", [2], Elements::Fp32(vec![1.0, 2.0])).unwrap();
+        let address = |t: &Tensor| std::ptr::from_ref(t.elements());
+        assert_ne!(address(&owned), address(&owned.clone()));
+        let shared = owned.clone().shared();
+        let other = shared.clone().renamed("y");
+        assert_eq!(address(&shared), address(&other));
+        assert_eq!(shared, owned);
+        assert_eq!(other.into_parts().2, *owned.elements());
+        assert_eq!(shared.into_parts(), owned.into_parts());
     }
 
     #[test]
