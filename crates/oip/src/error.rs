@@ -8,6 +8,7 @@ pub enum Code {
     InvalidArgument,
     NotFound,
     MethodNotAllowed,
+    PermissionDenied,
     FailedPrecondition,
     Unavailable,
     ResourceExhausted,
@@ -16,14 +17,19 @@ pub enum Code {
     Cancelled,
     Unimplemented,
     Internal,
+    /// A step of a pipeline failed by its model: HTTP 400 and gRPC UNKNOWN, as in Seldon.
+    StepFailed,
+    /// A step of the pipeline is not ready: HTTP 424, as in Seldon.
+    NotReady,
 }
 
 impl Code {
     pub const fn http(self) -> StatusCode {
         match self {
-            Self::InvalidArgument => StatusCode::BAD_REQUEST,
+            Self::InvalidArgument | Self::StepFailed => StatusCode::BAD_REQUEST,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
@@ -32,20 +38,23 @@ impl Code {
             Self::Cancelled => StatusCode::REQUEST_TIMEOUT,
             Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NotReady => StatusCode::FAILED_DEPENDENCY,
         }
     }
 
     pub const fn grpc(self) -> u8 {
         match self {
             Self::Cancelled => 1,
+            Self::StepFailed => 2,
             Self::InvalidArgument => 3,
             Self::DeadlineExceeded => 4,
             Self::NotFound => 5,
+            Self::PermissionDenied => 7,
             Self::ResourceExhausted | Self::PayloadTooLarge => 8,
             Self::FailedPrecondition => 9,
             Self::MethodNotAllowed | Self::Unimplemented => 12,
             Self::Internal => 13,
-            Self::Unavailable => 14,
+            Self::Unavailable | Self::NotReady => 14,
         }
     }
 
@@ -56,6 +65,7 @@ impl Code {
             3 | 11 => Self::InvalidArgument,
             4 => Self::DeadlineExceeded,
             5 => Self::NotFound,
+            7 => Self::PermissionDenied,
             8 => Self::ResourceExhausted,
             9 => Self::FailedPrecondition,
             12 => Self::Unimplemented,
@@ -122,10 +132,16 @@ mod tests {
             (Code::Cancelled, 408, 1),
             (Code::Unimplemented, 501, 12),
             (Code::Internal, 500, 13),
+            (Code::StepFailed, 400, 2),
+            (Code::NotReady, 424, 14),
         ];
         for (code, http, grpc) in table {
             assert_eq!((code.http().as_u16(), code.grpc()), (http, grpc), "{code:?}");
-            if !matches!(code, Code::PayloadTooLarge | Code::MethodNotAllowed) {
+            let is_local = matches!(
+                code,
+                Code::PayloadTooLarge | Code::MethodNotAllowed | Code::StepFailed | Code::NotReady
+            );
+            if !is_local {
                 assert_eq!(Code::from_grpc(grpc), code);
             }
         }

@@ -25,12 +25,13 @@ pub fn rest_response(input: &[u8]) {
 }
 
 pub fn grpc_request(input: &[u8]) {
+    let _ = grpc::peek_frame_name(input, Some(b"gzip"), 100);
     let body = Bytes::copy_from_slice(input);
     let Ok(message) = grpc::decode_frame(&body, Some(b"gzip"), limits().body) else {
         return;
     };
     let _ = grpc::peek_name(&message);
-    let _ = grpc::replace_name(&message, "other");
+    names(&message);
     let Ok(message) = gantry_proto::inference::ModelInferRequest::decode(message) else {
         return;
     };
@@ -69,5 +70,18 @@ fn same(first: &InferRequest, again: Result<InferRequest, Error>) {
             format!("{:?}", (&again.inputs, &again.outputs, &again.parameters))
         ),
         Err(error) => panic!("round trip failed: {error}"),
+    }
+}
+
+/// Replaced names count, whatever the rest of the message.
+fn names(message: &Bytes) {
+    let fields = grpc::peek_request(message);
+    assert!(fields.is_none() || grpc::peek_start(message) == fields);
+    let renamed = grpc::replace_name(message, "other");
+    assert!(renamed.is_none_or(|m| grpc::peek_name(&m) == Some("other")));
+    if let Some(renamed) = grpc::replace_leading_name(message, "other")
+        && grpc::NameScanner::default().scan(&renamed)
+    {
+        assert!(grpc::peek_start(&renamed).is_none_or(|f| f.name == "other" && f.version.is_empty()));
     }
 }

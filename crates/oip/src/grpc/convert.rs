@@ -1,18 +1,24 @@
 //! Conversion between messages and requests or responses.
 
-use super::typed;
+use super::{decode_frame, status, typed};
 use crate::{
     Error, InferRequest, InferResponse, InferTensor, Limits, Parameter, Parameters, RequestedOutput,
     raw::{checked_shape, parse_datatype, tensor_from_raw},
-    rest::requested_output,
+    rest::{SHARED_MEMORY, requested_output, shared_memory_unsupported},
 };
 use bytes::Bytes;
 use gantry_proto::inference as pb;
 use gantry_tensor::{DataType, Tensor};
+use http::{HeaderMap, HeaderValue};
 use pb::infer_parameter::ParameterChoice;
+use prost::Message as _;
 use std::collections::BTreeMap;
 
 pub fn decode_request(message: pb::ModelInferRequest, limits: &Limits) -> Result<InferRequest, Error> {
+    // Before the contents are counted: tensors in shared memory have none.
+    if let Some(input) = message.inputs.iter().find(|t| t.parameters.contains_key(SHARED_MEMORY)) {
+        return Err(shared_memory_unsupported().at(format_args!("input {}", input.name)));
+    }
     let raw_contents = !message.raw_input_contents.is_empty();
     let tensors = message.inputs.into_iter().map(|t| Wire {
         name: t.name,
@@ -67,6 +73,21 @@ pub fn decode_response(message: pb::ModelInferResponse, limits: &Limits) -> Resu
         id: message.id,
         parameters: parameters_from_proto(message.parameters),
     })
+}
+
+/// Decodes the answer to a unary `ModelInfer`: headers, trailers and framed message.
+pub fn decode_infer_answer(
+    headers: &HeaderMap,
+    trailers: Option<&HeaderMap>,
+    data: &Bytes,
+    limits: &Limits,
+) -> Result<InferResponse, Error> {
+    let ended = trailers.and_then(status).or_else(|| status(headers));
+    ended.unwrap_or_else(|| Err(Error::internal("the response has no grpc-status")))?;
+    let encoding = headers.get("grpc-encoding").map(HeaderValue::as_bytes);
+    let message = pb::ModelInferResponse::decode(decode_frame(data, encoding, limits.body)?);
+    let message = message.map_err(|e| Error::internal(format!("the response cannot be decoded: {e}")))?;
+    decode_response(message, limits).map_err(|e| e.at("response"))
 }
 
 /// Encodes outputs in the form of the request's inputs.
@@ -146,14 +167,15 @@ struct Wire {
 
 fn encode_tensor(tensor: InferTensor, raw: bool, raw_contents: &mut Vec<Bytes>) -> Wire {
     let datatype = tensor.tensor.datatype();
-    let (name, shape, elements) = tensor.tensor.into_parts();
-    let contents = if raw {
+    let (name, shape, contents) = if raw {
+        let (elements, shape) = (tensor.tensor.elements(), tensor.tensor.shape().to_vec());
         let mut bytes = Vec::with_capacity(elements.raw_len());
         elements.write_raw(&mut bytes);
         raw_contents.push(bytes.into());
-        None
+        (tensor.tensor.name().to_owned(), shape, None)
     } else {
-        typed::to_contents(elements)
+        let (name, shape, elements) = tensor.tensor.into_parts();
+        (name, shape, typed::to_contents(elements))
     };
     Wire {
         name,

@@ -79,6 +79,13 @@ pub fn status_trailers(error: Option<&Error>) -> HeaderMap {
     trailers
 }
 
+/// The outcome in headers or trailers, if they have one.
+pub fn status(headers: &HeaderMap) -> Option<Result<(), Error>> {
+    let status: u8 = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
+    let message = headers.get("grpc-message").map(|m| percent_decode(m.as_bytes())).unwrap_or_default();
+    Some(if status == 0 { Ok(()) } else { Err(Error::new(Code::from_grpc(status), message)) })
+}
+
 /// Encodes `grpc-message`: `%` and non-printable bytes become `%XX`; long texts are truncated.
 pub fn percent_encode(text: &str) -> String {
     const LONGEST: usize = 4096;

@@ -1,8 +1,19 @@
 //! REST decoding.
 
-use super::document::{Document, Kind, Reader};
+use super::{
+    HEADER_LENGTH,
+    document::{Document, Kind, Reader},
+};
 use crate::{Code, Error, InferRequest, InferResponse, Limits, Parameter};
 use bytes::Bytes;
+use http::HeaderMap;
+
+/// The value of `Inference-Header-Content-Length`, if present.
+pub fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Error> {
+    let Some(value) = headers.get(HEADER_LENGTH) else { return Ok(None) };
+    let length = value.to_str().ok().and_then(|v| v.trim().parse().ok());
+    length.map(Some).ok_or_else(|| Error::invalid("Inference-Header-Content-Length is not a number"))
+}
 
 /// `header_length` is the value of `Inference-Header-Content-Length`, if present; the body is already decompressed.
 pub fn decode_request(

@@ -209,6 +209,7 @@ impl Reader<'_> {
         context: TensorIndex,
     ) -> Result<InferTensor, Error> {
         let kind = self.kind.tensor();
+        reject_shared_memory(&fields.parameters).map_err(|e| e.at(context))?;
         let binary = fields.parameters.remove("binary_data_size");
         let tensor = if let Some(tensor) = fields.read.take() {
             if binary.is_some() {
@@ -364,8 +365,21 @@ impl Reader<'_> {
     }
 }
 
+/// A tensor in shared memory is not in the body, and an output would not get there.
+fn reject_shared_memory(parameters: &Parameters) -> Result<(), Error> {
+    if parameters.contains_key(SHARED_MEMORY) { Err(shared_memory_unsupported()) } else { Ok(()) }
+}
+
+/// The parameter of a tensor in shared memory.
+pub(crate) const SHARED_MEMORY: &str = "shared_memory_region";
+
+pub(crate) fn shared_memory_unsupported() -> Error {
+    Error::invalid("shared memory is not supported: send and receive tensors in the body")
+}
+
 /// A requested output from its parameters, over REST or gRPC.
 pub(crate) fn requested_output(name: String, mut parameters: Parameters) -> Result<RequestedOutput, Error> {
+    reject_shared_memory(&parameters).map_err(|e| e.at(format_args!("output {name}")))?;
     let binary = match parameters.remove("binary_data") {
         None => None,
         Some(Parameter::Bool(binary)) => Some(binary),

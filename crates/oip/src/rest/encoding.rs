@@ -7,7 +7,11 @@ use flate2::{
     read::{MultiGzDecoder, ZlibDecoder},
     write::{GzEncoder, ZlibEncoder},
 };
-use std::io::{Read as _, Write as _};
+use http::{HeaderMap, HeaderValue, header};
+use std::{
+    borrow::Cow,
+    io::{Read as _, Write as _},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
@@ -18,6 +22,11 @@ pub enum Encoding {
 }
 
 impl Encoding {
+    /// The encoding that `Content-Encoding` names.
+    pub fn of(headers: &HeaderMap) -> Result<Self, Error> {
+        Self::parse(headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes))
+    }
+
     pub fn parse(header: Option<&[u8]>) -> Result<Self, Error> {
         let Some(value) = header else {
             return Ok(Self::Identity);
@@ -56,6 +65,20 @@ pub fn decompress(body: Bytes, encoding: Encoding, limit: usize) -> Result<Bytes
         )),
         Ok(_) => Ok(out.into()),
     }
+}
+
+/// The first bytes of a body that may be cut short, at most `limit`, and whether they are all of it.
+pub(crate) fn decompress_start(body: &[u8], encoding: Encoding, limit: usize) -> (Cow<'_, [u8]>, bool) {
+    let mut out = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let ended = match encoding {
+        Encoding::Identity => return (body.get(..limit).unwrap_or(body).into(), body.len() <= limit),
+        Encoding::Gzip => MultiGzDecoder::new(body).take(most).read_to_end(&mut out),
+        Encoding::Deflate => ZlibDecoder::new(body).take(most).read_to_end(&mut out),
+    };
+    let whole = ended.is_ok() && out.len() <= limit;
+    out.truncate(limit);
+    (out.into(), whole)
 }
 
 pub fn compress(body: &[u8], encoding: Encoding) -> Result<Bytes, Error> {

@@ -13,10 +13,11 @@ mod encoding;
 pub use crate::metadata::rest::{
     encode_index, encode_model_metadata, encode_server_metadata, encode_statistics,
 };
-pub use decode::{decode_request, decode_response};
-pub(crate) use document::requested_output;
+pub use decode::{decode_request, decode_response, header_length};
+pub(crate) use document::{SHARED_MEMORY, requested_output, shared_memory_unsupported};
 pub(crate) use encode::write_parameters;
 pub use encode::{Encoded, encode_request, encode_response, error_body};
+pub(crate) use encoding::decompress_start;
 pub use encoding::{Encoding, compress, decompress};
 
 /// Length of the JSON before the binary tensors.

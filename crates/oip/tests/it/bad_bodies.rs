@@ -299,3 +299,16 @@ fn compressed_bodies_are_bounded() {
     );
     assert_eq!(Encoding::parse(Some(b" GZIP ")), Ok(Encoding::Gzip));
 }
+
+#[test]
+fn shared_memory_is_rejected() {
+    let region = r#""parameters":{"shared_memory_region":"r","shared_memory_byte_size":4}"#;
+    let unsupported = "shared memory is not supported: send and receive tensors in the body";
+    let described = r#""name":"X","shape":[1],"datatype":"FP32""#;
+    assert_eq!(
+        refused(input(&format!("{described},{region}")).as_bytes()),
+        format!("input 0: {unsupported}")
+    );
+    let output = format!(r#"{{"inputs":[{{{described},"data":[1]}}],"outputs":[{{"name":"Y",{region}}}]}}"#);
+    assert_eq!(refused(output.as_bytes()), format!("output Y: {unsupported}"));
+}

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use gantry_oip::{Limits, grpc};
 use gantry_proto::inference::{
-    InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor,
+    InferParameter, InferTensorContents, ModelInferRequest,
+    infer_parameter::ParameterChoice,
+    model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 
 fn input(datatype: &str, shape: &[i64], contents: Option<InferTensorContents>) -> InferInputTensor {
@@ -96,4 +98,32 @@ fn invalid_messages_are_rejected() {
         let error = grpc::decode_request(request, &Limits::default()).expect_err(message);
         assert_eq!((error.message.as_str(), error.code.grpc()), (message, 3));
     }
+}
+
+#[test]
+fn shared_memory_is_rejected() {
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    let region = || {
+        let name = parameter(ParameterChoice::StringParam("r".into()));
+        [("shared_memory_region".to_owned(), name)].into_iter().collect()
+    };
+    let refused = |request| grpc::decode_request(request, &Limits::default()).unwrap_err().message;
+    let unsupported = "shared memory is not supported: send and receive tensors in the body";
+    let plain = input("FP32", &[1], None);
+    let shared = InferInputTensor { name: "Y".into(), parameters: region(), ..plain.clone() };
+    let raw_input_contents = vec![Bytes::from_static(&[0; 4])];
+    let request = ModelInferRequest {
+        inputs: vec![plain.clone(), shared],
+        raw_input_contents: raw_input_contents.clone(),
+        ..Default::default()
+    };
+    assert_eq!(refused(request), format!("input Y: {unsupported}"));
+    let output = InferRequestedOutputTensor { name: "Z".into(), parameters: region() };
+    let request = ModelInferRequest {
+        inputs: vec![plain],
+        outputs: vec![output],
+        raw_input_contents,
+        ..Default::default()
+    };
+    assert_eq!(refused(request), format!("output Z: {unsupported}"));
 }
