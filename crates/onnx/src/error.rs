@@ -4,7 +4,8 @@ use crate::native::{OpError, PlanError, UnsupportedOp, listed};
 use crate::proto::{ParseError, TensorFault};
 use std::path::PathBuf;
 
-const ADVICE: &str = "set ORT_DYLIB_PATH to the ONNX Runtime library (libonnxruntime.so) to use ONNX Runtime";
+const ADVICE: &str = "set ORT_DYLIB_PATH to the ONNX Runtime library to use ONNX Runtime: \
+                      `pip install onnxruntime` puts it at onnxruntime/capi/libonnxruntime.so.*";
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,8 @@ pub enum LoadError {
     Graph(PlanError),
     #[error("no built-in engine has {}; {ADVICE}", listed(ops))]
     Unsupported { ops: Vec<UnsupportedOp> },
+    #[error("the model has {what} {version}; the built-in engines have 1 to {newest}; {ADVICE}")]
+    Version { what: String, version: i64, newest: i64 },
     #[error("the model uses {feature}, which no built-in engine has; {ADVICE}")]
     Feature { feature: &'static str },
     #[error("{engine} cannot load the model: {message}; {ADVICE}")]
@@ -67,6 +70,10 @@ pub enum RunError {
     Engine { engine: &'static str, message: String },
     #[error("rten: {reason}")]
     Ended { reason: String },
+    #[error("rten: {reason}")]
+    Unavailable { reason: String },
+    #[error("the run was cancelled")]
+    Cancelled,
 }
 
 impl RunError {

@@ -14,12 +14,14 @@
 //! | `spec` | names, types and shapes of inputs and outputs; checks the inputs of a run |
 //! | `session` | chooses the engine, loads, runs |
 //! | `native` | plans a graph once, executes the plan in each run; the operators |
+//! | `complete` | writes out optional attributes that rten requires |
 //! | `rten_engine`, `ort_engine` | the other two engines behind the same interface |
 //! | `subprocess` | rten in a worker process with memory and time limits |
 //!
 //! Files are data: nothing in them is executed, every size they claim is checked against what is there, and a
 //! hostile one is an error.
 
+mod complete;
 mod error;
 mod external;
 mod native;

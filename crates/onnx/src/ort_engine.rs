@@ -5,7 +5,7 @@
 
 use crate::error::{LoadError, RunError};
 use crate::spec::{Interface, MapLabels};
-use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec};
 use ort::environment::Environment;
 use ort::session::{Session, SessionInputValue};
 use ort::value::{DynMapValueType, DynValue, TensorElementType, TensorRef};
@@ -149,6 +149,7 @@ impl OrtModel {
         inputs: &[&Tensor],
         wanted: &[usize],
         interface: &Interface,
+        cancel: &CancelToken,
     ) -> Result<Vec<Tensor>, RunError> {
         let run = || -> Result<Vec<Tensor>, RunError> {
             let given: Vec<(String, SessionInputValue<'_>)> = inputs
@@ -156,6 +157,10 @@ impl OrtModel {
                 .map(|t| Ok((t.name().to_owned(), input(t)?)))
                 .collect::<Result<_, RunError>>()?;
             let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+            // The wait for other runs may have been long.
+            if cancel.is_cancelled() {
+                return Err(RunError::Cancelled);
+            }
             let outputs = session.run(given).map_err(failed)?;
             wanted
                 .iter()
@@ -276,13 +281,12 @@ fn rows_of_maps(value: &DynValue, labels: Option<&MapLabels>) -> Result<(Vec<usi
 }
 
 /// Whether ONNX Runtime can be given and give back these types.
-pub(crate) fn check_types(interface: &Interface) -> Result<(), LoadError> {
+pub(crate) fn check_types(interface: &Interface) -> Result<(), String> {
     let specs = interface.inputs.iter().chain(&interface.outputs);
     match specs.into_iter().find(|s| matches!(s.datatype, DataType::Fp16 | DataType::Bf16)) {
         None => Ok(()),
-        Some(spec) => Err(LoadError::OnnxRuntime(format!(
-            "`{}` is {}, which is not supported through ONNX Runtime",
-            spec.name, spec.datatype
-        ))),
+        Some(spec) => {
+            Err(format!("`{}` is {}, which is not supported through ONNX Runtime", spec.name, spec.datatype))
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! rten knows four element types: `f32`, `i32`, `i8` and `u8`. ONNX's `int64` and `bool` become `i32` inside, and
 //! come back as what the model declares.
 
+use crate::complete::complete;
 use crate::error::RunError;
-use crate::native::cast;
+use crate::native::{Watch, cast};
 use crate::spec::Interface;
-use gantry_tensor::{DataType, Elements, Tensor, TensorSpec, f16_to_f32};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec, f16_to_f32};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::TensorView;
 use rten_tensor::prelude::*;
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A model that rten runs.
 pub(crate) struct RtenModel {
@@ -43,7 +45,7 @@ impl RtenModel {
             for (name, bytes) in external {
                 options.external_data(&name, bytes);
             }
-            options.load(bytes)
+            options.load(complete(bytes))
         };
         let model = catch_unwind(AssertUnwindSafe(load))
             .map_err(|panic| engine(panic_text(&*panic)))?
@@ -133,7 +135,8 @@ impl Drop for Taken {
     }
 }
 
-const fn representable(datatype: DataType) -> bool {
+/// Whether values of this type can be given to rten and come back.
+pub(crate) const fn representable(datatype: DataType) -> bool {
     !matches!(datatype, DataType::Fp64 | DataType::Bytes | DataType::Uint64 | DataType::Bf16)
 }
 
@@ -212,7 +215,9 @@ fn tensor(value: Value, spec: &TensorSpec) -> Result<Tensor, RunError> {
     let elements = if elements.datatype() == spec.datatype {
         elements
     } else {
-        cast(&elements, spec.datatype).map_err(|e| failed(e.to_string()))?
+        let unlimited = CancelToken::default();
+        cast(&Watch::new(&unlimited, Duration::MAX), &elements, spec.datatype)
+            .map_err(|e| failed(e.to_string()))?
     };
     Tensor::new(spec.name.clone(), shape, elements).map_err(|e| failed(e.to_string()))
 }

@@ -1,14 +1,17 @@
 //! A loaded model, and the choice of the engine that runs it.
 
+use crate::complete::not_run_by_rten;
 use crate::error::{LoadError, RunError};
 use crate::external::{ExternalFiles, read_limited};
-use crate::native::{Constants, Opsets, Plan, PlanError, UnsupportedOp, Value, View};
+use crate::native::{
+    Constants, OpError, Opsets, Plan, PlanError, UnsupportedOp, Value, View, Watch, cast, widen,
+};
 use crate::ort_engine::{self, OrtModel, RuntimeLibrary};
 use crate::proto::{GraphProto, ModelProto, parse};
-use crate::rten_engine::{Rejection, RtenModel};
+use crate::rten_engine::{Rejection, RtenModel, representable};
 use crate::spec::Interface;
 use crate::subprocess::{ModelFiles, RunLimits, SubprocessModel, WorkerCommand};
-use gantry_tensor::{DataType, Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -28,7 +31,7 @@ pub struct Options {
     pub max_model_bytes: u64,
     /// Bytes that the values of one run may take at one time. For our evaluator and for rten in a worker.
     pub max_run_bytes: usize,
-    /// Time limit of one run of rten in a worker.
+    /// Time limit of one run. For our evaluator and for rten in a worker.
     pub max_run_time: Duration,
     /// Command of rten's worker process. `None` runs rten in this process, without limits.
     pub worker: Option<WorkerCommand>,
@@ -101,6 +104,7 @@ pub struct Session {
     why: String,
     bytes: usize,
     max_run_bytes: usize,
+    max_run_time: Duration,
 }
 
 impl fmt::Debug for Session {
@@ -192,23 +196,47 @@ impl Session {
 
     /// Runs the model. `wanted` are the names of outputs, all when empty; they come back in that order.
     pub fn run(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, RunError> {
+        self.run_until(inputs, wanted, &CancelToken::default())
+    }
+
+    /// As [`Self::run`]; a cancelled run ends early with [`RunError::Cancelled`]. rten in this process and ONNX
+    /// Runtime only look before they start.
+    pub fn run_until(
+        &self,
+        inputs: &[Tensor],
+        wanted: &[&str],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, RunError> {
         let inputs = self.interface.check(inputs)?;
         let wanted = self.interface.wanted(wanted)?;
         match &self.loaded {
-            Loaded::Native(plan) => self.run_native(plan, &inputs, &wanted),
+            Loaded::Native(plan) => self.run_native(plan, &inputs, &wanted, cancel),
+            Loaded::Subprocess(model) => model.run(&inputs, &wanted, cancel),
+            _ if cancel.is_cancelled() => Err(RunError::Cancelled),
             Loaded::Rten(model) => model.run(&inputs, &wanted, &self.interface.outputs),
-            Loaded::Subprocess(model) => model.run(&inputs, &wanted),
-            Loaded::OnnxRuntime(model) => model.run(&inputs, &wanted, &self.interface),
+            Loaded::OnnxRuntime(model) => model.run(&inputs, &wanted, &self.interface, cancel),
         }
     }
 
-    fn run_native(&self, plan: &Plan, inputs: &[&Tensor], wanted: &[usize]) -> Result<Vec<Tensor>, RunError> {
-        let views: Vec<View<'_>> =
-            inputs.iter().map(|t| View { shape: t.shape(), data: t.elements() }).collect();
-        let results = plan.run(&views, self.max_run_bytes).map_err(|e| RunError::Node {
-            node: e.node,
-            op: e.op,
-            error: e.error,
+    fn run_native(
+        &self,
+        plan: &Plan,
+        inputs: &[&Tensor],
+        wanted: &[usize],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, RunError> {
+        let wide: Vec<Elements>;
+        let is_half = |t: &&Tensor| matches!(t.datatype(), DataType::Fp16 | DataType::Bf16);
+        let views: Vec<View<'_>> = if inputs.iter().any(is_half) {
+            wide = inputs.iter().map(|t| widen(t.elements().clone())).collect();
+            inputs.iter().zip(&wide).map(|(t, data)| View { shape: t.shape(), data }).collect()
+        } else {
+            inputs.iter().map(|t| View { shape: t.shape(), data: t.elements() }).collect()
+        };
+        let watch = Watch::new(cancel, self.max_run_time);
+        let results = plan.run(&views, self.max_run_bytes, &watch).map_err(|e| match e.error {
+            OpError::Cancelled => RunError::Cancelled,
+            error => RunError::Node { node: e.node, op: e.op, error },
         })?;
         let mut results: Vec<Option<Value>> = results.into_iter().map(Some).collect();
         wanted
@@ -222,8 +250,14 @@ impl Session {
                 Some((value, self.interface.outputs.get(i)?))
             })
             .map(|(value, spec)| {
-                Tensor::new(spec.name.clone(), value.shape, value.data)
-                    .map_err(|e| RunError::Engine { engine: "built-in", message: e.to_string() })
+                let failed = |message: String| RunError::Engine { engine: "built-in", message };
+                let data = match (value.data, spec.datatype) {
+                    (data @ Elements::Fp32(_), to @ (DataType::Fp16 | DataType::Bf16)) => {
+                        cast(&watch, &data, to).map_err(|e| failed(e.to_string()))?
+                    }
+                    (data, _) => data,
+                };
+                Tensor::new(spec.name.clone(), value.shape, data).map_err(|e| failed(e.to_string()))
             })
             .collect()
     }
@@ -249,6 +283,7 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
         why,
         bytes,
         max_run_bytes: options.max_run_bytes,
+        max_run_time: options.max_run_time,
     };
 
     let runtime = match options.engine {
@@ -256,9 +291,14 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
         EngineChoice::Native => Err("the built-in evaluator was selected".to_owned()),
         EngineChoice::Rten => Err("rten was selected".to_owned()),
     };
+    // Through the binding, ONNX Runtime takes no halves.
+    let runtime = match (runtime, ort_engine::check_types(&interface)) {
+        (Ok(_), Err(why)) if options.engine == EngineChoice::Auto => Err(why),
+        (Ok(_), Err(why)) => return Err(LoadError::OnnxRuntime(why)),
+        (runtime, _) => runtime,
+    };
     let absent = match runtime {
         Ok(runtime) => {
-            ort_engine::check_types(&interface)?;
             let from = path.filter(|_| !external.is_empty());
             let loaded = OrtModel::load(runtime, bytes, from, options.threads)?;
             let engine = Engine::OnnxRuntime { version: runtime.version.clone() };
@@ -272,12 +312,13 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
     if let Some(feature) = unknown_feature(&model) {
         return Err(LoadError::Feature { feature });
     }
+    check_versions(&model)?;
     let ml = has_ml(&model.graph);
     let wide = options.threads > 1 && !ml && options.engine == EngineChoice::Auto;
     if options.engine != EngineChoice::Rten {
         let names: Vec<&str> = interface.inputs.iter().map(|s| s.name.as_str()).collect();
         match Plan::new(&model.graph, &Opsets::new(&model.opsets), constants, &names) {
-            Ok(plan) if !(wide && rten_supports(&interface)) => {
+            Ok(plan) if !(wide && rten_supports(&model, &interface)) => {
                 let size = held + plan.bytes();
                 let why = format!("the built-in evaluator has every operator of the model; {absent}");
                 return Ok(session(interface, Loaded::Native(Box::new(plan)), Engine::Native, why, size));
@@ -294,6 +335,10 @@ fn load(bytes: &[u8], path: Option<&Path>, options: &Options) -> Result<Session,
         }
     }
     reject_bombs(&model.graph)?;
+    let ops = not_run_by_rten(&model);
+    if !ops.is_empty() {
+        return Err(LoadError::Unsupported { ops });
+    }
     let files = external.into_files();
     let why = if wide {
         format!("{} threads were configured; {absent}", options.threads)
@@ -348,11 +393,32 @@ fn constants(model: &ModelProto<'_>, external: &mut ExternalFiles) -> Result<Con
         let bytes = external.get(tensor)?;
         let (shape, data) =
             tensor.load(bytes).map_err(|fault| LoadError::Tensor { name: tensor.name.to_owned(), fault })?;
-        if constants.insert(tensor.name.to_owned(), Value::new(shape, data)).is_some() {
+        if constants.insert(tensor.name.to_owned(), Value::new(shape, widen(data))).is_some() {
             return Err(PlanError::Duplicate(tensor.name.to_owned()).into());
         }
     }
     Ok(constants)
+}
+
+/// The newest versions whose operators were compared with the reference.
+const MAX_IR_VERSION: i64 = 13;
+const MAX_OPSETS: [(&str, i64); 2] = [("ai.onnx", 25), ("ai.onnx.ml", 5)];
+
+/// A newer version may have changed the meaning of an operator.
+fn check_versions(model: &ModelProto<'_>) -> Result<(), LoadError> {
+    let ir = ("IR version".to_owned(), model.ir_version, 0, MAX_IR_VERSION);
+    let opsets = model.opsets.iter().filter_map(|&(domain, version)| {
+        let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+        let (_, newest) = MAX_OPSETS.iter().find(|(d, _)| *d == domain)?;
+        Some((format!("opset of {domain}"), version, 1, *newest))
+    });
+    match std::iter::once(ir)
+        .chain(opsets)
+        .find(|(_, version, oldest, newest)| !(*oldest..=*newest).contains(version))
+    {
+        None => Ok(()),
+        Some((what, version, _, newest)) => Err(LoadError::Version { what, version, newest }),
+    }
 }
 
 fn unknown_feature(model: &ModelProto<'_>) -> Option<&'static str> {
@@ -365,10 +431,10 @@ fn unknown_feature(model: &ModelProto<'_>) -> Option<&'static str> {
     }
 }
 
-/// Whether rten has the datatypes of the model's inputs and outputs.
-fn rten_supports(interface: &Interface) -> bool {
+/// Whether rten has the datatypes of the model's inputs and outputs, and no operator that it cannot run.
+fn rten_supports(model: &ModelProto<'_>, interface: &Interface) -> bool {
     let mut specs = interface.inputs.iter().chain(&interface.outputs);
-    specs.all(|s| !matches!(s.datatype, DataType::Fp64 | DataType::Bytes))
+    specs.all(|s| representable(s.datatype)) && not_run_by_rten(model).is_empty()
 }
 
 /// Elements that a constant of a network may have when the file gives only its shape.
@@ -385,7 +451,7 @@ fn reject_bombs(graph: &GraphProto<'_>) -> Result<(), LoadError> {
         };
         let Some(&name) = node.inputs.get(shape_input) else { continue };
         let Some(tensor) = graph.initializers.iter().find(|t| t.name == name) else { continue };
-        let Ok((_, gantry_tensor::Elements::Int64(sizes))) = tensor.load(None) else { continue };
+        let Ok((_, Elements::Int64(sizes))) = tensor.load(None) else { continue };
         let product = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d.saturating_abs().max(1)));
         if product.is_none_or(|n| n > MAX_MADE_ELEMENTS) {
             return Err(LoadError::Engine {

@@ -16,9 +16,11 @@ mod ops;
 mod plan;
 mod scan;
 mod value;
+mod watch;
 
-pub(crate) use ops::cast::cast;
+pub(crate) use ops::cast::{cast, widen};
 pub(crate) use plan::{Constants, Opsets, Plan, listed};
 pub use plan::{PlanError, UnsupportedOp};
 pub use value::OpError;
 pub(crate) use value::{Value, View};
+pub(crate) use watch::Watch;

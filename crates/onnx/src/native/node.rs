@@ -1,7 +1,9 @@
 //! A node during preparation of its operator: attributes, opset, constant inputs.
 
+use super::ops::cast::widen;
 use super::plan::Opsets;
 use super::value::{Args, OpError, Value};
+use super::watch::Watch;
 use crate::proto::{AttributeValue, GraphProto, NodeProto};
 use std::cell::RefCell;
 
@@ -21,6 +23,8 @@ pub(crate) struct Node<'a> {
     pub then_relu: bool,
     /// All operator sets of the model, for operators with graphs inside.
     pub opsets: &'a Opsets,
+    /// Of the plan.
+    pub watch: &'a Watch<'a>,
 }
 
 impl<'a> Node<'a> {
@@ -96,7 +100,7 @@ impl<'a> Node<'a> {
             None => Ok(None),
             Some(AttributeValue::Tensor(t)) => {
                 let (shape, data) = t.load(None).map_err(|e| OpError::attribute(name, e.to_string()))?;
-                Ok(Some(Value::new(shape, data)))
+                Ok(Some(Value::new(shape, widen(data))))
             }
             Some(other) => Err(wrong_kind(name, "a tensor", other)),
         }

@@ -3,14 +3,20 @@
 use super::fuse::Fused;
 use super::node::{Kernel, Node};
 use super::value::{Args, OpError, Value, View, spans};
+use super::watch::Watch;
 use super::{buffer_pool, ml, ops, scan};
 use crate::proto::{GraphProto, NodeProto};
-use gantry_tensor::Elements;
+use gantry_tensor::{CancelToken, Elements, shape_product};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 /// Bytes that constants folded at load may take together.
 const FOLD_LIMIT: usize = 64 << 20;
+/// Time that folding may take; the rest is left to the runs.
+const FOLD_TIME: Duration = Duration::from_secs(10);
+/// Work of a step beside that of its elements: the call, and the allocation of its results.
+const STEP_WORK: usize = 64;
 
 /// The versions of the operator sets that a model uses.
 #[derive(Debug, Clone, Default)]
@@ -131,7 +137,19 @@ impl Plan {
         constants: Constants,
         inputs: &[&str],
     ) -> Result<Self, PlanError> {
-        let mut planner = Planner::new(constants, inputs)?;
+        let cancel = CancelToken::default();
+        Self::within(graph, opsets, constants, inputs, &Watch::new(&cancel, FOLD_TIME))
+    }
+
+    /// Plans a graph inside another one, which share the time for folding.
+    pub(super) fn within(
+        graph: &GraphProto<'_>,
+        opsets: &Opsets,
+        constants: Constants,
+        inputs: &[&str],
+        watch: &Watch<'_>,
+    ) -> Result<Self, PlanError> {
+        let mut planner = Planner::new(constants, inputs, watch)?;
         let order = order(graph, &planner.names)?;
         let fused = Fused::of(graph);
         let mut unsupported: Vec<UnsupportedOp> = Vec::new();
@@ -159,7 +177,12 @@ impl Plan {
     }
 
     /// Runs the steps. `limit` bounds the bytes of all values that are alive at one time.
-    pub(crate) fn run<'a>(&'a self, inputs: &[View<'a>], limit: usize) -> Result<Vec<Value>, StepError> {
+    pub(crate) fn run<'a>(
+        &'a self,
+        inputs: &[View<'a>],
+        limit: usize,
+        watch: &Watch<'_>,
+    ) -> Result<Vec<Value>, StepError> {
         let mut slots: Vec<Slot<'a>> = Vec::with_capacity(self.slots);
         slots.extend(inputs.iter().take(self.inputs).map(|&v| Slot::Given(v)));
         slots.resize_with(self.slots, || Slot::Empty);
@@ -171,8 +194,9 @@ impl Plan {
         let mut alive = 0usize;
         for step in &self.steps {
             let fault = |error| StepError { op: step.op.to_string(), node: step.name.to_string(), error };
-            let results = self.step(step, &slots, limit.saturating_sub(alive)).map_err(fault)?;
+            let results = self.step(step, &slots, limit.saturating_sub(alive), watch).map_err(fault)?;
             for (value, slot) in results.into_iter().zip(&step.outputs) {
+                debug_assert_eq!(shape_product(&value.shape), Some(value.data.len()), "{}", step.op);
                 let Some(slot) = slot.and_then(|s| slots.get_mut(s)) else { continue };
                 alive = alive.saturating_add(value.bytes());
                 if alive > limit || !spans(&value.shape, limit) {
@@ -205,7 +229,13 @@ impl Plan {
         }
     }
 
-    fn step(&self, step: &Step, slots: &[Slot<'_>], limit: usize) -> Result<Vec<Value>, OpError> {
+    fn step(
+        &self,
+        step: &Step,
+        slots: &[Slot<'_>],
+        limit: usize,
+        watch: &Watch<'_>,
+    ) -> Result<Vec<Value>, OpError> {
         let mut few = [None; FEW];
         let many: Vec<Option<View<'_>>>;
         let look = |source: &Option<Source>| source.and_then(|s| self.view(slots, s));
@@ -218,7 +248,11 @@ impl Plan {
             many = step.inputs.iter().map(look).collect();
             &many
         };
-        (step.kernel)(&Args { inputs, limit })
+        let results = (step.kernel)(&Args { inputs, limit, watch })?;
+        let elements: usize = results.iter().map(|v| v.data.len()).sum();
+        watch.spend(STEP_WORK + elements)?;
+        watch.check()?;
+        Ok(results)
     }
 
     fn collect(&self, slots: &mut [Slot<'_>]) -> Vec<Value> {
@@ -307,7 +341,8 @@ enum Mark {
 }
 
 /// Builds a plan node by node.
-struct Planner {
+struct Planner<'w> {
+    watch: &'w Watch<'w>,
     names: HashMap<String, Source>,
     constants: Vec<Value>,
     steps: Vec<Step>,
@@ -315,9 +350,10 @@ struct Planner {
     folded: usize,
 }
 
-impl Planner {
-    fn new(constants: Constants, inputs: &[&str]) -> Result<Self, PlanError> {
+impl<'w> Planner<'w> {
+    fn new(constants: Constants, inputs: &[&str], watch: &'w Watch<'w>) -> Result<Self, PlanError> {
         let mut planner = Self {
+            watch,
             names: HashMap::new(),
             constants: Vec::with_capacity(constants.len()),
             steps: Vec::new(),
@@ -368,6 +404,7 @@ impl Planner {
             absorbed: RefCell::new(Vec::new()),
             then_relu: second.is_some(),
             opsets,
+            watch: self.watch,
         };
         let built = match domain {
             "" if proto.op_type == "Scan" => scan::build(&node).map(Some),
@@ -428,13 +465,16 @@ impl Planner {
         Ok(None)
     }
 
-    /// Computes a node whose inputs are all constant. A result that is too large is left to the runs.
+    /// Computes a node whose inputs are all constant. A result that is too large or takes too long is left to the
+    /// runs.
     fn fold(&self, node: &Node<'_>, kernel: &Kernel) -> Result<Option<Vec<Value>>, PlanError> {
         let views: Vec<Option<View<'_>>> = node.constants.iter().map(|c| c.map(Value::view)).collect();
-        let args = Args { inputs: &views, limit: FOLD_LIMIT.saturating_sub(self.folded) };
-        match kernel(&args) {
+        let watch = self.watch;
+        let args = Args { inputs: &views, limit: FOLD_LIMIT.saturating_sub(self.folded), watch };
+        let folded = watch.check().and_then(|()| kernel(&args)).and_then(|r| watch.check().map(|()| r));
+        match folded {
             Ok(results) => Ok(Some(results).filter(|r| r.iter().all(|v| spans(&v.shape, FOLD_LIMIT)))),
-            Err(OpError::TooLarge { .. }) => Ok(None),
+            Err(OpError::TooLarge { .. } | OpError::TimeLimit(_)) => Ok(None),
             Err(error) => Err(PlanError::Node {
                 node: node.proto.name.to_owned(),
                 op: node.proto.op_type.to_owned(),

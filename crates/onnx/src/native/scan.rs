@@ -1,8 +1,10 @@
 //! `Scan`: a graph run once for each slice of its inputs. skl2onnx writes distances between rows this way.
 
 use super::node::{Kernel, Node};
+use super::ops::cast::widen;
 use super::plan::{Constants, Plan};
 use super::value::{OpError, Value, View, pick};
+use super::watch::Watch;
 
 /// Prepares `Scan`, for slices along the first axis taken from front to back.
 pub(crate) fn build(node: &Node<'_>) -> Result<Kernel, OpError> {
@@ -23,10 +25,10 @@ pub(crate) fn build(node: &Node<'_>) -> Result<Kernel, OpError> {
     let mut constants = Constants::new();
     for tensor in &graph.initializers {
         let (shape, data) = tensor.load(None).map_err(|e| OpError::attribute("body", e.to_string()))?;
-        constants.insert(tensor.name.to_owned(), Value::new(shape, data));
+        constants.insert(tensor.name.to_owned(), Value::new(shape, widen(data)));
     }
     let names: Vec<&str> = graph.inputs.iter().map(|i| i.name).collect();
-    let plan = Plan::new(graph, node.opsets, constants, &names)
+    let plan = Plan::within(graph, node.opsets, constants, &names, node.watch)
         .map_err(|e| OpError::attribute("body", format!("cannot be run: {e}")))?;
     Ok(Box::new(move |args| {
         let inputs = args.all()?;
@@ -46,10 +48,14 @@ pub(crate) fn build(node: &Node<'_>) -> Result<Kernel, OpError> {
         let mut stacked: Vec<Vec<Value>> = Vec::new();
         let mut bytes = 0usize;
         for round in 0..rounds {
-            let slices: Vec<Value> = rest.iter().map(|v| slice(v, round)).collect();
+            let slices: Vec<Value> = rest.iter().map(|v| slice(args.watch, v, round)).collect();
             let views: Vec<View<'_>> = carried.iter().chain(&slices).map(Value::view).collect();
-            let results = plan.run(&views, args.limit.saturating_sub(bytes)).map_err(|e| {
-                OpError::Value(format!("in the body, node `{}` ({}): {}", e.node, e.op, e.error))
+            // A body without nodes has no steps.
+            args.watch.spend(1 + views.len())?;
+            let limit = args.limit.saturating_sub(bytes);
+            let results = plan.run(&views, limit, args.watch).map_err(|e| match e.error {
+                stop @ (OpError::Cancelled | OpError::TimeLimit(_)) => stop,
+                error => OpError::Value(format!("in the body, node `{}` ({}): {error}", e.node, e.op)),
             })?;
             let mut results = results.into_iter();
             carried = results.by_ref().take(states).collect();
@@ -70,10 +76,10 @@ pub(crate) fn build(node: &Node<'_>) -> Result<Kernel, OpError> {
     }))
 }
 
-fn slice(view: &View<'_>, index: usize) -> Value {
+fn slice(watch: &Watch<'_>, view: &View<'_>, index: usize) -> Value {
     let shape = view.shape.get(1..).unwrap_or(&[]).to_vec();
     let length: usize = shape.iter().product();
-    Value::new(shape, pick(view.data, index * length..(index + 1) * length))
+    Value::new(shape, pick(watch, view.data, index * length..(index + 1) * length))
 }
 
 fn stack(values: Vec<Value>) -> Result<Value, OpError> {

@@ -1,7 +1,9 @@
 //! Tensors inside a run, and the errors of operators.
 
+use super::watch::Watch;
 use gantry_tensor::{DataType, Elements, shape_product};
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// An operator could not be prepared or run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +21,13 @@ pub enum OpError {
     Attribute { name: String, problem: String },
     #[error("{0}")]
     Value(String),
+    #[error("the run was cancelled")]
+    Cancelled,
+    #[error(
+        "the run exceeded the time limit of {} s and was stopped; raise the parameter max_run_time",
+        .0.as_secs_f64()
+    )]
+    TimeLimit(Duration),
 }
 
 impl OpError {
@@ -36,9 +45,7 @@ pub(crate) struct Value {
 
 impl Value {
     pub(crate) fn new(shape: impl Into<Vec<usize>>, data: Elements) -> Self {
-        let shape = shape.into();
-        debug_assert_eq!(shape_product(&shape), Some(data.len()), "an operator made a wrong shape");
-        Self { shape, data }
+        Self { shape: shape.into(), data }
     }
 
     pub(crate) fn f32(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Self {
@@ -114,6 +121,7 @@ pub(crate) struct Args<'a> {
     pub inputs: &'a [Option<View<'a>>],
     /// Bytes that one result may take.
     pub limit: usize,
+    pub watch: &'a Watch<'a>,
 }
 
 impl<'a> Args<'a> {
@@ -132,18 +140,35 @@ impl<'a> Args<'a> {
 
     /// The number of elements of a result, if it is within the limit.
     pub(crate) fn room(&self, shape: &[usize]) -> Result<usize, OpError> {
-        if spans(shape, self.limit) {
+        self.room_for(shape, NUMBER_BYTES)
+    }
+
+    /// The same for a result with the elements of `data`.
+    pub(crate) fn room_like(&self, shape: &[usize], data: &Elements) -> Result<usize, OpError> {
+        let text = matches!(data, Elements::Bytes(_));
+        self.room_for(shape, if text { size_of::<bytes::Bytes>() } else { NUMBER_BYTES })
+    }
+
+    /// The same for elements of so many bytes.
+    pub(crate) fn room_for(&self, shape: &[usize], element: usize) -> Result<usize, OpError> {
+        if fits(shape, element, self.limit) {
             return Ok(shape_product(shape).unwrap_or(0));
         }
         Err(OpError::TooLarge { shape: shape.to_vec(), limit: self.limit })
     }
 }
 
+/// The widest number, so that a later cast cannot pass the limit unseen.
+const NUMBER_BYTES: usize = 8;
+
 /// Whether a shape stays within `limit` bytes, with every dimension counted as at least 1: an empty tensor with
-/// another huge dimension would grow as soon as the empty one is folded away. Eight bytes an element, the widest
-/// number, so that a later cast cannot pass the limit unseen.
+/// another huge dimension would grow as soon as the empty one is folded away.
 pub(crate) fn spans(shape: &[usize], limit: usize) -> bool {
-    let bytes = shape.iter().try_fold(8usize, |n, &d| n.checked_mul(d.max(1)));
+    fits(shape, NUMBER_BYTES, limit)
+}
+
+fn fits(shape: &[usize], element: usize, limit: usize) -> bool {
+    let bytes = shape.iter().try_fold(element, |n, &d| n.checked_mul(d.max(1)));
     bytes.is_some_and(|bytes| bytes <= limit)
 }
 
@@ -186,7 +211,7 @@ pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>, OpError>
 }
 
 /// For each element of a broadcast result, in order, the index of the element of a tensor of `shape` behind it.
-pub(crate) fn broadcast_indices(shape: &[usize], result: &[usize]) -> Vec<usize> {
+pub(crate) fn broadcast_indices(watch: &Watch<'_>, shape: &[usize], result: &[usize]) -> Vec<usize> {
     let missing = result.len().saturating_sub(shape.len());
     let mut stride = 1;
     let mut strides = vec![0; result.len()];
@@ -196,16 +221,16 @@ pub(crate) fn broadcast_indices(shape: &[usize], result: &[usize]) -> Vec<usize>
         }
         stride *= d;
     }
-    strided_indices(result, &strides)
+    strided_indices(watch, result, &strides)
 }
 
 /// The indices that a walk over `shape` with `strides` visits, in row-major order.
-pub(crate) fn strided_indices(shape: &[usize], strides: &[usize]) -> Vec<usize> {
+pub(crate) fn strided_indices(watch: &Watch<'_>, shape: &[usize], strides: &[usize]) -> Vec<usize> {
     let total = shape_product(shape).unwrap_or(0);
     let mut indices = Vec::with_capacity(total);
     let mut position = vec![0usize; shape.len()];
     let mut index = 0usize;
-    while indices.len() < total {
+    for _ in watch.polled(0..total) {
         indices.push(index);
         for ((p, &d), &s) in position.iter_mut().zip(shape).zip(strides).rev() {
             *p += 1;
@@ -221,7 +246,8 @@ pub(crate) fn strided_indices(shape: &[usize], strides: &[usize]) -> Vec<usize> 
 }
 
 /// Picks elements by index; every index must be inside.
-pub(crate) fn pick(data: &Elements, indices: impl Iterator<Item = usize>) -> Elements {
+pub(crate) fn pick(watch: &Watch<'_>, data: &Elements, indices: impl Iterator<Item = usize>) -> Elements {
+    let indices = watch.polled(indices);
     macro_rules! picked {
         ($v:expr) => {
             indices.filter_map(|i| $v.get(i).cloned()).collect()

@@ -8,7 +8,8 @@ mod wire;
 
 pub use tensor::TensorFault;
 pub(crate) use tensor::{TensorProto, data_type};
-use wire::{Field, Reader};
+use wire::Field;
+pub(crate) use wire::Reader;
 
 /// Why bytes are not an ONNX model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +39,8 @@ const MAX_DEPTH: usize = 8;
 /// A model file.
 #[derive(Debug, Default)]
 pub(crate) struct ModelProto<'a> {
+    /// The version of the file format; 0 when the file has none.
+    pub ir_version: i64,
     pub opsets: Vec<(&'a str, i64)>,
     pub graph: GraphProto<'a>,
     pub functions: usize,
@@ -133,6 +136,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ModelProto<'_>, ParseError> {
     let mut reader = Reader::new(bytes);
     while let Some((number, field)) = reader.field()? {
         match number {
+            1 => model.ir_version = field.int()?,
             7 => {
                 model.graph = parser.graph(field.bytes()?, 0)?;
                 has_graph = true;
@@ -146,6 +150,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ModelProto<'_>, ParseError> {
         }
     }
     if has_graph { Ok(model) } else { Err(ParseError::NoGraph) }
+}
+
+/// Reads one node.
+pub(crate) fn parse_node(bytes: &[u8]) -> Result<NodeProto<'_>, ParseError> {
+    Parser { left: MAX_MESSAGES }.node(bytes, 0)
 }
 
 fn opset(bytes: &[u8]) -> Result<(&str, i64), ParseError> {

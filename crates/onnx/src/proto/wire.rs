@@ -95,6 +95,11 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
+    /// What has not been read.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -2,7 +2,8 @@
 //!
 //! rten bounds neither the memory nor the time of a run: a model of a few hundred bytes can allocate all memory or
 //! loop for ever, and take every other model down. So each model gets a worker process with `RLIMIT_DATA`, which is
-//! killed when a run exceeds its time. The request in flight fails; the next one starts a new worker.
+//! killed when a run exceeds its time or does not end after it was cancelled. Requests in flight fail; a thread
+//! restarts the worker, with a backoff if it keeps exiting, and requests fail at once until it runs.
 //!
 //! ```text
 //! client (callers, request ids)      ── requests ───▶ worker: rten
@@ -28,6 +29,11 @@ pub use worker::serve;
 pub struct WorkerCommand {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
+}
+
+/// Runs that a worker executes at a time.
+fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 pub(crate) struct ModelFiles {

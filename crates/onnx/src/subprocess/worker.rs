@@ -1,7 +1,7 @@
 //! The worker process: reads a model from the socket on its standard input, then serves runs there.
 
-use super::ModelFiles;
 use super::frame::{Response, RunRequest, WorkerConfig, read_frame, read_model};
+use super::{ModelFiles, worker_threads};
 use crate::error::{LoadError, RunError};
 use crate::proto::parse;
 use crate::rten_engine::{Rejection, RtenModel};
@@ -78,10 +78,11 @@ struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// One thread per core: the parent has no more runs in flight than that.
+    /// One thread per core: the parent has no more runs in flight than that, and always leaves one to those that are
+    /// not cancelled.
     fn serve(self, queue: mpsc::Receiver<RunRequest>) -> io::Result<()> {
         let (model, queue) = (Arc::new(self), Arc::new(Mutex::new(queue)));
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..worker_threads() {
             let (model, queue) = (Arc::clone(&model), Arc::clone(&queue));
             spawn(move || {
                 loop {

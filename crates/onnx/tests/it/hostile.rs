@@ -1,6 +1,8 @@
 //! Hostile and broken files: each is a descriptive error, in bounded memory and time.
 
-use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
+use crate::support::{
+    Message, attribute, built_in, cases, floats, graph, initializer, ints, model, node, texts, value_info,
+};
 use gantry_onnx::{EngineChoice, Options, Session};
 use gantry_tensor::{DataType, Elements, Tensor};
 use proptest::prelude::*;
@@ -11,23 +13,6 @@ fn error(bytes: Vec<u8>) -> String {
     let error = Session::from_bytes(bytes, &built_in()).expect_err("a hostile file was loaded").to_string();
     assert!(start.elapsed() < Duration::from_secs(5), "{error} took {:?}", start.elapsed());
     error
-}
-
-fn attribute(name: &str, kind: i64) -> Message {
-    Message::default().text(1, name).int(20, kind)
-}
-
-fn ints(name: &str, values: &[i64]) -> Message {
-    values.iter().fold(attribute(name, 7), |m, &v| m.int(8, v))
-}
-
-fn floats(name: &str, values: &[f32]) -> Message {
-    let packed: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    attribute(name, 6).bytes(7, &packed)
-}
-
-fn texts(name: &str, values: &[&str]) -> Message {
-    values.iter().fold(attribute(name, 8), |m, v| m.text(9, v))
 }
 
 /// A tree of three nodes; `children` are what its root points at.
@@ -279,6 +264,8 @@ fn survive(bytes: &[u8]) {
                     DataType::Int32 => Elements::Int32(vec![1; n]),
                     DataType::Bool => Elements::Bool(vec![true; n]),
                     DataType::Bytes => Elements::Bytes(vec!["red".into(); n]),
+                    DataType::Fp16 => Elements::Fp16(vec![0x3800; n]),
+                    DataType::Bf16 => Elements::Bf16(vec![0x3f00; n]),
                     _ => return None,
                 };
                 Tensor::new(spec.name.clone(), shape, elements).ok()

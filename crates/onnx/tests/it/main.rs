@@ -9,10 +9,12 @@
     reason = "a test fails by panicking, and equal means equal"
 )]
 
+mod cancel;
 mod fuse;
 mod golden;
 mod hostile;
 mod interface;
+mod operators;
 mod runtime;
 mod subprocess;
 mod support;

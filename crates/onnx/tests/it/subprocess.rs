@@ -1,8 +1,8 @@
 //! rten in worker processes: limits, crashes and restarts.
 
 use crate::support::{Message, built_in, cases, graph, initializer, model, node, value_info};
-use gantry_onnx::{Engine, EngineChoice, Options, Session, WorkerCommand};
-use gantry_tensor::{Elements, Tensor};
+use gantry_onnx::{Engine, EngineChoice, Options, RunError, Session, WorkerCommand};
+use gantry_tensor::{CancelToken, Elements, Tensor};
 use std::time::{Duration, Instant};
 
 fn subprocess() -> Options {
@@ -82,9 +82,22 @@ fn run_beyond_memory_limit_fails_and_next_run_succeeds() {
         let error = session.run(&[x(&[2e9, 1.0, 1.0, 1.0])], &[]).unwrap_err().to_string();
         assert!(error.contains("exceeded the memory limit of 256 MiB"), "{error}");
         assert!(error.contains("max_run_memory"), "{error}");
-        let again = session.run(&[x(&[5.0, 1.0, 1.0, 1.0])], &[]).unwrap();
+        let again = available(|| session.run(&[x(&[5.0, 1.0, 1.0, 1.0])], &[])).unwrap();
         assert_eq!(*again[0].elements(), Elements::Fp32(vec![5.0, 1.0, 1.0, 1.0]));
     }
+}
+
+/// The first result that is not due to a restart.
+fn available(run: impl Fn() -> Result<Vec<Tensor>, RunError>) -> Result<Vec<Tensor>, RunError> {
+    let mut result = run();
+    eventually("a running worker", || {
+        let restarting = matches!(result, Err(RunError::Unavailable { .. }));
+        if restarting {
+            result = run();
+        }
+        !restarting
+    });
+    result
 }
 
 #[test]
@@ -139,7 +152,7 @@ fn gone(pid: u32) -> bool {
     status.is_empty() || status.contains("\nState:\tZ")
 }
 
-fn eventually(what: &str, condition: impl Fn() -> bool) {
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < end, "not within 20 s: {what}");
@@ -168,6 +181,77 @@ fn stuck_worker_is_killed_and_restarted() {
     assert!(error.contains("exceeded the time limit of 0.3 s"), "{error}");
     eventually("a response of the new worker", || session.run(&[x(&[1.0; 4])], &[]).is_ok());
     assert!(gone(process));
+}
+
+/// Starts a worker the first time; from then on a process that never loads.
+fn starts_once(directory: &std::path::Path) -> Options {
+    let script = format!(
+        "if [ -e {0}/started ]; then touch {0}/again; exec sleep 600; else touch {0}/started; exec {1}; fi",
+        directory.display(),
+        env!("CARGO_BIN_EXE_onnx_worker")
+    );
+    let arguments = vec!["-c".into(), script.into()];
+    Options { worker: Some(WorkerCommand { program: "/bin/sh".into(), arguments }), ..subprocess() }
+}
+
+#[test]
+fn callers_do_not_wait_for_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = load(double(), &starts_once(directory.path()));
+    assert!(session.run(&[x(&[1.0; 4])], &[]).is_ok());
+    kill(session.process().unwrap());
+    eventually("a restart", || {
+        let _ = session.run(&[x(&[1.0; 4])], &[]);
+        directory.path().join("again").exists()
+    });
+    // The restart would take a minute to fail.
+    let started = Instant::now();
+    for _ in 0..100 {
+        let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err();
+        assert!(matches!(error, RunError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("its worker exited and is restarting; last exit: "), "{error}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+#[test]
+fn successful_runs_do_not_reset_the_backoff() {
+    let session = load(allocates_first_value(), &subprocess());
+    for _ in 0..5 {
+        let good = available(|| session.run(&[x(&[1.0; 4])], &[]));
+        assert!(good.is_ok(), "{good:?}");
+        let error = session.run(&[x(&[2e9, 1.0, 1.0, 1.0])], &[]).unwrap_err();
+        assert!(matches!(error, RunError::Ended { .. }), "{error}");
+    }
+    // By now the backoff is long enough to be seen.
+    let error = session.run(&[x(&[1.0; 4])], &[]).unwrap_err().to_string();
+    assert!(error.contains("its worker exited 5 times within a short time and restarts in "), "{error}");
+}
+
+#[test]
+fn cancelled_run_returns_at_once_and_the_worker_is_restarted() {
+    let session = load(endless(), &subprocess());
+    let process = session.process().unwrap();
+    let cancel = CancelToken::default();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| session.run_until(&[x(&[1.0; 4])], &[], &cancel));
+        eventually("the worker is busy", || cpu_ticks(process) > 5);
+        cancel.cancel();
+        assert_eq!(run.join().unwrap(), Err(RunError::Cancelled));
+    });
+    eventually("the worker is killed", || gone(process));
+    eventually("a new worker", || session.process() != Some(process));
+    let cancelled = CancelToken::with_deadline(Some(Instant::now() + Duration::from_millis(50)));
+    let result = available(|| session.run_until(&[x(&[1.0; 4])], &[], &cancelled));
+    assert_eq!(result, Err(RunError::Cancelled));
+}
+
+/// User and system time of a process.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let number = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    number(11) + number(12)
 }
 
 #[test]

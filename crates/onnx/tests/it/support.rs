@@ -170,3 +170,20 @@ pub(crate) fn graph(nodes: &[Message], initializers: &[Message]) -> Message {
     }
     graph.message(11, &value_info("x", 1, &[-1, 4])).message(12, &value_info("y", 1, &[-1, 4]))
 }
+
+pub(crate) fn attribute(name: &str, kind: i64) -> Message {
+    Message::default().text(1, name).int(20, kind)
+}
+
+pub(crate) fn ints(name: &str, values: &[i64]) -> Message {
+    values.iter().fold(attribute(name, 7), |m, &v| m.int(8, v))
+}
+
+pub(crate) fn floats(name: &str, values: &[f32]) -> Message {
+    let packed: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    attribute(name, 6).bytes(7, &packed)
+}
+
+pub(crate) fn texts(name: &str, values: &[&str]) -> Message {
+    values.iter().fold(attribute(name, 8), |m, v| m.text(9, v))
+}

@@ -92,13 +92,14 @@ impl Lookup {
         Ok(Self { places, kind, values: to, fallback })
     }
 
-    fn run(&self, x: View<'_>) -> Result<Value, OpError> {
+    fn run(&self, args: &Args<'_>, x: View<'_>) -> Result<Value, OpError> {
         if x.data.datatype() != self.kind {
             return Err(unsupported_type(0, &x));
         }
+        args.room_like(x.shape, &self.values)?;
         let keys = keys(x.data).ok_or_else(|| unsupported_type(0, &x))?;
         let places = keys.iter().map(|k| self.places.get(k).copied().unwrap_or(self.fallback));
-        Ok(Value::new(x.shape, pick(&self.values, places)))
+        Ok(Value::new(x.shape, pick(args.watch, &self.values, places)))
     }
 }
 
@@ -117,7 +118,7 @@ fn label_encoder(node: &Node<'_>) -> Result<Kernel, OpError> {
         return Ok(Box::new(move |args| {
             let x = args.get(0)?;
             let lookup = if x.data.datatype() == DataType::Bytes { &numbers } else { &names };
-            lookup.run(x).map(|v| vec![v])
+            lookup.run(args, x).map(|v| vec![v])
         }));
     }
     let list = |role: &str| -> Result<Elements, OpError> {
@@ -147,7 +148,7 @@ fn label_encoder(node: &Node<'_>) -> Result<Kernel, OpError> {
         // Only since version 4 a NaN is found by a NaN.
         lookup.places.remove(&Key::float(f64::NAN));
     }
-    Ok(Box::new(move |args| lookup.run(args.get(0)?).map(|v| vec![v])))
+    Ok(Box::new(move |args| lookup.run(args, args.get(0)?).map(|v| vec![v])))
 }
 
 fn category_mapper(node: &Node<'_>) -> Result<Kernel, OpError> {
@@ -161,7 +162,7 @@ fn category_mapper(node: &Node<'_>) -> Result<Kernel, OpError> {
     Ok(Box::new(move |args| {
         let x = args.get(0)?;
         let lookup = if x.data.datatype() == DataType::Bytes { &to_numbers } else { &to_words };
-        lookup.run(x).map(|v| vec![v])
+        lookup.run(args, x).map(|v| vec![v])
     }))
 }
 
@@ -189,7 +190,7 @@ fn one_hot(node: &Node<'_>) -> Result<Kernel, OpError> {
         let mut shape = x.shape.to_vec();
         shape.push(width);
         let mut result = vec![0.0f32; args.room(&shape)?];
-        for (i, key) in wanted.iter().enumerate() {
+        for (i, key) in args.watch.polled(wanted.iter().enumerate()) {
             match places.get(key).copied() {
                 Some(at) => {
                     if let Some(slot) = result.get_mut(i * width + at) {
@@ -223,8 +224,8 @@ fn extract(args: &Args<'_>) -> Result<Value, OpError> {
     let mut shape =
         if x.rank() == 1 { vec![1] } else { x.shape.iter().take(x.rank() - 1).copied().collect() };
     shape.push(wanted.len());
-    args.room(&shape)?;
+    args.room_like(&shape, x.data)?;
     let wanted = &wanted;
     let from = (0..rows).flat_map(move |r| wanted.iter().map(move |&c| r * width + c));
-    Ok(Value::new(shape, pick(x.data, from)))
+    Ok(Value::new(shape, pick(args.watch, x.data, from)))
 }

@@ -3,7 +3,7 @@
 use super::post_transform::{Labels, Post, Second, argmax, probit};
 use crate::native::node::{Kernel, Node};
 use crate::native::ops::matmul::Weights;
-use crate::native::value::{OpError, Value};
+use crate::native::value::{Args, OpError, Value};
 
 /// The operators of this file.
 pub(super) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
@@ -48,14 +48,14 @@ impl Linear {
         })
     }
 
-    fn scores(&self, x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>, OpError> {
+    fn scores(&self, args: &Args<'_>, x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>, OpError> {
         if columns != self.features {
             return Err(OpError::Shape(format!(
                 "rows have {columns} features, the model has {}",
                 self.features
             )));
         }
-        self.weights.multiply(x, rows, self.intercepts.as_deref())
+        self.weights.multiply(args.watch, x, rows, self.intercepts.as_deref())
     }
 }
 
@@ -83,7 +83,7 @@ fn classifier(node: &Node<'_>) -> Result<Kernel, OpError> {
         let x = args.get(0)?;
         let (rows, columns) = x.rows()?;
         args.room(&[rows, targets])?;
-        let mut scores = linear.scores(&x.floats()?, rows, columns)?;
+        let mut scores = linear.scores(args, &x.floats()?, rows, columns)?;
         let classes: Vec<usize> = if targets == 1 {
             scores.iter().map(|&s| usize::from(s > 0.0)).collect()
         } else {
@@ -112,7 +112,7 @@ fn regressor(node: &Node<'_>) -> Result<Kernel, OpError> {
         let x = args.get(0)?;
         let (rows, columns) = x.rows()?;
         args.room(&[rows, targets])?;
-        let mut scores = linear.scores(&x.floats()?, rows, columns)?;
+        let mut scores = linear.scores(args, &x.floats()?, rows, columns)?;
         post.apply_rows(&mut scores, linear.targets);
         Ok(vec![Value::f32([rows, targets], scores)])
     }))

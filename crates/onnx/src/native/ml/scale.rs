@@ -35,14 +35,13 @@ fn scaler(node: &Node<'_>) -> Result<Kernel, OpError> {
         fits(offset.len(), columns, "offset")?;
         fits(scale.len(), columns, "scale")?;
         let pairs = || offset.iter().cycle().zip(scale.iter().cycle());
-        let result = match x.data {
-            // Doubles are scaled as doubles; the result is always single.
-            Elements::Fp64(v) => v
-                .iter()
-                .zip(pairs())
-                .map(|(&x, (&o, &s))| ((x - f64::from(o)) * f64::from(s)) as f32)
-                .collect(),
-            _ => x.floats()?.iter().zip(pairs()).map(|(&x, (&o, &s))| (x - o) * s).collect(),
+        // Doubles are scaled as doubles; the result is always single.
+        let result = if let Elements::Fp64(v) = x.data {
+            let scale = |(&x, (&o, &s)): (&f64, (&f32, &f32))| ((x - f64::from(o)) * f64::from(s)) as f32;
+            args.watch.polled(v.iter().zip(pairs())).map(scale).collect()
+        } else {
+            let values = x.floats()?;
+            args.watch.polled(values.iter().zip(pairs())).map(|(&x, (&o, &s))| (x - o) * s).collect()
         };
         Ok(vec![Value::f32(x.shape, result)])
     }))
@@ -80,7 +79,7 @@ fn normalizer(node: &Node<'_>) -> Result<Kernel, OpError> {
         let x = args.get(0)?;
         let (_, columns) = x.rows()?;
         let mut result = x.floats()?.into_owned();
-        result.chunks_mut(columns.max(1)).for_each(row);
+        args.watch.polled(result.chunks_mut(columns.max(1))).for_each(row);
         Ok(vec![Value::f32(x.shape, result)])
     }))
 }
@@ -98,17 +97,17 @@ fn imputer(node: &Node<'_>) -> Result<Kernel, OpError> {
         let data = match x.data {
             Elements::Fp32(v) => {
                 fits(floats.len(), columns, "imputed_value_floats")?;
-                let filled = v.iter().zip(floats.iter().cycle());
+                let filled = args.watch.polled(v.iter().zip(floats.iter().cycle()));
                 Elements::Fp32(filled.map(|(&x, &f)| if is_hole(f64::from(x)) { f } else { x }).collect())
             }
             Elements::Fp64(v) => {
                 fits(floats.len(), columns, "imputed_value_floats")?;
-                let filled = v.iter().zip(floats.iter().cycle());
+                let filled = args.watch.polled(v.iter().zip(floats.iter().cycle()));
                 Elements::Fp64(filled.map(|(&x, &f)| if is_hole(x) { f64::from(f) } else { x }).collect())
             }
             Elements::Int64(v) => {
                 fits(ints.len(), columns, "imputed_value_int64s")?;
-                let filled = v.iter().zip(ints.iter().cycle());
+                let filled = args.watch.polled(v.iter().zip(ints.iter().cycle()));
                 Elements::Int64(filled.map(|(&x, &f)| if x == hole_int { f } else { x }).collect())
             }
             _ => return Err(unsupported_type(0, &x)),
@@ -123,14 +122,12 @@ fn binarizer(node: &Node<'_>) -> Result<Kernel, OpError> {
         let x = args.get(0)?;
         let data = match x.data {
             Elements::Fp32(v) => {
-                Elements::Fp32(v.iter().map(|&x| if x > threshold { 1.0 } else { 0.0 }).collect())
+                Elements::Fp32(args.watch.map(v, |&x| if x > threshold { 1.0 } else { 0.0 })?)
             }
             Elements::Fp64(v) => {
-                Elements::Fp64(v.iter().map(|&x| if x > f64::from(threshold) { 1.0 } else { 0.0 }).collect())
+                Elements::Fp64(args.watch.map(v, |&x| if x > f64::from(threshold) { 1.0 } else { 0.0 })?)
             }
-            Elements::Int64(v) => {
-                Elements::Int64(v.iter().map(|&x| i64::from(x as f32 > threshold)).collect())
-            }
+            Elements::Int64(v) => Elements::Int64(args.watch.map(v, |&x| i64::from(x as f32 > threshold))?),
             _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])

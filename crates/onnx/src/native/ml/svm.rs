@@ -4,7 +4,7 @@
 
 use super::post_transform::{Labels, Post, Second, argmax, logistic};
 use crate::native::node::{Kernel, Node};
-use crate::native::value::{OpError, Value};
+use crate::native::value::{Args, OpError, Value};
 
 /// The operators of this file.
 pub(super) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
@@ -82,8 +82,10 @@ impl Supports {
         }
     }
 
-    fn all(&self, x: &[f32]) -> Vec<f64> {
-        self.vectors.chunks(self.features).map(|v| self.compare(x, v)).collect()
+    /// Ends early when the run has to stop.
+    fn all(&self, args: &Args<'_>, x: &[f32]) -> Vec<f64> {
+        let vectors = self.vectors.chunks(self.features);
+        vectors.take_while(|v| args.watch.spend(v.len()).is_ok()).map(|v| self.compare(x, v)).collect()
     }
 
     fn check(&self, columns: usize) -> Result<(), OpError> {
@@ -127,8 +129,10 @@ fn regressor(node: &Node<'_>) -> Result<Kernel, OpError> {
         let mut scores: Vec<f32> = x
             .floats()?
             .chunks(columns.max(1))
+            // The plan discards the result of a stopped step.
+            .take_while(|_| args.watch.check().is_ok())
             .map(|row| {
-                let values = supports.all(row);
+                let values = supports.all(args, row);
                 let sum: f64 = if count == 0 {
                     values.iter().sum()
                 } else {
@@ -207,7 +211,8 @@ fn classifier(node: &Node<'_>) -> Result<Kernel, OpError> {
         let mut classes = Vec::with_capacity(rows);
         let mut scores = Vec::new();
         for row in x.floats()?.chunks(columns.max(1)) {
-            classes.push(machine.row(row, &mut scores));
+            classes.push(machine.row(args, row, &mut scores));
+            args.watch.check()?;
         }
         let width = scores.len().checked_div(rows).unwrap_or(0);
         Ok(vec![machine.labels.values(&classes)?, Value::f32([rows, width], scores)])
@@ -217,9 +222,9 @@ fn classifier(node: &Node<'_>) -> Result<Kernel, OpError> {
 impl Classifier {
     /// Scores one row: each pair of classes votes, and with the sigmoids' parameters the votes become
     /// probabilities.
-    fn row(&self, x: &[f32], to: &mut Vec<f32>) -> usize {
+    fn row(&self, args: &Args<'_>, x: &[f32], to: &mut Vec<f32>) -> usize {
         let count = self.labels.len();
-        let kernels = self.supports.all(x);
+        let kernels = self.supports.all(args, x);
         let mut votes = vec![0u32; count];
         let mut pairs = Vec::new();
         for i in 0..count {
@@ -347,7 +352,8 @@ fn linear_classifier(
         let mut scores = Vec::new();
         let mut classes = Vec::with_capacity(rows);
         for row in x.floats()?.chunks(columns.max(1)) {
-            let mut values: Vec<f32> = rows_of.all(row).iter().map(|v| (v + rho) as f32).collect();
+            args.watch.check()?;
+            let mut values: Vec<f32> = rows_of.all(args, row).iter().map(|v| (v + rho) as f32).collect();
             let best = argmax(&values);
             let top = values.get(best).copied().unwrap_or(0.0);
             let positive = if all_positive { top >= 0.5 } else { top > 0.0 };

@@ -4,10 +4,10 @@ use super::post_transform::{Labels, Post, Second, argmax, probit};
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value};
 use gantry_tensor::Elements;
-use gantry_trees::Rows;
 use gantry_trees::onnx_ensemble::{
     Aggregate, Builder, Ensemble, Mode, NodeSpec, Precision, Scores, WeightSpec,
 };
+use gantry_trees::{PredictError, Rows};
 
 /// The operators of this file.
 pub(super) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
@@ -130,10 +130,14 @@ fn scores(ensemble: &Ensemble, args: &Args<'_>) -> Result<(usize, Scores), OpErr
     let x = args.get(0)?;
     let (rows, columns) = x.rows()?;
     args.room(&[rows, ensemble.targets()])?;
-    let fault = |e: gantry_trees::PredictError| OpError::Shape(e.to_string());
+    let fault = |e: PredictError| match e {
+        PredictError::Stopped => args.watch.error(),
+        other => OpError::Shape(other.to_string()),
+    };
+    let stop = args.watch.stop();
     let scores = match x.data {
-        Elements::Fp64(v) => ensemble.scores(Rows::f64(v, rows, columns).map_err(fault)?, 1),
-        _ => ensemble.scores(Rows::f32(&x.floats()?, rows, columns).map_err(fault)?, 1),
+        Elements::Fp64(v) => ensemble.scores_until(Rows::f64(v, rows, columns).map_err(fault)?, 1, &stop),
+        _ => ensemble.scores_until(Rows::f32(&x.floats()?, rows, columns).map_err(fault)?, 1, &stop),
     };
     Ok((rows, scores.map_err(fault)?))
 }

@@ -15,14 +15,15 @@ use super::unary::as_f32;
 use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value};
+use crate::native::watch::Watch;
 use rten_simd::SimdOp;
 
 /// The operators of this file.
 pub(crate) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
     Ok(match node.proto.op_type {
         "Conv" => conv(node)?,
-        "MaxPool" if node.proto.outputs.len() == 1 => Some(pool(node, Pool::Max)?),
-        "AveragePool" => Some(pool(node, Pool::Average)?),
+        "MaxPool" if node.proto.outputs.len() == 1 => pool(node, Pool::Max)?,
+        "AveragePool" => pool(node, Pool::Average)?,
         "GlobalAveragePool" => Some(Box::new(global_average)),
         "BatchNormalization" if node.int("training_mode", 0)? == 0 => Some(batch_normalization(node)?),
         _ => None,
@@ -229,6 +230,7 @@ impl Conv {
                 let from = group * self.inner * h * w;
                 let part = sample.get(from..from + self.inner * h * w).unwrap_or(&[]);
                 phases.fill(part, [h, w], [top, left], [sy, sx]);
+                args.watch.spend(part.len())?;
                 let per_group = self.outer / self.groups;
                 let bias = self.bias.get(group * per_group..(group + 1) * per_group).unwrap_or(&[]);
                 for (a, bias) in weights.chunks(tile.rows * taps.len()).zip(bias.chunks(tile.rows)) {
@@ -239,8 +241,10 @@ impl Conv {
                         step: tile.width,
                         positions,
                         to: &mut sums,
+                        watch: args.watch,
                     };
                     if !block.dispatch() {
+                        args.watch.check()?;
                         return Err(OpError::Shape("a convolution's sizes do not fit".to_owned()));
                     }
                     let finish = Finish {
@@ -253,6 +257,7 @@ impl Conv {
                         to: &mut result,
                     };
                     finish.dispatch();
+                    args.watch.spend(rows * columns)?;
                 }
             }
         }
@@ -345,15 +350,15 @@ enum Pool {
     Average,
 }
 
-fn pool(node: &Node<'_>, kind: Pool) -> Result<Kernel, OpError> {
+/// `None` for anything but images.
+fn pool(node: &Node<'_>, kind: Pool) -> Result<Option<Kernel>, OpError> {
     let kernel = node.ints("kernel_shape")?;
     let count_padding = node.int("count_include_pad", 0)? != 0;
-    let window = Window::of(node, kernel)?
-        .ok_or_else(|| OpError::attribute("kernel_shape", "does not have two values"))?;
+    let Some(window) = Window::of(node, kernel)? else { return Ok(None) };
     if node.int("storage_order", 0)? != 0 {
         return Err(OpError::attribute("storage_order", "is not 0"));
     }
-    Ok(Box::new(move |args| {
+    Ok(Some(Box::new(move |args| {
         let x = args.get(0)?;
         let [n, channels, h, w] = image(x.shape)?;
         let data = as_f32(&x, 0)?;
@@ -369,9 +374,10 @@ fn pool(node: &Node<'_>, kind: Pool) -> Result<Kernel, OpError> {
             positions: [rows, columns],
             data,
             result: buffer_pool::take(total),
+            watch: args.watch,
         };
         Ok(vec![Value::f32(shape, pooled.dispatch())])
-    }))
+    })))
 }
 
 /// Pooling, compiled for the widest vectors like the inner loop of the convolution.
@@ -384,6 +390,7 @@ struct Pooled<'a> {
     positions: [usize; 2],
     data: &'a [f32],
     result: Vec<f32>,
+    watch: &'a Watch<'a>,
 }
 
 impl SimdOp for Pooled<'_> {
@@ -400,10 +407,15 @@ impl SimdOp for Pooled<'_> {
             && self.kind == Pool::Max;
         let mut between = Vec::new();
         for plane in self.data.chunks((h * w).max(1)) {
-            if exact {
+            // The plan discards the result of a stopped step.
+            let go_on = if exact {
                 halve(plane, w, &mut between, &mut self.result);
+                self.watch.spend(plane.len()).is_ok()
             } else {
-                self.plane(plane);
+                self.plane(plane).is_ok()
+            };
+            if !go_on {
+                break;
             }
         }
         self.result
@@ -431,13 +443,14 @@ const fn larger(a: f32, b: f32) -> f32 {
 }
 
 impl Pooled<'_> {
-    fn plane(&mut self, plane: &[f32]) {
+    fn plane(&mut self, plane: &[f32]) -> Result<(), OpError> {
         let [h, w] = self.size;
         let [top, left] = self.before;
         let Window { kernel: [ky, kx], stride: [sy, sx], dilation: [dy, dx], after: [bottom, right], .. } =
             self.window;
         for row in 0..self.positions[0] {
             for column in 0..self.positions[1] {
+                self.watch.spend(ky * kx)?;
                 let (mut top_value, mut sum, mut seen, mut reached) = (f32::MIN, 0.0f32, 0usize, 0usize);
                 for y in (0..ky).map(|y| row * sy + y * dy) {
                     for x in (0..kx).map(|x| column * sx + x * dx) {
@@ -459,6 +472,7 @@ impl Pooled<'_> {
                 });
             }
         }
+        Ok(())
     }
 }
 
@@ -493,6 +507,7 @@ fn batch_normalization(node: &Node<'_>) -> Result<Kernel, OpError> {
             let factor = s / (v + epsilon).sqrt();
             let offset = b - m * factor;
             result.extend(plane.iter().map(|x| x * factor + offset));
+            args.watch.spend(plane.len())?;
         }
         Ok(vec![Value::f32(x.shape, result)])
     }))

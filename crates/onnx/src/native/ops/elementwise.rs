@@ -12,21 +12,28 @@ pub(crate) fn zip<T: Copy, U>(
     f: impl Fn(T, T) -> U,
 ) -> Result<(Vec<usize>, Vec<U>), OpError> {
     if a_shape == b_shape {
-        return Ok((a_shape.to_vec(), a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect()));
+        return Ok((a_shape.to_vec(), args.watch.zip(a, b, |&x, &y| f(x, y))?));
     }
     let shape = broadcast(a_shape, b_shape)?;
     let total = args.room(&shape)?;
     let result = match (a, b) {
-        (_, &[y]) if a.len() == total => a.iter().map(|&x| f(x, y)).collect(),
-        (&[x], _) if b.len() == total => b.iter().map(|&y| f(x, y)).collect(),
+        (_, &[y]) if a.len() == total => args.watch.map(a, |&x| f(x, y))?,
+        (&[x], _) if b.len() == total => args.watch.map(b, |&y| f(x, y))?,
         // A bias: the last dimensions again and again.
         _ if a.len() == total && !b.is_empty() && shape.ends_with(b_shape) => {
-            a.chunks(b.len()).flat_map(|row| row.iter().zip(b).map(|(&x, &y)| f(x, y))).collect()
+            let mut result = Vec::with_capacity(total);
+            for row in a.chunks(b.len()) {
+                result.extend(row.iter().zip(b).map(|(&x, &y)| f(x, y)));
+                args.watch.spend(row.len())?;
+            }
+            result
         }
         _ => {
-            let left = broadcast_indices(a_shape, &shape);
-            let right = broadcast_indices(b_shape, &shape);
-            left.into_iter().zip(right).filter_map(|(i, j)| Some(f(*a.get(i)?, *b.get(j)?))).collect()
+            let left = broadcast_indices(args.watch, a_shape, &shape);
+            let right = broadcast_indices(args.watch, b_shape, &shape);
+            args.watch.check()?;
+            let pairs = args.watch.polled(left.into_iter().zip(right));
+            pairs.filter_map(|(i, j)| Some(f(*a.get(i)?, *b.get(j)?))).collect()
         }
     };
     Ok((shape, result))

@@ -5,6 +5,7 @@ use crate::native::value::{
     Args, OpError, Value, View, around, axis, broadcast, broadcast_indices, pick, strided_indices,
     unsupported_type,
 };
+use crate::native::watch::Watch;
 use gantry_tensor::Elements;
 use std::cmp::Ordering;
 
@@ -41,7 +42,7 @@ fn gather(node: &Node<'_>) -> Result<Kernel, OpError> {
         let mut shape: Vec<usize> = x.shape.iter().take(at).copied().collect();
         shape.extend_from_slice(indices.shape);
         shape.extend(x.shape.iter().skip(at + 1));
-        args.room(&shape)?;
+        args.room_like(&shape, x.data)?;
         let wanted = &wanted;
         let from = (0..outer).flat_map(move |o| {
             wanted.iter().flat_map(move |&k| {
@@ -49,7 +50,7 @@ fn gather(node: &Node<'_>) -> Result<Kernel, OpError> {
                 base..base + inner
             })
         });
-        Ok(vec![Value::new(shape, pick(x.data, from))])
+        Ok(vec![Value::new(shape, pick(args.watch, x.data, from))])
     }))
 }
 
@@ -77,12 +78,13 @@ fn gather_elements(node: &Node<'_>) -> Result<Kernel, OpError> {
         if let Some(s) = strides.get_mut(at) {
             *s = 0;
         }
-        let from: Vec<usize> = strided_indices(indices.shape, &strides)
+        args.room_like(indices.shape, x.data)?;
+        let from: Vec<usize> = strided_indices(args.watch, indices.shape, &strides)
             .into_iter()
             .zip(indices.integers()?.iter())
             .map(|(base, &k)| Ok(base + position(k, along)? * step))
             .collect::<Result<_, OpError>>()?;
-        Ok(vec![Value::new(indices.shape, pick(x.data, from.into_iter()))])
+        Ok(vec![Value::new(indices.shape, pick(args.watch, x.data, from.into_iter()))])
     }))
 }
 
@@ -130,9 +132,10 @@ fn slice(node: &Node<'_>) -> Result<Kernel, OpError> {
         }
         let mut from = vec![offset as i64];
         for (&d, &s) in shape.iter().zip(&strides) {
-            from = from.iter().flat_map(|base| (0..d as i64).map(move |k| base + k * s)).collect();
+            let grown = from.iter().flat_map(|base| (0..d as i64).map(move |k| base + k * s));
+            from = args.watch.polled(grown).collect();
         }
-        let data = pick(x.data, from.into_iter().map(|i| i as usize));
+        let data = pick(args.watch, x.data, from.into_iter().map(|i| i as usize));
         Ok(vec![Value::new(shape, data)])
     }))
 }
@@ -180,12 +183,11 @@ fn top_k(node: &Node<'_>) -> Result<Kernel, OpError> {
                 let at = |j: usize| (o * along + j) * inner + i;
                 // Adding zero makes the two zeros equal in the total order, which also has a place for NaN.
                 let value = |j: usize| values.get(at(j)).copied().unwrap_or(0.0) + 0.0;
-                let mut ranks: Vec<usize> = (0..along).collect();
                 // Equal values keep their order: the lower index wins.
-                ranks.sort_by(|&a, &b| {
+                let ranks = sorted(args.watch, along, |a, b| {
                     let order = value(a).total_cmp(&value(b));
                     if largest { order.reverse() } else { order }
-                });
+                })?;
                 for (j, &rank) in ranks.iter().take(k).enumerate() {
                     let to = (o * k + j) * inner + i;
                     if let (Some(f), Some(n)) = (from.get_mut(to), order.get_mut(to)) {
@@ -199,8 +201,43 @@ fn top_k(node: &Node<'_>) -> Result<Kernel, OpError> {
         if let Some(d) = shape.get_mut(at) {
             *d = k;
         }
-        Ok(vec![Value::new(shape.clone(), pick(x.data, from.into_iter())), Value::i64(shape, order)])
+        let top = pick(args.watch, x.data, from.into_iter());
+        Ok(vec![Value::new(shape.clone(), top), Value::i64(shape, order)])
     }))
+}
+
+/// `0..n` in order, equal ones by number. Sorts pieces and merges them, so that a long sort can be stopped.
+fn sorted(
+    watch: &Watch<'_>,
+    n: usize,
+    order: impl Fn(usize, usize) -> Ordering,
+) -> Result<Vec<usize>, OpError> {
+    const PIECE: usize = 1 << 12;
+    let mut ranks: Vec<usize> = (0..n).collect();
+    for piece in ranks.chunks_mut(PIECE) {
+        piece.sort_by(|&a, &b| order(a, b));
+        // Each element takes part in about as many comparisons as a piece has bits.
+        watch.spend(piece.len() * 12)?;
+    }
+    let mut size = PIECE;
+    while size < n {
+        let mut merged = Vec::with_capacity(n);
+        for pair in ranks.chunks(size * 2) {
+            let (mut a, mut b) = pair.split_at(size.min(pair.len()));
+            for _ in watch.polled(0..pair.len()) {
+                let from_b = match (a.first(), b.first()) {
+                    (Some(&x), Some(&y)) => order(y, x).is_lt(),
+                    (x, _) => x.is_none(),
+                };
+                let from = if from_b { &mut b } else { &mut a };
+                merged.extend(from.split_off_first());
+            }
+        }
+        watch.check()?;
+        ranks = merged;
+        size *= 2;
+    }
+    Ok(ranks)
 }
 
 fn choose(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
@@ -209,13 +246,13 @@ fn choose(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
         return Err(unsupported_type(0, &condition));
     };
     let shape = broadcast(&broadcast(condition.shape, a.shape)?, b.shape)?;
-    args.room(&shape)?;
-    let at = |view: &View<'_>| broadcast_indices(view.shape, &shape);
+    args.room_like(&shape, a.data)?;
+    let at = |view: &View<'_>| broadcast_indices(args.watch, view.shape, &shape);
     let (c, i, j) = (at(&condition), at(&a), at(&b));
     macro_rules! chosen {
         ($x:expr, $y:expr) => {
-            c.iter()
-                .zip(i.iter().zip(&j))
+            args.watch
+                .polled(c.iter().zip(i.iter().zip(&j)))
                 .filter_map(
                     |(&c, (&i, &j))| if *flags.get(c)? { $x.get(i).cloned() } else { $y.get(j).cloned() },
                 )
@@ -242,7 +279,7 @@ fn one_hot(node: &Node<'_>) -> Result<Kernel, OpError> {
         let at = axis(at, x.rank() + 1)?;
         let mut shape = x.shape.to_vec();
         shape.insert(at, depth);
-        let n = args.room(&shape)?;
+        let n = args.room_like(&shape, values.data)?;
         if values.len() != 2 {
             return Err(OpError::Shape("OneHot needs the two values off and on".to_owned()));
         }
@@ -254,6 +291,6 @@ fn one_hot(node: &Node<'_>) -> Result<Kernel, OpError> {
             let wanted = if wanted < 0.0 { wanted + depth as f64 } else { wanted };
             usize::from(wanted as i64 == k as i64)
         });
-        Ok(vec![Value::new(shape, pick(values.data, from))])
+        Ok(vec![Value::new(shape, pick(args.watch, values.data, from))])
     }))
 }

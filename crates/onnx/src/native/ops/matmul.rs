@@ -9,6 +9,7 @@ use super::unary::as_f32;
 use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value, View, broadcast, broadcast_indices, unsupported_type};
+use crate::native::watch::Watch;
 use gantry_tensor::Elements;
 use rten_gemm::{BiasVector, GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_simd::SimdOp;
@@ -21,6 +22,8 @@ const BLOCK_COLUMNS: usize = 128;
 const FEW_COLUMNS: usize = 32;
 /// Below this many multiplications a plain loop is faster than preparing a kernel call.
 const WORTH_A_KERNEL: usize = 512;
+/// Multiplications that are about one unit of work.
+const VECTOR: usize = 8;
 
 /// The operators of this file.
 pub(crate) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
@@ -73,7 +76,13 @@ impl Weights {
     }
 
     /// `x` (`n` rows) times these weights, plus a bias for each column.
-    pub(crate) fn multiply(&self, x: &[f32], n: usize, bias: Option<&[f32]>) -> Result<Vec<f32>, OpError> {
+    pub(crate) fn multiply(
+        &self,
+        watch: &Watch<'_>,
+        x: &[f32],
+        n: usize,
+        bias: Option<&[f32]>,
+    ) -> Result<Vec<f32>, OpError> {
         let (k, columns) = (self.rows, self.columns);
         if n.checked_mul(k) != Some(x.len()) || bias.is_some_and(|b| b.len() != columns) {
             return Err(OpError::Shape(format!(
@@ -83,11 +92,11 @@ impl Weights {
         }
         let mut result = buffer_pool::zeros(n * columns);
         if result.is_empty() || k == 0 || k * columns < WORTH_A_KERNEL {
-            plain_loop(&mut result, x, &self.plain, k, columns, bias);
+            plain_loop(watch, &mut result, x, &self.plain, k, columns, bias)?;
             return Ok(result);
         }
         if n == 1 {
-            self.vector(&mut result, x, bias)?;
+            self.vector(watch, &mut result, x, bias)?;
             return Ok(result);
         }
         let tile = simd::tiling();
@@ -97,8 +106,10 @@ impl Weights {
         let mut sums = buffer_pool::zeros(tile.rows * positions);
         let x = simd::interleave(x, k);
         for (a, rows_out) in x.chunks(tile.rows * k).zip(result.chunks_mut(tile.rows * columns)) {
-            let block = Block { a, taps: &taps, b: panels, step: k * tile.width, positions, to: &mut sums };
+            let step = k * tile.width;
+            let block = Block { a, taps: &taps, b: panels, step, positions, to: &mut sums, watch };
             if !block.dispatch() {
+                watch.check()?;
                 return Err(OpError::Shape("a matrix product's sizes do not fit".to_owned()));
             }
             for (out, row) in rows_out.chunks_mut(columns).zip(sums.chunks(positions)) {
@@ -114,11 +125,18 @@ impl Weights {
     }
 
     /// One row: every weight is read once, from front to back.
-    fn vector(&self, result: &mut [f32], x: &[f32], bias: Option<&[f32]>) -> Result<(), OpError> {
+    fn vector(
+        &self,
+        watch: &Watch<'_>,
+        result: &mut [f32],
+        x: &[f32],
+        bias: Option<&[f32]>,
+    ) -> Result<(), OpError> {
         if self.columns <= FEW_COLUMNS {
             let columns = self.turned.get_or_init(|| turned(&self.plain, self.rows, self.columns));
             for (i, (out, column)) in result.iter_mut().zip(columns.chunks_exact(self.rows)).enumerate() {
                 *out = Dot(x, column).dispatch() + bias.and_then(|b| b.get(i).copied()).unwrap_or(0.0);
+                watch.spend(self.rows / VECTOR)?;
             }
             return Ok(());
         }
@@ -129,6 +147,7 @@ impl Weights {
             let b = all.slice((.., start..start + out.len()));
             let bias = bias.and_then(|b| b.get(start..start + out.len()));
             kernel(out, GemmInputA::Unpacked(a), GemmInputB::Unpacked(b), bias)?;
+            watch.spend(self.rows * out.len() / VECTOR)?;
         }
         Ok(())
     }
@@ -149,9 +168,17 @@ fn kernel(
     EXECUTOR.with(|e| e.gemm(to, a, b, options)).map_err(|e| OpError::Value(format!("matrix product: {e}")))
 }
 
-fn plain_loop(to: &mut [f32], x: &[f32], b: &[f32], k: usize, columns: usize, bias: Option<&[f32]>) {
+fn plain_loop(
+    watch: &Watch<'_>,
+    to: &mut [f32],
+    x: &[f32],
+    b: &[f32],
+    k: usize,
+    columns: usize,
+    bias: Option<&[f32]>,
+) -> Result<(), OpError> {
     if columns == 0 {
-        return;
+        return Ok(());
     }
     for (i, out) in to.chunks_exact_mut(columns).enumerate() {
         for (&a, row) in x.iter().skip(i * k).take(k).zip(b.chunks_exact(columns)) {
@@ -164,7 +191,9 @@ fn plain_loop(to: &mut [f32], x: &[f32], b: &[f32], k: usize, columns: usize, bi
                 *o += b;
             }
         }
+        watch.spend(k * columns)?;
     }
+    Ok(())
 }
 
 /// Rows and columns of a matrix that may be stored the other way round.
@@ -176,8 +205,12 @@ fn oriented(view: &View<'_>, transposed: bool) -> Result<(usize, usize), OpError
     }
 }
 
-fn turned<T: Copy>(data: &[T], rows: usize, columns: usize) -> Vec<T> {
-    (0..columns).flat_map(|c| (0..rows).filter_map(move |r| data.get(r * columns + c).copied())).collect()
+pub(crate) fn turned<T: Copy>(data: &[T], rows: usize, columns: usize) -> Vec<T> {
+    column_by_column(data, rows, columns).collect()
+}
+
+fn column_by_column<T: Copy>(data: &[T], rows: usize, columns: usize) -> impl Iterator<Item = T> {
+    (0..columns).flat_map(move |c| (0..rows).filter_map(move |r| data.get(r * columns + c).copied()))
 }
 
 fn gemm(node: &Node<'_>) -> Result<Kernel, OpError> {
@@ -202,6 +235,7 @@ fn gemm(node: &Node<'_>) -> Result<Kernel, OpError> {
             ready
         } else {
             made = gemm_weights(args.get(1)?, turn_b, alpha)?;
+            args.watch.spend(made.plain.len())?;
             &made
         };
         let columns = weights.columns;
@@ -211,33 +245,35 @@ fn gemm(node: &Node<'_>) -> Result<Kernel, OpError> {
         args.room(&[n, columns])?;
         let turned_x;
         let x = if turn_a {
-            turned_x = turned(x, k, n);
+            turned_x = args.watch.polled(column_by_column(x, k, n)).collect::<Vec<_>>();
+            args.watch.check()?;
             &turned_x
         } else {
             x
         };
         let Some(c) = args.optional(2).filter(|_| beta != 0.0) else {
-            return Ok(vec![Value::f32([n, columns], weights.multiply(x, n, None)?)]);
+            return Ok(vec![Value::f32([n, columns], weights.multiply(args.watch, x, n, None)?)]);
         };
         let bias = as_f32(&c, 2)?;
         #[allow(clippy::float_cmp, reason = "the attribute is exactly 1 when it is not given")]
         if bias.len() == columns && c.shape.last() == Some(&columns) && beta == 1.0 {
-            return Ok(vec![Value::f32([n, columns], weights.multiply(x, n, Some(bias))?)]);
+            let product = weights.multiply(args.watch, x, n, Some(bias))?;
+            return Ok(vec![Value::f32([n, columns], product)]);
         }
-        let mut product = weights.multiply(x, n, None)?;
-        for (o, i) in product.iter_mut().zip(bias_indices(c.shape, n, columns)?) {
+        let mut product = weights.multiply(args.watch, x, n, None)?;
+        for (o, i) in product.iter_mut().zip(bias_indices(args.watch, c.shape, n, columns)?) {
             *o += beta * bias.get(i).copied().unwrap_or(0.0);
         }
         Ok(vec![Value::f32([n, columns], product)])
     }))
 }
 
-fn bias_indices(shape: &[usize], n: usize, columns: usize) -> Result<Vec<usize>, OpError> {
+fn bias_indices(watch: &Watch<'_>, shape: &[usize], n: usize, columns: usize) -> Result<Vec<usize>, OpError> {
     let result = [n, columns];
     if broadcast(shape, &result)? != result {
         return Err(OpError::Shape(format!("a bias of shape {shape:?} for {n}×{columns}")));
     }
-    Ok(broadcast_indices(shape, &result))
+    Ok(broadcast_indices(watch, shape, &result))
 }
 
 fn gemm_weights(b: View<'_>, turn: bool, alpha: f32) -> Result<Weights, OpError> {
@@ -272,7 +308,7 @@ fn gemm_double(
     let x = if turn_a { turned(x, k, n) } else { x.clone() };
     let y = if turn_b { turned(y, columns, k) } else { y.clone() };
     let mut product = vec![0.0; total];
-    double_loop(&mut product, &x, &y, k, columns);
+    double_loop(args.watch, &mut product, &x, &y, k, columns)?;
     for v in &mut product {
         *v *= alpha;
     }
@@ -280,24 +316,33 @@ fn gemm_double(
         let Elements::Fp64(bias) = c.data else {
             return Err(unsupported_type(2, &c));
         };
-        for (o, i) in product.iter_mut().zip(bias_indices(c.shape, n, columns)?) {
+        for (o, i) in product.iter_mut().zip(bias_indices(args.watch, c.shape, n, columns)?) {
             *o += beta * bias.get(i).copied().unwrap_or(0.0);
         }
     }
     Ok(vec![Value::new([n, columns], Elements::Fp64(product))])
 }
 
-fn double_loop(to: &mut [f64], x: &[f64], b: &[f64], k: usize, columns: usize) {
+fn double_loop(
+    watch: &Watch<'_>,
+    to: &mut [f64],
+    x: &[f64],
+    b: &[f64],
+    k: usize,
+    columns: usize,
+) -> Result<(), OpError> {
     if columns == 0 {
-        return;
+        return Ok(());
     }
     for (i, out) in to.chunks_exact_mut(columns).enumerate() {
         for (&a, row) in x.iter().skip(i * k).take(k).zip(b.chunks_exact(columns)) {
             for (o, &w) in out.iter_mut().zip(row) {
                 *o += a * w;
             }
+            watch.spend(columns)?;
         }
     }
+    Ok(())
 }
 
 fn matmul(node: &Node<'_>) -> Result<Kernel, OpError> {
@@ -322,7 +367,8 @@ fn matmul(node: &Node<'_>) -> Result<Kernel, OpError> {
             let mut shape = outer.to_vec();
             shape.push(weights.columns);
             args.room(&shape)?;
-            return Ok(vec![Value::f32(shape, weights.multiply(x, outer.iter().product(), None)?)]);
+            let product = weights.multiply(args.watch, x, outer.iter().product(), None)?;
+            return Ok(vec![Value::f32(shape, product)]);
         }
         matmul_any(args)
     }))
@@ -349,7 +395,8 @@ fn matmul_any(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
     let mut shape = outer.clone();
     shape.extend([n, columns]);
     let total = args.room(&shape)?;
-    let pairs = broadcast_indices(outer_a, &outer).into_iter().zip(broadcast_indices(outer_b, &outer));
+    let indices = |shape: &[usize]| broadcast_indices(args.watch, shape, &outer).into_iter();
+    let pairs = indices(outer_a).zip(indices(outer_b));
     let data = match (a.data, b.data) {
         (Elements::Fp32(x), Elements::Fp32(y)) => {
             let mut result = Vec::with_capacity(total);
@@ -357,7 +404,8 @@ fn matmul_any(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
                 let weights = y.get(j * k * columns..(j + 1) * k * columns).ok_or_else(fault)?;
                 let weights = Weights::new(k, columns, weights.to_vec())?;
                 let x = x.get(i * n * k..(i + 1) * n * k).ok_or_else(fault)?;
-                result.extend(weights.multiply(x, n, None)?);
+                args.watch.spend(weights.plain.len())?;
+                result.extend(weights.multiply(args.watch, x, n, None)?);
             }
             Elements::Fp32(result)
         }
@@ -366,7 +414,7 @@ fn matmul_any(args: &Args<'_>) -> Result<Vec<Value>, OpError> {
             for ((i, j), to) in pairs.zip(result.chunks_mut((n * columns).max(1))) {
                 let x = x.get(i * n * k..(i + 1) * n * k).ok_or_else(fault)?;
                 let y = y.get(j * k * columns..(j + 1) * k * columns).ok_or_else(fault)?;
-                double_loop(to, x, y, k, columns);
+                double_loop(args.watch, to, x, y, k, columns)?;
             }
             Elements::Fp64(result)
         }

@@ -6,6 +6,7 @@ mod elementwise;
 mod index;
 pub(crate) mod matmul;
 mod reduce;
+mod rnn;
 mod shape;
 mod simd;
 mod unary;
@@ -23,7 +24,16 @@ pub(crate) fn build(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
     if node.proto.op_type == "Cast" {
         return cast::build(node).map(Some);
     }
-    for build in [unary::parametric, shape::build, reduce::build, index::build, matmul::build, conv::build] {
+    let builders = [
+        unary::parametric,
+        shape::build,
+        reduce::build,
+        index::build,
+        matmul::build,
+        conv::build,
+        rnn::build,
+    ];
+    for build in builders {
         if let Some(kernel) = build(node)? {
             return Ok(Some(kernel));
         }

@@ -121,8 +121,8 @@ fn reduce(node: &Node<'_>, fold: Fold) -> Result<Kernel, OpError> {
         };
         let (kept_shape, kept_strides) = part(false);
         let (gone_shape, gone_strides) = part(true);
-        let bases = strided_indices(&kept_shape, &kept_strides);
-        let offsets = strided_indices(&gone_shape, &gone_strides);
+        let bases = strided_indices(args.watch, &kept_shape, &kept_strides);
+        let offsets = strided_indices(args.watch, &gone_shape, &gone_strides);
         let n = offsets.len();
         let shape = if keep {
             x.shape.iter().zip(&gone).map(|(&d, &g)| if g { 1 } else { d }).collect()
@@ -133,7 +133,12 @@ fn reduce(node: &Node<'_>, fold: Fold) -> Result<Kernel, OpError> {
             ($v:expr, $f:expr) => {
                 bases
                     .iter()
-                    .map(|base| $f(fold, offsets.iter().filter_map(|o| $v.get(base + o).copied()), n))
+                    .map(|base| {
+                        let offsets = args.watch.polled(offsets.iter());
+                        $f(fold, offsets.filter_map(|o| $v.get(base + o).copied()), n)
+                    })
+                    // A stopped fold has no meaning; the rest would take as long.
+                    .take_while(|_| args.watch.check().is_ok())
                     .collect()
             };
         }
@@ -171,9 +176,10 @@ fn arg(node: &Node<'_>, largest: bool) -> Result<Kernel, OpError> {
             ($v:expr) => {{
                 let mut result = Vec::with_capacity(outer * inner);
                 for o in 0..outer {
-                    for i in 0..inner {
+                    args.watch.check()?;
+                    for i in args.watch.polled(0..inner) {
                         let mut best = (0usize, None);
-                        for k in 0..along {
+                        for k in args.watch.polled(0..along) {
                             let value = $v.get((o * along + k) * inner + i);
                             let better = match (best.1, value) {
                                 (None, _) => true,
@@ -234,9 +240,10 @@ fn cum_sum(node: &Node<'_>) -> Result<Kernel, OpError> {
             ($v:expr, $zero:expr) => {{
                 let mut result = $v.clone();
                 for o in 0..outer {
-                    for i in 0..inner {
+                    args.watch.check()?;
+                    for i in args.watch.polled(0..inner) {
                         let mut sum = $zero;
-                        for k in 0..along {
+                        for k in args.watch.polled(0..along) {
                             let k = if reverse { along - 1 - k } else { k };
                             if let Some(slot) = result.get_mut((o * along + k) * inner + i) {
                                 let value = *slot;
@@ -278,8 +285,9 @@ fn lp_normalization(node: &Node<'_>) -> Result<Kernel, OpError> {
         let (outer, along, inner) = around(x.shape, at);
         let mut result = v.clone();
         for o in 0..outer {
-            for i in 0..inner {
-                let values = (0..along).filter_map(|k| v.get((o * along + k) * inner + i));
+            args.watch.check()?;
+            for i in args.watch.polled(0..inner) {
+                let values = args.watch.polled(0..along).filter_map(|k| v.get((o * along + k) * inner + i));
                 let norm = if p == 1 {
                     values.map(|x| x.abs()).sum::<f32>()
                 } else {
@@ -288,7 +296,7 @@ fn lp_normalization(node: &Node<'_>) -> Result<Kernel, OpError> {
                 if norm == 0.0 {
                     continue;
                 }
-                for k in 0..along {
+                for k in args.watch.polled(0..along) {
                     if let Some(slot) = result.get_mut((o * along + k) * inner + i) {
                         *slot /= norm;
                     }

@@ -1,8 +1,9 @@
 //! Operators that change the shape or the order of elements.
 
 use crate::native::node::{Kernel, Node};
+use crate::native::ops::cast::cast;
 use crate::native::value::{
-    OpError, Value, around, axis, broadcast, broadcast_indices, pick, strided_indices,
+    OpError, Value, View, around, axis, broadcast, broadcast_indices, pick, strided_indices,
 };
 use gantry_tensor::{DataType, Elements, shape_product};
 
@@ -140,7 +141,7 @@ fn transpose(node: &Node<'_>) -> Result<Kernel, OpError> {
         }
         let shape: Vec<usize> = order.iter().filter_map(|&a| x.shape.get(a).copied()).collect();
         let moved: Vec<usize> = order.iter().filter_map(|&a| strides.get(a).copied()).collect();
-        let data = pick(x.data, strided_indices(&shape, &moved).into_iter());
+        let data = pick(args.watch, x.data, strided_indices(args.watch, &shape, &moved).into_iter());
         Ok(vec![Value::new(shape, data)])
     }))
 }
@@ -150,8 +151,9 @@ fn expand() -> Kernel {
         let x = args.get(0)?;
         let wanted = sizes(&args.get(1)?.integers()?)?;
         let shape = broadcast(x.shape, &wanted)?;
-        args.room(&shape)?;
-        let data = pick(x.data, broadcast_indices(x.shape, &shape).into_iter());
+        args.room_like(&shape, x.data)?;
+        let indices = broadcast_indices(args.watch, x.shape, &shape);
+        let data = pick(args.watch, x.data, indices.into_iter());
         Ok(vec![Value::new(shape, data)])
     })
 }
@@ -171,17 +173,16 @@ fn tile() -> Kernel {
             if let Some(d) = grown.get_mut(at) {
                 *d = along.saturating_mul(n);
             }
-            args.room(&grown)?;
+            args.room_like(&grown, x.data)?;
             let block = along * inner;
-            indices = (0..outer)
-                .flat_map(|o| {
-                    let block = indices.get(o * block..(o + 1) * block).unwrap_or(&[]);
-                    std::iter::repeat_n(block, n).flatten().copied()
-                })
-                .collect();
+            let repeated = (0..outer).flat_map(|o| {
+                let block = indices.get(o * block..(o + 1) * block).unwrap_or(&[]);
+                std::iter::repeat_n(block, n).flatten().copied()
+            });
+            indices = args.watch.polled(repeated).collect();
             shape = grown;
         }
-        Ok(vec![Value::new(shape, pick(x.data, indices.into_iter()))])
+        Ok(vec![Value::new(shape, pick(args.watch, x.data, indices.into_iter()))])
     })
 }
 
@@ -217,7 +218,7 @@ fn concat(node: &Node<'_>) -> Result<Kernel, OpError> {
         if let Some(d) = shape.get_mut(at) {
             *d = total;
         }
-        let room = args.room(&shape)?;
+        let room = args.room_like(&shape, first.data)?;
         let outer: usize = shape.iter().take(at).product();
         macro_rules! joined {
             ($variant:ident) => {{
@@ -227,6 +228,7 @@ fn concat(node: &Node<'_>) -> Result<Kernel, OpError> {
                         if let Elements::$variant(v) = part.data {
                             let block = part.len() / outer.max(1);
                             result.extend_from_slice(v.get(o * block..(o + 1) * block).unwrap_or(&[]));
+                            args.watch.spend(1 + block)?;
                         }
                     }
                 }
@@ -280,7 +282,7 @@ fn split(node: &Node<'_>) -> Result<Kernel, OpError> {
                     let base = (o * along + from) * inner;
                     base..base + part * inner
                 });
-                Ok(Value::new(shape, pick(x.data, indices)))
+                Ok(Value::new(shape, pick(args.watch, x.data, indices)))
             })
             .collect()
     }))
@@ -328,26 +330,62 @@ fn constant_of_shape(node: &Node<'_>) -> Result<Kernel, OpError> {
     }
     Ok(Box::new(move |args| {
         let shape = sizes(&args.get(0)?.integers()?)?;
-        let n = args.room(&shape)?;
-        Ok(vec![Value::new(shape, pick(&fill.data, std::iter::repeat_n(0, n)))])
+        let n = args.room_like(&shape, &fill.data)?;
+        Ok(vec![Value::new(shape, pick(args.watch, &fill.data, std::iter::repeat_n(0, n)))])
     }))
 }
 
+/// In the datatype of its three inputs, which must be the same.
 fn range() -> Kernel {
     Box::new(|args| {
-        let scalar = |i: usize| -> Result<i64, OpError> {
-            args.get(i)?.integers()?.first().copied().ok_or(OpError::MissingInput(i))
+        let (start, end, step) = (args.get(0)?, args.get(1)?, args.get(2)?);
+        let no_step = || OpError::Value("a range cannot have the step 0".to_owned());
+        let single = |v: &[f32]| v.first().copied().map(f64::from);
+        let data = match (start.data, end.data, step.data) {
+            (Elements::Fp32(a), Elements::Fp32(b), Elements::Fp32(c)) => {
+                let (a, b, c) = scalars(single(a), single(b), single(c))?;
+                let n = steps(b - a, c).ok_or_else(no_step)?;
+                args.room(&[n])?;
+                // As the reference computes it: in single precision.
+                let (a, c) = (a as f32, c as f32);
+                Elements::Fp32(args.watch.polled(0..n).map(|i| a + i as f32 * c).collect())
+            }
+            (Elements::Fp64(a), Elements::Fp64(b), Elements::Fp64(c)) => {
+                let (a, b, c) = scalars(a.first().copied(), b.first().copied(), c.first().copied())?;
+                let n = steps(b - a, c).ok_or_else(no_step)?;
+                args.room(&[n])?;
+                Elements::Fp64(args.watch.polled(0..n).map(|i| a + i as f64 * c).collect())
+            }
+            _ => {
+                let scalar = |v: &View<'_>| v.integers().map(|v| v.first().copied().map(i128::from));
+                let (start, end, step) = scalars(scalar(&start)?, scalar(&end)?, scalar(&step)?)?;
+                if step == 0 {
+                    return Err(no_step());
+                }
+                let n = ((end - start + step - step.signum()) / step).max(0);
+                let n = usize::try_from(n).unwrap_or(usize::MAX);
+                args.room(&[n])?;
+                let values = args.watch.polled(0..n as i128).map(|i| (start + i * step) as i64);
+                let values = Elements::Int64(values.collect());
+                // The number of values does not change: the result is stopped, not short.
+                cast(args.watch, &values, args.get(0)?.data.datatype())?
+            }
         };
-        let (start, end, step) = (scalar(0)?, scalar(1)?, scalar(2)?);
-        if step == 0 {
-            return Err(OpError::Value("a range cannot have the step 0".to_owned()));
-        }
-        let span = i128::from(end) - i128::from(start);
-        let step = i128::from(step);
-        let n = ((span + step - step.signum()) / step).max(0);
-        let n = usize::try_from(n).unwrap_or(usize::MAX);
-        args.room(&[n])?;
-        let values = (0..n as i128).map(|i| (i128::from(start) + i * step) as i64).collect();
-        Ok(vec![Value::i64([n], values)])
+        Ok(vec![Value::new([data.len()], data)])
     })
+}
+
+fn scalars<T>(a: Option<T>, b: Option<T>, c: Option<T>) -> Result<(T, T, T), OpError> {
+    Ok((
+        a.ok_or(OpError::MissingInput(0))?,
+        b.ok_or(OpError::MissingInput(1))?,
+        c.ok_or(OpError::MissingInput(2))?,
+    ))
+}
+
+/// How many steps of this size fit the span; `None` when there is no number of them.
+fn steps(span: f64, step: f64) -> Option<usize> {
+    let n = (span / step).ceil();
+    // Saturates beyond the largest number; the memory limit rejects it.
+    (step != 0.0 && !n.is_nan()).then_some(n.max(0.0) as usize)
 }

@@ -10,6 +10,7 @@
 )]
 
 use crate::native::buffer_pool;
+use crate::native::watch::Watch;
 use rten_simd::ops::{BitOps, NumOps};
 use rten_simd::{Isa, Simd, SimdOp};
 use std::sync::OnceLock;
@@ -91,6 +92,7 @@ pub(crate) struct Block<'a> {
     /// Where the sums go: [`Tiling::rows`] rows of this many positions, a multiple of [`Tiling::lanes`].
     pub positions: usize,
     pub to: &'a mut [f32],
+    pub watch: &'a Watch<'a>,
 }
 
 impl SimdOp for Block<'_> {
@@ -103,7 +105,7 @@ impl SimdOp for Block<'_> {
 }
 
 impl Block<'_> {
-    /// Computes all sums; `false` when the sizes do not fit each other.
+    /// Computes all sums; `false` when the sizes do not fit each other, or the run has to stop.
     #[inline(always)]
     fn sums<I: Isa, const R: usize>(mut self, isa: I) -> bool {
         let lanes = isa.f32().len();
@@ -115,7 +117,11 @@ impl Block<'_> {
             return false;
         }
         let blocks = self.positions / width;
-        let whole = (0..blocks).all(|block| self.block::<I, R, WIDE>(isa, block).is_some());
+        let watch = self.watch;
+        // A vector of each row is about a unit of work.
+        let work = R * WIDE * self.taps.len();
+        let whole = (0..blocks)
+            .all(|block| self.block::<I, R, WIDE>(isa, block).is_some() && watch.spend(work).is_ok());
         let narrow = !self.positions.is_multiple_of(width);
         whole && (!narrow || self.block::<I, R, 1>(isa, blocks).is_some())
     }

@@ -3,14 +3,15 @@
 use crate::native::buffer_pool;
 use crate::native::node::{Kernel, Node};
 use crate::native::value::{Args, OpError, Value, View, around, axis, unsupported_type};
+use crate::native::watch::Watch;
 use gantry_tensor::Elements;
 use rten_simd::SimdUnaryOp;
 
 /// `f32` and `f64` functions of the same meaning; integers where it makes sense. Over whole slices, so that there
 /// is one call for all elements.
 struct Unary {
-    single: fn(&[f32]) -> Vec<f32>,
-    double: fn(&[f64]) -> Vec<f64>,
+    single: fn(&[f32], &mut Vec<f32>),
+    double: fn(&[f64], &mut Vec<f64>),
     integer: Option<fn(i64) -> i64>,
 }
 
@@ -21,12 +22,8 @@ fn table(op: &str) -> Option<Unary> {
         };
         (|$x:ident| $f:expr, $i:expr) => {
             Unary {
-                single: |v| {
-                    let mut to = buffer_pool::take(v.len());
-                    to.extend(v.iter().map(|&$x: &f32| $f));
-                    to
-                },
-                double: |v| v.iter().map(|&$x: &f64| $f).collect(),
+                single: |v, to| to.extend(v.iter().map(|&$x: &f32| $f)),
+                double: |v, to| to.extend(v.iter().map(|&$x: &f64| $f)),
                 integer: $i,
             }
         };
@@ -80,6 +77,8 @@ fn vectorised(op: &str) -> Option<fn(&mut [f32])> {
     })
 }
 const WORTH_VECTORS: usize = 64;
+/// Elements between two polls of the watch.
+const PIECE: usize = 1 << 14;
 
 /// Plain functions of one element.
 pub(crate) fn unary(node: &Node<'_>) -> Option<Kernel> {
@@ -90,14 +89,31 @@ pub(crate) fn unary(node: &Node<'_>) -> Option<Kernel> {
         let data = match (x.data, functions.integer, vectors) {
             (Elements::Fp32(v), _, Some(f)) if v.len() >= WORTH_VECTORS => {
                 let mut v = v.clone();
-                f(&mut v);
+                for piece in v.chunks_mut(PIECE) {
+                    f(piece);
+                    args.watch.spend(piece.len())?;
+                }
                 Elements::Fp32(v)
             }
-            (Elements::Fp32(v), ..) => Elements::Fp32((functions.single)(v)),
-            (Elements::Fp64(v), ..) => Elements::Fp64((functions.double)(v)),
-            (Elements::Int64(v), Some(f), _) => Elements::Int64(v.iter().map(|&x| f(x)).collect()),
+            (Elements::Fp32(v), ..) => {
+                let mut to = buffer_pool::take(v.len());
+                for piece in v.chunks(PIECE) {
+                    (functions.single)(piece, &mut to);
+                    args.watch.spend(piece.len())?;
+                }
+                Elements::Fp32(to)
+            }
+            (Elements::Fp64(v), ..) => {
+                let mut to = Vec::with_capacity(v.len());
+                for piece in v.chunks(PIECE) {
+                    (functions.double)(piece, &mut to);
+                    args.watch.spend(piece.len())?;
+                }
+                Elements::Fp64(to)
+            }
+            (Elements::Int64(v), Some(f), _) => Elements::Int64(args.watch.map(v, |&x| f(x))?),
             (Elements::Int32(v), Some(f), _) => {
-                Elements::Int32(v.iter().map(|&x| f(i64::from(x)) as i32).collect())
+                Elements::Int32(args.watch.map(v, |&x| f(i64::from(x)) as i32)?)
             }
             _ => return Err(unsupported_type(0, &x)),
         };
@@ -114,13 +130,13 @@ pub(crate) fn parametric(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
             let Elements::Bool(v) = x.data else {
                 return Err(unsupported_type(0, &x));
             };
-            Ok(vec![Value::new(x.shape, Elements::Bool(v.iter().map(|b| !b).collect()))])
+            Ok(vec![Value::new(x.shape, Elements::Bool(args.watch.map(v, |b| !b)?))])
         }),
         "IsNaN" => Box::new(|args| {
             let x = args.get(0)?;
             let result = match x.data {
-                Elements::Fp32(v) => v.iter().map(|x| x.is_nan()).collect(),
-                Elements::Fp64(v) => v.iter().map(|x| x.is_nan()).collect(),
+                Elements::Fp32(v) => args.watch.map(v, |x| x.is_nan())?,
+                Elements::Fp64(v) => args.watch.map(v, |x| x.is_nan())?,
                 _ => return Err(unsupported_type(0, &x)),
             };
             Ok(vec![Value::new(x.shape, Elements::Bool(result))])
@@ -128,8 +144,8 @@ pub(crate) fn parametric(node: &Node<'_>) -> Result<Option<Kernel>, OpError> {
         "IsInf" => Box::new(|args| {
             let x = args.get(0)?;
             let result = match x.data {
-                Elements::Fp32(v) => v.iter().map(|x| x.is_infinite()).collect(),
-                Elements::Fp64(v) => v.iter().map(|x| x.is_infinite()).collect(),
+                Elements::Fp32(v) => args.watch.map(v, |x| x.is_infinite())?,
+                Elements::Fp64(v) => args.watch.map(v, |x| x.is_infinite())?,
                 _ => return Err(unsupported_type(0, &x)),
             };
             Ok(vec![Value::new(x.shape, Elements::Bool(result))])
@@ -156,7 +172,7 @@ fn floats(f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Kernel {
         let Elements::Fp32(v) = x.data else {
             return Err(unsupported_type(0, &x));
         };
-        Ok(vec![Value::f32(x.shape, v.iter().map(|&x| f(x)).collect())])
+        Ok(vec![Value::f32(x.shape, args.watch.map(v, |&x| f(x))?)])
     })
 }
 
@@ -184,14 +200,15 @@ fn clip(node: &Node<'_>) -> Result<Kernel, OpError> {
             // `min` of `max`, in this order: what happens when the bounds cross is part of the operator.
             Elements::Fp32(v) => {
                 let (low, high) = (low as f32, high as f32);
-                Elements::Fp32(v.iter().map(|&x| clamp32(x, low, high)).collect())
+                Elements::Fp32(args.watch.map(v, |&x| clamp32(x, low, high))?)
             }
             Elements::Fp64(v) => {
-                Elements::Fp64(v.iter().map(|&x| if x.is_nan() { x } else { x.max(low).min(high) }).collect())
+                let clamp = |&x: &f64| if x.is_nan() { x } else { x.max(low).min(high) };
+                Elements::Fp64(args.watch.map(v, clamp)?)
             }
             Elements::Int64(v) => {
                 let (low, high) = (low as i64, high as i64);
-                Elements::Int64(v.iter().map(|&x| x.max(low).min(high)).collect())
+                Elements::Int64(args.watch.map(v, |&x| x.max(low).min(high))?)
             }
             _ => return Err(unsupported_type(0, &x)),
         };
@@ -217,8 +234,14 @@ fn softmax(node: &Node<'_>, log: bool) -> Result<Kernel, OpError> {
             around(x.shape, at)
         };
         let data = match x.data {
-            Elements::Fp32(v) => Elements::Fp32(softmax_of(v, outer, length, inner, log, f32::exp, f32::ln)),
-            Elements::Fp64(v) => Elements::Fp64(softmax_of(v, outer, length, inner, log, f64::exp, f64::ln)),
+            Elements::Fp32(v) => {
+                let shape = (outer, length, inner);
+                Elements::Fp32(softmax_of(args.watch, v, shape, log, f32::exp, f32::ln)?)
+            }
+            Elements::Fp64(v) => {
+                let shape = (outer, length, inner);
+                Elements::Fp64(softmax_of(args.watch, v, shape, log, f64::exp, f64::ln)?)
+            }
             _ => return Err(unsupported_type(0, &x)),
         };
         Ok(vec![Value::new(x.shape, data)])
@@ -227,20 +250,20 @@ fn softmax(node: &Node<'_>, log: bool) -> Result<Kernel, OpError> {
 
 #[allow(clippy::indexing_slicing, reason = "outer × length × inner is the number of elements")]
 fn softmax_of<T>(
+    watch: &Watch<'_>,
     x: &[T],
-    outer: usize,
-    length: usize,
-    inner: usize,
+    (outer, length, inner): (usize, usize, usize),
     log: bool,
     exp: impl Fn(T) -> T,
     ln: impl Fn(T) -> T,
-) -> Vec<T>
+) -> Result<Vec<T>, OpError>
 where
     T: Copy + PartialOrd + std::ops::Sub<Output = T> + std::ops::Div<Output = T> + std::iter::Sum,
 {
     let mut result = x.to_vec();
     for o in 0..outer {
-        for i in 0..inner {
+        watch.check()?;
+        for i in watch.polled(0..inner) {
             let at = |k: usize| (o * length + k) * inner + i;
             let Some(mut top) = x.get(at(0)).copied() else { continue };
             for k in 1..length {
@@ -248,14 +271,14 @@ where
                     top = x[at(k)];
                 }
             }
-            let sum: T = (0..length).map(|k| exp(x[at(k)] - top)).sum();
-            for k in 0..length {
+            let sum: T = watch.polled(0..length).map(|k| exp(x[at(k)] - top)).sum();
+            for k in watch.polled(0..length) {
                 let shifted = x[at(k)] - top;
                 result[at(k)] = if log { shifted - ln(sum) } else { exp(shifted) / sum };
             }
         }
     }
-    result
+    Ok(result)
 }
 
 /// Used by operators that need a row-wise view of floats.
