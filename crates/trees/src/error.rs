@@ -48,4 +48,6 @@ pub enum PredictError {
     NoTrees,
     #[error("{rows} rows with {outputs} outputs each are more than one call can return; send fewer rows")]
     TooLarge { rows: usize, outputs: usize },
+    #[error("the evaluation was stopped")]
+    Stopped,
 }

@@ -1,7 +1,7 @@
 //! The public model type, for any format.
 
 use crate::error::{ParseError, PredictError};
-use crate::forest::check_output;
+use crate::forest::{Execution, check_output};
 use crate::format::Format;
 use crate::lightgbm::{self, LightgbmModel};
 use crate::rows::Rows;
@@ -148,6 +148,18 @@ impl Model {
         output: Output,
         threads: usize,
     ) -> Result<Prediction, PredictError> {
+        self.predict_until(rows, output, threads, &|| false)
+    }
+
+    /// As [`Self::predict_with_threads`]; polls `stop` about every millisecond, and returns
+    /// [`PredictError::Stopped`] when it is true.
+    pub fn predict_until(
+        &self,
+        rows: Rows<'_>,
+        output: Output,
+        threads: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Prediction, PredictError> {
         if rows.features() != self.features() {
             return Err(PredictError::Features { expected: self.features(), actual: rows.features() });
         }
@@ -156,20 +168,24 @@ impl Model {
         }
         let outputs = self.outputs_per_row(output);
         check_output(rows.rows(), outputs.max(self.outputs_per_row(Output::Margin)))?;
+        let execution = &Execution::new(threads, stop);
         let values = match (&self.kind, output) {
-            (Kind::Xgboost(model), Output::Predict) => PredictionValues::F32(model.predict(&rows, threads)),
-            (Kind::Xgboost(model), Output::Margin) => PredictionValues::F32(model.margins(&rows, threads)),
-            (Kind::Xgboost(model), Output::Class) => PredictionValues::U32(model.classify(&rows, threads)),
+            (Kind::Xgboost(model), Output::Predict) => PredictionValues::F32(model.predict(&rows, execution)),
+            (Kind::Xgboost(model), Output::Margin) => PredictionValues::F32(model.margins(&rows, execution)),
+            (Kind::Xgboost(model), Output::Class) => PredictionValues::U32(model.classify(&rows, execution)),
             (Kind::Xgboost(model), Output::Leaf) => {
-                PredictionValues::U32(model.leaves(&rows, threads).ok_or(PredictError::NoTrees)?)
+                PredictionValues::U32(model.leaves(&rows, execution).ok_or(PredictError::NoTrees)?)
             }
-            (Kind::Lightgbm(model), Output::Predict) => PredictionValues::F64(model.predict(&rows, threads)),
-            (Kind::Lightgbm(model), Output::Margin) => PredictionValues::F64(model.margins(&rows, threads)),
-            (Kind::Lightgbm(model), Output::Class) => PredictionValues::U32(model.classify(&rows, threads)),
+            (Kind::Lightgbm(model), Output::Predict) => {
+                PredictionValues::F64(model.predict(&rows, execution))
+            }
+            (Kind::Lightgbm(model), Output::Margin) => PredictionValues::F64(model.margins(&rows, execution)),
+            (Kind::Lightgbm(model), Output::Class) => PredictionValues::U32(model.classify(&rows, execution)),
             (Kind::Lightgbm(model), Output::Leaf) => {
-                PredictionValues::U32(model.leaf_indices(&rows, threads))
+                PredictionValues::U32(model.leaf_indices(&rows, execution))
             }
         };
+        execution.check()?;
         Ok(Prediction { rows: rows.rows(), outputs, values })
     }
 }

@@ -8,6 +8,7 @@
 use super::{COLUMN_MASK, Forest, LANES, MISSING_YES, Node, Real, SPECIAL, TopSplit, TreeSpan, WIDE_LANES};
 use crate::error::PredictError;
 use crate::rows::{Rows, Values};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Row and tree pairs below which a second thread costs more than it brings.
 const PAIRS_PER_THREAD: usize = 20_000;
@@ -17,6 +18,62 @@ const MAX_OUTPUTS: usize = 1 << 28;
 const MIN_BLOCK_ROWS: usize = 9;
 /// Trees that a single row walks down together.
 const TREES_AT_ONCE: usize = 8;
+
+/// Row and tree pairs between two calls of [`Execution::stop`]: about a millisecond.
+const PAIRS_PER_POLL: usize = 1 << 17;
+
+/// How rows are evaluated.
+pub(crate) struct Execution<'a> {
+    pub(crate) threads: usize,
+    /// Polled now and then; `true` ends the evaluation early.
+    pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
+    stopped: AtomicBool,
+}
+
+impl<'a> Execution<'a> {
+    pub(crate) const fn new(threads: usize, stop: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self { threads, stop, stopped: AtomicBool::new(false) }
+    }
+
+    /// An error if the outputs are incomplete.
+    pub(crate) fn check(&self) -> Result<(), PredictError> {
+        if self.stopped.load(Ordering::Relaxed) { Err(PredictError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// The work of one thread since it polled last.
+struct Poll<'a> {
+    execution: &'a Execution<'a>,
+    left: usize,
+}
+
+impl<'a> Poll<'a> {
+    const fn new(execution: &'a Execution<'a>) -> Self {
+        Self { execution, left: PAIRS_PER_POLL }
+    }
+
+    /// Accounts for row and tree pairs; `false` when the evaluation has to stop.
+    #[inline]
+    fn spend(&mut self, pairs: usize) -> bool {
+        match self.left.checked_sub(pairs) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => self.poll(),
+        }
+    }
+
+    #[cold]
+    fn poll(&mut self) -> bool {
+        self.left = PAIRS_PER_POLL;
+        let stopped = &self.execution.stopped;
+        if !stopped.load(Ordering::Relaxed) && (self.execution.stop)() {
+            stopped.store(true, Ordering::Relaxed);
+        }
+        !stopped.load(Ordering::Relaxed)
+    }
+}
 
 /// Consumer of the leaves that rows end in.
 pub(crate) trait Sink<T>: Sync {
@@ -50,7 +107,7 @@ pub(crate) fn run<T: Real, S: Sink<T>>(
     forest: &Forest<T>,
     sink: &S,
     rows: &Rows<'_>,
-    threads: usize,
+    execution: &Execution<'_>,
 ) -> Vec<S::Out> {
     debug_assert!(rows.features() >= forest.features());
     let (width, count) = (sink.width(), rows.rows());
@@ -60,20 +117,20 @@ pub(crate) fn run<T: Real, S: Sink<T>>(
     }
     let useful =
         (count.saturating_mul(forest.trees.len()) / PAIRS_PER_THREAD).clamp(1, count.div_ceil(LANES));
-    let threads = threads.clamp(1, useful);
+    let threads = execution.threads.clamp(1, useful);
     let part = count.div_ceil(threads).next_multiple_of(LANES);
     if threads == 1 || part >= count {
-        run_range(forest, sink, rows, 0, &mut out);
+        run_range(forest, sink, rows, 0, &mut out, execution);
         return out;
     }
     std::thread::scope(|scope| {
         let mut parts = out.chunks_mut(part * width).enumerate();
         let own = parts.next();
         for (index, chunk) in parts {
-            scope.spawn(move || run_range(forest, sink, rows, index * part, chunk));
+            scope.spawn(move || run_range(forest, sink, rows, index * part, chunk, execution));
         }
         if let Some((_, chunk)) = own {
-            run_range(forest, sink, rows, 0, chunk);
+            run_range(forest, sink, rows, 0, chunk, execution);
         }
     });
     out
@@ -86,15 +143,17 @@ fn run_range<T: Real, S: Sink<T>>(
     rows: &Rows<'_>,
     first: usize,
     out: &mut [S::Out],
+    execution: &Execution<'_>,
 ) {
+    let mut poll = Poll::new(execution);
     match rows.values() {
         Values::F32(values) => {
             let matrix = Matrix { values, stride: rows.features(), convert: T::from_f32 };
-            run_values(forest, sink, &matrix, first, out);
+            run_values(forest, sink, &matrix, first, out, &mut poll);
         }
         Values::F64(values) => {
             let matrix = Matrix { values, stride: rows.features(), convert: T::from_f64 };
-            run_values(forest, sink, &matrix, first, out);
+            run_values(forest, sink, &matrix, first, out, &mut poll);
         }
     }
 }
@@ -112,6 +171,7 @@ fn run_values<T: Real, V: Copy, S: Sink<T>>(
     matrix: &Matrix<'_, V, impl Fn(V) -> T + Copy>,
     first: usize,
     out: &mut [S::Out],
+    poll: &mut Poll<'_>,
 ) {
     let Matrix { values, stride, convert } = *matrix;
     let width = sink.width();
@@ -126,9 +186,9 @@ fn run_values<T: Real, V: Copy, S: Sink<T>>(
         let values = &values[(first + from) * stride..(first + to) * stride];
         Matrix { values, stride, convert }
     };
-    run_blocks::<T, V, S, WIDE_LANES>(forest, sink, &rows(0, wide), out_wide);
-    run_blocks::<T, V, S, LANES>(forest, sink, &rows(wide, blocked), out_narrow);
-    run_single(forest, sink, &rows(blocked, count), out_single);
+    run_blocks::<T, V, S, WIDE_LANES>(forest, sink, &rows(0, wide), out_wide, poll);
+    run_blocks::<T, V, S, LANES>(forest, sink, &rows(wide, blocked), out_narrow, poll);
+    run_single(forest, sink, &rows(blocked, count), out_single, poll);
 }
 
 /// Evaluates row by row, several trees at a time.
@@ -137,6 +197,7 @@ fn run_single<T: Real, V: Copy, S: Sink<T>>(
     sink: &S,
     matrix: &Matrix<'_, V, impl Fn(V) -> T + Copy>,
     out: &mut [S::Out],
+    poll: &mut Poll<'_>,
 ) {
     if out.is_empty() {
         return;
@@ -150,6 +211,9 @@ fn run_single<T: Real, V: Copy, S: Sink<T>>(
         let rows = Matrix { values: &values[row * stride..(row + 1) * stride], stride, convert };
         let missing = fill(forest, &rows, &mut block);
         for numbers in forest.by_depth.chunks(TREES_AT_ONCE) {
+            if !poll.spend(TREES_AT_ONCE) {
+                return;
+            }
             let mut at = [0; TREES_AT_ONCE];
             let (mut depth, mut has_tests) = (0, false);
             for (at, number) in at.iter_mut().zip(numbers) {
@@ -185,6 +249,7 @@ fn run_blocks<T: Real, V: Copy, S: Sink<T>, const L: usize>(
     sink: &S,
     matrix: &Matrix<'_, V, impl Fn(V) -> T + Copy>,
     out: &mut [S::Out],
+    poll: &mut Poll<'_>,
 ) {
     if out.is_empty() {
         return;
@@ -202,6 +267,9 @@ fn run_blocks<T: Real, V: Copy, S: Sink<T>, const L: usize>(
             *sums = [sink.start(output); L];
         }
         for (number, tree) in forest.trees.iter().enumerate() {
+            if !poll.spend(L) {
+                return;
+            }
             let mut at = exits(forest, tree, &block);
             if tree.steps_left > 0 {
                 match (missing, tree.has_tests) {

@@ -21,7 +21,7 @@ mod eval;
 mod leaves;
 
 pub(crate) use build::{ForestBuilder, SourceNode, SourceTree, TreeError};
-pub(crate) use eval::{Sink, check_output, run};
+pub(crate) use eval::{Execution, Sink, check_output, run};
 pub(crate) use leaves::{LeafIds, ScalarLeaves, VectorLeaves};
 
 /// Rows that are evaluated together.

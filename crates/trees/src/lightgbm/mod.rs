@@ -10,7 +10,7 @@ use objective::Objective;
 use text::File;
 
 use crate::error::ParseError;
-use crate::forest::{Column, Forest, LeafIds, ScalarLeaves, Sink, run};
+use crate::forest::{Column, Execution, Forest, LeafIds, ScalarLeaves, Sink, run};
 use crate::rows::{Rows, Values};
 use crate::xgboost::arg_max;
 
@@ -148,23 +148,23 @@ impl LightgbmModel {
         &self,
         sink: &S,
         rows: &Rows<'_>,
-        threads: usize,
+        execution: &Execution<'_>,
     ) -> Vec<<S as Sink<f32>>::Out> {
         match rows.values() {
-            Values::F32(_) => run::<f32, S>(&self.single, sink, rows, threads),
-            Values::F64(_) => run::<f64, S>(&self.double, sink, rows, threads),
+            Values::F32(_) => run::<f32, S>(&self.single, sink, rows, execution),
+            Values::F64(_) => run::<f64, S>(&self.double, sink, rows, execution),
         }
     }
 
-    pub(crate) fn margins(&self, rows: &Rows<'_>, threads: usize) -> Vec<f64> {
+    pub(crate) fn margins(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<f64> {
         match &self.leaves {
-            Leaves::Constant(leaves) => self.run(leaves, rows, threads),
-            Leaves::Linear(leaves) => self.run(leaves, rows, threads),
+            Leaves::Constant(leaves) => self.run(leaves, rows, execution),
+            Leaves::Linear(leaves) => self.run(leaves, rows, execution),
         }
     }
 
-    pub(crate) fn predict(&self, rows: &Rows<'_>, threads: usize) -> Vec<f64> {
-        let mut scores = self.margins(rows, threads);
+    pub(crate) fn predict(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<f64> {
+        let mut scores = self.margins(rows, execution);
         // The library averages predictions only; its raw scores stay sums.
         if let Some(iterations) = self.average_over {
             for score in &mut scores {
@@ -176,8 +176,8 @@ impl LightgbmModel {
     }
 
     /// Class indices; only for objectives that classify.
-    pub(crate) fn classify(&self, rows: &Rows<'_>, threads: usize) -> Vec<u32> {
-        let predictions = self.predict(rows, threads);
+    pub(crate) fn classify(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<u32> {
+        let predictions = self.predict(rows, execution);
         if matches!(self.objective, Objective::Binary { .. }) {
             return predictions.iter().map(|probability| u32::from(*probability > 0.5)).collect();
         }
@@ -185,8 +185,8 @@ impl LightgbmModel {
     }
 
     /// The library's leaf index in each tree.
-    pub(crate) fn leaf_indices(&self, rows: &Rows<'_>, threads: usize) -> Vec<u32> {
-        self.run(&LeafIds { ids: &self.ids, trees: self.double.tree_count() }, rows, threads)
+    pub(crate) fn leaf_indices(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<u32> {
+        self.run(&LeafIds { ids: &self.ids, trees: self.double.tree_count() }, rows, execution)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

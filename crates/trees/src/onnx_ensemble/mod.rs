@@ -26,7 +26,7 @@ mod compile;
 mod scores;
 
 use crate::error::{ParseError, PredictError};
-use crate::forest::check_output;
+use crate::forest::{Execution, check_output};
 use crate::rows::Rows;
 use scores::Trees;
 
@@ -263,13 +263,27 @@ impl Ensemble {
     ///
     /// Rows of the other precision are converted to the ensemble's. Rows may have more features than are used.
     pub fn scores(&self, rows: Rows<'_>, threads: usize) -> Result<Scores, PredictError> {
+        self.scores_until(rows, threads, &|| false)
+    }
+
+    /// As [`Self::scores`]; polls `stop` about every millisecond, and returns [`PredictError::Stopped`] when it is
+    /// true.
+    pub fn scores_until(
+        &self,
+        rows: Rows<'_>,
+        threads: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Scores, PredictError> {
         if rows.features() < self.features() {
             return Err(PredictError::Features { expected: self.features(), actual: rows.features() });
         }
         check_output(rows.rows(), self.targets)?;
-        Ok(match &self.core {
-            Core::Single(trees) => Scores::F32(trees.scores(&rows, threads)),
-            Core::Double(trees) => Scores::F64(trees.scores(&rows, threads)),
-        })
+        let execution = Execution::new(threads, stop);
+        let scores = match &self.core {
+            Core::Single(trees) => Scores::F32(trees.scores(&rows, &execution)),
+            Core::Double(trees) => Scores::F64(trees.scores(&rows, &execution)),
+        };
+        execution.check()?;
+        Ok(scores)
     }
 }

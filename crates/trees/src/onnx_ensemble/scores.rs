@@ -1,7 +1,7 @@
 //! Compiled trees with their leaf weights, and how those become scores.
 
 use super::Aggregate;
-use crate::forest::{Forest, Real, ScalarLeaves, Sink, VectorLeaves, run};
+use crate::forest::{Execution, Forest, Real, ScalarLeaves, Sink, VectorLeaves, run};
 use crate::rows::Rows;
 
 #[derive(Debug, Clone)]
@@ -88,11 +88,11 @@ impl<T: Float> Sink<T> for SparseLeaves<T> {
 }
 
 impl<T: Float> Trees<T> {
-    pub(super) fn scores(&self, rows: &Rows<'_>, threads: usize) -> Vec<T> {
+    pub(super) fn scores(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<T> {
         let mut scores = match &self.leaves {
-            Leaves::Scalar(leaves) => run(&self.forest, leaves, rows, threads),
-            Leaves::Vector(leaves) => run(&self.forest, leaves, rows, threads),
-            Leaves::Sparse(leaves) => run(&self.forest, leaves, rows, threads),
+            Leaves::Scalar(leaves) => run(&self.forest, leaves, rows, execution),
+            Leaves::Vector(leaves) => run(&self.forest, leaves, rows, execution),
+            Leaves::Sparse(leaves) => run(&self.forest, leaves, rows, execution),
         };
         match self.aggregate {
             Aggregate::Average if self.forest.tree_count() > 0 => {

@@ -11,7 +11,7 @@ pub(crate) use objective::arg_max;
 use objective::{Objective, Transform, sigmoid, softmax};
 
 use crate::error::ParseError;
-use crate::forest::{Forest, LeafIds, ScalarLeaves, VectorLeaves, run};
+use crate::forest::{Execution, Forest, LeafIds, ScalarLeaves, VectorLeaves, run};
 use crate::rows::{Rows, Values};
 
 /// Outputs that a model may have whatever its size; more must be backed by trees or weights.
@@ -208,16 +208,16 @@ impl XgboostModel {
         }
     }
 
-    pub(crate) fn margins(&self, rows: &Rows<'_>, threads: usize) -> Vec<f32> {
+    pub(crate) fn margins(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<f32> {
         match &self.booster {
-            Booster::Scalar { forest, leaves, .. } => run(forest, leaves, rows, threads),
-            Booster::Vector { forest, leaves, .. } => run(forest, leaves, rows, threads),
+            Booster::Scalar { forest, leaves, .. } => run(forest, leaves, rows, execution),
+            Booster::Vector { forest, leaves, .. } => run(forest, leaves, rows, execution),
             Booster::Linear { weights, base } => linear(weights, base, rows),
         }
     }
 
-    pub(crate) fn predict(&self, rows: &Rows<'_>, threads: usize) -> Vec<f32> {
-        let mut margins = self.margins(rows, threads);
+    pub(crate) fn predict(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<f32> {
+        let mut margins = self.margins(rows, execution);
         match self.objective.transform {
             Transform::Identity => {}
             Transform::Sigmoid => margins.iter_mut().for_each(|margin| *margin = sigmoid(*margin)),
@@ -236,23 +236,23 @@ impl XgboostModel {
     }
 
     /// Class indices; only for objectives that classify.
-    pub(crate) fn classify(&self, rows: &Rows<'_>, threads: usize) -> Vec<u32> {
+    pub(crate) fn classify(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<u32> {
         match self.objective.transform {
             Transform::Softmax | Transform::ArgMax => {
-                let scores = self.class_scores(rows, threads);
+                let scores = self.class_scores(rows, execution);
                 scores.chunks_exact(self.groups).map(|row| arg_max(row) as u32).collect()
             }
             Transform::Sigmoid => {
-                let predictions = self.predict(rows, threads);
+                let predictions = self.predict(rows, execution);
                 predictions.iter().map(|probability| u32::from(*probability > 0.5)).collect()
             }
-            _ => self.margins(rows, threads).iter().map(|margin| u32::from(*margin > 0.0)).collect(),
+            _ => self.margins(rows, execution).iter().map(|margin| u32::from(*margin > 0.0)).collect(),
         }
     }
 
     /// The library's own basis of comparison: probabilities where it predicts those, else margins.
-    fn class_scores(&self, rows: &Rows<'_>, threads: usize) -> Vec<f32> {
-        let mut margins = self.margins(rows, threads);
+    fn class_scores(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Vec<f32> {
+        let mut margins = self.margins(rows, execution);
         if self.objective.transform == Transform::Softmax {
             margins.chunks_exact_mut(self.groups).for_each(softmax);
         }
@@ -260,10 +260,10 @@ impl XgboostModel {
     }
 
     /// The node number of the leaf in each tree, or nothing for a linear booster.
-    pub(crate) fn leaves(&self, rows: &Rows<'_>, threads: usize) -> Option<Vec<u32>> {
+    pub(crate) fn leaves(&self, rows: &Rows<'_>, execution: &Execution<'_>) -> Option<Vec<u32>> {
         match &self.booster {
             Booster::Scalar { forest, ids, .. } | Booster::Vector { forest, ids, .. } => {
-                Some(run(forest, &LeafIds { ids, trees: forest.tree_count() }, rows, threads))
+                Some(run(forest, &LeafIds { ids, trees: forest.tree_count() }, rows, execution))
             }
             Booster::Linear { .. } => None,
         }

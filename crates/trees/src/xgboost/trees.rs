@@ -66,7 +66,8 @@ pub(super) fn read<'a>(tree: &At<'a>, number: usize) -> Result<ReadTree<'a>, Par
     let mut nodes = Vec::with_capacity(left.len());
     let splits = left.iter().zip(right).zip(features).zip(thresholds).zip(default_left);
     for (index, ((((left, right), feature), threshold), default_left)) in splits.enumerate() {
-        if *left < 0.0 {
+        #[allow(clippy::float_cmp, reason = "the library's mark of a missing child")]
+        if *left == -1.0 {
             nodes.push(SourceNode::Leaf { payload: index as u32 });
             continue;
         }

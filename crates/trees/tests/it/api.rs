@@ -73,6 +73,20 @@ fn prediction_does_not_depend_on_threads() {
 }
 
 #[test]
+fn stopped_evaluation_is_an_error() {
+    let values = vec![0.5; 5 * 200_000];
+    for model in [any_of("xgb_category_softprob"), model("lgb_multiclass.txt")] {
+        for threads in [1, 4] {
+            let rows = |count: usize| Rows::f32(&values[..5 * count], count, 5).unwrap();
+            let evaluate = |count| model.predict_until(rows(count), Output::Predict, threads, &|| true);
+            assert_eq!(evaluate(200_000), Err(PredictError::Stopped));
+            // A short evaluation ends before it polls.
+            assert_eq!(evaluate(10), model.predict(rows(10), Output::Predict));
+        }
+    }
+}
+
+#[test]
 fn disproportionate_output_is_rejected() {
     // A file of a few bytes that claims many outputs, and a request whose rows have no features.
     let text = r#"{"learner": {"gradient_booster": {"name": "gbtree", "model": {"tree_info": [], "trees": []}},

@@ -81,6 +81,8 @@ fn broken_xgboost_models_are_rejected() {
             ),
             ("[1, 3, -1, -1, -1]", "[1, 3.5, -1, -1, -1]", "3.5 is not a child index"),
             ("[2, 4, -1, -1, -1]", "[2, -4, -1, -1, -1]", "-4 is not a child index"),
+            ("[1, 3, -1, -1, -1]", "[1, 3, -77, -1, -1]", "tree 0, node 2: -77 is not a child index"),
+            ("[1, 3, -1, -1, -1]", "[-77, 3, -1, -1, -1]", "tree 0, node 0: -77 is not a child index"),
             ("[1, 3, -1, -1, -1]", "[1, 3, -1, -1]", "but `left_children` has 4"),
             ("[1, 3, -1, -1, -1]", "[1, 3, -1, -1, \"x\"]", "expected a list of numbers"),
             ("[1, 3, -1, -1, -1]", "[]", "but `left_children` has 0"),
