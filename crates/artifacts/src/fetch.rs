@@ -20,6 +20,13 @@ use crate::uri::Uri;
 /// Reads an environment variable by its name.
 pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
+/// Where Kubernetes and container engines mount credentials, and where the system shows the environment of processes.
+const SECRET_PATHS: [&str; 3] = ["/proc", "/run/secrets", "/var/run/secrets"];
+
+/// Variables that name a file with credentials.
+const SECRET_FILE_VARIABLES: [&str; 3] =
+    ["GOOGLE_APPLICATION_CREDENTIALS", "AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE"];
+
 /// Configuration of a [`Fetcher`]; start from [`Config::new`].
 pub struct Config {
     /// Where the cache is; created if it does not exist.
@@ -34,6 +41,8 @@ pub struct Config {
     pub allow_loopback: bool,
     /// When set, local sources must be below one of these directories.
     pub local_roots: Option<Vec<PathBuf>>,
+    /// Files and directories with credentials: never a source, also not through a link.
+    pub secret_paths: Vec<PathBuf>,
     /// How long to wait for servers.
     pub timeouts: Timeouts,
     /// How transient failures are retried.
@@ -62,6 +71,7 @@ impl Config {
             allow: Vec::new(),
             allow_loopback: false,
             local_roots: None,
+            secret_paths: SECRET_PATHS.iter().map(PathBuf::from).collect(),
             timeouts: Timeouts::default(),
             retry: RetryPolicy::default(),
             parallel: 4,
@@ -83,6 +93,7 @@ impl fmt::Debug for Config {
             .field("allow", &self.allow)
             .field("allow_loopback", &self.allow_loopback)
             .field("local_roots", &self.local_roots)
+            .field("secret_paths", &self.secret_paths)
             .finish_non_exhaustive()
     }
 }
@@ -186,7 +197,10 @@ impl fmt::Debug for Fetcher {
 
 impl Fetcher {
     /// Opens the cache and reads credentials from the environment.
-    pub fn new(config: Config) -> Result<Self, FetchError> {
+    pub fn new(mut config: Config) -> Result<Self, FetchError> {
+        let files = SECRET_FILE_VARIABLES.iter().filter_map(|name| (config.env)(name)).map(PathBuf::from);
+        let files: Vec<PathBuf> = files.collect();
+        config.secret_paths.extend(files);
         let cache = Arc::new(Cache::open(&config.cache_dir, config.cache_limit)?);
         let policy = NetPolicy::new(config.allow.clone(), config.allow_loopback);
         let extra_roots =

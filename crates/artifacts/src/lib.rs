@@ -29,6 +29,7 @@ pub use cache::Lease;
 pub use error::{ErrorKind, FetchError};
 pub use fetch::{Config, Env, Fetched, Fetcher, Request};
 pub use file_tree::Limits;
+pub use local::companions;
 pub use net::{Resolve, SystemResolver, Timeouts};
 pub use network_policy::{NetPolicy, NetRule};
 pub use progress::{ProgressSink, Silent};

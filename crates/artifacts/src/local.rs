@@ -39,7 +39,7 @@ pub(crate) fn survey(
     path: &Path,
     version: Option<u32>,
     limits: Limits,
-    roots: Option<&[PathBuf]>,
+    access: &Access,
 ) -> Result<Local, FetchError> {
     let missing = |error: &std::io::Error| {
         let error = FetchError::io("cannot read the local source", path, error);
@@ -48,13 +48,14 @@ pub(crate) fn survey(
         )
     };
     let real = fs::canonicalize(path).map_err(|error| missing(&error))?;
-    check_roots(&real, roots)?;
+    access.check(&real)?;
     let found = fs::metadata(&real).map_err(|error| missing(&error))?;
     let mut walk = Walk {
         files: Vec::new(),
         names: Names::new(limits),
         limits,
-        roots,
+        access,
+        folder: &real,
         hash: Sha256::new(),
         newest: SystemTime::UNIX_EPOCH,
         bytes: 0,
@@ -73,6 +74,11 @@ pub(crate) fn survey(
         // The name as written, not the one a symbolic link points to.
         let name = name_of(path)?;
         walk.file(&real, &name, &found)?;
+        for companion in companions(&real, &name)? {
+            let failed = |error: std::io::Error| FetchError::io("cannot read", &companion, &error);
+            let found = fs::metadata(&companion).map_err(failed)?;
+            walk.file(&companion, &name_of(&companion)?, &found)?;
+        }
     }
     if walk.bytes == 0 {
         return Err(FetchError::permanent("the local source is empty").at(path.display().to_string()));
@@ -87,16 +93,48 @@ pub(crate) fn survey(
     })
 }
 
-fn check_roots(real: &Path, roots: Option<&[PathBuf]>) -> Result<(), FetchError> {
-    let Some(roots) = roots else { return Ok(()) };
-    let inside =
-        roots.iter().filter_map(|root| fs::canonicalize(root).ok()).any(|root| real.starts_with(root));
-    if inside {
-        return Ok(());
+/// Files with the weights of an ONNX file, which exporters name after it: `net.onnx.data` or `net.onnx_data`.
+pub fn companions(file: &Path, name: &str) -> Result<Vec<PathBuf>, FetchError> {
+    let Some(folder) = file.parent().filter(|_| name.to_ascii_lowercase().ends_with(".onnx")) else {
+        return Ok(Vec::new());
+    };
+    let is_companion = |path: &PathBuf| {
+        let rest = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(name));
+        let named = rest.is_some_and(|rest| rest.starts_with(['.', '_']));
+        named && fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+    };
+    Ok(read_dir(folder)?.into_iter().filter(is_companion).collect())
+}
+
+/// The paths of this machine that may be a source.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// When set, sources must be below one of these.
+    pub(crate) roots: Option<Vec<PathBuf>>,
+    /// Never a source.
+    pub(crate) secrets: Vec<PathBuf>,
+}
+
+impl Access {
+    /// Checks a canonical path, so that neither `..` nor a link leads around the rules.
+    fn check(&self, real: &Path) -> Result<(), FetchError> {
+        let below = |allowed: &[PathBuf]| {
+            allowed.iter().filter_map(|path| fs::canonicalize(path).ok()).any(|path| real.starts_with(path))
+        };
+        if below(&self.secrets) {
+            return Err(FetchError::denied("the local source contains credentials")
+                .at(real.display().to_string())
+                .remedy("move the model to another directory"));
+        }
+        match &self.roots {
+            Some(roots) if !below(roots) => {
+                Err(FetchError::denied("the local source is outside of the allowed directories")
+                    .at(real.display().to_string())
+                    .remedy("allow its directory with --local-root, or use a bucket"))
+            }
+            _ => Ok(()),
+        }
     }
-    Err(FetchError::denied("the local source is outside of the allowed directories")
-        .at(real.display().to_string())
-        .remedy("move it below one of them, or allow its directory"))
 }
 
 fn read_dir(path: &Path) -> Result<Vec<PathBuf>, FetchError> {
@@ -125,7 +163,9 @@ struct Walk<'a> {
     files: Vec<Source>,
     names: Names,
     limits: Limits,
-    roots: Option<&'a [PathBuf]>,
+    access: &'a Access,
+    /// The source itself, without links.
+    folder: &'a Path,
     hash: Sha256,
     newest: SystemTime,
     bytes: u64,
@@ -136,10 +176,18 @@ impl Walk<'_> {
         for path in read_dir(dir)? {
             let name = name_of(&path)?;
             let rel = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
-            // Links are followed: mounted volumes consist of them. Where they lead is checked like the source itself.
+            // Links inside the folder are followed: mounted volumes consist of them.
             let failed = |error: std::io::Error| FetchError::io("cannot read", &path, &error);
             let real = fs::canonicalize(&path).map_err(failed)?;
-            check_roots(&real, self.roots)?;
+            self.access.check(&real)?;
+            if !real.starts_with(self.folder) {
+                return Err(FetchError::denied(format!(
+                    "a link leads out of the folder, to {}",
+                    real.display()
+                ))
+                .at(path.display().to_string())
+                .remedy("copy the file into the folder"));
+            }
             let found = fs::metadata(&real).map_err(failed)?;
             if found.is_dir() {
                 if only.is_none_or(|only| only == name) {

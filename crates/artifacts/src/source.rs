@@ -16,7 +16,7 @@ use crate::error::FetchError;
 use crate::fetch::{Got, Request, Shared};
 use crate::file_tree::{Names, Record};
 use crate::huggingface::{Hub, is_commit};
-use crate::local::{self, Local};
+use crate::local::{self, Access, Local};
 use crate::net::Follow;
 use crate::progress::{Meter, ProgressSink};
 use crate::uri::{HttpUri, Uri};
@@ -231,7 +231,8 @@ impl Shared {
         progress: &dyn ProgressSink,
     ) -> Result<Got, FetchError> {
         let limits = self.config.limits;
-        let roots = self.config.local_roots.clone();
+        let access =
+            Access { roots: self.config.local_roots.clone(), secrets: self.config.secret_paths.clone() };
         let cache = Arc::clone(&self.cache);
         let index_key = key.to_owned();
         let source = path.display().to_string();
@@ -240,7 +241,7 @@ impl Shared {
                 && path.is_file();
         let survey = move || -> Result<(Local, Option<Got>), FetchError> {
             // The version of an archive is chosen after it is unpacked.
-            let found = local::survey(&path, wanted.filter(|_| !is_archive), limits, roots.as_deref())?;
+            let found = local::survey(&path, wanted.filter(|_| !is_archive), limits, &access)?;
             let known = cache
                 .source_record(&index_key)
                 .filter(|known| found.fingerprint.is_some() && known.fingerprint == found.fingerprint);

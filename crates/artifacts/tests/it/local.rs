@@ -104,6 +104,36 @@ async fn invalid_local_sources_are_rejected() {
 }
 
 #[tokio::test]
+async fn links_out_of_the_folder_are_rejected() {
+    let harness = Harness::new();
+    let dir = harness.dir.path();
+    write(&dir.join("outside/key"), "s");
+    for (folder, target) in [("file", "../outside/key"), ("folder", "../outside")] {
+        write(&dir.join(folder).join("model"), "m");
+        symlink(target, dir.join(folder).join("link")).unwrap();
+        let error = harness.fetch(dir.join(folder).to_str().unwrap()).await.expect_err(folder);
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("a link leads out of the folder, to "), "{error}");
+    }
+    write(&dir.join("inside/data/model"), "m");
+    symlink("data/model", dir.join("inside/model")).unwrap();
+    let inside = harness.fetch(dir.join("inside").to_str().unwrap()).await.unwrap();
+    assert_eq!(names(&inside), ["data/model", "model"]);
+}
+
+#[tokio::test]
+async fn weights_beside_an_onnx_file_come_with_it() {
+    let harness = Harness::new();
+    let dir = harness.dir.path();
+    for name in ["net.onnx", "net.onnx.data", "net.onnx_data", "net.onnxx", "other.onnx", "other.onnx.data"] {
+        write(&dir.join("models").join(name), name);
+    }
+    symlink("/etc/passwd", dir.join("models/net.onnx.link")).unwrap();
+    let fetched = harness.fetch(dir.join("models/net.onnx").to_str().unwrap()).await.unwrap();
+    assert_eq!(names(&fetched), ["net.onnx", "net.onnx.data", "net.onnx_data"]);
+}
+
+#[tokio::test]
 async fn sources_outside_allowed_roots_are_rejected() {
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("secret/key"), "s");
@@ -125,4 +155,34 @@ async fn sources_outside_allowed_roots_are_rejected() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
     }
     assert_eq!(harness.fetch("/etc").await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn secret_paths_are_never_a_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| format!("{}/{path}", dir.path().display());
+    write(&dir.path().join("secrets/s3.yaml"), "key");
+    write(&dir.path().join("token"), "key");
+    write(&dir.path().join("ok/model"), "m");
+    write(&dir.path().join("mixed/model"), "m");
+    symlink(dir.path().join("token"), dir.path().join("mixed/linked")).unwrap();
+    symlink(dir.path().join("secrets"), dir.path().join("link")).unwrap();
+    for roots in [None, Some(vec![dir.path().to_owned()])] {
+        let harness = Harness::with(|config| {
+            config.local_roots = roots;
+            config.secret_paths.push(dir.path().join("secrets"));
+            let token = at("token");
+            config.env = std::sync::Arc::new(move |name| {
+                (name == "AWS_WEB_IDENTITY_TOKEN_FILE").then(|| token.clone())
+            });
+        });
+        assert_eq!(harness.fetch(&at("ok")).await.unwrap().bytes, 1);
+        for path in
+            ["secrets", "secrets/s3.yaml", "token", "mixed", "link", "link/s3.yaml", "ok/../secrets", ""]
+        {
+            let error = harness.fetch(&at(path)).await.expect_err(path);
+            assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
+        }
+        harness.assert_no_leftovers();
+    }
 }
