@@ -105,6 +105,13 @@ impl Disk {
         *inner = Inner { seen: file.clone(), synced: file, generation, writes, syncs, ..Inner::default() };
     }
 
+    /// Loss of the disk: it is replaced by an empty one. Invalidates handles and clears faults.
+    pub fn wipe(&self) {
+        let mut inner = self.lock();
+        let (writes, syncs, generation) = (inner.writes, inner.syncs, inner.generation + 1);
+        *inner = Inner { generation, writes, syncs, ..Inner::default() };
+    }
+
     /// Process kill: everything written stays; handles are invalidated.
     pub fn kill(&self) {
         let mut inner = self.lock();

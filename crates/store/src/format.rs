@@ -1,5 +1,7 @@
 //! File metadata and format migration.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 
 use crate::{Table, record};
@@ -18,6 +20,8 @@ pub(crate) struct Meta {
     /// Number of opens.
     pub(crate) epoch: u64,
     pub(crate) commits: u64,
+    /// Identifies the state across starts; 0 in an empty file and in one of an older version.
+    pub(crate) state_id: u64,
 }
 
 impl Meta {
@@ -28,7 +32,12 @@ impl Meta {
             Err(error) => return Err(error.into()),
         };
         let number = |key| Ok::<_, redb::Error>(table.get(key)?.map_or(0, |value| value.value()));
-        Ok(Self { format: number("format")?, epoch: number("epoch")?, commits: number("commits")? })
+        Ok(Self {
+            format: number("format")?,
+            epoch: number("epoch")?,
+            commits: number("commits")?,
+            state_id: number("state_id")?,
+        })
     }
 
     pub(crate) fn write(self, before: Self, write: &WriteTransaction) -> Result<(), redb::Error> {
@@ -37,6 +46,7 @@ impl Meta {
             ("format", self.format, before.format),
             ("epoch", self.epoch, before.epoch),
             ("commits", self.commits, before.commits),
+            ("state_id", self.state_id, before.state_id),
         ] {
             if new != old {
                 table.insert(key, new)?;
@@ -44,6 +54,11 @@ impl Meta {
         }
         Ok(())
     }
+}
+
+/// A random number other than 0. Hash maps draw their keys from the operating system.
+pub(crate) fn new_state_id() -> u64 {
+    RandomState::new().hash_one(0_u64).max(1)
 }
 
 /// Adds checksums to records of format 1, within one transaction.

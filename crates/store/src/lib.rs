@@ -31,17 +31,22 @@ pub use store::Store;
 pub enum Table {
     Models,
     Servers,
+    Pipelines,
+    Experiments,
     /// Gateways that may still use published routes.
     Gateways,
 }
 
 impl Table {
-    pub const ALL: [Self; 3] = [Self::Models, Self::Servers, Self::Gateways];
+    pub const ALL: [Self; 5] =
+        [Self::Models, Self::Servers, Self::Pipelines, Self::Experiments, Self::Gateways];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Models => "models",
             Self::Servers => "servers",
+            Self::Pipelines => "pipelines",
+            Self::Experiments => "experiments",
             Self::Gateways => "gateways",
         }
     }

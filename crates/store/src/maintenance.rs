@@ -32,6 +32,8 @@ pub struct Report {
     /// Number of starts.
     pub epoch: u64,
     pub commits: u64,
+    /// Identifies the state across starts; 0 in a file of an older version.
+    pub state_id: u64,
     pub records: Vec<(Table, usize)>,
     /// A batch was interrupted by a crash. It was not acknowledged; the next start drops it.
     pub cut_off: bool,
@@ -134,7 +136,8 @@ impl Snapshot {
                     records.insert(key.as_str(), record::encode(table, key, value).as_slice())?;
                 }
             }
-            let meta = Meta { format: FORMAT, epoch, commits: self.report.commits };
+            let Report { commits, state_id, .. } = self.report;
+            let meta = Meta { format: FORMAT, epoch, commits, state_id };
             meta.write(Meta::default(), &write)?;
             write.commit()?;
             drop(database);
@@ -221,6 +224,7 @@ fn open(file: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
         format: meta.format,
         epoch: meta.epoch,
         commits: meta.commits,
+        state_id: meta.state_id,
         records: Table::ALL.into_iter().map(count).collect(),
         cut_off: cut_off.load(Ordering::Relaxed),
         problems,

@@ -8,7 +8,7 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableError, Wr
 
 use crate::catch_panic::catch_panic;
 use crate::directory::Directory;
-use crate::format::{FORMAT, Meta, migrate_from_1};
+use crate::format::{FORMAT, Meta, migrate_from_1, new_state_id};
 use crate::storage_backend::{DynStorage, Storage};
 use crate::{Change, StoreError, Table, record};
 
@@ -21,6 +21,7 @@ pub struct Store {
     storage: Box<dyn DynStorage>,
     file: PathBuf,
     epoch: u64,
+    state_id: u64,
     inner: Mutex<Inner>,
 }
 
@@ -42,18 +43,24 @@ impl Store {
 
     /// Opens the store on other storage.
     ///
-    /// Verifies the whole file, migrates an older format and increments the epoch.
+    /// Verifies the whole file, migrates an older format and increments the epoch. A new state, or one without an ID, gets
+    /// one.
     pub fn open_with(storage: impl Storage) -> Result<Self, StoreError> {
         let storage: Box<dyn DynStorage> = Box::new(storage);
         let file = storage.name();
         let (database, meta) = open_present(&*storage, &file)?;
         let inner = Inner { database: Some(database), commits: meta.commits, undo: Vec::new() };
-        Ok(Self { storage, file, epoch: meta.epoch, inner: Mutex::new(inner) })
+        Ok(Self { storage, file, epoch: meta.epoch, state_id: meta.state_id, inner: Mutex::new(inner) })
     }
 
     /// Number of opens; distinguishes messages of earlier starts.
     pub const fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Random number of this state, the same for all starts with it; distinguishes it from one that was lost. Never 0.
+    pub const fn state_id(&self) -> u64 {
+        self.state_id
     }
 
     /// All records of a table, by key. Fails if any is corrupt.
@@ -110,7 +117,8 @@ impl Store {
         let database = open_verified(&*self.storage, &self.file)?;
         let failed = |error| StoreError::of(&self.file, "written", error);
         let found = catch_panic(|| Meta::read(&database)).map_err(failed)?;
-        if found.commits < inner.commits || found.epoch != self.epoch {
+        let other = (found.epoch, found.state_id) != (self.epoch, self.state_id);
+        if found.commits < inner.commits || other {
             let what = format!(
                 "{} batches of epoch {} found, {} of epoch {} written",
                 found.commits, found.epoch, inner.commits, self.epoch
@@ -139,7 +147,8 @@ fn open_present(storage: &dyn DynStorage, file: &Path) -> Result<(Database, Meta
         storage.back_up_old_format(found.format).map_err(|error| failed(error.into()))?;
         database = open_verified(storage, file)?;
     }
-    let meta = Meta { format: FORMAT, epoch: found.epoch + 1, commits: found.commits };
+    let state_id = if found.state_id == 0 { new_state_id() } else { found.state_id };
+    let meta = Meta { format: FORMAT, epoch: found.epoch + 1, commits: found.commits, state_id };
     let start = || {
         let write = begin(&database)?;
         if found.format == 1 {

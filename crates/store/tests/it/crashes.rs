@@ -109,8 +109,11 @@ fn repeated_crashes_keep_acknowledged_batches() {
 
 #[test]
 fn crash_is_deterministic_per_seed() {
+    // The ID of a state is random.
+    let first = Disk::new();
+    drop(first.open().unwrap());
     let run = |seed| {
-        let disk = Disk::new();
+        let disk = Disk::with(first.bytes());
         let store = disk.open().unwrap();
         store.commit(&batch(1)).unwrap();
         disk.fail_syncs(Fault::Broken);

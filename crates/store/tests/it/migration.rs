@@ -39,10 +39,13 @@ fn format_1_is_migrated_and_backed_up() {
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(models(&store), expected);
     assert_eq!(store.epoch(), 2, "the starts go on counting");
+    let id = store.state_id();
+    assert_ne!(id, 0, "a state of an older version gets an ID");
     store.commit(&[put("new", "1")]).unwrap();
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!((models(&store).len(), store.epoch()), (4, 3), "it is migrated once");
+    assert_eq!(store.state_id(), id);
     let kept = std::fs::read(dir.path().join("state.redb.format-1")).unwrap();
     assert_eq!(raw(&kept), (1, expected));
 }

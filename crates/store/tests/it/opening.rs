@@ -20,6 +20,20 @@ fn committed_records_survive_reopen() {
 }
 
 #[test]
+fn state_id_is_kept_by_restarts_and_new_after_loss() {
+    let disk = Disk::new();
+    let first = disk.open().unwrap().state_id();
+    disk.kill();
+    assert_eq!(disk.open().unwrap().state_id(), first);
+    disk.crash(1);
+    assert_eq!(disk.open().unwrap().state_id(), first);
+    disk.wipe();
+    let store = disk.open().unwrap();
+    assert_eq!(store.epoch(), 1, "nothing of the lost state is known");
+    assert!(store.state_id() != first && store.state_id() != 0);
+}
+
+#[test]
 fn second_open_reports_holder_pid() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Store::open(dir.path()).unwrap();
