@@ -2,14 +2,16 @@
 
 use crate::BoxError;
 use bytes::{Bytes, BytesMut};
-use gantry_oip::{Code, Error};
+use gantry_oip::{Code, Error, grpc::NameScanner};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use std::{
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
 };
+use tokio::sync::mpsc;
 
 /// Capacity of the buffer for a body of more than one frame.
 const INITIAL_CAPACITY: usize = 64 << 10;
@@ -20,6 +22,8 @@ pub enum BodyError {
     TooLarge(usize),
     #[error("request deadline exceeded")]
     DeadlineExceeded,
+    #[error("model name and version must be the first fields of a large message, once each")]
+    RepeatedName,
 }
 
 pub fn too_large(limit: usize) -> Error {
@@ -41,35 +45,47 @@ pub fn exceeded_limit(error: &(dyn std::error::Error + 'static)) -> Option<usize
 /// A request body, fully buffered or not.
 pub enum Payload {
     Whole(Bytes),
-    Partial { first: Bytes, rest: Incoming },
+    Partial {
+        first: Bytes,
+        rest: Incoming,
+    },
+    /// Frames of a stream of messages.
+    Messages(mpsc::Receiver<Bytes>),
 }
 
 impl Payload {
     /// Buffers a body until it ends or has `enough` bytes.
     pub async fn read(mut body: Incoming, enough: usize, limit: usize) -> Result<Self, Error> {
-        let (bytes, ended) = read_more(&mut body, Bytes::new(), enough, limit).await?;
+        let (bytes, ended) = read_more(&mut body, Bytes::new(), enough, limit, UNCHARGED).await?;
         Ok(if ended { Self::Whole(bytes) } else { Self::Partial { first: bytes, rest: body } })
     }
 
     pub async fn into_bytes(self, limit: usize) -> Result<Bytes, Error> {
         match self {
             Self::Whole(bytes) => Ok(bytes),
-            Self::Partial { first, mut rest } => Ok(read_more(&mut rest, first, usize::MAX, limit).await?.0),
+            Self::Partial { first, mut rest } => {
+                Ok(read_more(&mut rest, first, usize::MAX, limit, UNCHARGED).await?.0)
+            }
+            Self::Messages(_) => Err(Error::new(Code::Unimplemented, "the server does not support streams")),
         }
     }
 }
 
 /// The whole body; a single frame is not copied.
 pub async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes, Error> {
-    Ok(read_more(body, Bytes::new(), usize::MAX, limit).await?.0)
+    Ok(read_more(body, Bytes::new(), usize::MAX, limit, UNCHARGED).await?.0)
 }
 
-/// Reads on after `first` until there are `enough` bytes or the body ends; returns whether it has ended.
+const UNCHARGED: fn(usize) -> Result<(), Error> = |_| Ok(());
+
+/// Reads on after `first` until there are `enough` bytes or the body ends; returns whether it has ended. `charge` is
+/// called with the size of the buffer before it grows.
 pub async fn read_more(
     body: &mut Incoming,
     first: Bytes,
     enough: usize,
     limit: usize,
+    mut charge: impl FnMut(usize) -> Result<(), Error>,
 ) -> Result<(Bytes, bool), Error> {
     let mut single = first;
     let mut joined: Option<BytesMut> = None;
@@ -88,29 +104,45 @@ pub async fn read_more(
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        if have + data.len() > limit {
+        let total = have + data.len();
+        if total > limit {
             return Err(too_large(limit));
         }
-        match &mut joined {
-            None if single.is_empty() => single = data,
-            None => {
-                let mut all = BytesMut::with_capacity((have + data.len()).max(INITIAL_CAPACITY));
-                all.extend_from_slice(&single);
-                all.extend_from_slice(&data);
-                joined = Some(all);
-            }
-            Some(all) => all.extend_from_slice(&data),
+        if single.is_empty() && joined.is_none() {
+            charge(total)?;
+            single = data;
+            continue;
         }
+        let all = joined.get_or_insert_default();
+        if all.capacity() < total {
+            let capacity = all.capacity().saturating_mul(2).max(INITIAL_CAPACITY).min(limit).max(total);
+            charge(capacity)?;
+            all.reserve(capacity - all.len());
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&std::mem::take(&mut single));
+        }
+        all.extend_from_slice(&data);
     };
     Ok((joined.map_or(single, BytesMut::freeze), ended))
 }
+
+/// Shared with the sender: over HTTP/2 an error of the body does not reach it.
+pub type SharedScanner = Arc<Mutex<NameScanner>>;
 
 /// A request body on its way upstream.
 pub enum UpstreamBody {
     /// Fully buffered, so it can be retried.
     Whole(Bytes),
     /// The buffered prefix, then the remaining frames as they arrive from the client.
-    Streamed { first: Bytes, rest: Incoming, left: usize, limit: usize },
+    Streamed {
+        first: Bytes,
+        rest: Incoming,
+        left: usize,
+        limit: usize,
+        scanner: Option<SharedScanner>,
+    },
+    Messages(mpsc::Receiver<Bytes>),
 }
 
 impl UpstreamBody {
@@ -118,9 +150,19 @@ impl UpstreamBody {
         match payload {
             Payload::Whole(bytes) => Self::Whole(bytes),
             Payload::Partial { first, rest } => {
-                Self::Streamed { left: limit.saturating_sub(first.len()), first, rest, limit }
+                Self::Streamed { left: limit.saturating_sub(first.len()), first, rest, limit, scanner: None }
             }
+            Payload::Messages(messages) => Self::Messages(messages),
         }
+    }
+
+    /// Ends with an error if the remaining frames do not pass `scanner`.
+    #[must_use]
+    pub fn scanned_by(mut self, by: Option<SharedScanner>) -> Self {
+        if let Self::Streamed { scanner, .. } = &mut self {
+            *scanner = by;
+        }
+        self
     }
 }
 
@@ -129,6 +171,7 @@ impl From<UpstreamBody> for Payload {
         match body {
             UpstreamBody::Whole(bytes) => Self::Whole(bytes),
             UpstreamBody::Streamed { first, rest, .. } => Self::Partial { first, rest },
+            UpstreamBody::Messages(messages) => Self::Messages(messages),
         }
     }
 }
@@ -146,10 +189,16 @@ impl Body for UpstreamBody {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
             Self::Whole(_) => Poll::Ready(None),
-            Self::Streamed { rest, left, limit, .. } => {
+            Self::Messages(messages) => messages.poll_recv(cx).map(|m| m.map(|m| Ok(Frame::data(m)))),
+            Self::Streamed { rest, left, limit, scanner, .. } => {
                 let Some(frame) = ready!(Pin::new(rest).poll_frame(cx)?) else {
                     return Poll::Ready(None);
                 };
+                if let (Some(scanner), Some(data)) = (scanner, frame.data_ref())
+                    && !scanner.lock().unwrap_or_else(PoisonError::into_inner).scan(data)
+                {
+                    return Poll::Ready(Some(Err(BodyError::RepeatedName.into())));
+                }
                 let length = frame.data_ref().map_or(0, Bytes::len);
                 Poll::Ready(Some(match left.checked_sub(length) {
                     None => Err(BodyError::TooLarge(*limit).into()),
@@ -166,12 +215,14 @@ impl Body for UpstreamBody {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Streamed { first, rest, .. } => first.is_empty() && rest.is_end_stream(),
+            Self::Messages(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Messages(_) => SizeHint::default(),
             Self::Streamed { first, rest, .. } => {
                 let first = first.len() as u64;
                 let rest = rest.size_hint();

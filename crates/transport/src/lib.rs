@@ -5,15 +5,18 @@
 
 pub mod body;
 pub mod headers;
+pub mod memory;
 pub mod metrics;
 pub mod request_id;
 
+mod activity;
 mod backoff;
+mod client_io;
 mod protocol;
 mod server;
 
 pub use backoff::Backoff;
 pub use protocol::{Protocol, deadline};
-pub use server::{ServerOptions, accept, serve, serve_connection};
+pub use server::{Http, ServerOptions, accept, serve, serve_connection};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

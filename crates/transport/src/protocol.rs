@@ -19,7 +19,10 @@ impl Protocol {
 
     /// By content type.
     pub fn of(headers: &HeaderMap) -> Self {
-        let is_grpc = |t: &http::HeaderValue| t.as_bytes().starts_with(b"application/grpc");
+        let is_grpc = |t: &http::HeaderValue| {
+            let rest = t.as_bytes().strip_prefix(b"application/grpc");
+            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+        };
         if headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) { Self::Grpc } else { Self::Rest }
     }
 

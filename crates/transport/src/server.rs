@@ -1,6 +1,10 @@
 //! Listeners and connections: HTTP/1.1 and HTTP/2 without TLS on one port.
 
-use crate::BoxError;
+use crate::{
+    BoxError,
+    activity::{Activity, TrackedBody},
+    client_io::ClientIo,
+};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -21,8 +25,11 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Protocol limits of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Time to receive the headers of a request, counted from the end of the previous one.
+    /// Time to receive the headers of a request, counted from the end of the previous one: also limits the first bytes
+    /// of a connection and closes idle ones.
     pub header_timeout: Duration,
+    /// How long a client may leave a part of a response unread; then its connection is closed.
+    pub unread_timeout: Duration,
     /// Request header limit in bytes.
     pub max_headers: usize,
     /// Further connections wait in the backlog.
@@ -34,16 +41,33 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            header_timeout: Duration::from_secs(10),
+            // Longer than a gateway keeps an idle connection.
+            header_timeout: Duration::from_mins(1),
+            unread_timeout: Duration::from_secs(20),
             max_headers: 64 << 10,
-            max_connections: Semaphore::MAX_PERMITS,
+            max_connections: 10_000,
             drain_timeout: Duration::from_secs(30),
         }
     }
 }
 
+/// A configured server of connections.
+pub struct Http {
+    builder: auto::Builder<TokioExecutor>,
+    header_timeout: Duration,
+    unread_timeout: Duration,
+}
+
 impl ServerOptions {
-    pub fn builder(&self) -> auto::Builder<TokioExecutor> {
+    pub fn http(&self) -> Http {
+        Http {
+            builder: self.builder(),
+            header_timeout: self.header_timeout,
+            unread_timeout: self.unread_timeout,
+        }
+    }
+
+    fn builder(&self) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
@@ -82,32 +106,43 @@ pub async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Serves one connection. After `stop` it stays open for `linger`, then shuts down gracefully.
+/// Serves one connection. After `stop` it stays open for `linger`, then shuts down gracefully. A connection that is idle,
+/// or whose client leaves a response unread, is closed: gracefully first, because other requests may be in flight on it.
 pub async fn serve_connection<F, B>(
-    builder: &auto::Builder<TokioExecutor>,
+    http: &Http,
     stream: TcpStream,
     handler: impl Fn(Request<Incoming>) -> F,
     stop: &CancellationToken,
     linger: Duration,
 ) where
     F: Future<Output = Response<B>> + Send + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let _ = stream.set_nodelay(true);
+    let activity = Arc::new(Activity::default());
     let service = service_fn(|request| {
+        let active = Activity::begin(&activity);
         let response = handler(request);
-        async move { Ok::<_, Infallible>(response.await) }
+        async move { Ok::<_, Infallible>(response.await.map(|body| TrackedBody::new(body, active))) }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let io = TokioIo::new(ClientIo::new(stream, &activity));
+    let mut connection = pin!(http.builder.serve_connection(io, service));
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(linger).await;
+    };
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            if let Ok(ended) = tokio::time::timeout(linger, connection.as_mut()).await {
-                ended
-            } else {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = activity.stalled(http.header_timeout, http.unread_timeout) => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(http.unread_timeout, connection).await {
+                Ok(ended) => ended,
+                Err(_) => Err("the client is idle or reads no response".into()),
             }
         }
     };
@@ -124,9 +159,9 @@ pub async fn serve<F, B>(
     stop: CancellationToken,
 ) where
     F: Future<Output = Response<B>> + Send + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
-    let builder = Arc::new(options.builder());
+    let http = Arc::new(options.http());
     let slots = Arc::new(Semaphore::new(options.max_connections));
     let connections = TaskTracker::new();
     loop {
@@ -138,10 +173,10 @@ pub async fn serve<F, B>(
             accepted = accepting => accepted,
             () = stop.cancelled() => break,
         };
-        let (builder, handler, stop) = (Arc::clone(&builder), handler.clone(), stop.clone());
+        let (http, handler, stop) = (Arc::clone(&http), handler.clone(), stop.clone());
         connections.spawn(async move {
             let _slot = slot;
-            serve_connection(&builder, stream, handler, &stop, Duration::ZERO).await;
+            serve_connection(&http, stream, handler, &stop, Duration::ZERO).await;
         });
     }
     drop(listener);
@@ -151,5 +186,38 @@ pub async fn serve<F, B>(
             connections = connections.len(),
             "drain timeout: closing connections with requests in flight"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_oip::server::Reply;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    #[tokio::test]
+    async fn silent_connections_make_room_for_others() {
+        let timeout = Duration::from_millis(100);
+        let options = ServerOptions {
+            header_timeout: timeout,
+            unread_timeout: timeout,
+            max_connections: 2,
+            ..ServerOptions::default()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let handler = |_| async { Response::new(Reply::new("served".into())) };
+        let serving = tokio::spawn(serve(listener, options, handler, stop.clone()));
+        let _silent =
+            [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        let reading = stream.read_to_string(&mut answer);
+        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("no room").unwrap();
+        assert!(answer.ends_with("served"), "{answer}");
+        stop.cancel();
+        serving.await.unwrap();
     }
 }
