@@ -26,6 +26,11 @@ mod seldon {
     }
 }
 
+mod pipeline;
+mod redact;
+
+pub use pipeline::with_default_references;
+pub use redact::{redact, redacted_uri};
 pub use seldon::mlops::{agent, agent_debug, chainer, health, scheduler};
 
 /// The Open Inference Protocol.
