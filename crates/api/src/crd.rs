@@ -169,7 +169,7 @@ const RESOURCES: [Resource; 7] = [
         short_names: &["mlx"],
         scales: false,
         columns: &[
-            column("Experiment ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+            column("Experiment ready", "string", ".status.conditions[?(@.type==\"ExperimentReady\")].status"),
             wide("Candidates ready", ".status.conditions[?(@.type==\"CandidatesReady\")].status"),
             wide("Mirror ready", ".status.conditions[?(@.type==\"MirrorReady\")].status"),
             MESSAGE,

@@ -19,6 +19,7 @@ mod crd;
 mod diagnostic;
 mod experiment;
 mod k8s_passthrough;
+mod manifest_set;
 mod model;
 mod name;
 mod object;
@@ -28,6 +29,7 @@ mod quantity;
 mod scaling;
 mod schema;
 mod seldon_config;
+mod seldon_deployment;
 mod seldon_runtime;
 mod server;
 mod server_config;
@@ -42,19 +44,23 @@ mod tests;
 pub use bare_model_files::{ModelFile, model_of_file, runtime_of_file};
 pub use crd::{Column, Resource, crd, crd_yaml, resources};
 pub use diagnostic::Diagnostic;
-pub use experiment::{ExperimentCandidate, ExperimentMirror, ExperimentSpec, ResourceType};
+pub use experiment::{Experiment, ExperimentCandidate, ExperimentMirror, ExperimentSpec, ResourceType};
 pub use k8s_passthrough::{IntOrString, VolumeClaimTemplate};
+pub use manifest_set::check_set;
 pub use model::{DataflowSpec, ExplainerSpec, LlmSpec, LoggingSpec, Model, ModelSpec, ParameterSpec};
 pub use name::{InvalidName, check_name};
-pub use object::{API_VERSION, ClusterObject, Kind, Manifest, Metadata, Object, Parsed};
+pub use object::{API_VERSION, ClusterObject, ForeignObject, Kind, Manifest, Metadata, Object, Parsed};
 pub use parse::{parse, parse_manifest};
-pub use pipeline::{JoinType, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec, PipelineStep};
+pub use pipeline::{
+    Drawing, JoinType, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec, PipelineStep,
+};
 pub use quantity::Quantity;
 pub use scaling::Scaling;
 pub use seldon_config::{
     AgentConfig, ComponentSpec, KafkaConfig, ModelScalingConfig, PipelineScalingConfig, RcloneConfig,
     ScalingConfig, SeldonConfigSpec, SeldonConfiguration, ServerScalingConfig, ServiceConfig, TracingConfig,
 };
+pub use seldon_deployment::{Conversion, convert_seldon_deployments, is_convertible};
 pub use seldon_runtime::{OverrideSpec, SeldonRuntimeSpec};
 pub use server::{ImageOverrides, Server, ServerSpec};
 pub use server_config::ServerConfigSpec;

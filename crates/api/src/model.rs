@@ -249,10 +249,7 @@ impl Model {
         };
         let some_replicas = |n: u32| (n > 0).then(|| i32::try_from(n).unwrap_or(i32::MAX));
         let mut manifest = Self::named(meta.name, spec.uri);
-        if let Some(kubernetes) = meta.kubernetes_meta {
-            manifest.metadata.namespace = Some(kubernetes.namespace);
-            manifest.metadata.generation = Some(kubernetes.generation);
-        }
+        manifest.metadata.set_kubernetes(meta.kubernetes_meta.as_ref());
         manifest.spec = ModelSpec {
             artifact_version: spec.artifact_version,
             secret_name: spec.storage_config.and_then(|c| match c.config {

@@ -66,7 +66,7 @@ pub(crate) fn check_object_name(name: &str) -> Result<(), InvalidName> {
 }
 
 /// The closest valid name.
-fn suggest_name(name: &str) -> Option<String> {
+pub(crate) fn suggest_name(name: &str) -> Option<String> {
     if name.len() > 64 {
         return None;
     }

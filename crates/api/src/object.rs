@@ -1,6 +1,7 @@
 //! Objects: kind, metadata and source position.
 
-use crate::{Diagnostic, Model, Server};
+use crate::{Diagnostic, Experiment, Model, Pipeline, Server, is_convertible};
+use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,16 +14,20 @@ pub const API_VERSION: &str = "mlops.seldon.io/v1alpha1";
 pub enum Kind {
     Server,
     Model,
+    Pipeline,
+    Experiment,
 }
 
 impl Kind {
     /// All kinds, in the order in which they are applied.
-    pub const ALL: [Self; 2] = [Self::Server, Self::Model];
+    pub const ALL: [Self; 4] = [Self::Server, Self::Model, Self::Pipeline, Self::Experiment];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Model => "Model",
             Self::Server => "Server",
+            Self::Pipeline => "Pipeline",
+            Self::Experiment => "Experiment",
         }
     }
 
@@ -31,6 +36,8 @@ impl Kind {
         match word.to_ascii_lowercase().as_str() {
             "model" | "models" | "mlm" => Some(Self::Model),
             "server" | "servers" | "mls" => Some(Self::Server),
+            "pipeline" | "pipelines" | "mlp" => Some(Self::Pipeline),
+            "experiment" | "experiments" | "mlx" => Some(Self::Experiment),
             _ => None,
         }
     }
@@ -72,10 +79,23 @@ pub struct Metadata {
     pub generate_name: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+impl Metadata {
+    /// Namespace and generation of a Kubernetes object.
+    pub(crate) fn set_kubernetes(&mut self, kubernetes: Option<&pb::KubernetesMeta>) {
+        if let Some(kubernetes) = kubernetes {
+            self.namespace = Some(kubernetes.namespace.clone());
+            self.generation = Some(kubernetes.generation);
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Object {
     Model(Box<Model>),
     Server(Box<Server>),
+    Pipeline(Box<Pipeline>),
+    Experiment(Box<Experiment>),
 }
 
 impl Object {
@@ -83,6 +103,8 @@ impl Object {
         match self {
             Self::Model(_) => Kind::Model,
             Self::Server(_) => Kind::Server,
+            Self::Pipeline(_) => Kind::Pipeline,
+            Self::Experiment(_) => Kind::Experiment,
         }
     }
 
@@ -90,6 +112,8 @@ impl Object {
         match self {
             Self::Model(m) => &m.metadata,
             Self::Server(s) => &s.metadata,
+            Self::Pipeline(p) => &p.metadata,
+            Self::Experiment(e) => &e.metadata,
         }
     }
 
@@ -133,6 +157,36 @@ impl ClusterObject {
     }
 }
 
+/// An object of another API group, which a manifest may contain beside ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignObject {
+    pub kind: String,
+    pub api_version: String,
+    pub file: String,
+    /// First line of the object.
+    pub line: u32,
+}
+
+impl ForeignObject {
+    /// The error for an object that was submitted to a scheduler.
+    pub fn unsupported(&self) -> Diagnostic {
+        let (kind, version) = (self.kind.escape_debug(), self.api_version.escape_debug());
+        let remedy = self.conversion().unwrap_or_else(|| format!("use kubectl apply -f {}", self.file));
+        Diagnostic {
+            file: self.file.clone(),
+            line: self.line,
+            path: "kind".into(),
+            message: format!("{kind} of {version} is not handled by gantry: {remedy}"),
+        }
+    }
+
+    /// The command that converts the object, if there is one.
+    pub fn conversion(&self) -> Option<String> {
+        let file = if self.file == "stdin" { "-" } else { &self.file };
+        is_convertible(&self.kind, &self.api_version).then(|| format!("convert it: gantry convert -f {file}"))
+    }
+}
+
 /// The objects of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
@@ -140,4 +194,6 @@ pub struct Manifest {
     pub objects: Vec<Parsed>,
     /// Objects for the operator.
     pub cluster: Vec<ClusterObject>,
+    /// Objects for others; unchecked.
+    pub foreign: Vec<ForeignObject>,
 }

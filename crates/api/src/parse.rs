@@ -1,27 +1,28 @@
 //! Manifest parsing: text to validated objects.
 
 use crate::{
-    API_VERSION, ClusterObject, Diagnostic, Kind, Manifest, Metadata, Model, Object, Parsed,
-    SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec, nearest, schema,
+    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, Manifest, Metadata, Model, Object,
+    Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec, nearest, schema,
     validation::{FieldError, Validate},
     yaml::{self, Node, Value},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 
-/// Kinds of the API group that this version does not support.
-const UNSUPPORTED_KINDS: [&str; 2] = ["Pipeline", "Experiment"];
-
-/// Kinds handled by the operator only: accepted by the Kubernetes API server, not by a scheduler.
-const CLUSTER_KINDS: [&str; 3] = ["SeldonRuntime", "SeldonConfig", "ServerConfig"];
+/// A scheduler takes the first four; the others are handled by the operator only.
+const KINDS: [&str; 7] =
+    ["Model", "Server", "Pipeline", "Experiment", "SeldonRuntime", "SeldonConfig", "ServerConfig"];
+/// For messages.
+const KIND_LIST: &str = "Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig";
+const API_GROUP: &str = "mlops.seldon.io";
 
 /// Parses a manifest for a scheduler: kinds handled by the operator are errors.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
     let manifest = parse_manifest(file, text)?;
-    if manifest.cluster.is_empty() {
-        return Ok(manifest.objects);
-    }
-    Err(manifest.cluster.iter().map(ClusterObject::unsupported).collect())
+    let cluster = manifest.cluster.iter().map(ClusterObject::unsupported);
+    let errors: Vec<Diagnostic> =
+        cluster.chain(manifest.foreign.iter().map(ForeignObject::unsupported)).collect();
+    if errors.is_empty() { Ok(manifest.objects) } else { Err(errors) }
 }
 
 /// Parses all objects of a manifest, or returns all its errors.
@@ -31,6 +32,11 @@ pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic
     let mut manifest = Manifest::default();
     let mut errors = Vec::new();
     for document in documents.iter().flat_map(items) {
+        if let Some((kind, api_version)) = foreign(document) {
+            let (file, line) = (file.to_owned(), document.line);
+            manifest.foreign.push(ForeignObject { kind, api_version, file, line });
+            continue;
+        }
         let decoded = match object(document) {
             Ok(decoded) => decoded,
             Err(found) => {
@@ -73,12 +79,20 @@ fn duplicate_of(manifest: &Manifest, decoded: &Decoded) -> Option<u32> {
 }
 
 /// The items of a `kind: List`, or the document itself.
-fn items(document: &Node) -> Vec<&Node> {
+pub(crate) fn items(document: &Node) -> Vec<&Node> {
     let is_list = document.get("kind").and_then(Node::text) == Some("List");
     match document.get("items").map(|i| &i.value) {
         Some(Value::List(items)) if is_list => items.iter().collect(),
         _ => vec![document],
     }
+}
+
+/// Kind and version of an object of another API group. A kind of ours with another version is a mistake instead.
+fn foreign(node: &Node) -> Option<(String, String)> {
+    let (kind, version) = (node.get("kind")?.text()?, node.get("apiVersion")?.text()?);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let ours = group == API_GROUP || KINDS.contains(&kind);
+    (!ours).then(|| (kind.to_owned(), version.to_owned()))
 }
 
 enum Decoded {
@@ -111,17 +125,12 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
         ));
     }
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        return Err(error("kind", "is missing: set it to Model or Server".into()));
+        return Err(error("kind", format!("is missing: set it to {KIND_LIST}")));
     };
-    if UNSUPPORTED_KINDS.contains(&kind) {
-        return Err(error("kind", format!("{kind} is not supported yet; Model and Server are")));
-    }
-    if Kind::ALL.iter().all(|k| k.name() != kind) && !CLUSTER_KINDS.contains(&kind) {
-        let meant = nearest(kind, Kind::ALL.map(Kind::name).into_iter().chain(CLUSTER_KINDS))
-            .map(|k| format!(" Did you mean {k}?"))
-            .unwrap_or_default();
+    if !KINDS.contains(&kind) {
+        let meant = nearest(kind, KINDS).map(|k| format!(" Did you mean {k}?")).unwrap_or_default();
         let kind = kind.escape_debug();
-        return Err(error("kind", format!("\"{kind}\" is not supported: use Model or Server.{meant}")));
+        return Err(error("kind", format!("\"{kind}\" is not supported: use {KIND_LIST}.{meant}")));
     }
     match node.get("apiVersion").map(|v| (v, v.text())) {
         Some((_, Some(API_VERSION))) => {}
@@ -140,6 +149,10 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             .map(|m| Decoded::Object(Object::Model(Box::new(m)))),
         "Server" => decode(node, kind, |s: &Server| s.spec.validate_named(&s.metadata.name))
             .map(|s| Decoded::Object(Object::Server(Box::new(s)))),
+        "Pipeline" => decode(node, kind, |p: &Pipeline| p.spec.validate_named(&p.metadata.name))
+            .map(|p| Decoded::Object(Object::Pipeline(Box::new(p)))),
+        "Experiment" => decode(node, kind, |e: &Experiment| e.spec.validate_named(&e.metadata.name))
+            .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
         "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
         _ => decode_cluster_object::<ServerConfigSpec>(node, "ServerConfig"),

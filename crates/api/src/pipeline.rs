@@ -1,9 +1,28 @@
 //! The kind Pipeline: a graph of models.
 
-use crate::DataflowSpec;
+mod convert;
+mod graph;
+
+pub use graph::Drawing;
+pub(crate) use graph::graph_errors;
+
+use crate::{DataflowSpec, Metadata};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
+
+/// A pipeline: models as steps, connected by tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pipeline {
+    pub api_version: String,
+    pub kind: String,
+    pub metadata: Metadata,
+    pub spec: PipelineSpec,
+    /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
+    #[serde(skip_serializing)]
+    pub status: Option<serde_json::Value>,
+}
 
 /// Desired state of a Pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +43,7 @@ pub struct PipelineSpec {
     /// Allow cycles between steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_cycles: bool,
-    /// Maximum visits of a step by one request when cycles are allowed.
+    /// How often a step may run again for one request when cycles are allowed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_step_revisits: u32,
 }

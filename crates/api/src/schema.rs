@@ -178,7 +178,13 @@ impl<'a> Walk<'a> {
         let join = |key: &str| {
             if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
         };
+        let required = schema.get("required").and_then(Json::as_array).into_iter().flatten();
+        let required: Vec<&str> = required.filter_map(Json::as_str).collect();
         for (key, value) in entries {
+            if matches!(value.value, Value::Null) && required.contains(&key.as_str()) {
+                self.error(value, &join(key), "is required");
+                continue;
+            }
             if let Some(of) = known.and_then(|k| k.get(key)) {
                 self.value(value, of, &join(key));
             } else if let Some(of) = open.filter(|o| o.is_object()) {
@@ -193,10 +199,31 @@ impl<'a> Walk<'a> {
                 self.error(value, &join(key), format!("is not a field of {of}. {meant}"));
             }
         }
-        for required in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
-            let Some(name) = required.as_str() else { continue };
-            if !entries.iter().any(|(k, v)| k == name && !matches!(v.value, Value::Null)) {
-                self.error(node, &join(name), "is required");
+        for name in required.into_iter().filter(|name| !entries.iter().any(|(key, _)| key == name)) {
+            self.error(node, &join(name), "is required");
+        }
+        if schema.get("x-kubernetes-preserve-unknown-fields").is_some() {
+            self.variables(node, path);
+        }
+    }
+
+    /// Environment variables of a `PodSpec`, whose other fields are left to the API server: YAML reads an unquoted number
+    /// or boolean as such, which the API server rejects only when the pod is created.
+    fn variables(&mut self, pod: &Node, path: &str) {
+        let list = |node: &'_ Node, key: &str| match node.get(key).map(|n| n.value.clone()) {
+            Some(Value::List(items)) => items,
+            _ => Vec::new(),
+        };
+        for containers in ["containers", "initContainers"] {
+            for (c, container) in list(pod, containers).iter().enumerate() {
+                for (v, variable) in list(container, "env").iter().enumerate() {
+                    let Some(value) = variable.get("value") else { continue };
+                    if !matches!(value.value, Value::String(_) | Value::Null) {
+                        let at = format!("{path}.{containers}[{c}].env[{v}].value");
+                        let got = value.describe();
+                        self.error(value, &at, format!("must be a string, got {got}: put it in quotes"));
+                    }
+                }
             }
         }
     }

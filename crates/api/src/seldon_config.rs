@@ -184,20 +184,10 @@ pub struct ServerScalingConfig {
 }
 
 /// Pipeline scaling.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineScalingConfig {
-    /// Maximum replicas of a component used by one pipeline.
-    #[serde(default = "one")]
-    pub max_shard_count_multiplier: i32,
-}
-
-impl Default for PipelineScalingConfig {
-    fn default() -> Self {
-        Self { max_shard_count_multiplier: one() }
-    }
-}
-
-const fn one() -> i32 {
-    1
+    /// Maximum replicas of a component used by one pipeline; 1 if neither the configuration nor the runtime sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_shard_count_multiplier: Option<i32>,
 }

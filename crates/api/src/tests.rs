@@ -2,7 +2,7 @@
 
 mod kinds;
 
-use crate::{Model, Object, parse};
+use crate::{Experiment, Model, Object, Pipeline, parse};
 
 /// The errors of a manifest, one per line.
 fn errors(text: &str) -> String {
@@ -102,11 +102,7 @@ fn invalid_manifests_report_position_and_remedy() {
         ),
         (
             model("  storageUri: /m\n").replace("Model", "Modle"),
-            "iris.yaml:2: kind \"Modle\" is not supported: use Model or Server. Did you mean Model?",
-        ),
-        (
-            model("  storageUri: /m\n").replace("Model", "Pipeline"),
-            "iris.yaml:2: kind Pipeline is not supported yet; Model and Server are",
+            "iris.yaml:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean Model?",
         ),
         (
             model("  storageUri: /m\n").replace("v1alpha1", "v1"),
@@ -116,7 +112,10 @@ fn invalid_manifests_report_position_and_remedy() {
             "kind: Model".into(),
             "iris.yaml:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
         ),
-        ("a: 1".into(), "iris.yaml:1: kind is missing: set it to Model or Server"),
+        (
+            "a: 1".into(),
+            "iris.yaml:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig",
+        ),
         (
             "[1, 2]".into(),
             "iris.yaml:1: must be an object with apiVersion, kind, metadata and spec, got a list",
@@ -148,6 +147,10 @@ fn alias_bomb_and_oversized_text_are_rejected() {
     }
     assert!(errors(&text).contains("is not valid YAML"));
     assert!(errors(&"[".repeat(100_000)).contains("is not valid YAML"));
+    for levels in [20, 21, 32, 500] {
+        let deep = "{a: [".repeat(levels) + &"]}".repeat(levels);
+        assert_eq!(errors(&deep).contains("is not valid YAML"), levels > 20, "{levels}");
+    }
     assert!(errors(&" ".repeat(5 << 20)).contains("at most"));
 }
 
@@ -171,6 +174,105 @@ fn model_round_trips_through_proto() {
         },
         *original
     );
+}
+
+fn pipeline(spec: &str) -> String {
+    format!("apiVersion: mlops.seldon.io/v1alpha1\nkind: Pipeline\nmetadata:\n  name: join\nspec:\n{spec}")
+}
+
+#[test]
+fn invalid_graphs_report_position_and_remedy() {
+    let steps = |rest: &str| format!("  steps:\n  - name: tokenize\n  - name: classify\n    inputs:\n{rest}");
+    for (spec, expected) in [
+        (
+            steps("    - tokenize\n    - tokenise.outputs.ids\n"),
+            "iris.yaml:11: spec.steps[1].inputs[1] step classify has input tokenise for step that does not exist: \
+             add step tokenise or correct the name. Did you mean tokenize?",
+        ),
+        (
+            steps("    - tokenize\n    triggers: [other]\n"),
+            "iris.yaml:11: spec.steps[1].triggers[0] step classify has trigger other for step that does not exist: \
+             add step other or correct the name",
+        ),
+        (
+            steps("    - tokenize\n  output:\n    steps: [clasify]\n"),
+            "iris.yaml:12: spec.output.steps[0] output step clasify not found: name one of the steps. \
+             Did you mean classify?",
+        ),
+        (
+            "  steps:\n  - {name: a, inputs: [b]}\n  - {name: b, inputs: [a]}\n".to_owned(),
+            "iris.yaml:7: spec.steps[0].inputs[0] has a cycle, a → b → a: remove one of these inputs or triggers, \
+             or set allowCycles",
+        ),
+        (
+            "  steps:\n  - {name: a, inputs: [a.outputs]}\n".to_owned(),
+            "iris.yaml:7: spec.steps[0] a step has itself as an input or a trigger, which needs allowCycles",
+        ),
+        (
+            "  input:\n    externalInputs: [other.what]\n  steps: [{name: a}]\n".to_owned(),
+            "iris.yaml:7: spec.input.externalInputs[0] input other.what is invalid: ",
+        ),
+        (
+            format!(
+                "  steps: [{}]\n",
+                (0..10_000).map(|i| format!("{{name: s{i}}}")).collect::<Vec<_>>().join(", ")
+            ),
+            "iris.yaml:6: spec.steps has 10000 entries, at most 256 are allowed",
+        ),
+    ] {
+        let actual = errors(&pipeline(&spec));
+        assert!(actual.starts_with(expected), "{actual}\n{expected}");
+    }
+    let mut diamonds = String::from("  steps:\n  - name: s0\n");
+    for i in 0..85 {
+        let (from, to) = (if i == 0 { "s0".to_owned() } else { format!("j{}", i - 1) }, format!("j{i}"));
+        diamonds += &format!("  - {{name: l{i}, inputs: [{from}]}}\n  - {{name: r{i}, inputs: [{from}]}}\n");
+        diamonds += &format!("  - {{name: {to}, inputs: [l{i}, r{i}]}}\n");
+    }
+    assert_eq!(errors(&pipeline(&diamonds)), "1 objects");
+}
+
+#[test]
+fn pipelines_and_experiments_round_trip_through_proto() {
+    for file in ["pipelines", "experiments"] {
+        let path = format!("{}/testdata/valid/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let parsed = parse(&path, &std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert!(!parsed.is_empty());
+        for object in parsed.into_iter().map(|p| p.object) {
+            match &object {
+                Object::Pipeline(p) => {
+                    let (sent, back) = (p.to_proto(), Pipeline::from_proto(&p.to_proto()));
+                    assert_eq!(back.to_proto(), sent);
+                    // References are completed, nothing else changes.
+                    let mut expected = (**p).clone();
+                    let own = p.metadata.name.clone();
+                    let complete = |reference: &mut String| {
+                        if !reference.contains('.') {
+                            *reference += if *reference == own { ".inputs" } else { ".outputs" };
+                        }
+                    };
+                    for step in &mut expected.spec.steps {
+                        step.inputs.iter_mut().chain(&mut step.triggers).for_each(complete);
+                    }
+                    expected.spec.output.iter_mut().flat_map(|o| &mut o.steps).for_each(complete);
+                    assert_eq!(back, expected);
+                }
+                Object::Experiment(e) => assert_eq!(Experiment::from_proto(&e.to_proto()), **e),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+    let external = |text: &str| {
+        let input = crate::PipelineInput { external_inputs: vec![text.into()], ..Default::default() };
+        let spec = crate::PipelineSpec { input: Some(input), ..Default::default() };
+        spec.to_proto("p", None, None).input.unwrap().external_inputs.remove(0)
+    };
+    let completed = ["q", "q.step.x", "q.inputs", "q.step.x.inputs.t"].map(external);
+    assert_eq!(completed, ["q.outputs", "q.step.x.outputs", "q.inputs", "q.step.x.inputs.t"]);
+    let spec = crate::ExperimentSpec::default();
+    let meta = spec.to_proto("half", Some("ml"), Some(7)).kubernetes_meta.unwrap();
+    assert_eq!((meta.namespace.as_str(), meta.generation), ("ml", 7));
+    assert_eq!(spec.to_proto("half", None, Some(7)).kubernetes_meta, None);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub(crate) mod tests;
 
 use crate::{
     ExperimentSpec, InvalidName, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
-    ServerConfigSpec, ServerSpec, check_name, name::check_object_name,
+    ServerConfigSpec, ServerSpec, check_name, name::check_object_name, pipeline,
 };
 use serde_json::{Value, json};
 
@@ -101,6 +101,8 @@ impl CelRule {
 pub(crate) trait Validate: Sized + 'static {
     const RULES: &'static [Rule<Self>];
     const CHECK_NAME: fn(&str) -> Result<(), InvalidName>;
+    /// Checks that have no CEL form, for a spec that follows all rules.
+    const CHECK_WHOLE: fn(&str, &Self) -> Vec<FieldError>;
 
     fn cel_rules() -> Vec<CelRule> {
         Self::RULES.iter().map(|rule| rule.cel).collect()
@@ -120,19 +122,21 @@ pub(crate) trait Validate: Sized + 'static {
             Check::Object(find) => rule.cel.field_errors(find(name, self)).collect(),
         };
         let name_error = Self::CHECK_NAME(name).err().map(|p| ("metadata.name".to_owned(), p.to_string()));
-        name_error
+        let errors: Vec<FieldError> = name_error
             .into_iter()
             .chain(self.validate())
             .chain(Self::RULES.iter().flat_map(check).collect::<Vec<_>>())
-            .collect()
+            .collect();
+        if errors.is_empty() { Self::CHECK_WHOLE(name, self) } else { errors }
     }
 }
 
 macro_rules! validate_impls {
-    ($($spec:ty: $rules:expr, $name:expr;)*) => { $(
+    ($($spec:ty: $rules:expr, $name:expr, $whole:expr;)*) => { $(
         impl Validate for $spec {
             const RULES: &'static [Rule<Self>] = $rules;
             const CHECK_NAME: fn(&str) -> Result<(), InvalidName> = $name;
+            const CHECK_WHOLE: fn(&str, &Self) -> Vec<FieldError> = $whole;
         }
 
         impl $spec {
@@ -150,11 +154,11 @@ macro_rules! validate_impls {
 }
 
 validate_impls! {
-    ModelSpec: rules::MODEL, check_name;
-    ServerSpec: rules::SERVER, check_name;
-    PipelineSpec: rules::PIPELINE, check_name;
-    ExperimentSpec: rules::EXPERIMENT, check_object_name;
-    SeldonRuntimeSpec: rules::SELDON_RUNTIME, check_object_name;
-    SeldonConfigSpec: rules::SELDON_CONFIG, check_object_name;
-    ServerConfigSpec: rules::SERVER_CONFIG, check_object_name;
+    ModelSpec: rules::MODEL, check_name, |_, _| Vec::new();
+    ServerSpec: rules::SERVER, check_name, |_, _| Vec::new();
+    PipelineSpec: rules::PIPELINE, check_name, pipeline::graph_errors;
+    ExperimentSpec: rules::EXPERIMENT, check_object_name, |_, _| Vec::new();
+    SeldonRuntimeSpec: rules::SELDON_RUNTIME, check_object_name, |_, _| Vec::new();
+    SeldonConfigSpec: rules::SELDON_CONFIG, check_object_name, |_, _| Vec::new();
+    ServerConfigSpec: rules::SERVER_CONFIG, check_object_name, |_, _| Vec::new();
 }

@@ -8,6 +8,9 @@ use std::fmt;
 /// A Kubernetes object has at most 1.5 MiB.
 pub(crate) const MAX_SIZE: usize = 4 << 20;
 
+/// A pod has about 15 levels. Decoding takes up to 35 kB of stack for each, in a thread with 2 MiB.
+const MAX_DEPTH: usize = 40;
+
 /// A value and its line.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
@@ -31,7 +34,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Diagnostic> {
         let message = format!("has {} bytes, at most {MAX_SIZE} are read: split it", text.len());
         return Err(Diagnostic::new(0, "", message));
     }
-    match serde_saphyr::from_multiple::<Spanned<Value>>(text) {
+    let options = serde_saphyr::options! { budget: serde_saphyr::budget! { max_depth: MAX_DEPTH } };
+    match serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options) {
         Ok(documents) => {
             Ok(documents.into_iter().map(Node::from).filter(|n| !matches!(n.value, Value::Null)).collect())
         }

@@ -92,17 +92,14 @@ fn defaults_match_seldon_core() {
         });
     }
     defaults.sort();
-    let scaling = "spec.config.scalingConfig.pipelines.maxShardCountMultiplier = 1";
     assert_eq!(
         defaults,
         [
-            "Experiment.spec.resourceType = \"model\"".to_owned(),
-            "Pipeline.spec.input.joinType = \"inner\"".into(),
-            "Pipeline.spec.input.triggersJoinType = \"inner\"".into(),
-            "Pipeline.spec.output.stepsJoin = \"inner\"".into(),
-            "Pipeline.spec.steps[].inputsJoinType = \"inner\"".into(),
-            format!("SeldonConfig.{scaling}"),
-            format!("SeldonRuntime.{scaling}"),
+            "Experiment.spec.resourceType = \"model\"",
+            "Pipeline.spec.input.joinType = \"inner\"",
+            "Pipeline.spec.input.triggersJoinType = \"inner\"",
+            "Pipeline.spec.output.stepsJoin = \"inner\"",
+            "Pipeline.spec.steps[].inputsJoinType = \"inner\"",
         ]
     );
 }

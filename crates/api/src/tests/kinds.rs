@@ -218,7 +218,7 @@ fn cluster_kinds_are_validated_but_rejected_for_a_scheduler() {
         ),
         (
             good.replace("SeldonRuntime", "SeldonRuntim"),
-            "r.yaml:2: kind \"SeldonRuntim\" is not supported: use Model or Server. Did you mean SeldonRuntime?",
+            "r.yaml:2: kind \"SeldonRuntim\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean SeldonRuntime?",
         ),
     ] {
         assert_eq!(messages(&parse("r.yaml", &text).unwrap_err()), expected, "\n{text}");

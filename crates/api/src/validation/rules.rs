@@ -2,8 +2,8 @@
 
 use super::{CelRule, Check, Rule, Violation};
 use crate::{
-    ExperimentSpec, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec,
-    ServerSpec, scaling::ReplicaFields,
+    ExperimentSpec, ModelSpec, PipelineSpec, PipelineStep, SeldonConfigSpec, SeldonRuntimeSpec,
+    ServerConfigSpec, ServerSpec, scaling::ReplicaFields,
 };
 
 pub(super) const MODEL: &[Rule<ModelSpec>] = &[
@@ -44,6 +44,21 @@ pub(super) const MODEL: &[Rule<ModelSpec>] = &[
 ];
 
 pub(super) const SERVER: &[Rule<ServerSpec>] = &[
+    Rule {
+        cel: CelRule {
+            at: "",
+            field: "metadata.name",
+            rule: "self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z]')",
+            message: "\"{}\" does not start with a letter, or has more than 52 characters: Kubernetes derives the \
+                      names of pods and Services and a label from it",
+            values: &["self.metadata.name"],
+            ratchet: "oldSelf.hasValue()",
+        },
+        check: Check::Object(|name, _| {
+            let is_valid = name.chars().count() <= 52 && name.starts_with(|c: char| c.is_ascii_lowercase());
+            if is_valid { Vec::new() } else { vec![("metadata.name".to_owned(), vec![name.to_owned()])] }
+        }),
+    },
     not_blank("spec.serverConfig", "is empty: set it to the name of a ServerConfig, such as mlserver", |s| {
         blanks("spec.serverConfig", Some(&s.server_config))
     }),
@@ -119,6 +134,27 @@ pub(super) const PIPELINE: &[Rule<PipelineSpec>] = &[
             broken
         }),
     },
+    Rule {
+        cel: CelRule {
+            at: "spec",
+            field: "steps",
+            // Compares no strings of a nested list one by one: that exceeds the cost limit. Core finds the other cycles.
+            rule: "(has(self.allowCycles) && self.allowCycles) || self.steps.all(s, ![s.name, s.name + '.inputs', s.name + '.outputs'].exists(n, (has(s.inputs) && n in s.inputs) || (has(s.triggers) && n in s.triggers)))",
+            message: "a step has itself as an input or a trigger, which needs allowCycles",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Spec(|s| {
+            let is_own = |step: &PipelineStep, source: &String| {
+                let rest = source.strip_prefix(&step.name);
+                rest.is_some_and(|rest| matches!(rest, "" | ".inputs" | ".outputs"))
+            };
+            let loops = s.steps.iter().enumerate().filter(|(_, step)| {
+                !s.allow_cycles && step.inputs.iter().chain(&step.triggers).any(|source| is_own(step, source))
+            });
+            loops.map(|(i, _)| (format!("spec.steps[{i}]"), Vec::new())).collect()
+        }),
+    },
     reference("spec.output.steps[]", |s| {
         s.output.iter().flat_map(|o| invalid_references("spec.output.steps", &o.steps)).collect()
     }),
@@ -179,6 +215,19 @@ pub(super) const EXPERIMENT: &[Rule<ExperimentSpec>] = &[
         check: Check::Spec(|s| {
             let twice = s.mirror.iter().filter(|m| s.candidates.iter().any(|c| c.name == m.name));
             twice.map(|m| ("spec.mirror".to_owned(), vec![m.name.clone()])).collect()
+        }),
+    },
+    Rule {
+        cel: CelRule {
+            at: "spec.mirror.percent",
+            field: "",
+            rule: "self <= 100",
+            message: "is more than 100: it is a share of the requests",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Spec(|s| {
+            violation_if(s.mirror.as_ref().is_some_and(|m| m.percent > 100), "spec.mirror.percent")
         }),
     },
     Rule {

@@ -228,6 +228,7 @@ fn pipeline() -> BoxedStrategy<Value> {
         ("input?", object(vec![("externalInputs?", list(word())), ("externalTriggers?", list(word()))])),
         ("steps", list(step)),
         ("output?", object(vec![("steps?", list(word()))])),
+        ("allowCycles?", any::<bool>().prop_map(Value::from).boxed()),
     ])
 }
 
@@ -235,7 +236,10 @@ fn experiment() -> BoxedStrategy<Value> {
     object(vec![
         ("default?", word()),
         ("candidates?", list(object(vec![("name", word()), ("weight", few())]))),
-        ("mirror?", object(vec![("name", word()), ("percent", few())])),
+        (
+            "mirror?",
+            object(vec![("name", word()), ("percent", (99..103).prop_map(|n: i32| n.into()).boxed())]),
+        ),
     ])
 }
 
@@ -247,6 +251,19 @@ fn config() -> BoxedStrategy<Value> {
     object(vec![("components?", list(object(vec![("name", word())])))])
 }
 
+#[test]
+fn server_name_starts_with_a_letter_and_has_at_most_52_characters() {
+    let spec = ServerSpec { server_config: "a".into(), ..ServerSpec::default() };
+    let long = "a".repeat(53);
+    for (name, problem) in [("a", false), (&long[1..], false), (&long, true), ("1a", true)] {
+        let errors = spec.validate_named(name);
+        assert_eq!(!errors.is_empty(), problem, "{name}: {errors:?}");
+        assert!(
+            errors.iter().all(|(path, e)| path == "metadata.name" && e.contains("more than 52 characters"))
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -256,8 +273,8 @@ proptest! {
     }
 
     #[test]
-    fn cel_agrees_on_servers(spec in server()) {
-        assert_cel_agrees::<ServerSpec>("a", &spec);
+    fn cel_agrees_on_servers(spec in server(), name in "[-a-z0-9.]{1,3}[a-z]{0,60}") {
+        assert_cel_agrees::<ServerSpec>(&name, &spec);
     }
 
     #[test]
