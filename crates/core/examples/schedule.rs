@@ -5,12 +5,13 @@
 //! thread, so that a busy machine does not matter.
 
 use gantry_core::scheduling::{
-    Command, Definition, Digest, Effects, Needs, Order, Owner, Policy, Replica, ReplicaEvent, ReplicaId,
-    Scaling, State, dry_run, explain,
+    Command, Definition, Digest, Effects, Needs, Order, Owner, PipelineDefinition, Policy, Replica,
+    ReplicaEvent, ReplicaId, Scaling, State, dry_run, explain,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
@@ -67,6 +68,7 @@ fn definition(number: usize, replicas: u32) -> Definition {
         needs: Needs { requirements: vec!["onnx".into()], memory: 1000, ..Needs::default() },
         scaling: Scaling { replicas, min: 0, max: 0 },
         generation: None,
+        replaces: None,
     }
 }
 
@@ -104,7 +106,11 @@ fn run(models: usize, replicas: u32) -> Run {
             routed += state.route(name).versions.iter().map(|v| v.replicas.len()).sum::<usize>();
         }
         let sequence = state.sequence();
-        apply(&mut state, Command::RoutesAcknowledged { applied: sequence, drained: sequence }, 4);
+        apply(
+            &mut state,
+            Command::RoutesAcknowledged { applied: sequence, drained: sequence, undrained: BTreeSet::new() },
+            4,
+        );
     }
     let time = spent(start).saturating_sub(spent_before);
     Run { time, allocated: BYTES.get() - before.0, live: LIVE.get() - before.1, routed }
@@ -138,21 +144,51 @@ fn single(models: usize) {
         apply(&mut serving, command, 5);
         serving.commit();
     });
-    let records: Vec<_> = serving.models().keys().filter_map(|name| serving.model_record(name)).collect();
-    let servers: Vec<_> = serving.servers().keys().filter_map(|name| serving.server_record(name)).collect();
+    let records = serving.records();
     timed(&format!("restore {models} records"), 5, &mut |_| {
-        State::restore(Policy::default(), records.iter().cloned(), servers.iter().cloned(), 5);
+        State::restore(Policy::default(), records.clone(), 5);
     });
     timed(&format!("explain one among {models}"), 100, &mut |n| {
         explain::model(&serving, &format!("model-{n}"), 5);
     });
     timed(&format!("dry-run one change among {models}"), 5, &mut |n| {
-        dry_run::dry_run(&serving, vec![load(models + n, 1)], 5);
+        dry_run::dry_run(serving.clone(), vec![load(models + n, 1)], 5);
     });
+    pipelines(serving, models, &timed);
     let mut waiting = State::new(Policy::default());
     (0..models).for_each(|number| drop(apply(&mut waiting, load(number, 1), 1)));
     timed(&format!("a join with memory for ten among {models} waiting"), 20, &mut |n| {
         apply(&mut waiting, join(u32::try_from(n).unwrap_or(0), 10_000), 5);
+    });
+}
+
+/// Runs work a number of times and prints the duration of one.
+type Timed<'a> = dyn Fn(&str, usize, &mut dyn FnMut(usize)) + 'a;
+
+/// As many pipelines of three steps as there are models; each model is a step of three of them.
+#[allow(clippy::print_stdout, reason = "what it prints is what it is for")]
+fn pipelines(mut state: State, models: usize, timed: &Timed<'_>) {
+    let load = |number: usize, spec: u128| {
+        let steps = (0..3).map(|step| format!("model-{}", (number + step) % models).into()).collect();
+        let name = format!("pipeline-{number}").into();
+        let (spec, content) = (Digest(spec), Digest(spec));
+        let definition = PipelineDefinition { name, spec, content, steps, generation: None, replaces: None };
+        let uid = format!("uid-{number}-{}", spec.0).into();
+        Command::LoadPipeline { definition: Box::new(definition), uid, by: Owner::Cli }
+    };
+    let live = LIVE.get();
+    timed(&format!("load one of {models} pipelines"), models, &mut |n| {
+        apply(&mut state, load(n, 0), 5);
+    });
+    println!("{:<58}{} B", "memory of each", (LIVE.get() - live) / i64::try_from(models.max(1)).unwrap_or(1));
+    timed(&format!("one pipeline change among {models}"), 1_000, &mut |n| {
+        state.begin();
+        apply(&mut state, load(n * 7 % models, u128::MAX), 5);
+        state.commit();
+    });
+    timed(&format!("one model deleted among {models} with three pipelines"), 1_000, &mut |n| {
+        let name = format!("model-{}", n * 7 % models).into();
+        apply(&mut state, Command::UnloadModel { name, by: Owner::Cli }, 5);
     });
 }
 
@@ -165,7 +201,11 @@ fn served(models: usize, replicas: u32) -> State {
         }
     }
     let sequence = state.sequence();
-    apply(&mut state, Command::RoutesAcknowledged { applied: sequence, drained: sequence }, 4);
+    apply(
+        &mut state,
+        Command::RoutesAcknowledged { applied: sequence, drained: sequence, undrained: BTreeSet::new() },
+        4,
+    );
     state
 }
 

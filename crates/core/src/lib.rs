@@ -1,9 +1,11 @@
-//! Pure decisions: scheduling and leader election. No IO, no clock, no randomness.
+//! Pure decisions: scheduling, leader election, pipelines and traffic splits. No IO, no clock, no randomness.
 //!
 //! Everything is a function of its arguments, so that property tests and the simulator can replay it.
 
 #![allow(missing_docs, reason = "internal: names carry the meaning, comments only what names cannot")]
 
 pub mod leader_election;
+pub mod pipeline;
 pub mod quantity;
 pub mod scheduling;
+pub mod traffic;

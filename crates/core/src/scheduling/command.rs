@@ -2,8 +2,11 @@
 
 use super::{
     Millis,
-    model::Definition,
+    experiment::{ExperimentDefinition, InvalidExperiment},
+    model::{Definition, Digest},
     owner::{Kind, Owner},
+    pipeline::PipelineDefinition,
+    route::Removal,
     server::{ExpectedReplicas, Replica, ReplicaId},
 };
 use std::{
@@ -19,6 +22,10 @@ pub enum Command {
     LoadModel {
         definition: Box<Definition>,
         by: Owner,
+    },
+    /// Retries a model on behalf of its owner, or restores one that a gateway unloaded; its definition stays.
+    ReloadModel {
+        name: Arc<str>,
     },
     /// Deletes a model.
     UnloadModel {
@@ -50,7 +57,7 @@ pub enum Command {
         /// Whether models without an explicit `spec.server` may be placed on the server.
         shared: bool,
         /// Model versions in its memory.
-        loaded: Vec<(Arc<str>, u32)>,
+        loaded: Vec<LoadedVersion>,
     },
     /// The connection to an agent ended without deregistration. The replica keeps its routes during the grace period,
     /// because requests do not pass through the scheduler, but is not available; afterwards it is lost.
@@ -74,10 +81,11 @@ pub enum Command {
         memory_free: u64,
     },
     /// Every gateway has applied routes up to sequence `applied`, and has no requests in flight on routes removed up to
-    /// sequence `drained`.
+    /// sequence `drained`, except on those in `undrained`.
     RoutesAcknowledged {
         applied: u64,
         drained: u64,
+        undrained: BTreeSet<Removal>,
     },
     /// An external autoscaling trigger changes the number of replicas.
     ScaleModel {
@@ -95,6 +103,44 @@ pub enum Command {
         /// A request is queued for a model that is scaled to zero.
         waiting: bool,
     },
+    /// Creates or updates a pipeline.
+    LoadPipeline {
+        definition: Box<PipelineDefinition>,
+        /// The UID of a new version.
+        uid: Arc<str>,
+        by: Owner,
+    },
+    /// Deletes a pipeline.
+    UnloadPipeline {
+        name: Arc<str>,
+        by: Owner,
+    },
+    /// Transfers ownership of a pipeline.
+    AdoptPipeline {
+        name: Arc<str>,
+        by: Owner,
+    },
+    /// A gateway's report about a pipeline version: why it cannot execute it, or `None` if it can.
+    PipelineReported {
+        name: Arc<str>,
+        uid: Arc<str>,
+        failure: Option<String>,
+    },
+    /// Creates or updates an experiment.
+    StartExperiment {
+        definition: Box<ExperimentDefinition>,
+        by: Owner,
+    },
+    /// Deletes an experiment.
+    StopExperiment {
+        name: Arc<str>,
+        by: Owner,
+    },
+    /// Transfers ownership of an experiment.
+    AdoptExperiment {
+        name: Arc<str>,
+        by: Owner,
+    },
     Tick,
 }
 
@@ -108,6 +154,10 @@ pub enum ReplicaEvent {
     LoadFailed {
         reason: String,
     },
+    /// The load fails again until the definition, the artifact or the server changes.
+    LoadRejected {
+        reason: String,
+    },
     /// Loading failed for lack of memory.
     LoadFailedMemory {
         reason: String,
@@ -116,6 +166,16 @@ pub enum ReplicaEvent {
     UnloadFailed {
         reason: String,
     },
+}
+
+/// A model version in the memory of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedVersion {
+    pub model: Arc<str>,
+    pub version: u32,
+    /// Digest of the spec that was loaded: after a loss of the scheduler's state, its number may belong to another one.
+    /// `None` when the agent does not report it.
+    pub spec: Option<Digest>,
 }
 
 /// A load or unload order for an agent.
@@ -137,14 +197,26 @@ pub struct Effects {
     pub store_models: BTreeSet<Arc<str>>,
     /// Servers whose stored record is out of date.
     pub store_servers: BTreeSet<Arc<str>>,
+    /// Pipelines whose stored record is out of date.
+    pub store_pipelines: BTreeSet<Arc<str>>,
+    /// Experiments whose stored record is out of date.
+    pub store_experiments: BTreeSet<Arc<str>>,
     /// In the order in which agents must receive them.
     pub orders: Vec<Order>,
     /// Models whose status changed.
     pub models: BTreeSet<Arc<str>>,
     /// Servers whose status changed.
     pub servers: BTreeSet<Arc<str>>,
+    /// Pipelines whose status changed.
+    pub pipelines: BTreeSet<Arc<str>>,
+    /// Experiments whose status changed.
+    pub experiments: BTreeSet<Arc<str>>,
     /// Models whose route changed.
     pub routes: BTreeSet<Arc<str>>,
+    /// Pipelines whose route changed.
+    pub pipeline_routes: BTreeSet<Arc<str>>,
+    /// Experiments whose route changed.
+    pub experiment_routes: BTreeSet<Arc<str>>,
     /// Servers to scale, with the requested number of replicas.
     pub scale_servers: BTreeMap<Arc<str>, u32>,
     /// Results of [`Command::DrainReplica`]: whether every model was moved.
@@ -158,10 +230,16 @@ impl Effects {
     pub fn merge(&mut self, later: Self) {
         self.store_models.extend(later.store_models);
         self.store_servers.extend(later.store_servers);
+        self.store_pipelines.extend(later.store_pipelines);
+        self.store_experiments.extend(later.store_experiments);
         self.orders.extend(later.orders);
         self.models.extend(later.models);
         self.servers.extend(later.servers);
+        self.pipelines.extend(later.pipelines);
+        self.experiments.extend(later.experiments);
         self.routes.extend(later.routes);
+        self.pipeline_routes.extend(later.pipeline_routes);
+        self.experiment_routes.extend(later.experiment_routes);
         self.scale_servers.extend(later.scale_servers);
         self.drained.extend(later.drained);
         // The later command computed it over all timers.
@@ -175,7 +253,26 @@ pub enum Rejection {
     UnknownModel(Arc<str>),
     /// The model is being unloaded; its name is free again when that is complete.
     StillTerminating(Arc<str>),
+    /// Its owner deleted the model.
+    Deleted(Arc<str>),
     UnknownServer(Arc<str>),
+    UnknownPipeline(Arc<str>),
+    /// A gateway has not acknowledged the deletion of the pipeline.
+    PipelineTerminating(Arc<str>),
+    UnknownExperiment(Arc<str>),
+    InvalidExperiment(InvalidExperiment),
+    /// Another experiment takes over the name of the default.
+    BaselineTaken {
+        resource: Arc<str>,
+        experiment: Arc<str>,
+    },
+    /// A newer generation of the object was loaded meanwhile.
+    NewerGeneration {
+        kind: Kind,
+        name: Arc<str>,
+        known: i64,
+        sent: i64,
+    },
     /// The object has another owner.
     Owned {
         kind: Kind,
@@ -197,9 +294,30 @@ impl fmt::Display for Rejection {
             Self::UnknownServer(name) => {
                 write!(f, "server {name} not found: `gantry get servers` lists all")
             }
+            Self::Deleted(name) => write!(f, "model {name} was deleted: apply it again to serve it"),
             Self::StillTerminating(name) => {
                 write!(f, "model {name} is still being unloaded: load it again when it is gone")
             }
+            Self::UnknownPipeline(name) => {
+                write!(f, "pipeline {name} not found: `gantry get pipelines` lists all")
+            }
+            Self::PipelineTerminating(name) => {
+                write!(f, "pipeline {name} still terminating: load it again when it is gone")
+            }
+            Self::UnknownExperiment(name) => {
+                write!(f, "experiment {name} not found: `gantry get experiments` lists all")
+            }
+            Self::InvalidExperiment(invalid) => invalid.fmt(f),
+            Self::BaselineTaken { resource, experiment } => write!(
+                f,
+                "{resource} is already the default of experiment {experiment}: a model or pipeline can be the default \
+                 of one experiment only"
+            ),
+            Self::NewerGeneration { kind, name, known, sent } => write!(
+                f,
+                "generation {sent} of {kind} {name} is older than generation {known}, which was loaded meanwhile: load \
+                 the current generation"
+            ),
             Self::Owned { kind, name, owner, generation, delete } => {
                 owned(f, *kind, name, owner, *generation, *delete)
             }

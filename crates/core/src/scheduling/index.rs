@@ -44,6 +44,8 @@ pub(super) enum Timer {
     Model(Arc<str>),
     Replica(ReplicaId),
     Server(Arc<str>),
+    Pipeline(Arc<str>),
+    Experiment(Arc<str>),
 }
 
 /// Models on a server replica.

@@ -15,6 +15,9 @@
 //!                                (disconnected)   until others serve                 retried
 //! ```
 //!
+//! `pipeline` and `experiment` follow the models that they need, through the index in `dependants`; their routes share
+//! the numbering of the models' routes, so that a gateway knows a model before a pipeline that calls it.
+//!
 //! `commands` and `replica_events` handle requests and agent reports; `reconcile` moves a model towards its desired state
 //! through a `model_context`, which keeps the `index` consistent; `placement` selects replicas and `unschedulable` states
 //! why there are none; `scaling` sets the number of replicas; `timers` handles the passage of time. Read only:
@@ -22,7 +25,9 @@
 
 mod command;
 mod commands;
+mod dependants;
 pub mod dry_run;
+mod experiment;
 pub mod explain;
 mod index;
 mod logical_clock;
@@ -31,6 +36,7 @@ mod model_context;
 mod model_status;
 mod owner;
 mod persisted;
+mod pipeline;
 mod placement;
 mod policy;
 mod reason;
@@ -47,18 +53,24 @@ mod unschedulable;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Command, Effects, Order, Rejection, ReplicaEvent};
+pub use command::{Command, Effects, LoadedVersion, Order, Rejection, ReplicaEvent};
+pub use dependants::Unready;
 pub use dry_run::{Action, PlannedChange};
+pub use experiment::{Experiment, ExperimentDefinition, ExperimentStatus, InvalidExperiment, Resource};
 pub use explain::{Explanation, Fact};
 pub use model::{
     Definition, Digest, Model, ModelState, Needs, ReplicaState, ReplicaStatus, Scaling, Version,
 };
 pub use model_status::VersionStatus;
 pub use owner::{Kind, Owner};
-pub use persisted::{ModelRecord, ServerRecord, VersionRecord};
+pub use persisted::{
+    ExperimentRecord, ModelRecord, PipelineRecord, PipelineVersionRecord, Records, ServerRecord,
+    VersionRecord,
+};
+pub use pipeline::{Pipeline, PipelineDefinition, PipelineState, PipelineStatus, PipelineVersion};
 pub use policy::Policy;
 pub use reason::Reason;
-pub use route::{Route, RouteVersion};
+pub use route::{Removal, Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use state::State;
 pub use unschedulable::Unschedulable;

@@ -41,6 +41,9 @@ pub struct Definition {
     pub scaling: Scaling,
     /// `metadata.generation`, for objects of the operator.
     pub generation: Option<i64>,
+    /// A precondition of the command, not desired state: the generation that the sender replaces, 0 for none. A late
+    /// request does not undo a newer one. Without it any generation is replaced.
+    pub replaces: Option<i64>,
 }
 
 /// State of one model replica. The numbers are those of the Seldon gRPC API.
@@ -96,6 +99,8 @@ pub struct ReplicaStatus {
     pub(super) reserved: u64,
     /// Whether its last failure was lack of memory.
     pub(super) no_memory: bool,
+    /// Whether its last failure is permanent: it is retried only when the model is applied or the replica joins again.
+    pub(super) rejected: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +140,9 @@ pub struct Model {
     /// Oldest first, never empty; the last one is the desired state.
     pub versions: Vec<Version>,
     pub deleted: bool,
-    /// `None` when only gateways requested it, and after deletion.
+    /// Deleted by a gateway's repository call: a later call may load it again.
+    pub unloaded: bool,
+    /// `None` when only gateways requested it, and after deletion by its owner.
     pub owner: Option<Owner>,
     /// Sequence number of its last route change.
     pub route_sequence: u64,
@@ -157,6 +164,8 @@ pub(super) struct PublishedRoute {
     pub(super) scaled_to_zero: bool,
     /// Whether older versions take no traffic.
     pub(super) only_latest: bool,
+    /// Routed replicas whose agent is disconnected, beside others.
+    pub(super) disconnected: usize,
 }
 
 /// Request load of a model, for autoscaling. All times are logical.
@@ -304,6 +313,7 @@ impl Model {
         Self {
             versions,
             deleted: false,
+            unloaded: false,
             owner,
             route_sequence: 0,
             published: PublishedRoute::default(),

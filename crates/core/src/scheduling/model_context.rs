@@ -60,7 +60,9 @@ impl ModelContext<'_> {
             version.served = true;
             self.effects.store_models.insert(self.name.clone());
         }
-        let status = ReplicaStatus { state, reason, since: self.now, awaits, reserved, no_memory: false };
+        let now = self.now;
+        let status =
+            ReplicaStatus { state, reason, since: now, awaits, reserved, no_memory: false, rejected: false };
         if let Some(leaving) = version.leaving_mut(server, index) {
             *leaving = status;
         } else {
@@ -192,7 +194,16 @@ impl ModelContext<'_> {
         // Gateways return the reason to clients of a model without replicas.
         let routed = model.versions.iter().any(|v| v.any(ReplicaState::is_routed));
         let latest = model.latest().filter(|_| !model.deleted);
+        let count = |is: fn(ReplicaState) -> bool| {
+            model.versions.iter().flat_map(Version::statuses).filter(|r| is(r.state)).count()
+        };
         let published = PublishedRoute {
+            // Gateways prefer the others, if there are any.
+            disconnected: if count(ReplicaState::is_routed) > 1 {
+                count(|state| state == ReplicaState::LoadedUnavailable)
+            } else {
+                0
+            },
             reason: latest.filter(|_| !routed).map(|latest| model.version_status(latest).reason),
             scaled_to_zero: latest.is_some_and(Version::scaled_to_zero),
             only_latest: latest.is_some_and(|latest| {

@@ -1,6 +1,7 @@
 //! Ownership of objects: only the owner may change one.
 
-use std::{convert::Infallible, fmt, str::FromStr};
+use super::command::Rejection;
+use std::{convert::Infallible, fmt, str::FromStr, sync::Arc};
 
 /// The origin of a change. The first named origin owns the object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +52,8 @@ impl FromStr for Owner {
 pub enum Kind {
     Model,
     Server,
+    Pipeline,
+    Experiment,
 }
 
 impl fmt::Display for Kind {
@@ -58,7 +61,43 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Model => "model",
             Self::Server => "server",
+            Self::Pipeline => "pipeline",
+            Self::Experiment => "experiment",
         })
+    }
+}
+
+/// Rejects a change by another than the owner.
+pub(super) fn check_owner(
+    kind: Kind,
+    name: &Arc<str>,
+    owner: Option<&Owner>,
+    generation: Option<i64>,
+    by: &Owner,
+    delete: bool,
+) -> Result<(), Rejection> {
+    match owner {
+        Some(owner) if !may_change(Some(owner), by) => {
+            Err(Rejection::Owned { kind, name: name.clone(), owner: owner.clone(), generation, delete })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rejects a late load. A recreated object starts again at generation 1: its sender replaces the newer generation
+/// knowingly.
+pub(super) fn check_generation(
+    kind: Kind,
+    name: &Arc<str>,
+    known: Option<i64>,
+    sent: Option<i64>,
+    replaces: Option<i64>,
+) -> Result<(), Rejection> {
+    match (known, sent, replaces) {
+        (Some(known), Some(sent), Some(replaces)) if sent < known && replaces != known => {
+            Err(Rejection::NewerGeneration { kind, name: name.clone(), known, sent })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,9 +3,11 @@
 use super::{
     Millis, Policy,
     command::Effects,
-    index::Index,
+    dependants::Dependants,
+    experiment::{Experiment, ExperimentDefinition},
     model::{Definition, Demand, Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
     owner::Owner,
+    pipeline::{Pipeline, PipelineDefinition, PipelineVersion},
     server::{ExpectedReplicas, Replica, ReplicaId, Server},
     state::State,
 };
@@ -14,6 +16,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRecord {
     pub deleted: bool,
+    pub unloaded: bool,
     pub owner: Option<Owner>,
     /// Oldest first; the last one is the desired state.
     pub versions: Vec<VersionRecord>,
@@ -45,7 +48,67 @@ pub struct ServerRecord {
     pub replicas: Vec<(u32, Replica)>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineRecord {
+    pub deleted: bool,
+    pub owner: Option<Owner>,
+    /// Oldest first; the last one is the desired state.
+    pub versions: Vec<PipelineVersionRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineVersionRecord {
+    pub number: u32,
+    pub uid: Arc<str>,
+    pub definition: Arc<PipelineDefinition>,
+    pub was_ready: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExperimentRecord {
+    pub deleted: bool,
+    pub owner: Option<Owner>,
+    pub definition: Arc<ExperimentDefinition>,
+}
+
+/// All durable records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    pub models: Vec<ModelRecord>,
+    pub servers: Vec<ServerRecord>,
+    pub pipelines: Vec<PipelineRecord>,
+    pub experiments: Vec<ExperimentRecord>,
+}
+
 impl State {
+    /// The durable record of a pipeline; `None` removes it.
+    pub fn pipeline_record(&self, name: &str) -> Option<PipelineRecord> {
+        let Pipeline { deleted, owner, versions, .. } = self.pipelines.get(name)?;
+        let versions = versions.iter().map(|v| PipelineVersionRecord {
+            number: v.number,
+            uid: v.uid.clone(),
+            definition: v.definition.clone(),
+            was_ready: v.was_ready,
+        });
+        Some(PipelineRecord { deleted: *deleted, owner: owner.clone(), versions: versions.collect() })
+    }
+
+    /// The durable record of an experiment; `None` removes it.
+    pub fn experiment_record(&self, name: &str) -> Option<ExperimentRecord> {
+        let Experiment { deleted, owner, definition, .. } = self.experiments.get(name)?;
+        Some(ExperimentRecord { deleted: *deleted, owner: owner.clone(), definition: definition.clone() })
+    }
+
+    /// All durable records.
+    pub fn records(&self) -> Records {
+        Records {
+            models: self.models.keys().filter_map(|name| self.model_record(name)).collect(),
+            servers: self.servers.keys().filter_map(|name| self.server_record(name)).collect(),
+            pipelines: self.pipelines.keys().filter_map(|name| self.pipeline_record(name)).collect(),
+            experiments: self.experiments.keys().filter_map(|name| self.experiment_record(name)).collect(),
+        }
+    }
+
     /// The durable record of a model; `None` removes it.
     pub fn model_record(&self, name: &str) -> Option<ModelRecord> {
         let model = self.models.get(name)?;
@@ -69,7 +132,8 @@ impl State {
                     .collect(),
             })
             .collect();
-        Some(ModelRecord { deleted: model.deleted, owner: model.owner.clone(), versions })
+        let Model { deleted, unloaded, ref owner, .. } = *model;
+        Some(ModelRecord { deleted, unloaded, owner: owner.clone(), versions })
     }
 
     /// The durable record of a server; `None` removes it.
@@ -90,12 +154,8 @@ impl State {
 
     /// The state after a restart. Replicas are disconnected until their agents join or the grace period ends; until then
     /// routes contain the replicas that were loaded.
-    pub fn restore(
-        policy: Policy,
-        models: impl IntoIterator<Item = ModelRecord>,
-        servers: impl IntoIterator<Item = ServerRecord>,
-        now: Millis,
-    ) -> Self {
+    pub fn restore(policy: Policy, records: Records, now: Millis) -> Self {
+        let Records { models, servers, pipelines, experiments } = records;
         let mut state = Self::new(policy);
         state.clock.advance(now, policy.max_clock_step);
         for ServerRecord { name, expected, shared, namespace, owner, replicas } in servers {
@@ -106,21 +166,54 @@ impl State {
                 Server { expected, namespace, shared, owner, since: now, replicas, ..Server::default() };
             state.servers.insert(name, server);
         }
-        for ModelRecord { deleted, owner, versions } in models {
+        for ModelRecord { deleted, unloaded, owner, versions } in models {
             let versions: Vec<Version> = versions.into_iter().map(|v| state.restored(v, now)).collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
             let autoscaled = versions.last().is_some_and(|v| v.autoscaled);
-            let mut model = Model { deleted, ..Model::new(versions, owner) };
+            let mut model = Model { deleted, unloaded, ..Model::new(versions, owner) };
             model.demand = (autoscaled && !deleted).then(Box::<Demand>::default);
             state.models.insert(name, model);
         }
-        state.index = Index::rebuild(&state.models, &state.servers);
+        state.index = state.rebuilt_index();
         let names: Vec<Arc<str>> = state.models.keys().cloned().collect();
         let mut effects = Effects::default();
         for name in names {
             state.with(&name, now, &mut effects, |ctx, model| ctx.reconcile(model, false));
         }
+        state.restore_dependants(pipelines, experiments, now);
         state
+    }
+
+    /// Gateways have executed what was routed, and receive the routes when they reconnect: nothing waits for them.
+    fn restore_dependants(
+        &mut self,
+        pipelines: Vec<PipelineRecord>,
+        experiments: Vec<ExperimentRecord>,
+        now: Millis,
+    ) {
+        for PipelineRecord { deleted, owner, versions } in pipelines {
+            let restored = |v: PipelineVersionRecord| PipelineVersion {
+                was_ready: v.was_ready,
+                ..PipelineVersion::new(v.number, v.uid, v.definition, now)
+            };
+            let versions: Vec<_> = versions.into_iter().map(restored).collect();
+            let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
+            self.pipelines.insert(name, Pipeline { deleted, ..Pipeline::new(versions, owner) });
+        }
+        for ExperimentRecord { deleted, owner, definition } in experiments {
+            let name = definition.name.clone();
+            self.experiments.insert(name, Experiment { deleted, ..Experiment::new(definition, owner, now) });
+        }
+        self.dependants = Dependants::rebuild(&self.pipelines, &self.experiments);
+        let effects = &mut Effects::default();
+        for name in self.pipelines.keys().cloned().collect::<Vec<_>>() {
+            self.with_pipeline(&name, now, effects, |_| ());
+            self.with_pipeline(&name, now, effects, |pipeline| pipeline.acknowledge(u64::MAX));
+        }
+        for name in self.experiments.keys().cloned().collect::<Vec<_>>() {
+            self.with_experiment(&name, now, effects, |_| ());
+            self.with_experiment(&name, now, effects, |experiment| experiment.acknowledge(u64::MAX));
+        }
     }
 
     fn restored(&self, record: VersionRecord, now: Millis) -> Version {
@@ -140,6 +233,7 @@ impl State {
             awaits,
             reserved: 0,
             no_memory: false,
+            rejected: false,
         };
         if let Some(server) = record.server {
             for index in record.replicas.into_iter().filter(|&i| known(&server, i)) {

@@ -39,6 +39,12 @@ pub enum Reason {
     Superseded,
     /// Fewer server replicas have joined than expected.
     ReplicasMissing,
+    /// A model that a pipeline or an experiment needs does not exist.
+    UnknownModel,
+    /// A pipeline that an experiment needs does not exist.
+    UnknownPipeline,
+    /// A gateway cannot execute a pipeline.
+    NotExecutable,
 }
 
 impl fmt::Display for Reason {

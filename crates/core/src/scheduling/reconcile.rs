@@ -46,7 +46,7 @@ impl ModelContext<'_> {
         }
     }
 
-    /// Retries failed loads and unloads whose backoff has ended.
+    /// Retries failed loads and unloads whose backoff has ended; permanent failures only with `retry_now`.
     fn retry(&mut self, version: &mut Version, retry_now: bool) {
         let failed = |s| matches!(s, ReplicaState::LoadFailed | ReplicaState::UnloadFailed);
         if !version.any(failed) {
@@ -58,6 +58,9 @@ impl ModelContext<'_> {
         version.retry_at = None;
         version.avoid.clear();
         for (server, index, state) in replicas_in(version, failed) {
+            if !retry_now && version.status(&server, index).is_some_and(|s| s.rejected) {
+                continue;
+            }
             if state == ReplicaState::LoadFailed {
                 version.avoid.push(index);
                 self.clear(version, &server, index);

@@ -2,15 +2,20 @@
 
 use super::{
     Millis,
-    command::{Effects, Order, ReplicaEvent},
+    command::{Effects, LoadedVersion, Order, ReplicaEvent},
     index::Timer,
-    model::{Model, ReplicaState},
+    model::{Digest, Model, ReplicaState, Version},
     model_context::ModelContext,
+    placement::free,
     reconcile::versions_on,
+    route::Removal,
     server::{Replica, ReplicaId},
     state::State,
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 impl State {
     pub(super) fn replica_joined(
@@ -18,13 +23,14 @@ impl State {
         id: &ReplicaId,
         replica: Replica,
         shared: bool,
-        loaded: Vec<(Arc<str>, u32)>,
+        loaded: Vec<LoadedVersion>,
         now: Millis,
         effects: &mut Effects,
     ) {
         // Routes published up to now may still lead gateways to unexpected replicas.
         let published = self.sequence;
         self.unexpected_replicas.retain(|(_, of, ..)| of != id);
+        self.forget_unexpected_specs(id);
         let server = self.servers.entry(id.server.clone()).or_default();
         // Server notifications may omit `shared`; agents always report it.
         server.joined_shared |= shared;
@@ -52,17 +58,20 @@ impl State {
         server.replicas.insert(id.index, replica);
         effects.servers.insert(id.server.clone());
         // The agent's inventory wins over the recorded state.
-        let loaded: BTreeSet<(Arc<str>, u32)> = loaded.into_iter().collect();
+        let loaded: Inventory = loaded.into_iter().map(|l| ((l.model, l.version), l.spec)).collect();
         for name in self.index.models_on(id) {
             self.with(&name, now, effects, |ctx, model| {
                 ctx.sync_loaded(model, id, &loaded, moved);
                 ctx.reconcile(model, true);
             });
         }
-        for (name, number) in &loaded {
-            let desired = self.with(name, now, effects, |ctx, model| ctx.adopt_loaded(model, *number, id));
+        for ((name, number), spec) in &loaded {
+            let desired =
+                self.with(name, now, effects, |ctx, model| ctx.adopt_loaded(model, *number, *spec, id));
             if desired != Some(true) {
                 self.unexpected_replicas.insert((published, id.clone(), name.clone(), *number));
+                let of_version = self.unexpected_specs.entry((name.clone(), *number)).or_default();
+                of_version.insert(id.clone(), *spec);
             }
         }
         self.unload_unexpected(effects);
@@ -97,6 +106,7 @@ impl State {
         let Some(mut replica) = server.replicas.remove(&id.index) else { return };
         server.since = now;
         self.index.set_timer(&mut replica.due, None, &Timer::Replica(id.clone()));
+        self.forget_unexpected_specs(id);
         effects.servers.insert(id.server.clone());
         effects.store_servers.insert(id.server.clone());
         if replica.drain_pending {
@@ -111,6 +121,13 @@ impl State {
             });
         }
         self.forget_server_if_gone(&id.server, effects);
+    }
+
+    fn forget_unexpected_specs(&mut self, id: &ReplicaId) {
+        self.unexpected_specs.retain(|_, replicas| {
+            replicas.remove(id);
+            !replicas.is_empty()
+        });
     }
 
     /// Removes a terminating server without replicas.
@@ -171,9 +188,9 @@ impl State {
         now: Millis,
         effects: &mut Effects,
     ) {
+        let Some(free_before) = self.free_on(id) else { return };
         let replica = self.servers.get_mut(&id.server).and_then(|s| s.replicas.get_mut(&id.index));
         let Some(replica) = replica else { return };
-        let freed = memory_free > replica.memory_free;
         replica.memory_free = memory_free;
         let (draining, silent) = (replica.draining, replica.disconnected_since.is_some());
         effects.servers.insert(id.server.clone());
@@ -184,6 +201,14 @@ impl State {
         // A failed load releases its reserved memory.
         let releases_memory = !matches!(event, ReplicaEvent::Loaded { .. });
         let loaded = matches!(event, ReplicaEvent::Loaded { .. });
+        let unexpected = (loaded || event == ReplicaEvent::Unloaded)
+            && self.unexpected_specs.contains_key(&(name.clone(), number));
+        if unexpected && let Some(replicas) = self.unexpected_specs.get_mut(&(name.clone(), number)) {
+            replicas.remove(id);
+            if replicas.is_empty() {
+                self.unexpected_specs.remove(&(name.clone(), number));
+            }
+        }
         let known = self
             .with(name, now, effects, |ctx, model| ctx.apply_report(model, number, id, event))
             .unwrap_or(false);
@@ -191,12 +216,21 @@ impl State {
             // A version without a placement here must not stay in memory.
             effects.orders.push(unload(id, name, number));
         }
+        // Agents may subtract a load in progress from their free memory, which is reserved for it too: when it ends, more
+        // is free without another report.
+        let freed = self.free_on(id).is_some_and(|free| free > free_before);
         if freed || (releases_memory && known) {
             self.retry_waiting(&id.server, false, now, effects);
         }
         if draining {
             self.answer_if_empty(id, effects);
         }
+    }
+
+    /// Memory of a replica that is neither used nor reserved.
+    fn free_on(&self, id: &ReplicaId) -> Option<u64> {
+        let replica = self.servers.get(&id.server)?.replicas.get(&id.index)?;
+        Some(free(&self.index, &id.server, id.index, replica))
     }
 
     fn answer_if_empty(&mut self, id: &ReplicaId, effects: &mut Effects) {
@@ -207,9 +241,12 @@ impl State {
 
     /// Unloads unexpected replicas that no gateway can route to.
     fn unload_unexpected(&mut self, effects: &mut Effects) {
-        while self.unexpected_replicas.first().is_some_and(|(published, ..)| *published <= self.drained)
-            && let Some((_, id, name, number)) = self.unexpected_replicas.pop_first()
-        {
+        let drained =
+            self.unexpected_replicas.iter().take_while(|(published, ..)| *published <= self.drained);
+        let drained = drained.filter(|(_, id, name, number)| !is_in(&self.undrained, name, *number, id));
+        for entry in drained.cloned().collect::<Vec<_>>() {
+            self.unexpected_replicas.remove(&entry);
+            let (_, id, name, number) = entry;
             let desired = self.models.get(&name).into_iter().flat_map(|m| &m.versions);
             let desired =
                 desired.filter(|v| v.number == number).any(|v| v.status(&id.server, id.index).is_some());
@@ -224,6 +261,7 @@ impl State {
         &mut self,
         applied: u64,
         drained: u64,
+        undrained: BTreeSet<Removal>,
         now: Millis,
         effects: &mut Effects,
     ) {
@@ -233,13 +271,29 @@ impl State {
         let due = std::mem::replace(&mut self.index.awaiting_routes, later);
         for name in due.into_values() {
             self.with(&name, now, effects, |ctx, model| {
-                if ctx.routes_acknowledged(model, applied, drained) {
+                if ctx.routes_acknowledged(model, applied, drained, &undrained) {
                     ctx.reconcile(model, false);
                 }
             });
         }
+        self.acknowledge_dependants(applied, now, effects);
+        self.undrained = undrained;
         self.unload_unexpected(effects);
     }
+}
+
+/// The loaded versions of a replica, with the digests of their specs.
+type Inventory = BTreeMap<(Arc<str>, u32), Option<Digest>>;
+
+/// Whether a loaded version has another content than the desired one of its number.
+fn is_other(loaded: Option<Digest>, version: &Version) -> bool {
+    loaded.is_some_and(|spec| spec != version.definition.spec)
+}
+
+/// Whether a gateway has requests in flight there, although the route no longer leads there.
+fn is_in(undrained: &BTreeSet<Removal>, model: &Arc<str>, version: u32, id: &ReplicaId) -> bool {
+    let removal = || Removal { model: model.clone(), version, replica: id.clone() };
+    !undrained.is_empty() && undrained.contains(&removal())
 }
 
 fn unload(id: &ReplicaId, name: &Arc<str>, version: u32) -> Order {
@@ -248,18 +302,25 @@ fn unload(id: &ReplicaId, name: &Arc<str>, version: u32) -> Order {
 
 impl ModelContext<'_> {
     /// Syncs the recorded state of a replica with its agent's inventory.
-    fn sync_loaded(
-        &mut self,
-        model: &mut Model,
-        id: &ReplicaId,
-        loaded: &BTreeSet<(Arc<str>, u32)>,
-        moved: bool,
-    ) {
+    fn sync_loaded(&mut self, model: &mut Model, id: &ReplicaId, loaded: &Inventory, moved: bool) {
         let (server, index) = (&id.server, id.index);
         for (number, state) in versions_on(model, server, index) {
-            let holds = loaded.contains(&(self.name.clone(), number));
+            let held = loaded.get(&(self.name.clone(), number));
             let Some(version) = model.versions.iter_mut().find(|v| v.number == number) else { continue };
-            match (state, holds) {
+            match (state, held.is_some()) {
+                // Another content has its number there.
+                (
+                    ReplicaState::LoadRequested
+                    | ReplicaState::Loading
+                    | ReplicaState::LoadFailed
+                    | ReplicaState::Loaded
+                    | ReplicaState::LoadedUnavailable
+                    | ReplicaState::Available
+                    | ReplicaState::Draining,
+                    true,
+                ) if held.is_some_and(|spec| is_other(*spec, version)) => {
+                    self.set(version, server, index, ReplicaState::UnloadEnvoyRequested, String::new());
+                }
                 (ReplicaState::Loaded | ReplicaState::LoadedUnavailable | ReplicaState::Available, true) => {
                     let awaits = version.status(server, index).map_or(0, |s| s.awaits);
                     if moved {
@@ -293,10 +354,16 @@ impl ModelContext<'_> {
     }
 
     /// Adopts a version that is loaded without an order, when it can serve. Returns whether it was adopted.
-    fn adopt_loaded(&mut self, model: &mut Model, number: u32, id: &ReplicaId) -> bool {
+    fn adopt_loaded(&mut self, model: &mut Model, number: u32, spec: Option<Digest>, id: &ReplicaId) -> bool {
         let deleted = model.deleted;
         let Some(version) = model.versions.iter_mut().find(|v| v.number == number) else { return false };
         if version.status(&id.server, id.index).is_some() {
+            return true;
+        }
+        if is_other(spec, version) && !deleted {
+            // It has to be unloaded before the version can be loaded there.
+            self.set(version, &id.server, id.index, ReplicaState::UnloadEnvoyRequested, String::new());
+            self.reconcile(model, false);
             return true;
         }
         let here = version.server.as_ref().is_none_or(|s| *s == id.server);
@@ -347,6 +414,17 @@ impl ModelContext<'_> {
                 self.set(version, server, index, ReplicaState::LoadFailed, reason);
                 self.record_failure(version, server, index, false);
             }
+            (ReplicaEvent::LoadRejected { reason }, state)
+                if state == ReplicaState::Loading || state.is_routed() =>
+            {
+                self.set(version, server, index, ReplicaState::LoadFailed, reason);
+                let retry_at = version.retry_at;
+                self.record_failure(version, server, index, false);
+                version.retry_at = retry_at;
+                if let Some(status) = version.status_mut(server, index) {
+                    status.rejected = true;
+                }
+            }
             (ReplicaEvent::LoadFailedMemory { reason }, state)
                 if state == ReplicaState::Loading || state.is_routed() =>
             {
@@ -365,7 +443,7 @@ impl ModelContext<'_> {
         true
     }
 
-    fn record_failure(&mut self, version: &mut super::Version, server: &str, index: u32, no_memory: bool) {
+    fn record_failure(&mut self, version: &mut Version, server: &str, index: u32, no_memory: bool) {
         version.attempts = version.attempts.saturating_add(1);
         let due = self.monotonic_now.saturating_add(self.backoff(version.attempts));
         version.retry_at = Some(version.retry_at.map_or(due, |known| known.max(due)));
@@ -377,7 +455,13 @@ impl ModelContext<'_> {
     }
 
     /// Advances replicas whose route change is acknowledged. Returns whether anything changed.
-    fn routes_acknowledged(&mut self, model: &mut Model, applied: u64, drained: u64) -> bool {
+    fn routes_acknowledged(
+        &mut self,
+        model: &mut Model,
+        applied: u64,
+        drained: u64,
+        undrained: &BTreeSet<Removal>,
+    ) -> bool {
         let mut changed = false;
         for version in &mut model.versions {
             if version.statuses().all(|s| s.awaits == 0) {
@@ -391,6 +475,7 @@ impl ModelContext<'_> {
                     .map(|(server, index, s)| (server.clone(), index, s.state, s.awaits)),
             );
             for (server, index, state, awaits) in settled {
+                let id = ReplicaId { server: server.clone(), index };
                 match state {
                     ReplicaState::Loaded if awaits <= applied => {
                         self.set(version, &server, index, ReplicaState::Available, String::new());
@@ -401,7 +486,9 @@ impl ModelContext<'_> {
                             status.awaits = 0;
                         }
                     }
-                    ReplicaState::UnloadEnvoyRequested if awaits <= drained => {
+                    ReplicaState::UnloadEnvoyRequested
+                        if awaits <= drained && !is_in(undrained, self.name, version.number, &id) =>
+                    {
                         self.order_unload(version, &server, index);
                         changed = true;
                     }

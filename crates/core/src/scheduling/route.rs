@@ -4,6 +4,7 @@ use super::{
     model::{Model, ReplicaState, Version},
     server::ReplicaId,
 };
+use std::sync::Arc;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
@@ -19,6 +20,14 @@ pub struct RouteVersion {
     /// Share of traffic: the number of replicas.
     pub weight: u32,
     pub replicas: Vec<ReplicaId>,
+}
+
+/// A version that a route no longer leads to on one replica.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Removal {
+    pub model: Arc<str>,
+    pub version: u32,
+    pub replica: ReplicaId,
 }
 
 impl Route {

@@ -3,11 +3,14 @@
 use super::{
     Millis, Policy,
     command::{Command, Effects, Rejection},
-    index::{EquivalenceClass, Index},
+    dependants::Dependants,
+    experiment::Experiment,
+    index::{EquivalenceClass, Index, Timer},
     logical_clock::LogicalClock,
-    model::Model,
+    model::{Digest, Model},
     model_context::ModelContext,
-    route::Route,
+    pipeline::Pipeline,
+    route::{Removal, Route},
     server::{ReplicaId, Server},
     undo_log::UndoLog,
 };
@@ -23,17 +26,24 @@ pub struct State {
     pub(super) policy: Policy,
     pub(super) models: BTreeMap<Arc<str>, Model>,
     pub(super) servers: BTreeMap<Arc<str>, Server>,
+    pub(super) pipelines: BTreeMap<Arc<str>, Pipeline>,
+    pub(super) experiments: BTreeMap<Arc<str>, Experiment>,
     /// Sequence number of the last route change.
     pub(super) sequence: u64,
     pub(super) clock: LogicalClock,
     pub(super) index: Index,
+    pub(super) dependants: Dependants,
     /// Equivalence classes to retry in batches, each with the last model that was retried.
     pub(super) retry_queue: BTreeMap<Arc<EquivalenceClass>, Option<(u64, Arc<str>)>>,
     /// Loaded versions that are not desired, by the route sequence that gateways must have drained before they may be
     /// unloaded.
     pub(super) unexpected_replicas: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
-    /// The last route sequence drained by every gateway.
+    /// The specs of loaded versions that are not desired: their numbers must not be given to other specs.
+    pub(super) unexpected_specs: BTreeMap<(Arc<str>, u32), BTreeMap<ReplicaId, Option<Digest>>>,
+    /// The last route sequence drained by every gateway, except for `undrained`.
     pub(super) drained: u64,
+    /// Removed routes on which a gateway has requests in flight.
+    pub(super) undrained: BTreeSet<Removal>,
     pub(super) undo_log: Option<Box<UndoLog>>,
 }
 
@@ -85,6 +95,7 @@ impl State {
         let effects = &mut applied;
         match command {
             Command::LoadModel { definition, by } => self.load_model(*definition, by, now, effects)?,
+            Command::ReloadModel { name } => self.reload_model(&name, now, effects)?,
             Command::UnloadModel { name, by } => self.unload_model(&name, &by, now, effects)?,
             Command::AdoptModel { name, by } => self.adopt_model(name, by, effects)?,
             Command::AdoptServer { name, by } => self.adopt_server(name, by, effects)?,
@@ -100,8 +111,8 @@ impl State {
                 self.replica_reported(&id, &model, version, event, memory_free, now, effects);
             }
             Command::DrainReplica { id } => self.drain_replica(&id, now, effects),
-            Command::RoutesAcknowledged { applied, drained } => {
-                self.routes_acknowledged(applied, drained, now, effects);
+            Command::RoutesAcknowledged { applied, drained, undrained } => {
+                self.routes_acknowledged(applied, drained, undrained, now, effects);
             }
             Command::ScaleModel { name, version, change } => {
                 self.with(&name, now, effects, |ctx, model| {
@@ -115,8 +126,22 @@ impl State {
                     ctx.reconcile(model, false);
                 });
             }
+            Command::LoadPipeline { definition, uid, by } => {
+                self.load_pipeline(*definition, uid, by, now, effects)?;
+            }
+            Command::UnloadPipeline { name, by } => self.unload_pipeline(name, &by, now, effects)?,
+            Command::AdoptPipeline { name, by } => self.adopt_pipeline(name, by, now, effects)?,
+            Command::PipelineReported { name, uid, failure } => {
+                self.pipeline_reported(&name, &uid, failure.as_ref(), now, effects);
+            }
+            Command::StartExperiment { definition, by } => {
+                self.start_experiment(*definition, by, now, effects)?;
+            }
+            Command::StopExperiment { name, by } => self.stop_experiment(name, &by, now, effects)?,
+            Command::AdoptExperiment { name, by } => self.adopt_experiment(name, by, now, effects)?,
             Command::Tick => self.tick(now, effects),
         }
+        self.update_dependants(now, effects);
         applied.wake_at = self.wake_at(now);
         Ok(applied)
     }
@@ -161,10 +186,27 @@ impl State {
         }
     }
 
+    /// The index of the current models, servers, pipelines and experiments.
+    pub(super) fn rebuilt_index(&self) -> Index {
+        let mut index = Index::rebuild(&self.models, &self.servers);
+        let pipelines =
+            self.pipelines.iter().filter_map(|(name, p)| Some((p.due?, Timer::Pipeline(name.clone()))));
+        let experiments =
+            self.experiments.iter().filter_map(|(name, e)| Some((e.due?, Timer::Experiment(name.clone()))));
+        index.timers.extend(pipelines.chain(experiments));
+        index
+    }
+
     /// Asserts that the index matches the state.
     #[cfg(test)]
     pub(super) fn check_index(&self) {
-        let mut fresh = Index::rebuild(&self.models, &self.servers);
+        let mut fresh = self.rebuilt_index();
+        let mut dependants = Dependants::rebuild(&self.pipelines, &self.experiments);
+        for (sequence, waits) in &dependants.awaiting {
+            assert_eq!(self.dependants.awaiting.get(sequence), Some(waits), "it waits and is not indexed");
+        }
+        dependants.awaiting.clone_from(&self.dependants.awaiting);
+        assert_eq!(self.dependants, dependants);
         for (sequence, name) in &fresh.awaiting_routes {
             assert_eq!(
                 self.index.awaiting_routes.get(sequence),

@@ -5,8 +5,11 @@
 //! and gateways, which are facts.
 
 use super::{
-    index::Index,
+    dependants::Dependants,
+    experiment::Experiment,
     model::Model,
+    pipeline::Pipeline,
+    route::Removal,
     server::{ReplicaId, Server},
     state::State,
 };
@@ -16,13 +19,16 @@ use std::{
 };
 
 /// Previous values, for rollback.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct UndoLog {
     models: BTreeMap<Arc<str>, Option<Model>>,
+    pipelines: BTreeMap<Arc<str>, Option<Pipeline>>,
+    experiments: BTreeMap<Arc<str>, Option<Experiment>>,
     /// A copy of all: there are few servers.
     servers: BTreeMap<Arc<str>, Server>,
     sequence: u64,
     drained: u64,
+    undrained: BTreeSet<Removal>,
     unexpected_replicas: BTreeSet<(u64, ReplicaId, Arc<str>, u32)>,
 }
 
@@ -33,17 +39,41 @@ impl UndoLog {
             self.models.insert(name.clone(), model.cloned());
         }
     }
+
+    /// Saves the first previous value of a pipeline.
+    pub(super) fn save_pipeline(&mut self, name: &Arc<str>, pipeline: Option<&Pipeline>) {
+        if !self.pipelines.contains_key(name) {
+            self.pipelines.insert(name.clone(), pipeline.cloned());
+        }
+    }
+
+    /// Saves the first previous value of an experiment.
+    pub(super) fn save_experiment(&mut self, name: &Arc<str>, experiment: Option<&Experiment>) {
+        if !self.experiments.contains_key(name) {
+            self.experiments.insert(name.clone(), experiment.cloned());
+        }
+    }
+}
+
+fn restore<T>(values: &mut BTreeMap<Arc<str>, T>, previous: BTreeMap<Arc<str>, Option<T>>) {
+    for (name, value) in previous {
+        match value {
+            Some(value) => values.insert(name, value),
+            None => values.remove(&name),
+        };
+    }
 }
 
 impl State {
     /// Starts logging previous values. Cost is proportional to the touched models.
     pub fn begin(&mut self) {
         self.undo_log = Some(Box::new(UndoLog {
-            models: BTreeMap::new(),
             servers: self.servers.clone(),
             sequence: self.sequence,
             drained: self.drained,
+            undrained: self.undrained.clone(),
             unexpected_replicas: self.unexpected_replicas.clone(),
+            ..UndoLog::default()
         }));
     }
 
@@ -52,19 +82,28 @@ impl State {
     /// Cost is proportional to the whole state, because the index is rebuilt; only needed when a write fails.
     pub fn rollback(&mut self) {
         let Some(undo_log) = self.undo_log.take() else { return };
-        for (name, model) in undo_log.models {
-            match model {
-                Some(model) => self.models.insert(name, model),
-                None => self.models.remove(&name),
-            };
-        }
+        restore(&mut self.models, undo_log.models);
+        restore(&mut self.pipelines, undo_log.pipelines);
+        restore(&mut self.experiments, undo_log.experiments);
         self.servers = undo_log.servers;
         self.sequence = undo_log.sequence;
         self.drained = undo_log.drained;
+        self.undrained = undo_log.undrained;
         self.unexpected_replicas = undo_log.unexpected_replicas;
-        self.index = Index::rebuild(&self.models, &self.servers);
+        self.index = self.rebuilt_index();
+        self.dependants = Dependants::rebuild(&self.pipelines, &self.experiments);
         // The retry queue is not logged: retry every class.
         self.retry_queue = self.index.waiting.keys().map(|class| (class.clone(), None)).collect();
+    }
+
+    /// Logs previous values, but not of servers: for a dry run, which does not roll back.
+    pub(super) fn track_models(&mut self) {
+        self.undo_log = Some(Box::default());
+    }
+
+    /// The previous values of models that changed since [`State::track_models`].
+    pub(super) fn tracked_models(&mut self) -> BTreeMap<Arc<str>, Option<Model>> {
+        self.undo_log.take().map(|log| log.models).unwrap_or_default()
     }
 
     /// Drops the log since [`State::begin`].

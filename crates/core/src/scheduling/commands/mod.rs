@@ -1,4 +1,6 @@
-//! Commands of clients: models, servers and their ownership.
+//! Commands of clients: models, servers, pipelines, experiments and their ownership.
 
+mod experiment;
 mod model;
+mod pipeline;
 mod server;

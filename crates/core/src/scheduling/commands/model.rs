@@ -4,26 +4,24 @@ use crate::scheduling::{
     Millis,
     command::{Effects, Rejection},
     index::Timer,
-    model::{Definition, Demand, Model, Version},
+    model::{Definition, Demand, Digest, Model, Version},
     model_context::ModelContext,
-    owner::{Kind, Owner, may_change, owner_after},
+    owner::{Kind, Owner, check_generation, check_owner, owner_after},
     state::State,
 };
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 impl State {
     fn check_model_owner(&self, name: &Arc<str>, by: &Owner, delete: bool) -> Result<(), Rejection> {
         let Some(model) = self.models.get(name).filter(|m| !m.deleted) else { return Ok(()) };
-        match &model.owner {
-            Some(owner) if !may_change(Some(owner), by) => Err(Rejection::Owned {
-                kind: Kind::Model,
-                name: name.clone(),
-                owner: owner.clone(),
-                generation: model.latest().and_then(|v| v.definition.generation),
-                delete,
-            }),
-            _ => Ok(()),
-        }
+        let generation = model.latest().and_then(|v| v.definition.generation);
+        check_owner(Kind::Model, name, model.owner.as_ref(), generation, by, delete)
+    }
+
+    fn check_model_generation(&self, definition: &Definition) -> Result<(), Rejection> {
+        let model = self.models.get(&definition.name).filter(|m| !m.deleted);
+        let known = model.and_then(Model::latest).and_then(|v| v.definition.generation);
+        check_generation(Kind::Model, &definition.name, known, definition.generation, definition.replaces)
     }
 
     pub(in crate::scheduling) fn load_model(
@@ -35,6 +33,8 @@ impl State {
     ) -> Result<(), Rejection> {
         let name = definition.name.clone();
         self.check_model_owner(&name, &by, false)?;
+        self.check_model_generation(&definition)?;
+        let definition = Definition { replaces: None, ..definition };
         let known = self.models.get(&name);
         if known.is_some_and(|m| m.deleted && m.versions.iter().any(|v| !v.has_no_replicas())) {
             return Err(Rejection::StillTerminating(name));
@@ -44,7 +44,9 @@ impl State {
             self.create_model(definition, by, now);
             effects.store_models.insert(name.clone());
         } else {
-            self.with(&name, now, effects, |ctx, model| ctx.change_model(model, definition, by));
+            let next = known.and_then(Model::latest).map_or(1, |latest| latest.number.saturating_add(1));
+            let next = self.unused_number(&name, next, definition.spec);
+            self.with(&name, now, effects, |ctx, model| ctx.change_model(model, definition, next, by));
         }
         self.with(&name, now, effects, |ctx, model| {
             if let Some(latest) = model.versions.last_mut() {
@@ -60,6 +62,38 @@ impl State {
         Ok(())
     }
 
+    pub(in crate::scheduling) fn reload_model(
+        &mut self,
+        name: &Arc<str>,
+        now: Millis,
+        effects: &mut Effects,
+    ) -> Result<(), Rejection> {
+        let known = self.models.get(name).and_then(|model| Some((model, model.latest()?)));
+        let Some((model, latest)) = known else { return Err(Rejection::UnknownModel(name.clone())) };
+        if model.deleted && !model.unloaded {
+            return Err(Rejection::Deleted(name.clone()));
+        }
+        let definition = (*latest.definition).clone();
+        let by = model.owner.clone().unwrap_or(Owner::Gateway);
+        self.load_model(definition, by, now, effects)
+    }
+
+    /// The first number from `from` on that no replica has loaded with another spec; preferably one with this spec.
+    fn unused_number(&self, name: &Arc<str>, from: u32, spec: Digest) -> u32 {
+        let held = || {
+            let later = self.unexpected_specs.range((name.clone(), from)..);
+            later.take_while(|((model, _), _)| model == name).map(|((_, number), by)| (*number, by))
+        };
+        let same = held().find(|(_, by)| by.values().all(|held| *held == Some(spec)));
+        if let Some((number, _)) = same {
+            return number;
+        }
+        held().fold(from, |free, (number, by)| {
+            let other = by.values().any(|held| held.is_some_and(|held| held != spec));
+            if number == free && other { number.saturating_add(1) } else { free }
+        })
+    }
+
     fn create_model(&mut self, definition: Definition, by: Owner, now: Millis) {
         let name = definition.name.clone();
         let earlier = self.models.get(&name);
@@ -72,6 +106,7 @@ impl State {
             let same = last.definition.spec == definition.spec;
             first.max(if same { last.number } else { last.number.saturating_add(1) })
         });
+        let number = self.unused_number(&name, number, definition.spec);
         let mut model =
             Model::new(vec![Version::new(number, Arc::new(definition), now)], owner_after(None, by));
         if let Some(mut earlier) = self.models.remove(&name) {
@@ -91,15 +126,20 @@ impl State {
     ) -> Result<(), Rejection> {
         self.check_model_owner(name, by, true)?;
         let known = self.with(name, now, effects, |ctx, model| {
-            if !model.deleted {
+            let by_gateway = *by == Owner::Gateway;
+            if !model.deleted || (model.unloaded && !by_gateway) {
                 model.deleted = true;
-                model.owner = None;
+                model.unloaded = by_gateway;
+                // A gateway acts for the owner, who gets the model back.
+                model.owner = model.owner.take().filter(|_| by_gateway);
                 model.demand = None;
                 ctx.effects.store_models.insert(name.clone());
                 ctx.effects.models.insert(name.clone());
             }
-            ctx.reconcile(model, true);
         });
+        // Experiments stop sending requests to it before its route ends.
+        self.update_dependants_of(&BTreeSet::from([name.clone()]), now, effects);
+        self.with(name, now, effects, |ctx, model| ctx.reconcile(model, true));
         known.ok_or_else(|| Rejection::UnknownModel(name.clone()))
     }
 
@@ -126,7 +166,7 @@ impl State {
 }
 
 impl ModelContext<'_> {
-    fn change_model(&mut self, model: &mut Model, definition: Definition, by: Owner) {
+    fn change_model(&mut self, model: &mut Model, definition: Definition, next: u32, by: Owner) {
         let owner = owner_after(model.owner.clone(), by);
         if model.owner != owner {
             model.owner = owner;
@@ -134,7 +174,7 @@ impl ModelContext<'_> {
         }
         let Some(latest) = model.versions.last_mut() else { return };
         if latest.definition.spec != definition.spec {
-            let mut version = Version::new(latest.number.saturating_add(1), Arc::new(definition), self.now);
+            let mut version = Version::new(next, Arc::new(definition), self.now);
             // Carry over the autoscaled count and the memory multiplier. A version that is scaled to zero gets a replica,
             // so that the update reveals whether it loads.
             let same = latest.definition.scaling == version.definition.scaling;

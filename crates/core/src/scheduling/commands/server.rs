@@ -3,7 +3,7 @@
 use crate::scheduling::{
     Millis, ReplicaId,
     command::{Effects, Rejection},
-    owner::{Kind, Owner, may_change, owner_after},
+    owner::{Kind, Owner, check_owner, owner_after},
     server::ExpectedReplicas,
     state::State,
 };
@@ -39,17 +39,9 @@ impl State {
         now: Millis,
         effects: &mut Effects,
     ) -> Result<(), Rejection> {
-        let known = self.servers.get(name);
-        if let Some(server) = known
-            && let Some(owner) = server.owner.clone().filter(|o| !may_change(Some(o), &by))
-        {
-            return Err(Rejection::Owned {
-                kind: Kind::Server,
-                name: name.clone(),
-                owner,
-                generation: server.expected.and_then(|e| e.generation),
-                delete: expected.replicas == 0,
-            });
+        if let Some(server) = self.servers.get(name) {
+            let generation = server.expected.and_then(|e| e.generation);
+            check_owner(Kind::Server, name, server.owner.as_ref(), generation, &by, expected.replicas == 0)?;
         }
         let server = self.servers.entry(name.clone()).or_default();
         let owner = owner_after(server.owner.clone(), by);

@@ -1,12 +1,16 @@
 //! Explanations of the current state of an object: root cause, details, suggested fix.
 
+mod experiment;
 mod model;
+mod pipeline;
 mod server;
 
-use super::{Millis, reason::Reason, server::Server, state::State};
-use std::fmt;
+use super::{Millis, Owner, reason::Reason, server::Server, state::State};
+use std::{fmt, sync::Arc};
 
+pub use experiment::experiment;
 pub use model::model;
+pub use pipeline::pipeline;
 pub use server::server;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,10 @@ pub struct Fact {
     pub label: &'static str,
     pub lines: Vec<String>,
 }
+
+type Answer = (Reason, String, String);
+
+const CHECK_GATEWAYS: &str = "check that every gateway runs and is connected";
 
 const MAX_LINES: usize = 20;
 
@@ -59,6 +67,30 @@ fn ago(now: Millis, since: Millis) -> Span {
 pub(super) fn many(count: usize, thing: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{ending}")
+}
+
+/// Who declared an object.
+fn managed(owner: Option<&Owner>, generation: Option<i64>) -> Option<String> {
+    let generation = generation.map(|g| format!(", generation {g}")).unwrap_or_default();
+    owner.map(|owner| format!("managed by {owner}{generation}"))
+}
+
+/// The root cause of an explanation, without the object's name and the full stop.
+fn cause(name: &str, explanation: &Explanation) -> String {
+    let headline = explanation.headline.trim_end_matches('.');
+    headline.strip_prefix(&format!("{name} is not ready: ")).unwrap_or(headline).to_owned()
+}
+
+/// Why a model that something depends on does not serve.
+fn unready_model(state: &State, name: &Arc<str>, now: Millis) -> Answer {
+    match state.models().get(name).filter(|m| !m.deleted).and_then(|_| model(state, name, now)) {
+        Some(explained) => (explained.reason, cause(name, &explained), explained.next),
+        None => (
+            Reason::UnknownModel,
+            format!("model {name} does not exist"),
+            format!("apply a Model named {name}"),
+        ),
+    }
 }
 
 /// Union of the capabilities of all replicas.

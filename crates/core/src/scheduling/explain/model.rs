@@ -1,6 +1,6 @@
 //! Explains the state of a model.
 
-use super::{Explanation, Fact, Span, State, ago, capabilities, fact, many};
+use super::{Answer, CHECK_GATEWAYS, Explanation, Fact, Span, State, ago, capabilities, fact, managed, many};
 use crate::scheduling::{
     Millis, Model, ModelState, Reason, ReplicaState, Server, Unschedulable, Version,
     placement::{Placement, admits, free, place},
@@ -37,8 +37,6 @@ struct Case<'a> {
     version: &'a Version,
     now: Millis,
 }
-
-type Answer = (Reason, String, String);
 
 impl Case<'_> {
     /// The first replica in a state: location, reason, since when.
@@ -224,7 +222,7 @@ impl Case<'_> {
             let cause = format!(
                 "{location} has loaded it, but a gateway has not acknowledged its route for {for_long}"
             );
-            return (Reason::Routing, cause, "check that every gateway runs and is connected".to_owned());
+            return (Reason::Routing, cause, CHECK_GATEWAYS.to_owned());
         }
         if let Some((location, ..)) = self.first(ReplicaState::Draining) {
             let cause = format!("{location} is draining and no other replica serves it yet");
@@ -232,9 +230,13 @@ impl Case<'_> {
         }
         let busy =
             [ReplicaState::UnloadEnvoyRequested, ReplicaState::Unloading, ReplicaState::UnloadRequested];
-        let location = busy.into_iter().find_map(|state| self.first(state)).unwrap_or_default().0;
-        let cause = format!("{location} must unload it before loading it again");
-        (Reason::Terminating, cause, "wait".to_owned())
+        match busy.into_iter().find_map(|state| self.first(state)) {
+            Some((location, ..)) => {
+                let cause = format!("{location} must unload it before loading it again");
+                (Reason::Terminating, cause, "wait".to_owned())
+            }
+            None => (Reason::Loading, "it is about to be placed".to_owned(), "wait".to_owned()),
+        }
     }
 
     fn remedy(&self, unschedulable: &Unschedulable) -> String {
@@ -340,10 +342,7 @@ impl Case<'_> {
             what.push(format!("on server {server}"));
         }
         let mut lines = vec![what.join(", ")];
-        let generation = definition.generation.map(|g| format!(", generation {g}")).unwrap_or_default();
-        if let Some(owner) = &self.model.owner {
-            lines.push(format!("managed by {owner}{generation}"));
-        }
+        lines.extend(managed(self.model.owner.as_ref(), definition.generation));
         lines
     }
 

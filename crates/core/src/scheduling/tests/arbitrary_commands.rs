@@ -43,7 +43,24 @@ fn any_definition() -> impl Strategy<Value = Box<Definition>> {
                 needs: Needs { requirements: requirements.into_iter().collect(), memory, server, explainer },
                 scaling: Scaling { replicas, min, max },
                 generation,
+                replaces: None,
             })
+        },
+    )
+}
+
+fn generation() -> impl Strategy<Value = Option<i64>> {
+    prop::option::of(0i64..3)
+}
+
+fn any_experiment() -> impl Strategy<Value = Box<ExperimentDefinition>> {
+    let candidates = prop::collection::vec((name(), any::<u32>()), 0..3);
+    let mirror = prop::option::of((name(), any::<u32>()));
+    (name(), any::<bool>(), prop::option::of(name()), candidates, mirror, generation()).prop_map(
+        |(name, pipelines, default, candidates, mirror, generation)| {
+            let resource = if pipelines { Resource::Pipeline } else { Resource::Model };
+            let definition = experiment(&name, resource, &[]);
+            Box::new(ExperimentDefinition { default, candidates, mirror, generation, ..definition })
         },
     )
 }
@@ -52,6 +69,7 @@ fn event() -> impl Strategy<Value = ReplicaEvent> {
     prop_oneof![
         4 => prop::option::of(bytes()).prop_map(|multiplier| ReplicaEvent::Loaded { multiplier }),
         1 => Just(ReplicaEvent::LoadFailed { reason: String::new() }),
+        1 => Just(ReplicaEvent::LoadRejected { reason: String::new() }),
         1 => Just(ReplicaEvent::LoadFailedMemory { reason: "x.".into() }),
         2 => Just(ReplicaEvent::Unloaded),
         1 => Just(ReplicaEvent::UnloadFailed { reason: "\n".into() }),
@@ -67,9 +85,12 @@ fn command() -> impl Strategy<Value = Command> {
             over_commit,
             ..Replica::default()
         });
+    let loaded = (name(), count(), prop::option::of(0..4u8))
+        .prop_map(|(model, version, spec)| loaded_version(&model, version, spec));
     prop_oneof![
         4 => (any_definition(), owner()).prop_map(|(definition, by)| Command::LoadModel { definition, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::UnloadModel { name, by }),
+        1 => name().prop_map(|name| Command::ReloadModel { name }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptModel { name, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptServer { name, by }),
         2 => (name(), count(), count(), count(), any::<bool>(), owner()).prop_map(
@@ -78,7 +99,7 @@ fn command() -> impl Strategy<Value = Command> {
                 Command::UpsertServer { name, expected, shared, namespace: None, by }
             }
         ),
-        4 => (place(), offered, any::<bool>(), prop::collection::vec((name(), count()), 0..3)).prop_map(
+        4 => (place(), offered, any::<bool>(), prop::collection::vec(loaded, 0..3)).prop_map(
             |(id, replica, shared, loaded)| Command::ReplicaJoined { id, replica, shared, loaded }
         ),
         1 => place().prop_map(|id| Command::ReplicaDisconnected { id }),
@@ -87,12 +108,27 @@ fn command() -> impl Strategy<Value = Command> {
         6 => (place(), name(), count(), event(), bytes()).prop_map(|(id, model, version, event, memory_free)| {
             Command::ReplicaReported { id, model, version, event, memory_free }
         }),
-        3 => (bytes(), bytes()).prop_map(|(applied, drained)| Command::RoutesAcknowledged { applied, drained }),
+        3 => (bytes(), bytes()).prop_map(|(applied, drained)| Command::RoutesAcknowledged { applied, drained, undrained: BTreeSet::new() }),
         1 => (name(), count(), any::<i32>())
             .prop_map(|(name, version, change)| Command::ScaleModel { name, version, change }),
         1 => (name(), bytes(), bytes(), any::<bool>()).prop_map(|(model, in_flight_milli, answered, waiting)| {
             Command::DemandReported { model, in_flight_milli, answered, waiting }
         }),
+        2 => (name(), 0u8..3, prop::collection::vec(name(), 0..3), owner(), generation()).prop_map(
+            |(name, spec, steps, by, generation)| Command::LoadPipeline {
+                definition: Box::new(PipelineDefinition { steps, generation, ..pipeline(&name, spec, &[]) }),
+                uid: format!("{spec}-{generation:?}").into(),
+                by,
+            }
+        ),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::UnloadPipeline { name, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptPipeline { name, by }),
+        1 => (name(), 0u8..3, prop::option::of("x")).prop_map(|(name, spec, failure)| {
+            Command::PipelineReported { name, uid: format!("{spec}-None").into(), failure }
+        }),
+        2 => (any_experiment(), owner()).prop_map(|(definition, by)| Command::StartExperiment { definition, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::StopExperiment { name, by }),
+        1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptExperiment { name, by }),
         3 => Just(Command::Tick),
     ]
 }
@@ -109,19 +145,23 @@ proptest! {
         let policy = Policy { packing, grace, max_clock_step: u64::MAX, ..Policy::default() };
         let mut state = State::new(policy);
         for (command, now) in commands {
-            dry_run::dry_run(&state, vec![command.clone()], now);
+            dry_run::dry_run(state.clone(), vec![command.clone()], now);
             let _ = state.apply(command, now);
             state.check_index();
             for name in state.models().keys() {
                 prop_assert!(explain::model(&state, name, now).is_some());
                 state.route(name);
             }
+            for name in state.pipelines().keys() {
+                prop_assert!(explain::pipeline(&state, name, now).is_some());
+            }
+            for name in state.experiments().keys() {
+                prop_assert!(explain::experiment(&state, name, now).is_some());
+            }
             for name in state.servers().keys() {
                 prop_assert!(explain::server(&state, name, now).is_some());
             }
         }
-        let models: Vec<_> = state.models().keys().filter_map(|n| state.model_record(n)).collect();
-        let servers: Vec<_> = state.servers().keys().filter_map(|n| state.server_record(n)).collect();
-        State::restore(policy, models, servers, u64::MAX).check_index();
+        State::restore(policy, state.records(), u64::MAX).check_index();
     }
 }

@@ -6,7 +6,7 @@ fn ask(definition: Definition) -> Command {
 }
 
 fn one(harness: &Harness, command: Command) -> PlannedChange {
-    let mut changes = dry_run::dry_run(&harness.state, vec![command], harness.now);
+    let mut changes = dry_run::dry_run(harness.state.clone(), vec![command], harness.now);
     assert_eq!(changes.len(), 1);
     changes.remove(0)
 }
@@ -78,7 +78,7 @@ fn dry_run_applies_commands_in_order_to_a_copy() {
     let harness = served();
     let before = harness.state.clone();
     let commands = vec![ask(definition("a", 1, 1)), ask(definition("a", 2, 1)), unload("a"), Command::Tick];
-    let changes = dry_run::dry_run(&harness.state, commands, harness.now);
+    let changes = dry_run::dry_run(harness.state.clone(), commands, harness.now);
     let actions: Vec<Action> = changes.iter().map(|c| c.action).collect();
     assert_eq!(actions, [Action::Create, Action::Update, Action::Delete]);
     assert_eq!(before.models(), harness.state.models());
@@ -123,4 +123,58 @@ fn dry_run_predicts_server_changes() {
     let change = one(&harness, expect("new", 2, 0, 0));
     assert_eq!((change.action, change.placed), (Action::Create, false));
     assert_eq!(change.effects, ["would wait for 2 of 2 replicas"]);
+}
+
+#[test]
+fn dry_run_predicts_changes_of_pipelines_and_experiments() {
+    let mut harness = served();
+    harness.load_pipeline(pipeline("p", 1, &["fraud"])).unwrap();
+    harness.apply(start(experiment("e", Resource::Model, &["fraud"]))).unwrap();
+    harness.quiesce();
+    let load = |definition: PipelineDefinition| Command::LoadPipeline {
+        definition: Box::new(definition),
+        uid: "x".into(),
+        by: Owner::Cli,
+    };
+    for (command, action, effects, placed) in [
+        (load(pipeline("q", 1, &["fraud"])), Action::Create, vec!["would serve at once"], true),
+        (
+            load(pipeline("p", 2, &["fraud", "x"])),
+            Action::Update,
+            vec!["would wait: step x: model x does not exist", "version 1 would continue to serve"],
+            false,
+        ),
+        (
+            load(pipeline("p", 2, &["fraud"])),
+            Action::Update,
+            vec!["would take the traffic of version 1"],
+            true,
+        ),
+        (load(pipeline("p", 1, &["fraud"])), Action::Unchanged, vec!["unchanged"], true),
+        (unload_pipeline("p"), Action::Delete, vec!["would be removed after its last request"], false),
+        (
+            unload_pipeline("x"),
+            Action::Reject,
+            vec!["pipeline x not found: `gantry get pipelines` lists all"],
+            false,
+        ),
+        (
+            start(experiment("f", Resource::Pipeline, &["p"])),
+            Action::Create,
+            vec!["would split traffic at once"],
+            true,
+        ),
+        (
+            start(experiment("e", Resource::Model, &["fraud", "x"])),
+            Action::Update,
+            vec!["would not be active: candidate x: model x does not exist"],
+            false,
+        ),
+        (start(experiment("e", Resource::Model, &["fraud"])), Action::Unchanged, vec!["unchanged"], true),
+        (stop("e"), Action::Delete, vec!["would stop; its candidates stay"], false),
+    ] {
+        let change = one(&harness, command);
+        assert_eq!(change.effects, effects);
+        assert_eq!((change.action, change.placed), (action, placed), "{effects:?}");
+    }
 }

@@ -388,3 +388,79 @@ fn explain_server_reports_each_state() {
     assert_eq!(messages(&harness), (Reason::ServerLeaving, "s is terminating: 2 models still on it.".into()));
     assert_eq!(explain::server(&harness.state, "x", 0), None);
 }
+
+#[test]
+fn pipeline_is_explained_by_the_root_cause_of_its_first_missing_model() {
+    let mut harness = Harness::new();
+    harness.join(&id("builtin", 0), 100);
+    harness.load(definition("a", 1, 1)).unwrap();
+    harness.quiesce();
+    harness.load_pipeline(pipeline("p", 1, &["a", "b"])).unwrap();
+    let explain = |harness: &Harness| explain::pipeline(&harness.state, "p", harness.now).unwrap();
+    let shown = explain(&harness);
+    assert_eq!(shown.headline, "p is not ready: step b: model b does not exist.");
+    assert_eq!(
+        (shown.reason, &*shown.next),
+        (Reason::UnknownModel, "apply a Model named b, or remove the step")
+    );
+    let steps = shown.facts.iter().find(|f| f.label == "steps").unwrap();
+    assert_eq!(steps.lines, ["b   model b does not exist", "a   available"]);
+
+    let mut b = definition("b", 1, 1);
+    b.needs.requirements = vec!["lightgbm".into()];
+    harness.load(b).unwrap();
+    let shown = explain(&harness);
+    assert_eq!(
+        shown.headline,
+        "p is not ready: step b: no server offers lightgbm; builtin offers onnx, xgboost."
+    );
+    assert_eq!(shown.reason, Reason::NoCapability);
+    assert_eq!(shown.next, "add lightgbm to a server's capabilities, or remove the requirement");
+
+    harness.load(definition("b", 1, 1)).unwrap();
+    harness.work(&id("builtin", 0), Outcome::Success);
+    let shown = explain(&harness);
+    assert_eq!(shown.headline, "p is not ready: a gateway has not acknowledged the route.");
+    assert_eq!(shown.reason, Reason::Routing);
+    harness.quiesce();
+    assert_eq!(explain(&harness).headline, "p is ready: version 1 serves, with 2 steps.");
+    assert_eq!(explain(&harness).reason, Reason::Ready);
+
+    harness.load_pipeline(pipeline("p", 2, &["a", "x"])).unwrap();
+    assert_eq!(
+        explain(&harness).headline,
+        "p version 2 is not ready: step x: model x does not exist; version 1 serves."
+    );
+    harness.apply(unload_pipeline("p")).unwrap();
+    assert_eq!(explain(&harness).reason, Reason::Terminating);
+    harness.quiesce();
+    assert_eq!(explain(&harness).reason, Reason::Deleted);
+}
+
+#[test]
+fn experiment_is_explained_by_the_root_cause_of_its_first_missing_candidate() {
+    let mut harness = Harness::new();
+    harness.join(&id("builtin", 0), 100);
+    harness.load(definition("a", 1, 1)).unwrap();
+    harness.load_pipeline(pipeline("p", 1, &["a", "b"])).unwrap();
+    harness.quiesce();
+    harness.apply(start(experiment("e", Resource::Pipeline, &["p", "q"]))).unwrap();
+    let explain = |harness: &Harness| explain::experiment(&harness.state, "e", harness.now).unwrap();
+    assert_eq!(explain(&harness).headline, "e is not active: candidate p: step b: model b does not exist.");
+    harness.load(definition("b", 1, 1)).unwrap();
+    harness.quiesce();
+    let shown = explain(&harness);
+    assert_eq!(shown.headline, "e is not active: candidate q: pipeline q does not exist.");
+    assert_eq!(shown.reason, Reason::UnknownPipeline);
+    let mut changed = experiment("e", Resource::Pipeline, &["p"]);
+    changed.mirror = Some(("q".into(), 10));
+    changed.spec = Digest(9);
+    harness.apply(start(changed)).unwrap();
+    assert_eq!(explain(&harness).headline, "e is not active: mirror q: pipeline q does not exist.");
+    harness.apply(start(experiment("e", Resource::Pipeline, &["p"]))).unwrap();
+    assert_eq!(explain(&harness).reason, Reason::Routing);
+    harness.quiesce();
+    assert_eq!(explain(&harness).headline, "e is active: it splits p: 100 % p.");
+    harness.apply(stop("e")).unwrap();
+    assert!(explain(&harness).headline.starts_with("e was stopped"), "{}", explain(&harness).headline);
+}

@@ -75,7 +75,7 @@ fn rejoin_with_new_endpoint_publishes_route() {
     let endpoint = Endpoint { host: "10.0.0.7".into(), http_port: 1, grpc_port: 2 };
     let replica = Replica { endpoint, memory_free: 90, ..replica(100) };
     harness.agents.get_mut(&id("s", 0)).unwrap().connected = true;
-    let loaded = vec![("m".into(), 1)];
+    let loaded = vec![loaded_version("m", 1, None)];
     let joined = Command::ReplicaJoined { id: id("s", 0), replica, shared: true, loaded };
     assert!(harness.apply(joined).unwrap().routes.contains("m"));
     assert_eq!(harness.version_status("m").state, ModelState::Progressing, "gateways have the old endpoint");
@@ -256,6 +256,31 @@ fn failed_load_is_retried_with_backoff() {
     harness.work(&s, Outcome::Success);
     harness.quiesce();
     assert_eq!(harness.state.models()["m"].latest().unwrap().attempts, 0);
+}
+
+#[test]
+fn rejected_load_is_not_retried_until_something_changes() {
+    let mut harness = Harness::new();
+    let s = id("s", 0);
+    harness.join(&s, 100);
+    harness.load(definition("m", 1, 1)).unwrap();
+    harness.work(&s, Outcome::Rejection);
+    assert_eq!(harness.version_status("m").state, ModelState::Failed);
+    assert_eq!(harness.version_status("m").reason, "s-0: no such file");
+    for _ in 0..10 {
+        harness.wait(400_000);
+        assert!(harness.agents[&s].orders.is_empty(), "nothing changed");
+    }
+    harness.load(definition("m", 1, 1)).unwrap();
+    assert_eq!(harness.agents[&s].orders.len(), 1, "applied again");
+    harness.work(&s, Outcome::Rejection);
+    harness.join(&s, 100);
+    assert_eq!(harness.agents[&s].orders.len(), 1, "the agent joined again");
+    harness.work(&s, Outcome::Rejection);
+    harness.load(definition("m", 2, 1)).unwrap();
+    harness.work(&s, Outcome::Success);
+    harness.quiesce();
+    assert_eq!(harness.version_status("m").state, ModelState::Available, "another definition");
 }
 
 #[test]
@@ -556,4 +581,85 @@ fn unschedulable_reason_is_updated_when_servers_change() {
     let effects = harness.apply(Command::Tick).unwrap();
     assert!(effects.models.contains("m") && effects.routes.contains("m"));
     assert_eq!(harness.version_status("m").code, Some(Reason::NoCapability));
+}
+
+/// An agent joins with one loaded version of `m`.
+fn join_with(harness: &mut Harness, id: &ReplicaId, version: u32, spec: Option<u8>) -> Effects {
+    let agent =
+        Agent { memory: 100, connected: true, loaded: [("m".into(), version)].into(), ..Agent::default() };
+    harness.agents.insert(id.clone(), agent);
+    let loaded = vec![loaded_version("m", version, spec)];
+    let replica = replica(100);
+    harness.apply(Command::ReplicaJoined { id: id.clone(), replica, shared: true, loaded }).unwrap()
+}
+
+#[test]
+fn version_with_the_number_of_another_content_is_unloaded_before_it_is_loaded() {
+    let mut harness = Harness::new();
+    let s = id("s", 0);
+    harness.load(definition("m", 2, 1)).unwrap();
+    // The scheduler lost its state: version 1 was another content.
+    join_with(&mut harness, &s, 1, Some(1));
+    assert_eq!(harness.version_status("m").available, 0);
+    harness.acknowledge_routes();
+    let next = |harness: &Harness| harness.agents[&s].orders.front().map(|o| (o.version, o.load.is_some()));
+    assert_eq!(next(&harness), Some((1, false)));
+    harness.work(&s, Outcome::Success);
+    assert_eq!(next(&harness), Some((1, true)));
+    harness.quiesce();
+    assert_eq!(harness.version_status("m").state, ModelState::Available);
+}
+
+#[test]
+fn rejoined_replica_with_another_content_leaves_the_route() {
+    let mut harness = served();
+    harness.disconnect(&id("s", 0));
+    join_with(&mut harness, &id("s", 0), 1, Some(9));
+    assert_eq!(harness.routed_to("m"), Vec::<String>::new());
+    harness.quiesce();
+    assert_eq!(harness.routed_to("m"), ["s-0"]);
+    assert_eq!(harness.version_status("m").state, ModelState::Available);
+}
+
+#[test]
+fn new_model_avoids_the_number_of_another_content_in_memory() {
+    for (held, spec, applied, version) in [
+        (1, Some(1), 2, 2),
+        // The same content, or one that the agent does not report.
+        (1, Some(2), 2, 1),
+        (3, Some(2), 2, 3),
+        (1, None, 2, 1),
+    ] {
+        let mut harness = Harness::new();
+        let s = id("s", 0);
+        join_with(&mut harness, &s, held, spec);
+        harness.load(definition("m", applied, 1)).unwrap();
+        assert_eq!(harness.state.models()["m"].latest().unwrap().number, version, "{held} {spec:?}");
+        harness.quiesce();
+        assert_eq!(harness.version_status("m").state, ModelState::Available);
+    }
+}
+
+#[test]
+fn waiting_model_is_placed_when_a_load_ends_that_the_agent_had_subtracted() {
+    let mut harness = Harness::new();
+    let s = id("s", 0);
+    harness.join(&s, 20);
+    harness.load(definition("a", 1, 1)).unwrap();
+    // Seldon's agent subtracts a load in progress from its free memory.
+    let report = |model: &str, event| Command::ReplicaReported {
+        id: id("s", 0),
+        model: model.into(),
+        version: 1,
+        event,
+        memory_free: 10,
+    };
+    let unrelated = ReplicaEvent::UnloadFailed { reason: String::new() };
+    harness.apply(report("other", unrelated)).unwrap();
+    harness.load(definition("b", 1, 1)).unwrap();
+    assert_eq!(harness.version_status("b").state, ModelState::ScheduleFailed);
+    harness.work(&s, Outcome::Success);
+    assert_eq!(harness.agents[&s].orders.front().map(|o| &*o.model), Some("b"));
+    harness.quiesce();
+    assert_eq!(harness.version_status("b").state, ModelState::Available);
 }

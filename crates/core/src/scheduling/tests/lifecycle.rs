@@ -149,10 +149,14 @@ fn restart_restores_latest_and_serving_versions() {
         replicas: Vec::new(),
         leaving: Vec::new(),
     };
-    let stored =
-        [ModelRecord { deleted: false, owner: None, versions: vec![version(1, true), version(2, false)] }];
+    let models = vec![ModelRecord {
+        deleted: false,
+        unloaded: false,
+        owner: None,
+        versions: vec![version(1, true), version(2, false)],
+    }];
     let mut harness = Harness::new();
-    harness.state = State::restore(Policy::default(), stored, [], 0);
+    harness.state = State::restore(Policy::default(), Records { models, ..Records::default() }, 0);
     let s = id("s", 0);
     harness.join(&s, 100);
     assert_eq!(harness.agents[&s].orders.len(), 2, "the serving version is restored beside the new one");
@@ -172,6 +176,7 @@ fn rejoin_keeps_desired_and_unloads_unknown_models() {
     harness.quiesce();
     let loaded: Vec<(Arc<str>, u32)> = vec![("m".into(), 1), ("gone".into(), 4)];
     harness.agents.get_mut(&s).unwrap().loaded = loaded.iter().cloned().collect();
+    let loaded = loaded.iter().map(|(model, version)| loaded_version(model, *version, None)).collect();
     let effects = harness
         .apply(Command::ReplicaJoined { id: s.clone(), replica: replica(100), shared: true, loaded })
         .unwrap();

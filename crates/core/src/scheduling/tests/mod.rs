@@ -2,10 +2,12 @@
 
 mod arbitrary_commands;
 mod dry_run;
+mod experiments;
 mod explain;
 mod faults;
 mod lifecycle;
 mod ownership;
+mod pipelines;
 mod placement;
 mod properties;
 mod scaling;
@@ -24,6 +26,7 @@ fn definition(name: &str, spec: u8, replicas: u32) -> Definition {
         needs: Needs { requirements: vec!["onnx".into()], memory: 10, ..Needs::default() },
         scaling: Scaling { replicas, min: 0, max: 0 },
         generation: None,
+        replaces: None,
     }
 }
 
@@ -34,6 +37,10 @@ fn replica(memory: u64) -> Replica {
         memory_free: memory,
         ..Replica::default()
     }
+}
+
+fn loaded_version(model: &str, version: u32, spec: Option<u8>) -> LoadedVersion {
+    LoadedVersion { model: model.into(), version, spec: spec.map(|spec| Digest(spec.into())) }
 }
 
 fn id(server: &str, index: u32) -> ReplicaId {
@@ -52,6 +59,45 @@ fn expect(name: &str, replicas: u32, min: u32, max: u32) -> Command {
 
 fn unload(name: &str) -> Command {
     Command::UnloadModel { name: name.into(), by: Owner::Cli }
+}
+
+fn pipeline(name: &str, spec: u8, steps: &[&str]) -> PipelineDefinition {
+    PipelineDefinition {
+        name: name.into(),
+        spec: Digest(spec.into()),
+        content: Digest(spec.into()),
+        steps: steps.iter().map(|step| (*step).into()).collect(),
+        generation: None,
+        replaces: None,
+    }
+}
+
+fn experiment(name: &str, resource: Resource, candidates: &[&str]) -> ExperimentDefinition {
+    let candidates: Vec<(Arc<str>, u32)> = candidates.iter().map(|name| ((*name).into(), 50)).collect();
+    let spec = Digest(candidates.len() as u128);
+    ExperimentDefinition {
+        name: name.into(),
+        spec,
+        content: spec,
+        resource,
+        default: candidates.first().map(|(name, _)| name.clone()),
+        candidates,
+        mirror: None,
+        generation: None,
+        replaces: None,
+    }
+}
+
+fn unload_pipeline(name: &str) -> Command {
+    Command::UnloadPipeline { name: name.into(), by: Owner::Cli }
+}
+
+fn start(definition: ExperimentDefinition) -> Command {
+    Command::StartExperiment { definition: Box::new(definition), by: Owner::Cli }
+}
+
+fn stop(name: &str) -> Command {
+    Command::StopExperiment { name: name.into(), by: Owner::Cli }
 }
 
 fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
@@ -80,6 +126,8 @@ struct Harness {
     /// Published routes by sequence number, and the sequence up to which gateways have drained.
     published: BTreeMap<Arc<str>, BTreeMap<u64, Places>>,
     drained: u64,
+    /// Number of the last UID.
+    uid: u32,
 }
 
 #[derive(Default)]
@@ -100,6 +148,7 @@ impl Agent {
 enum Outcome {
     Success,
     Failure,
+    Rejection,
     OutOfMemory,
 }
 
@@ -110,7 +159,7 @@ impl Harness {
 
     fn with(policy: Policy) -> Self {
         let (state, now) = (State::new(policy), 1_000_000_000_000);
-        Self { state, agents: BTreeMap::new(), now, published: BTreeMap::new(), drained: 0 }
+        Self { state, agents: BTreeMap::new(), now, published: BTreeMap::new(), drained: 0, uid: 0 }
     }
 
     fn apply(&mut self, command: Command) -> Result<Effects, Rejection> {
@@ -129,6 +178,8 @@ impl Harness {
         } else {
             assert_eq!(before.models(), self.state.models(), "a rejected command changes nothing");
             assert_eq!(before.servers(), self.state.servers(), "a rejected command changes nothing");
+            assert_eq!(before.pipelines(), self.state.pipelines(), "a rejected command changes nothing");
+            assert_eq!(before.experiments(), self.state.experiments(), "a rejected command changes nothing");
         }
         let mut twin = before;
         assert_eq!(twin.apply(command, self.now), result, "the same command gives the same effects");
@@ -138,6 +189,12 @@ impl Harness {
 
     fn load(&mut self, definition: Definition) -> Result<Effects, Rejection> {
         self.apply(Command::LoadModel { definition: Box::new(definition), by: Owner::Cli })
+    }
+
+    fn load_pipeline(&mut self, definition: PipelineDefinition) -> Result<Effects, Rejection> {
+        self.uid += 1;
+        let uid = format!("uid-{}", self.uid).into();
+        self.apply(Command::LoadPipeline { definition: Box::new(definition), uid, by: Owner::Cli })
     }
 
     fn publish(&mut self, names: &BTreeSet<Arc<str>>) {
@@ -177,7 +234,8 @@ impl Harness {
         agent.connected = true;
         agent.orders.clear();
         let offered = Replica { memory_free: agent.memory_free(), ..replica(agent.memory) };
-        let loaded = agent.loaded.iter().cloned().collect();
+        let version = |(model, version): &(Arc<str>, u32)| loaded_version(model, *version, None);
+        let loaded = agent.loaded.iter().map(version).collect();
         self.apply(Command::ReplicaJoined { id: id.clone(), replica: offered, shared: true, loaded }).unwrap()
     }
 
@@ -212,6 +270,7 @@ impl Harness {
         let reason = "no such file".to_owned();
         let event = match (order.load.is_some(), outcome) {
             (true, Outcome::Failure) => ReplicaEvent::LoadFailed { reason },
+            (true, Outcome::Rejection) => ReplicaEvent::LoadRejected { reason },
             (true, Outcome::OutOfMemory) => ReplicaEvent::LoadFailedMemory { reason },
             (true, Outcome::Success) => {
                 agent.loaded.insert(key);
@@ -240,7 +299,12 @@ impl Harness {
         let sequence = self.state.sequence();
         let applied = sequence.saturating_sub(not_applied);
         self.drained = self.drained.max(applied.saturating_sub(not_drained));
-        self.apply(Command::RoutesAcknowledged { applied, drained: self.drained }).unwrap();
+        self.apply(Command::RoutesAcknowledged {
+            applied,
+            drained: self.drained,
+            undrained: BTreeSet::new(),
+        })
+        .unwrap();
     }
 
     /// Every replica that a gateway may send a request to.
@@ -267,15 +331,12 @@ impl Harness {
 
     /// Restarts the scheduler from its records; agents have to subscribe again.
     fn restart(&mut self) {
-        let state = &self.state;
-        let models: Vec<ModelRecord> = state.models().keys().filter_map(|n| state.model_record(n)).collect();
-        let servers: Vec<ServerRecord> =
-            state.servers().keys().filter_map(|n| state.server_record(n)).collect();
+        let records = self.state.records();
         self.agents.values_mut().for_each(|agent| {
             agent.connected = false;
             agent.orders.clear();
         });
-        self.state = State::restore(*self.state.policy(), models, servers, self.now);
+        self.state = State::restore(*self.state.policy(), records, self.now);
         self.published.clear();
         self.drained = 0;
         self.publish(&self.state.models().keys().cloned().collect());
@@ -292,7 +353,10 @@ impl Harness {
             }
             let before = self.state.clone();
             self.acknowledge_routes();
-            if busy.is_empty() && before.models() == self.state.models() {
+            let settled = before.models() == self.state.models()
+                && before.pipelines() == self.state.pipelines()
+                && before.experiments() == self.state.experiments();
+            if busy.is_empty() && settled {
                 return;
             }
         }
@@ -326,6 +390,41 @@ impl Harness {
                 assert!(effects.models.contains(name), "{shown}: {name} is missing from effects.models");
             }
         }
+        check_covered(
+            before.pipelines(),
+            self.state.pipelines(),
+            |p| {
+                (
+                    p.deleted,
+                    p.owner.clone(),
+                    p.versions.iter().map(|v| p.version_status(v)).collect::<Vec<_>>(),
+                )
+            },
+            |p| (p.routed().map(|v| v.uid.clone()), p.obstacle().filter(|_| !p.deleted), p.deleted),
+            [&effects.pipelines, &effects.pipeline_routes],
+            shown,
+        );
+        check_covered(
+            before.experiments(),
+            self.state.experiments(),
+            |e| (e.status(), e.owner.clone(), e.definition.clone()),
+            |e| (e.definition.spec, e.obstacle(), e.deleted),
+            [&effects.experiments, &effects.experiment_routes],
+            shown,
+        );
+        let names = before.pipelines().keys().chain(self.state.pipelines().keys());
+        for name in names.chain(before.experiments().keys()).chain(self.state.experiments().keys()) {
+            assert!(
+                before.pipeline_record(name) == self.state.pipeline_record(name)
+                    || effects.store_pipelines.contains(name),
+                "{shown}: pipeline {name} is missing from the stored records"
+            );
+            assert!(
+                before.experiment_record(name) == self.state.experiment_record(name)
+                    || effects.store_experiments.contains(name),
+                "{shown}: experiment {name} is missing from the stored records"
+            );
+        }
         let servers: BTreeSet<&Arc<str>> =
             before.servers().keys().chain(self.state.servers().keys()).collect();
         for name in servers {
@@ -353,11 +452,14 @@ impl Harness {
                 "{name} version {version} was unloaded from {id} while a gateway may have requests there"
             );
         }
+        self.check_pipelines();
+        self.check_experiments();
         let mut used: BTreeMap<ReplicaId, u64> = BTreeMap::new();
         for (name, model) in self.state.models() {
             let route = self.state.route(name);
             assert!(!model.deleted || route.versions.is_empty(), "{name} is deleted and routed");
-            assert!(!model.deleted || model.owner.is_none(), "{name} is deleted and owned");
+            assert!(!model.deleted || model.unloaded || model.owner.is_none(), "{name} is deleted and owned");
+            assert!(model.deleted || !model.unloaded, "{name} is unloaded and not deleted");
             for version in &route.versions {
                 assert_eq!(version.weight as usize, version.replicas.len());
                 for replica in &version.replicas {
@@ -392,6 +494,56 @@ impl Harness {
         }
     }
 
+    fn serves(&self, model: &str) -> bool {
+        let sleeps = |m: &Model| !m.deleted && m.latest().is_some_and(super::model::Version::scaled_to_zero);
+        !self.routed(model).is_empty() || self.state.models().get(model).is_some_and(sleeps)
+    }
+
+    fn check_pipelines(&self) {
+        for (name, pipeline) in self.state.pipelines() {
+            let latest = pipeline.latest().expect("a pipeline has a version");
+            assert!(!pipeline.deleted || pipeline.owner.is_none(), "{name} is deleted and owned");
+            for version in pipeline.versions.iter().filter(|_| !pipeline.deleted) {
+                let ready = version.definition.steps.iter().all(|step| self.serves(step));
+                assert_eq!(version.unready.is_none(), ready, "{name} version {}", version.number);
+                assert!(!pipeline.version_status(version).models_ready || ready, "{name}");
+            }
+            if let Some(routed) = pipeline.routed() {
+                assert!(routed.was_ready, "{name}: a version is executed that was never ready");
+                assert!(!pipeline.deleted, "{name} is deleted and executed");
+            }
+            assert!(pipeline.versions.len() <= 2 || pipeline.awaits != 0, "{name} keeps old versions");
+            let ready = pipeline.version_status(latest);
+            assert!(
+                ready.state != PipelineState::Ready || latest.created || pipeline.deleted,
+                "{name} is ready and a gateway does not know it"
+            );
+        }
+    }
+
+    fn check_experiments(&self) {
+        let mut defaults = BTreeSet::new();
+        for (name, experiment) in self.state.experiments().iter().filter(|(_, e)| !e.deleted) {
+            let serves = |resource: &Arc<str>| match experiment.definition.resource {
+                Resource::Model => self.serves(resource),
+                Resource::Pipeline => self.state.pipelines().get(resource).is_some_and(|p| {
+                    p.routed().is_some_and(|v| v.definition.steps.iter().all(|step| self.serves(step)))
+                }),
+            };
+            let all = experiment.definition.resources().all(serves);
+            assert_eq!(experiment.obstacle().is_none(), all, "{name}: {:?}", experiment.obstacle());
+            assert!(!experiment.status().active || all, "{name} is active without a candidate");
+            let default = experiment.definition.default.clone();
+            let key = default.map(|default| (experiment.definition.resource, default));
+            assert!(key.is_none_or(|key| defaults.insert(key)), "{name} shares its default with another");
+        }
+    }
+
+    fn pipeline_status(&self, name: &str) -> PipelineStatus {
+        let pipeline = &self.state.pipelines()[name];
+        pipeline.version_status(pipeline.latest().unwrap())
+    }
+
     fn version_status(&self, name: &str) -> VersionStatus {
         let model = &self.state.models()[name];
         model.version_status(model.latest().unwrap())
@@ -404,5 +556,23 @@ impl Harness {
     fn routed_to(&self, name: &str) -> Vec<String> {
         let route = self.state.route(name);
         route.versions.iter().flat_map(|v| v.replicas.iter().map(ToString::to_string)).collect()
+    }
+}
+
+/// Effects name every object whose status or route changed.
+fn check_covered<T, S: PartialEq, R: PartialEq>(
+    before: &BTreeMap<Arc<str>, T>,
+    after: &BTreeMap<Arc<str>, T>,
+    status: impl Fn(&T) -> S,
+    route: impl Fn(&T) -> R,
+    [statuses, routes]: [&BTreeSet<Arc<str>>; 2],
+    shown: &str,
+) {
+    for (name, value) in after {
+        let earlier = before.get(name);
+        let changed = earlier.map(&status) != Some(status(value));
+        assert!(!changed || statuses.contains(name), "{shown}: the status of {name} is missing from effects");
+        let changed = earlier.map(&route) != Some(route(value));
+        assert!(!changed || routes.contains(name), "{shown}: the route of {name} is missing from effects");
     }
 }

@@ -51,6 +51,28 @@ fn change_by_another_owner_is_rejected() {
 }
 
 #[test]
+fn late_load_of_an_older_generation_is_rejected() {
+    let operator = Owner::Operator { namespace: "ml".into() };
+    let mut harness = Harness::new();
+    let mut load = |generation: i64, replaces: Option<i64>, spec: u8| {
+        let generation = Some(generation);
+        let definition = Box::new(Definition { generation, replaces, ..definition("iris", spec, 1) });
+        let outcome = harness.apply(Command::LoadModel { definition, by: operator.clone() });
+        let latest = harness.state.models()["iris"].latest().unwrap().definition.clone();
+        (outcome.map(drop), latest.generation, latest.replaces)
+    };
+    assert_eq!(load(1, Some(0), 1), (Ok(()), Some(1), None));
+    assert_eq!(load(2, Some(1), 2), (Ok(()), Some(2), None));
+    let refused = Rejection::NewerGeneration { kind: Kind::Model, name: "iris".into(), known: 2, sent: 1 };
+    assert_eq!(load(1, Some(0), 1), (Err(refused), Some(2), None), "sent before generation 2");
+    assert_eq!(load(2, Some(1), 2).1, Some(2), "repeated");
+    assert_eq!(load(3, Some(1), 3).1, Some(3), "a newer generation needs no precondition");
+    assert_eq!(load(1, Some(3), 4).1, Some(1), "a recreated object");
+    assert_eq!(load(9, None, 5).1, Some(9));
+    assert_eq!(load(1, None, 6).1, Some(1), "another client knows no precondition");
+}
+
+#[test]
 fn first_named_owner_takes_model_created_by_gateway() {
     let mut harness = Harness::new();
     harness.apply(by("m", 1, Owner::Gateway)).unwrap();
@@ -58,6 +80,37 @@ fn first_named_owner_takes_model_created_by_gateway() {
     let effects = harness.apply(by("m", 1, Owner::Cli)).unwrap();
     assert!(effects.store_models.contains("m"));
     assert!(harness.apply(by("m", 1, Owner::Other("x".into()))).is_err());
+}
+
+#[test]
+fn reload_reverts_only_the_unload_of_a_gateway() {
+    let reload = || Command::ReloadModel { name: "iris".into() };
+    let unload_by = |owner| Command::UnloadModel { name: "iris".into(), by: owner };
+    let mut harness = Harness::new();
+    assert_eq!(harness.apply(reload()), Err(Rejection::UnknownModel("iris".into())));
+    harness.apply(by("iris", 1, Owner::Cli)).unwrap();
+
+    harness.apply(unload_by(Owner::Gateway)).unwrap();
+    assert!(harness.state.models()["iris"].deleted);
+    harness.apply(reload()).unwrap();
+    let model = &harness.state.models()["iris"];
+    assert!(!model.deleted);
+    assert_eq!(model.owner, Some(Owner::Cli), "the owner stays");
+
+    // A reload between an update and its effect keeps the update.
+    harness.apply(by("iris", 2, Owner::Cli)).unwrap();
+    let latest = harness.state.models()["iris"].latest().cloned().unwrap();
+    harness.apply(reload()).unwrap();
+    let after = harness.state.models()["iris"].latest().unwrap();
+    assert_eq!((after.number, &after.definition), (latest.number, &latest.definition));
+
+    for unloads in [vec![Owner::Cli], vec![Owner::Gateway, Owner::Cli]] {
+        for owner in unloads {
+            harness.apply(unload_by(owner)).unwrap();
+        }
+        assert_eq!(harness.apply(reload()), Err(Rejection::Deleted("iris".into())), "its owner deleted it");
+        harness.apply(by("iris", 2, Owner::Cli)).unwrap();
+    }
 }
 
 #[test]

@@ -7,6 +7,10 @@ use proptest::prelude::*;
 enum Step {
     Load { model: u8, spec: u8, replicas: u32, min: u32, max: u32 },
     Unload { model: u8 },
+    LoadPipeline { pipeline: u8, spec: u8 },
+    UnloadPipeline { pipeline: u8 },
+    StartExperiment { experiment: u8, spec: u8 },
+    StopExperiment { experiment: u8 },
     Rollback { model: u8, spec: u8 },
     Join { id: ReplicaId },
     Subscribe { id: ReplicaId },
@@ -35,6 +39,10 @@ fn step() -> impl Strategy<Value = Step> {
             model, spec, replicas, min, max
         }),
         2 => (0u8..4).prop_map(|model| Step::Unload { model }),
+        2 => (0u8..3, 0u8..6).prop_map(|(pipeline, spec)| Step::LoadPipeline { pipeline, spec }),
+        1 => (0u8..3).prop_map(|pipeline| Step::UnloadPipeline { pipeline }),
+        2 => (0u8..3, 0u8..6).prop_map(|(experiment, spec)| Step::StartExperiment { experiment, spec }),
+        1 => (0u8..3).prop_map(|experiment| Step::StopExperiment { experiment }),
         1 => (0u8..4, 0u8..3).prop_map(|(model, spec)| Step::Rollback { model, spec }),
         3 => some_id().prop_map(|id| Step::Join { id }),
         2 => some_id().prop_map(|id| Step::Subscribe { id }),
@@ -76,6 +84,25 @@ fn desired_model(model: u8, spec: u8, scaling: Scaling) -> Definition {
     Definition { scaling, ..definition(&format!("m{model}"), spec, scaling.replicas) }
 }
 
+/// Steps that vary with the spec.
+fn desired_pipeline(number: u8, spec: u8) -> PipelineDefinition {
+    let steps = [format!("m{}", spec % 4), format!("m{}", (spec + number) % 4)];
+    pipeline(&format!("p{number}"), spec, &[&steps[0], &steps[1]])
+}
+
+fn desired_experiment(number: u8, spec: u8) -> ExperimentDefinition {
+    let (resource, prefix) =
+        if spec.is_multiple_of(2) { (Resource::Model, 'm') } else { (Resource::Pipeline, 'p') };
+    let candidates = [format!("{prefix}{}", spec % 3), format!("{prefix}{}", (spec + 1) % 3)];
+    let definition = experiment(&format!("e{number}"), resource, &[&candidates[0], &candidates[1]]);
+    ExperimentDefinition { spec: Digest(spec.into()), content: Digest(spec.into()), ..definition }
+}
+
+/// Everything that a restart must keep.
+fn durable(state: &State) -> Records {
+    Records { servers: Vec::new(), ..state.records() }
+}
+
 fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
     match step {
         Step::Load { model, spec, replicas, min, max } => {
@@ -97,6 +124,25 @@ fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
             assert_eq!(harness.apply(unload(&name)).is_ok(), known);
             models.remove(&name);
         }
+        Step::LoadPipeline { pipeline, spec } => {
+            if let Ok(effects) = harness.load_pipeline(desired_pipeline(pipeline, spec)) {
+                assert!(effects.models.is_empty() && effects.orders.is_empty(), "models are not touched");
+                assert!(effects.pipelines.iter().all(|n| **n == *format!("p{pipeline}")));
+            }
+        }
+        Step::UnloadPipeline { pipeline } => {
+            let name = format!("p{pipeline}");
+            let known = harness.state.pipelines().contains_key(name.as_str());
+            assert_eq!(harness.apply(unload_pipeline(&name)).is_ok(), known);
+        }
+        Step::StartExperiment { experiment, spec } => {
+            let _ = harness.apply(start(desired_experiment(experiment, spec)));
+        }
+        Step::StopExperiment { experiment } => {
+            let name = format!("e{experiment}");
+            let known = harness.state.experiments().contains_key(name.as_str());
+            assert_eq!(harness.apply(stop(&name)).is_ok(), known);
+        }
         Step::Rollback { model, spec } => {
             let before = harness.state.clone();
             harness.state.begin();
@@ -105,6 +151,14 @@ fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
             let commands = [
                 Command::LoadModel { definition, by: Owner::Cli },
                 unload(&format!("m{}", (model + 1) % 4)),
+                Command::LoadPipeline {
+                    definition: Box::new(desired_pipeline(model % 3, spec)),
+                    uid: "rolled back".into(),
+                    by: Owner::Cli,
+                },
+                unload_pipeline(&format!("p{}", (model + 1) % 3)),
+                start(desired_experiment(model % 3, spec)),
+                stop(&format!("e{}", (model + 1) % 3)),
                 expect("s0", 0, 0, 0),
                 Command::AdoptModel { name: format!("m{model}").into(), by: Owner::Other("me".into()) },
                 // Reports are rolled back too, and reapplied.
@@ -112,7 +166,11 @@ fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
                 Command::ReplicaDisconnected { id: id("s0", 1) },
                 Command::ReplicaLost { id: id("s1", 1) },
                 Command::DrainReplica { id: id("s1", 0) },
-                Command::RoutesAcknowledged { applied: u64::MAX - 1, drained: u64::MAX - 1 },
+                Command::RoutesAcknowledged {
+                    applied: u64::MAX - 1,
+                    drained: u64::MAX - 1,
+                    undrained: BTreeSet::new(),
+                },
                 Command::Tick,
             ];
             for (command, time) in commands.into_iter().zip(1..) {
@@ -121,6 +179,8 @@ fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
             harness.state.rollback();
             assert_eq!(before.models(), harness.state.models());
             assert_eq!(before.servers(), harness.state.servers());
+            assert_eq!(before.pipelines(), harness.state.pipelines());
+            assert_eq!(before.experiments(), harness.state.experiments());
             assert_eq!(before.sequence(), harness.state.sequence());
             harness.check();
         }
@@ -156,7 +216,16 @@ fn apply_step(harness: &mut Harness, step: Step, models: &mut DesiredModels) {
         Step::Wait { time } => {
             harness.wait(time);
         }
-        Step::Restart => harness.restart(),
+        Step::Restart => {
+            let before = durable(&harness.state);
+            harness.restart();
+            let after = durable(&harness.state);
+            assert_eq!(before.experiments, after.experiments);
+            for (before, after) in before.pipelines.iter().zip(&after.pipelines) {
+                assert_eq!(before.versions.last().map(|v| &v.uid), after.versions.last().map(|v| &v.uid));
+                assert_eq!((before.deleted, &before.owner), (after.deleted, &after.owner));
+            }
+        }
     }
 }
 
@@ -220,6 +289,20 @@ proptest! {
         for (name, model) in harness.state.models() {
             prop_assert_eq!(model.deleted, !models.contains_key(&**name));
         }
+        for (name, pipeline) in harness.state.pipelines().iter().filter(|(_, p)| !p.deleted) {
+            let status = harness.pipeline_status(name);
+            let ready = pipeline.latest().unwrap().definition.steps.iter().all(|s| harness.serves(s));
+            prop_assert_eq!(status.models_ready, ready, "{}: {}", name, status.reason);
+            prop_assert!(!ready || status.state == PipelineState::Ready, "{}: {}", name, status.reason);
+        }
+        for (name, experiment) in harness.state.experiments() {
+            let status = experiment.status();
+            prop_assert_eq!(status.active, experiment.obstacle().is_none(), "{}: {}", name, status.description);
+        }
+        let settled = harness.state.sequence();
+        harness.wait(5_000);
+        harness.acknowledge_routes();
+        prop_assert_eq!(harness.state.sequence(), settled, "the steady state has no effects");
         let assigned: usize = harness.agents.values().map(|a| a.loaded.len()).sum();
         let desired: u32 = harness.state.models().values().filter(|m| !m.deleted).map(|m| m.latest().unwrap().desired_replicas().min(REPLICAS)).sum();
         prop_assert_eq!(assigned, desired as usize, "agents hold undesired models");

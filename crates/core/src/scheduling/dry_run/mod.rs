@@ -1,16 +1,21 @@
 //! Predicted outcome of commands, without applying them.
 
+mod dependants;
+
 use super::{
     Millis,
-    command::{Command, Order},
+    command::{Command, Order, Rejection},
     explain::many,
     model::{Model, Version},
     owner::Kind,
-    server::ReplicaId,
+    server::{ReplicaId, Server},
     state::State,
     unschedulable::Bytes,
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Predicted change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +27,7 @@ pub struct PlannedChange {
     pub to_version: Option<u32>,
     /// One sentence each.
     pub effects: Vec<String>,
-    /// Whether it would be placed.
+    /// Whether it would be placed; of pipelines and experiments, whether everything that they need serves.
     pub placed: bool,
 }
 
@@ -42,26 +47,41 @@ pub enum Action {
 
 /// The changes that the commands would cause, applied in order.
 ///
-/// Commands that concern no model or server are skipped. Works on a copy of the whole state: meant for interactive use.
-pub fn dry_run(state: &State, commands: Vec<Command>, now: Millis) -> Vec<PlannedChange> {
-    let mut trial = state.clone();
-    trial.commit();
+/// Commands that concern no object of a client are skipped. `trial` is a copy of the state, which they change.
+pub fn dry_run(mut trial: State, commands: Vec<Command>, now: Millis) -> Vec<PlannedChange> {
     commands.into_iter().filter_map(|command| planned(&mut trial, command, now)).collect()
 }
 
 fn planned(trial: &mut State, command: Command, now: Millis) -> Option<PlannedChange> {
     let (kind, name) = match &command {
         Command::LoadModel { definition, .. } => (Kind::Model, definition.name.clone()),
-        Command::UnloadModel { name, .. } | Command::AdoptModel { name, .. } => (Kind::Model, name.clone()),
+        Command::ReloadModel { name }
+        | Command::UnloadModel { name, .. }
+        | Command::AdoptModel { name, .. } => (Kind::Model, name.clone()),
         Command::UpsertServer { name, .. } | Command::AdoptServer { name, .. } => {
             (Kind::Server, name.clone())
         }
+        Command::LoadPipeline { definition, .. } => (Kind::Pipeline, definition.name.clone()),
+        Command::UnloadPipeline { name, .. } | Command::AdoptPipeline { name, .. } => {
+            (Kind::Pipeline, name.clone())
+        }
+        Command::StartExperiment { definition, .. } => (Kind::Experiment, definition.name.clone()),
+        Command::StopExperiment { name, .. } | Command::AdoptExperiment { name, .. } => {
+            (Kind::Experiment, name.clone())
+        }
         _ => return None,
     };
+    match kind {
+        Kind::Pipeline => return Some(dependants::planned_pipeline(trial, command, name, now)),
+        Kind::Experiment => return Some(dependants::planned_experiment(trial, command, name, now)),
+        Kind::Model | Kind::Server => {}
+    }
     // A model command changes only that model; a server command may change every model.
     let old = trial.models().get(&name).filter(|m| kind == Kind::Model && !m.deleted).cloned();
-    let before = (kind == Kind::Server).then(|| trial.clone());
+    let old_server = trial.servers().get(&name).filter(|_| kind == Kind::Server).cloned();
+    trial.track_models();
     let outcome = trial.apply(command, now);
+    let changed = trial.tracked_models();
     let number = |model: Option<&Model>| model.and_then(Model::latest).map(|v| v.number);
     let new = trial.models().get(&name).filter(|m| kind == Kind::Model && !m.deleted);
     let (from_version, to_version) = (number(old.as_ref()), number(new));
@@ -76,19 +96,20 @@ fn planned(trial: &mut State, command: Command, now: Millis) -> Option<PlannedCh
     };
     let effects = match outcome {
         Ok(effects) => effects,
-        Err(rejection) => {
-            let messages = rejection.to_string().lines().map(str::to_owned).collect();
-            return Some(change(Action::Reject, messages, false));
-        }
+        Err(rejection) => return Some(change(Action::Reject, lines(&rejection), false)),
     };
-    Some(if let Some(before) = before {
-        let (action, messages) = server(&before, trial, &name);
+    Some(if kind == Kind::Server {
+        let (action, messages) = server(old_server.as_ref(), &changed, trial, &name);
         let placed = trial.servers().get(&name).is_some_and(|s| s.present() > 0 && !s.is_terminating());
         change(action, messages, placed)
     } else {
         let (action, messages, placed) = model(old.as_ref(), trial, &name, &effects.orders);
         change(action, messages, placed)
     })
+}
+
+fn lines(rejection: &Rejection) -> Vec<String> {
+    rejection.to_string().lines().map(str::to_owned).collect()
 }
 
 fn model(
@@ -205,8 +226,13 @@ fn overcommitted(after: &State, loads: &[&Order]) -> Vec<String> {
         .collect()
 }
 
-fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String>) {
-    let old = before.servers().get(name);
+/// `changed` are the models that the command changed, before it.
+fn server(
+    old: Option<&Server>,
+    changed: &BTreeMap<Arc<str>, Option<Model>>,
+    after: &State,
+    name: &Arc<str>,
+) -> (Action, Vec<String>) {
     let Some(new) = after.servers().get(name) else {
         let messages = if old.is_some() { "would be removed: it has no replica" } else { "not found" };
         return (if old.is_some() { Action::Delete } else { Action::Unchanged }, vec![messages.to_owned()]);
@@ -228,8 +254,8 @@ fn server(before: &State, after: &State, name: &Arc<str>) -> (Action, Vec<String
         ));
     }
     let (mut moved, mut stuck, mut helped) = (0usize, Vec::new(), 0usize);
-    for (model, now) in after.models() {
-        let Some(was) = before.models().get(model).filter(|was| *was != now) else { continue };
+    for (model, was) in changed {
+        let (Some(was), Some(now)) = (was, after.models().get(model)) else { continue };
         let unplaced = |m: &Model| m.latest().is_some_and(|v| v.unplaced.is_some());
         let there = |m: &Model| m.versions.iter().any(|v| v.server.as_ref() == Some(name));
         match (unplaced(was), unplaced(now)) {
