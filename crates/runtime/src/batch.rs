@@ -1,10 +1,11 @@
 //! Dynamic batching: rows of several requests share one run.
 
 use crate::{InferenceError, model::Model};
-use gantry_tensor::{Elements, Tensor};
+use gantry_tensor::{CancelToken, Tensor};
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::sync::oneshot;
@@ -18,85 +19,164 @@ struct Waiting {
     inputs: Vec<Tensor>,
     rows: usize,
     since: Instant,
+    cancel: CancelToken,
     reply: oneshot::Sender<Answer>,
 }
 
-/// Collects requests while the model is busy, and for up to `longest_wait`.
+/// Collects requests while a batch runs, and for up to `longest_wait`. It holds no thread while it waits: each request
+/// calls [`Batcher::is_due`] when it arrives and when its own wait is over.
 pub(crate) struct Batcher {
     most_rows: usize,
     longest_wait: Duration,
     queue: Mutex<Queue>,
-    arrived: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
     rows: usize,
-    running: bool,
+    /// A run is submitted or under way.
+    scheduled: bool,
+    closed: bool,
+}
+
+/// A request in a batcher; dropping it cancels the request.
+pub(crate) struct Request<'a> {
+    batcher: &'a Batcher,
+    /// `None` once the request is answered.
+    cancel: Option<CancelToken>,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Request<'_> {
+    /// `submit` is called when a batch is due.
+    pub(crate) async fn answer(mut self, submit: impl Fn()) -> Answer {
+        if self.batcher.is_due() {
+            submit();
+        }
+        let wait = self.batcher.longest_wait;
+        let mut early = None;
+        if !wait.is_zero() {
+            early = tokio::time::timeout(wait, &mut self.answer).await.ok();
+            if early.is_none() && self.batcher.is_due() {
+                submit();
+            }
+        }
+        let answer = match early {
+            Some(answer) => answer,
+            None => (&mut self.answer).await,
+        };
+        self.cancel = None;
+        answer.unwrap_or_else(|_| Err(InferenceError::Model("the batch panicked; see the log".into())))
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+            // The inputs are dropped after the lock is released.
+            let removed = self.batcher.lock().remove_cancelled();
+            drop(removed);
+        }
+    }
+}
+
+impl Queue {
+    fn remove_cancelled(&mut self) -> Vec<Waiting> {
+        if !self.waiting.iter().any(|w| w.cancel.is_cancelled()) {
+            return Vec::new();
+        }
+        let (removed, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|w| w.cancel.is_cancelled());
+        self.waiting = kept.into();
+        self.rows = self.waiting.iter().map(|w| w.rows).sum();
+        removed
+    }
 }
 
 impl Batcher {
     pub(crate) fn new(most_rows: usize, longest_wait: Duration) -> Self {
-        Self { most_rows, longest_wait, queue: Mutex::default(), arrived: Condvar::new() }
+        Self { most_rows, longest_wait, queue: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueues a request. With `true` the caller must schedule [`Batcher::run`]; otherwise it is running already.
-    pub(crate) fn enqueue(
-        &self,
-        inputs: Vec<Tensor>,
-    ) -> Result<(oneshot::Receiver<Answer>, bool), InferenceError> {
+    pub(crate) fn enqueue(&self, inputs: Vec<Tensor>) -> Result<Request<'_>, InferenceError> {
         let (reply, answer) = oneshot::channel();
-        let rows = inputs.first().and_then(|t| t.shape().first().copied()).unwrap_or(1);
+        let rows = crate::executor::rows_of(&inputs);
+        let cancel = CancelToken::default();
         let mut queue = self.lock();
+        if queue.closed {
+            return Err(InferenceError::Cancelled);
+        }
         if queue.waiting.len() >= MAX_QUEUED {
             return Err(InferenceError::Busy { waiting: queue.waiting.len() });
         }
-        queue.waiting.push_back(Waiting { inputs, rows, since: Instant::now(), reply });
-        queue.rows += rows;
-        let start = !std::mem::replace(&mut queue.running, true);
-        drop(queue);
-        self.arrived.notify_one();
-        Ok((answer, start))
+        let since = Instant::now();
+        queue.waiting.push_back(Waiting { inputs, rows, since, cancel: cancel.clone(), reply });
+        queue.rows = queue.rows.saturating_add(rows);
+        Ok(Request { batcher: self, cancel: Some(cancel), answer })
     }
 
-    /// Fails all queued requests when no thread is available.
+    /// With `true` the caller must submit [`Batcher::run`].
+    pub(crate) fn is_due(&self) -> bool {
+        self.schedule(&mut self.lock())
+    }
+
+    fn schedule(&self, queue: &mut Queue) -> bool {
+        let due =
+            |first: &Waiting| queue.rows >= self.most_rows || first.since.elapsed() >= self.longest_wait;
+        let start = !queue.scheduled && queue.waiting.front().is_some_and(due);
+        queue.scheduled |= start;
+        start
+    }
+
+    /// Fails all queued requests.
     pub(crate) fn fail_all(&self, error: &InferenceError) {
         let mut queue = self.lock();
-        queue.running = false;
+        queue.scheduled = false;
         queue.rows = 0;
-        for waiting in queue.waiting.drain(..) {
+        let waiting = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        for waiting in waiting {
             let _ = waiting.reply.send(Err(error.clone()));
         }
     }
 
-    /// Runs batches until the queue is empty. `record` gets the rows and the duration of each run.
-    pub(crate) fn run(&self, model: &dyn Model, record: impl Fn(usize, Duration)) {
-        while let Some(batch) = self.next_batch() {
-            let started = Instant::now();
-            let rows = batch.iter().map(|w| w.rows).sum();
-            answer(model, batch);
-            record(rows, started.elapsed());
-        }
+    /// Fails all queued requests and accepts no more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.fail_all(&InferenceError::Cancelled);
     }
 
-    fn next_batch(&self) -> Option<Vec<Waiting>> {
-        let mut queue = self.lock();
-        loop {
-            let Some(first) = queue.waiting.front() else {
-                queue.running = false;
-                return None;
-            };
-            let left = self.longest_wait.saturating_sub(first.since.elapsed());
-            if queue.rows >= self.most_rows || left.is_zero() {
-                break;
+    /// Runs one batch. `record` gets its rows and duration. With `true` the caller must submit it again: the
+    /// thread is given back between batches.
+    pub(crate) fn run(
+        &self,
+        name: &str,
+        model: &dyn Model,
+        cancel: &CancelToken,
+        record: impl Fn(usize, Duration),
+    ) -> bool {
+        let batch = self.next_batch();
+        if !batch.is_empty() {
+            let started = Instant::now();
+            let rows = batch.iter().map(|w| w.rows).sum();
+            if catch_unwind(AssertUnwindSafe(|| answer(name, model, batch, cancel))).is_err() {
+                tracing::error!(model = name, "batch panicked");
             }
-            queue = self.arrived.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            record(rows, started.elapsed());
         }
+        let mut queue = self.lock();
+        queue.scheduled = false;
+        self.schedule(&mut queue)
+    }
+
+    fn next_batch(&self) -> Vec<Waiting> {
+        let mut queue = self.lock();
         let mut batch: Vec<Waiting> = Vec::new();
         let mut rows = 0;
         while let Some(next) = queue.waiting.front() {
@@ -107,44 +187,37 @@ impl Batcher {
                 break;
             }
             if let Some(next) = queue.waiting.pop_front() {
-                rows += next.rows;
                 queue.rows = queue.rows.saturating_sub(next.rows);
-                // Skip cancelled requests.
-                if !next.reply.is_closed() {
+                if !next.cancel.is_cancelled() {
+                    rows += next.rows;
                     batch.push(next);
                 }
             }
         }
-        Some(batch)
+        batch
     }
 }
 
-/// Whether tensors can be concatenated: same names, types and shapes, except for the rows.
 fn can_concat(a: &[Tensor], b: &[Tensor]) -> bool {
-    let tail = |t: &Tensor| t.shape().get(1..).map(<[usize]>::to_vec);
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(x, y)| {
-            x.name() == y.name()
-                && x.datatype() == y.datatype()
-                && x.shape().len() == y.shape().len()
-                && !x.shape().is_empty()
-                && tail(x) == tail(y)
-        })
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.can_concat(y))
 }
 
-fn answer(model: &dyn Model, batch: Vec<Waiting>) {
+fn answer(name: &str, model: &dyn Model, batch: Vec<Waiting>, cancel: &CancelToken) {
     let total: usize = batch.iter().map(|w| w.rows).sum();
-    let infer = |inputs: &[Tensor]| crate::executor::catch_panic(model, inputs, &[]);
+    let infer = |inputs: &[Tensor], cancel: &CancelToken| {
+        crate::executor::catch_panic(name, model, inputs, &[], cancel)
+    };
     if let [_, _, ..] = batch.as_slice() {
         let columns = batch.first().map_or(0, |w| w.inputs.len());
         let together: Option<Vec<Tensor>> =
-            (0..columns).map(|i| concat(batch.iter().filter_map(|w| w.inputs.get(i)))).collect();
-        if let Some(Ok(outputs)) = together.map(|inputs| infer(&inputs))
+            (0..columns).map(|i| Tensor::concat(batch.iter().filter_map(|w| w.inputs.get(i)))).collect();
+        let cancel = cancel.shared_by(batch.iter().map(|w| w.cancel.clone()));
+        if let Some(Ok(outputs)) = together.map(|inputs| infer(&inputs, &cancel))
             && outputs.iter().all(|t| t.shape().first() == Some(&total))
         {
             let mut from = 0;
             for waiting in batch {
-                let part: Option<Vec<Tensor>> = outputs.iter().map(|t| rows(t, from, waiting.rows)).collect();
+                let part: Option<Vec<Tensor>> = outputs.iter().map(|t| t.rows(from, waiting.rows)).collect();
                 from += waiting.rows;
                 let part = part.ok_or_else(|| InferenceError::Model("the batch could not be split".into()));
                 let _ = waiting.reply.send(part);
@@ -154,61 +227,20 @@ fn answer(model: &dyn Model, batch: Vec<Waiting>) {
         // Fall back to single runs, so that one invalid request does not fail the others.
     }
     for waiting in batch {
-        let result = infer(&waiting.inputs);
+        let cancel = cancel.shared_by([waiting.cancel.clone()]);
+        let result = if cancel.is_cancelled() {
+            Err(InferenceError::Cancelled)
+        } else {
+            infer(&waiting.inputs, &cancel)
+        };
         let _ = waiting.reply.send(result);
     }
-}
-
-/// Concatenates along the first dimension.
-fn concat<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Option<Tensor> {
-    let mut tensors = tensors;
-    let (name, mut shape, mut elements) = tensors.next()?.clone().into_parts();
-    for tensor in tensors {
-        *shape.first_mut()? += tensor.shape().first()?;
-        append(&mut elements, tensor.elements())?;
-    }
-    Tensor::new(name, shape, elements).ok()
-}
-
-macro_rules! each_type {
-    ($with:ident) => {
-        $with!(Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, Fp16, Bf16, Fp32, Fp64, Bytes)
-    };
-}
-
-fn append(to: &mut Elements, from: &Elements) -> Option<()> {
-    macro_rules! arms {
-        ($($kind:ident),*) => {
-            match (to, from) {
-                $((Elements::$kind(to), Elements::$kind(from)) => to.extend_from_slice(from),)*
-                _ => return None,
-            }
-        };
-    }
-    each_type!(arms);
-    Some(())
-}
-
-fn rows(tensor: &Tensor, from: usize, count: usize) -> Option<Tensor> {
-    let width = tensor.shape().get(1..)?.iter().product::<usize>();
-    let range = from * width..(from + count) * width;
-    macro_rules! arms {
-        ($($kind:ident),*) => {
-            match tensor.elements() {
-                $(Elements::$kind(v) => Elements::$kind(v.get(range)?.to_vec()),)*
-            }
-        };
-    }
-    let elements = each_type!(arms);
-    let mut shape = tensor.shape().to_vec();
-    *shape.first_mut()? = count;
-    Tensor::new(tensor.name(), shape, elements).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_tensor::TensorSpec;
+    use gantry_tensor::{Elements, TensorSpec};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Doubles its input, fails on negative numbers, counts runs.
@@ -236,7 +268,7 @@ mod tests {
         fn batchable(&self) -> bool {
             true
         }
-        fn infer(&self, inputs: &[Tensor], _: &[&str]) -> Answer {
+        fn infer(&self, inputs: &[Tensor], _: &[&str], _: &CancelToken) -> Answer {
             self.runs.fetch_add(1, Ordering::Relaxed);
             let Elements::Fp32(values) = inputs[0].elements() else { panic!("expected floats") };
             if values.iter().any(|v| *v < 0.0) {
@@ -251,19 +283,22 @@ mod tests {
         vec![Tensor::new("x", [rows, 2], Elements::Fp32(vec![value; rows * 2])).unwrap()]
     }
 
-    fn ask(batcher: &Batcher, inputs: Vec<Tensor>) -> oneshot::Receiver<Answer> {
-        batcher.enqueue(inputs).unwrap().0
+    fn run(batcher: &Batcher, model: &dyn Model) -> Vec<usize> {
+        let batches = std::cell::RefCell::new(Vec::new());
+        assert!(batcher.is_due());
+        while batcher.run("m", model, &CancelToken::default(), |rows, _| batches.borrow_mut().push(rows)) {}
+        batches.into_inner()
     }
 
     #[test]
     fn batched_requests_get_their_own_rows() {
         let batcher = Batcher::new(8, Duration::ZERO);
         let model = Doubler::default();
-        let answers: Vec<_> = [1, 2, 3].map(|n| (n, ask(&batcher, input(n, n as f32)))).into();
-        batcher.run(&model, |rows, _| assert_eq!(rows, 6));
+        let requests: Vec<_> = [1, 2, 3].map(|n| (n, batcher.enqueue(input(n, n as f32)).unwrap())).into();
+        assert_eq!(run(&batcher, &model), [6]);
         assert_eq!(model.runs.load(Ordering::Relaxed), 1);
-        for (n, mut answer) in answers {
-            let [tensor] = answer.try_recv().unwrap().unwrap().try_into().unwrap();
+        for (n, mut request) in requests {
+            let [tensor] = request.answer.try_recv().unwrap().unwrap().try_into().unwrap();
             assert_eq!(tensor.shape(), [n, 2]);
             assert_eq!(*tensor.elements(), Elements::Fp32(vec![n as f32 * 2.0; n * 2]));
         }
@@ -272,11 +307,10 @@ mod tests {
     #[test]
     fn invalid_request_does_not_fail_its_batch() {
         let batcher = Batcher::new(8, Duration::ZERO);
-        let mut good = ask(&batcher, input(1, 1.0));
-        let mut bad = ask(&batcher, input(1, -1.0));
-        batcher.run(&Doubler::default(), |_, _| {});
-        assert!(good.try_recv().unwrap().is_ok());
-        assert_eq!(bad.try_recv().unwrap(), Err(InferenceError::Request("negative".into())));
+        let [mut good, mut bad] = [1.0, -1.0].map(|v| batcher.enqueue(input(1, v)).unwrap());
+        run(&batcher, &Doubler::default());
+        assert!(good.answer.try_recv().unwrap().is_ok());
+        assert_eq!(bad.answer.try_recv().unwrap(), Err(InferenceError::Request("negative".into())));
     }
 
     #[test]
@@ -284,16 +318,59 @@ mod tests {
         let batcher = Batcher::new(4, Duration::ZERO);
         let model = Doubler::default();
         let other = vec![Tensor::new("z", [1, 2], Elements::Fp32(vec![1.0; 2])).unwrap()];
-        let kept = [input(3, 1.0), input(3, 1.0), other, input(9, 1.0)].map(|i| ask(&batcher, i));
-        batcher.run(&model, |_, _| {});
-        assert_eq!(model.runs.load(Ordering::Relaxed), 4);
-        assert!(kept.into_iter().all(|mut a| a.try_recv().unwrap().is_ok()));
+        let kept = [input(3, 1.0), input(3, 1.0), other, input(9, 1.0)].map(|i| batcher.enqueue(i).unwrap());
+        assert_eq!(run(&batcher, &model), [3, 3, 1, 9]);
+        assert!(kept.into_iter().all(|mut r| r.answer.try_recv().unwrap().is_ok()));
     }
 
     #[test]
     fn full_queue_is_reported_as_busy() {
         let batcher = Batcher::new(8, Duration::ZERO);
-        let _kept: Vec<_> = (0..MAX_QUEUED).map(|_| ask(&batcher, input(1, 1.0))).collect();
-        assert!(matches!(batcher.enqueue(input(1, 1.0)), Err(InferenceError::Busy { waiting: MAX_QUEUED })));
+        let mut kept: Vec<_> = (0..MAX_QUEUED).map(|_| batcher.enqueue(input(1, 1.0)).unwrap()).collect();
+        let refused = batcher.enqueue(input(1, 1.0)).err();
+        assert_eq!(refused, Some(InferenceError::Busy { waiting: MAX_QUEUED }));
+        kept.pop();
+        assert!(batcher.enqueue(input(1, 1.0)).is_ok(), "a dropped request frees its place");
+    }
+
+    #[test]
+    fn thread_is_given_back_after_each_batch() {
+        let batcher = Batcher::new(2, Duration::ZERO);
+        let model = Doubler::default();
+        let _kept: Vec<_> = (0..4).map(|_| batcher.enqueue(input(1, 1.0)).unwrap()).collect();
+        assert!(batcher.is_due() && !batcher.is_due(), "one run is submitted");
+        assert!(batcher.run("m", &model, &CancelToken::default(), |_, _| {}));
+        assert_eq!(model.runs.load(Ordering::Relaxed), 1);
+        assert!(!batcher.run("m", &model, &CancelToken::default(), |_, _| {}));
+        assert_eq!(model.runs.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn batch_is_due_when_full_or_after_the_wait() {
+        let batcher = Batcher::new(2, Duration::from_hours(1));
+        let _first = batcher.enqueue(input(1, 1.0)).unwrap();
+        assert!(!batcher.is_due());
+        let _second = batcher.enqueue(input(1, 1.0)).unwrap();
+        assert!(batcher.is_due());
+        let batcher = Batcher::new(2, Duration::from_millis(1));
+        let first = batcher.enqueue(input(1, 1.0)).unwrap();
+        while !batcher.is_due() {
+            std::thread::yield_now();
+        }
+        drop(first);
+    }
+
+    #[test]
+    fn cancelled_requests_are_not_run() {
+        let batcher = Batcher::new(8, Duration::ZERO);
+        let model = Doubler::default();
+        let mut kept = batcher.enqueue(input(1, 1.0)).unwrap();
+        drop(batcher.enqueue(input(5, 1.0)).unwrap());
+        assert_eq!(run(&batcher, &model), [1]);
+        assert!(kept.answer.try_recv().unwrap().is_ok());
+        let mut unloaded = batcher.enqueue(input(1, 1.0)).unwrap();
+        batcher.close();
+        assert_eq!(unloaded.answer.try_recv().unwrap(), Err(InferenceError::Cancelled));
+        assert_eq!(batcher.enqueue(input(1, 1.0)).err(), Some(InferenceError::Cancelled));
     }
 }

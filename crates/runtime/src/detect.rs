@@ -130,33 +130,42 @@ fn format_of(file: &Path) -> std::io::Result<Option<Format>> {
     Ok(TreeFormat::sniff(&head).ok().map(Format::Trees))
 }
 
-/// How to convert the artifact into a supported format.
-fn hint(files: &[PathBuf]) -> String {
+/// How to convert files of another framework into a supported format; `None` when there are none.
+pub fn conversion_hint(files: &[PathBuf]) -> Option<&'static str> {
     let has = |endings: &[&str]| {
         files.iter().any(|f| f.extension().is_some_and(|e| endings.iter().any(|x| e.eq_ignore_ascii_case(x))))
     };
-    if has(&["joblib", "pkl", "pickle"]) {
+    Some(if has(&["joblib", "pkl", "pickle"]) {
         "A pickle would run code of its own when it is read: convert a scikit-learn model with \
          skl2onnx.to_onnx(model, X[:1]) and save it as model.onnx; save XGBoost with save_model(\"model.json\") and \
          LightGBM with booster_.save_model(\"model.txt\")."
-            .into()
     } else if has(&["bst", "deprecated"]) {
-        "This looks like XGBoost's old binary format: load it with XGBoost and save it with save_model(\"model.json\").".into()
+        "This looks like XGBoost's old binary format: load it with XGBoost and save it with save_model(\"model.json\")."
     } else if has(&["pt", "pth", "safetensors"]) {
-        "Export a PyTorch model with torch.onnx.export(model, example, \"model.onnx\").".into()
+        "Export a PyTorch model with torch.onnx.export(model, example, \"model.onnx\")."
     } else if has(&["pb", "keras", "h5", "tflite"]) {
-        "Export a TensorFlow or Keras model with tf2onnx to model.onnx.".into()
-    } else if files.is_empty() {
-        "It is empty.".into()
+        "Export a TensorFlow or Keras model with tf2onnx to model.onnx."
+    } else if has(&["cbm"]) {
+        "Save a CatBoost model with save_model(\"model.onnx\", format=\"onnx\")."
     } else {
-        let names: Vec<_> = files
-            .iter()
-            .filter_map(|f| f.file_name())
-            .take(5)
-            .map(|n| n.to_string_lossy().into_owned())
-            .collect();
-        format!("It contains {}.", names.join(", "))
+        return None;
+    })
+}
+
+fn hint(files: &[PathBuf]) -> String {
+    if let Some(hint) = conversion_hint(files) {
+        return hint.to_owned();
     }
+    if files.is_empty() {
+        return "It is empty.".into();
+    }
+    let names: Vec<_> = files
+        .iter()
+        .filter_map(|f| f.file_name())
+        .take(5)
+        .map(|n| n.to_string_lossy().into_owned())
+        .collect();
+    format!("It contains {}.", names.join(", "))
 }
 
 #[cfg(test)]
@@ -202,6 +211,7 @@ mod tests {
             (vec![("model.pt", "x")], "torch.onnx.export"),
             (vec![("saved_model.pb", "x")], "tf2onnx"),
             (vec![("model.bst", "binf")], "old binary format"),
+            (vec![("model.cbm", "x")], "format=\"onnx\""),
             (vec![("notes.md", "x")], "It contains notes.md"),
             (vec![("a.onnx", ""), ("b.onnx", "")], "more than one model (a.onnx, b.onnx)"),
         ] {

@@ -6,13 +6,14 @@
 //! ```
 //!
 //! Model files are parsed, never executed: no Python. Models that respond in microseconds run on the calling thread,
-//! all others on a separate pool, so that they cannot delay other requests.
+//! all others on a pool with a queue for each model, so that no model delays another.
 
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
 
 mod batch;
 mod detect;
 mod executor;
+mod memory;
 mod model;
 mod onnx;
 mod pool;
@@ -26,7 +27,7 @@ mod trees;
 #[cfg(test)]
 mod tests;
 
-pub use detect::{DetectError, FORMATS, Format, detect};
+pub use detect::{DetectError, FORMATS, Format, conversion_hint, detect};
 pub use gantry_onnx::{WorkerCommand, serve_worker};
 pub use model::{InferenceError, LoadError, Model};
 pub use runtime::{Config, ModelInfo, Runtime, Usage};

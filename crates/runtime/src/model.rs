@@ -2,7 +2,7 @@
 
 use crate::{Settings, detect::DetectError, onnx::OnnxModel, trees::TreeModel};
 use gantry_onnx::WorkerCommand;
-use gantry_tensor::{Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, Tensor, TensorSpec};
 use std::path::Path;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,11 @@ pub enum InferenceError {
     Model(String),
     #[error("the runtime is busy: {waiting} requests are queued")]
     Busy { waiting: usize },
+    #[error("the request was cancelled or its deadline has passed")]
+    Cancelled,
+    /// The model cannot run now; it will again.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 pub trait Model: Send + Sync {
@@ -50,8 +55,14 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// `wanted` selects outputs by name; empty means the default outputs.
-    fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError>;
+    /// `wanted` selects outputs by name; empty means the default outputs. A long run polls `cancel` and returns
+    /// [`InferenceError::Cancelled`].
+    fn infer(
+        &self,
+        inputs: &[Tensor],
+        wanted: &[&str],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, InferenceError>;
 }
 
 /// The file name without its directory in the cache.

@@ -2,7 +2,7 @@
 
 use crate::{InferenceError, LoadError, Model, Settings};
 use gantry_onnx::{Options, RunError, Session, WorkerCommand};
-use gantry_tensor::{Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, Tensor, TensorSpec};
 use std::path::Path;
 
 pub(crate) struct OnnxModel {
@@ -59,8 +59,15 @@ impl Model for OnnxModel {
         self.session.is_subprocess()
     }
 
-    fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
-        self.session.run(inputs, wanted).map_err(|error| match &error {
+    fn infer(
+        &self,
+        inputs: &[Tensor],
+        wanted: &[&str],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, InferenceError> {
+        self.session.run_until(inputs, wanted, cancel).map_err(|error| match &error {
+            RunError::Cancelled => InferenceError::Cancelled,
+            RunError::Unavailable { .. } => InferenceError::Unavailable(error.to_string()),
             RunError::Node { .. } | RunError::Engine { .. } => InferenceError::Model(error.to_string()),
             RunError::Ended { reason } => {
                 // Internal names are `<model>_<version>`.

@@ -1,24 +1,34 @@
 //! Loaded models by name.
 
-use crate::{LoadError, Settings, executor::Loaded, model, pool::Pool};
+use crate::{
+    LoadError, Settings,
+    executor::Loaded,
+    memory::MemoryBudget,
+    model,
+    pool::{Pool, Queue},
+};
 use gantry_oip::{Limits, ModelMetadata, Parameter};
-use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
+/// The first run of a model may take longer than the others.
+const MIN_WARM_UP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 /// Element limit of warm-up tensors.
 const MAX_WARM_UP_ELEMENTS: usize = 1 << 22;
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Pool threads, for models that do not run inline.
+    /// Cores that models may use which do not run inline.
     pub threads: usize,
-    /// Queue limit of the pool.
+    /// Queue limit of a model.
     pub queue: usize,
     pub limits: Limits,
+    /// Limit of the bytes that large requests in flight need once they are decoded.
+    pub request_memory: usize,
     /// Model repository for load requests; `None` disables them.
     pub repository: Option<PathBuf>,
     /// Runs networks without a memory bound in a subprocess; `None` runs them in process.
@@ -33,6 +43,7 @@ impl Default for Config {
             threads: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
             queue: 1024,
             limits: Limits::default(),
+            request_memory: 1 << 30,
             repository: None,
             onnx_worker: None,
             tracer: gantry_trace::Tracer::off(),
@@ -62,6 +73,11 @@ type Models = HashMap<String, Arc<Loaded>>;
 pub struct Runtime {
     models: RwLock<Models>,
     pub(crate) pool: Pool,
+    /// Loads of the repository.
+    pub(crate) loads: Queue,
+    /// Unloaded models.
+    frees: Queue,
+    pub(crate) memory: MemoryBudget,
     pub(crate) config: Config,
 }
 
@@ -74,7 +90,9 @@ impl std::fmt::Debug for Runtime {
 impl Runtime {
     pub fn new(config: Config) -> std::io::Result<Self> {
         let pool = Pool::new(config.threads, config.queue)?;
-        Ok(Self { models: RwLock::default(), pool, config })
+        let memory = MemoryBudget::new(config.request_memory);
+        let (loads, frees) = (Queue::new(false), Queue::new(false));
+        Ok(Self { models: RwLock::default(), pool, loads, frees, memory, config })
     }
 
     /// Loads or replaces a model. Blocking.
@@ -95,13 +113,28 @@ impl Runtime {
         Ok(info)
     }
 
+    /// Requests in flight for a replaced model finish.
     pub(crate) fn install(&self, loaded: Arc<Loaded>) {
-        self.write().insert(loaded.name.clone(), loaded);
+        let replaced = self.write().insert(loaded.name.clone(), loaded);
+        self.free(replaced);
     }
 
-    /// Returns whether the model was loaded. Requests in flight finish.
+    /// Returns whether the model was loaded. Requests in flight are cancelled.
     pub fn unload(&self, name: &str) -> bool {
-        self.write().remove(name).is_some()
+        let removed = self.write().remove(name);
+        if let Some(loaded) = &removed {
+            loaded.close(&self.pool);
+        }
+        let found = removed.is_some();
+        self.free(removed);
+        found
+    }
+
+    /// Frees a large model on the pool: neither under the lock nor on the event loop.
+    fn free(&self, loaded: Option<Arc<Loaded>>) {
+        if let Some(loaded) = loaded {
+            let _ = self.pool.submit(&self.frees, CancelToken::default(), move |_| drop(loaded));
+        }
     }
 
     // The map stays consistent after a panic: each lock covers a single operation.
@@ -146,7 +179,10 @@ pub(crate) fn prepare<'a>(
 ) -> Result<Arc<Loaded>, LoadError> {
     let settings = Settings::parse(parameters)?;
     let loaded = Loaded::new(name, model::load(name, path, &settings, worker)?, &settings);
-    loaded.warm_up();
+    loaded.warm_up(settings.max_run_time.max(MIN_WARM_UP_TIME)).map_err(|reason| {
+        let file = crate::detect(path).map_or_else(|_| path.to_path_buf(), |(file, _)| file);
+        LoadError::Invalid { file: model::file_name(&file), reason }
+    })?;
     Ok(Arc::new(loaded))
 }
 

@@ -5,14 +5,14 @@ use gantry_oip::{
     Code, Error,
     server::{InferenceServer as _, Reply},
 };
-use gantry_transport::{Protocol, ServerOptions, body::read_all};
+use gantry_transport::{Protocol, ServerOptions, body::read_all, headers::grpc_timeout};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// From the headers of a request to its response.
+/// From the headers of a request to its response; a header `grpc-timeout` can shorten it.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,12 @@ pub async fn serve(
 async fn handle(runtime: Arc<Runtime>, request: Request<Incoming>) -> Response<Reply> {
     let is_grpc = request.uri().path().starts_with(gantry_oip::grpc::SERVICE);
     let protocol = if is_grpc { Protocol::Grpc } else { Protocol::Rest };
-    let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {
+    if request.uri().path().strip_prefix(gantry_oip::grpc::SERVICE) == Some("ModelStreamInfer") {
+        // Before the body, which ends with the stream.
+        return protocol.error(&Error::new(Code::Unimplemented, "the runtime does not support streams"));
+    }
+    let timeout = grpc_timeout(request.headers()).unwrap_or(REQUEST_TIMEOUT).min(REQUEST_TIMEOUT);
+    let answered = tokio::time::timeout(timeout, async {
         let (parts, mut body) = request.into_parts();
         let body = read_all(&mut body, runtime.config.limits.body).await?;
         Ok(runtime.call(Request::from_parts(parts, body)).await)

@@ -2,39 +2,94 @@
 
 use crate::{
     InferenceError, Runtime,
-    executor::{Loaded, rows_of},
+    executor::{Loaded, elements_of},
+    memory::{MemoryBudget, Reserved},
     runtime::{metadata, prepare},
 };
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use gantry_oip::{
     Code, Error, IndexEntry, InferRequest, InferResponse, InferTensor, ServerMetadata, grpc, rest, select,
     server::{self, INTERNAL_MODEL, InferenceServer, Reply},
 };
 use gantry_proto::inference as pb;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use gantry_tensor::{CancelToken, Elements, Tensor};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use prost::Message;
-use std::{sync::Arc, time::Instant};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
-/// Larger bodies are decoded on the pool.
-const INLINE_DECODE_MAX: usize = 64 << 10;
+/// Larger bodies are decoded, larger outputs encoded on the pool.
+const INLINE_MAX_BYTES: usize = 64 << 10;
+/// Outputs with more elements are classified and encoded on the pool.
+const INLINE_MAX_ELEMENTS: usize = 4 << 10;
+/// Memory of a decoded request, in bytes of its body; until it is decoded.
+const DECODED_FACTOR: usize = 4;
+/// The best that deflate can do.
+const MAX_COMPRESSION: usize = 1032;
 
 type Answer = Result<Response<Reply>, Error>;
+/// From the response to the answer of a caller: encoded, or as it is.
+type Encode<A> = fn(InferResponse, &InferRequest) -> Result<A, Error>;
+
+/// A request whose body is decoded where it runs, unless it is small.
+enum Received {
+    Small(InferRequest),
+    Large {
+        /// Limit of the decompressed body.
+        bytes: usize,
+        decode: Box<dyn FnOnce() -> Result<InferRequest, Error> + Send>,
+    },
+}
+
+impl Received {
+    fn large(bytes: usize, decode: impl FnOnce() -> Result<InferRequest, Error> + Send + 'static) -> Self {
+        Self::Large { bytes, decode: Box::new(decode) }
+    }
+}
 
 impl InferenceServer for Runtime {
     fn call(&self, request: Request<Bytes>) -> BoxFuture<'_, Response<Reply>> {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let path = parts.uri.path();
+            let is_grpc = path.starts_with(grpc::SERVICE);
             let mut span = span(&self.config.tracer, path, &parts.headers);
-            let answer = if let Some(method) = path.strip_prefix(grpc::SERVICE) {
-                let answer = self.grpc(method, &parts.headers, body).await;
-                answer.inspect_err(|e| span.fail(&e.message)).unwrap_or_else(|e| server::grpc_error(&e))
-            } else {
-                let answer = self.rest(&parts.method, path, &parts.headers, body).await;
-                answer.inspect_err(|e| span.fail(&e.message)).unwrap_or_else(|e| server::rest_error(&e))
+            let answering = async {
+                match path.strip_prefix(grpc::SERVICE) {
+                    Some(method) => self.grpc(method, &parts.headers, body).await,
+                    None => self.rest(&parts.method, path, &parts.headers, body).await,
+                }
             };
-            drop(span);
+            // A panic fails its request only.
+            let answer = AssertUnwindSafe(answering).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!(path, "request panicked");
+                Err(Error::internal("the request panicked; see the log"))
+            });
+            answer.unwrap_or_else(|error| {
+                span.fail(&error.message);
+                if is_grpc { server::grpc_error(&error) } else { server::rest_error(&error) }
+            })
+        })
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        headers: HeaderMap,
+    ) -> BoxFuture<'_, Result<InferResponse, Error>> {
+        Box::pin(async move {
+            let mut span = self.config.tracer.server(&headers, || "infer".to_owned());
+            if span.is_recording() {
+                span.set("gantry.model", request.model_name.clone());
+            }
+            let answering = AssertUnwindSafe(self.infer_values(request)).catch_unwind();
+            let answer = answering.await.unwrap_or_else(|_| {
+                tracing::error!("request panicked");
+                Err(Error::internal("the request panicked; see the log"))
+            });
+            if let Err(error) = &answer {
+                span.fail(&error.message);
+            }
             answer
         })
     }
@@ -62,6 +117,10 @@ impl From<InferenceError> for Error {
         match error {
             InferenceError::Request(_) => Self::invalid(message),
             InferenceError::Model(_) => Self::internal(message),
+            InferenceError::Cancelled => Self::new(Code::DeadlineExceeded, message),
+            InferenceError::Unavailable(_) => {
+                Self { retry_after: Some(1), ..Self::new(Code::Unavailable, message) }
+            }
             InferenceError::Busy { .. } => {
                 Self { retry_after: Some(1), ..Self::new(Code::ResourceExhausted, message) }
             }
@@ -121,85 +180,114 @@ impl Runtime {
         }
     }
 
-    async fn infer_rest(&self, model: &Arc<Loaded>, headers: &HeaderMap, body: Bytes) -> Answer {
+    async fn infer_values(&self, mut request: InferRequest) -> Result<InferResponse, Error> {
         let started = Instant::now();
-        let answer = self.answer_rest(model, headers, body).await;
+        let name = std::mem::take(&mut request.model_name);
+        let model = self.get(&name).ok_or_else(|| unknown_model(&name))?;
+        let answer = self.infer(&model, Received::Small(request), |response, _| Ok(response)).await;
         model.statistics.record_request(answer.is_ok(), started.elapsed());
         answer
     }
 
-    async fn answer_rest(&self, model: &Arc<Loaded>, headers: &HeaderMap, body: Bytes) -> Answer {
-        let header_length = match headers.get(rest::HEADER_LENGTH) {
-            None => None,
-            Some(value) => {
-                let length = value.to_str().ok().and_then(|v| v.trim().parse().ok());
-                Some(
-                    length
-                        .ok_or_else(|| Error::invalid("Inference-Header-Content-Length is not a number"))?,
-                )
-            }
+    async fn infer_rest(&self, model: &Arc<Loaded>, headers: &HeaderMap, body: Bytes) -> Answer {
+        let started = Instant::now();
+        let answer = match self.receive_rest(headers, body) {
+            Ok(received) => self.infer(model, received, encode_rest).await,
+            Err(error) => Err(error),
         };
-        let encoding =
-            rest::Encoding::parse(headers.get(header::CONTENT_ENCODING).map(http::HeaderValue::as_bytes))?;
+        model.statistics.record_request(answer.is_ok(), started.elapsed());
+        answer
+    }
+
+    fn receive_rest(&self, headers: &HeaderMap, body: Bytes) -> Result<Received, Error> {
+        let header_length = rest::header_length(headers)?;
+        let encoding = rest::Encoding::of(headers)?;
         let limits = self.config.limits;
-        let decode = move || {
+        let bytes = expanded(body.len(), encoding != rest::Encoding::Identity, limits.body);
+        if body.len() <= INLINE_MAX_BYTES {
+            if encoding == rest::Encoding::Identity {
+                return rest::decode_request(body, header_length, &limits).map(Received::Small);
+            }
+            let limit = INLINE_MAX_BYTES.min(limits.body);
+            match rest::decompress(body.clone(), encoding, limit) {
+                Err(error) if error.code == Code::PayloadTooLarge => {}
+                plain => return rest::decode_request(plain?, header_length, &limits).map(Received::Small),
+            }
+        }
+        Ok(Received::large(bytes, move || {
             let body = rest::decompress(body, encoding, limits.body)?;
             rest::decode_request(body, header_length, &limits)
-        };
-        let request = self.run_inline_or_on_pool(headers, decode).await?;
-        let (request, response) = self.infer(model, request).await?;
-        Ok(server::inferred(rest::encode_response(&response, &request)?))
+        }))
     }
 
-    /// Runs small work inline, large work on the pool.
-    async fn run_inline_or_on_pool<T: Send + 'static>(
-        &self,
-        headers: &HeaderMap,
-        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let length = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|l| l <= INLINE_DECODE_MAX) {
-            return work();
-        }
-        let (reply, answer) = tokio::sync::oneshot::channel();
-        self.pool.submit(move || drop(reply.send(work())))?;
-        answer.await.map_err(|_| Error::internal("the request could not be decoded"))?
-    }
-
-    /// Returns the request without inputs, too: encoding needs its output options.
-    async fn infer(
+    /// Decodes, runs and encodes: on the calling thread what is short, the rest on the pool, in one job if possible.
+    async fn infer<A: Send + 'static>(
         &self,
         model: &Arc<Loaded>,
-        mut request: InferRequest,
-    ) -> Result<(InferRequest, InferResponse), Error> {
-        let inputs: Vec<_> = std::mem::take(&mut request.inputs).into_iter().map(|i| i.tensor).collect();
-        let wanted: Vec<&str> = request.outputs.iter().map(|o| o.name.as_str()).collect();
-        let tensors = if model.runs_inline(rows_of(&inputs)) {
-            model.run(&inputs, &wanted)?
+        received: Received,
+        encode: Encode<A>,
+    ) -> Result<A, Error> {
+        let (mut request, _reserved) = match received {
+            Received::Small(request) => (request, None),
+            Received::Large { bytes, decode } if model.batches() => {
+                let memory = self.memory.clone();
+                let decoding = self.on_pool(model, move |_| {
+                    let (request, reserved) = decode_large(&memory, bytes, decode)?;
+                    Ok((request, Some(reserved)))
+                });
+                decoding.await?
+            }
+            Received::Large { bytes, decode } => {
+                let (this, memory) = (model.clone(), self.memory.clone());
+                let running = self.on_pool(model, move |cancel| {
+                    let (mut request, _reserved) = decode_large(&memory, bytes, decode)?;
+                    let inputs = take_inputs(&mut request);
+                    run_and_encode(&this, &inputs, &request, encode, cancel)
+                });
+                return running.await;
+            }
+        };
+        let inputs = take_inputs(&mut request);
+        let tensors = if model.runs_inline(&inputs) {
+            self.pool.note_use(&model.queue);
+            model.run(&inputs, &wanted(&request), model.queue.closed())
+        } else if let Some(batcher) = model.batcher(&wanted(&request)) {
+            match batcher.enqueue(inputs) {
+                Ok(waiting) => waiting.answer(|| model.submit_batch(&self.pool)).await,
+                Err(error) => Err(error),
+            }
         } else {
-            let wanted = wanted.into_iter().map(str::to_owned).collect();
-            model.run_on_pool(inputs, wanted, &self.pool).await?
+            let this = model.clone();
+            let running =
+                self.on_pool(model, move |cancel| run_and_encode(&this, &inputs, &request, encode, cancel));
+            return running.await;
         };
-        let outputs: Vec<InferTensor> = if request.outputs.is_empty() {
-            tensors.into_iter().map(InferTensor::from).collect()
-        } else {
-            select(tensors, &request)?
-        };
-        let response = InferResponse {
-            model_name: model.name.clone(),
-            model_version: model.version.clone(),
-            id: request.id.clone(),
-            parameters: gantry_oip::Parameters::new(),
-            outputs,
-        };
-        Ok((request, response))
+        let tensors = tensors.map_err(|e| failed(model, e))?;
+        let small = elements_of(&tensors) <= INLINE_MAX_ELEMENTS
+            && tensors.iter().map(|t| t.elements().raw_len()).sum::<usize>() <= INLINE_MAX_BYTES;
+        if small {
+            return respond(model, &request, tensors, encode);
+        }
+        let this = model.clone();
+        self.on_pool(model, move |_| respond(&this, &request, tensors, encode)).await
+    }
+
+    /// Dropping the future cancels the work.
+    async fn on_pool<T: Send + 'static>(
+        &self,
+        model: &Loaded,
+        work: impl FnOnce(&CancelToken) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.pool.run(&model.queue, work).await.map_err(|e| failed(model, e))?
     }
 
     async fn grpc(&self, method: &str, headers: &HeaderMap, body: Bytes) -> Answer {
+        if method == "ModelInfer" {
+            return self.infer_grpc(headers, body).await;
+        }
         let encoding = headers.get("grpc-encoding").map(http::HeaderValue::as_bytes);
-        let message = grpc::decode_frame(&body, encoding, self.config.limits.body)?;
+        let message = grpc::decode_frame(&body, encoding, INLINE_MAX_BYTES)?;
         match method {
-            "ModelInfer" => self.infer_grpc(headers, message).await,
             "ServerLive" => Ok(server::grpc_reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(server::grpc_reply(&pb::ServerReadyResponse { ready: true })),
             "ServerMetadata" => {
@@ -244,28 +332,36 @@ impl Runtime {
         }
     }
 
-    async fn infer_grpc(&self, headers: &HeaderMap, message: Bytes) -> Answer {
-        let named = grpc::peek_name(&message).unwrap_or_default().to_owned();
-        let model = self.model(headers, &named)?;
+    async fn infer_grpc(&self, headers: &HeaderMap, body: Bytes) -> Answer {
         let started = Instant::now();
-        let limits = self.config.limits;
-        let large = message.len() > INLINE_DECODE_MAX;
-        let decode = move || grpc::decode_request(decode::<pb::ModelInferRequest>(message)?, &limits);
-        let decoded = async {
-            if !large {
-                return decode();
-            }
-            let (reply, answer) = tokio::sync::oneshot::channel();
-            self.pool.submit(move || drop(reply.send(decode())))?;
-            answer.await.map_err(|_| Error::internal("the request could not be decoded"))?
+        let encoding = headers.get("grpc-encoding").map(http::HeaderValue::as_bytes);
+        let model = if headers.contains_key(INTERNAL_MODEL) {
+            self.model(headers, "")?
+        } else {
+            self.model(headers, &grpc::peek_frame_name(&body, encoding, INLINE_MAX_BYTES)?)?
         };
-        let answer = match decoded.await {
-            Ok(request) => self.infer(&model, request).await,
+        let answer = match self.receive_grpc(encoding, body) {
+            Ok(received) => self.infer(&model, received, encode_grpc).await,
             Err(error) => Err(error),
         };
         model.statistics.record_request(answer.is_ok(), started.elapsed());
-        let (request, response) = answer?;
-        Ok(server::grpc_reply(&grpc::encode_response(response, &request)))
+        answer
+    }
+
+    fn receive_grpc(&self, encoding: Option<&[u8]>, body: Bytes) -> Result<Received, Error> {
+        let limits = self.config.limits;
+        let decode = move |message| grpc::decode_request(decode::<pb::ModelInferRequest>(message)?, &limits);
+        let bytes = expanded(body.len(), body.first() == Some(&1), limits.body);
+        if body.len() <= INLINE_MAX_BYTES + grpc::PREFIX {
+            match grpc::decode_frame(&body, encoding, INLINE_MAX_BYTES.min(limits.body)) {
+                Err(error) if error.code == Code::PayloadTooLarge => {}
+                message => return decode(message?).map(Received::Small),
+            }
+        }
+        let encoding = encoding.map(<[u8]>::to_vec);
+        Ok(Received::large(bytes, move || {
+            decode(grpc::decode_frame(&body, encoding.as_deref(), limits.body)?)
+        }))
     }
 
     fn index(&self) -> Vec<IndexEntry> {
@@ -296,10 +392,9 @@ impl Runtime {
             return Err(Error::invalid(format!("\"{}\" is not a valid model name", name.escape_debug())));
         }
         let (name, path) = (name.to_owned(), root.join(name));
-        let (reply, answer) = tokio::sync::oneshot::channel();
         let worker = self.config.onnx_worker.clone();
-        self.pool.submit(move || drop(reply.send(prepare(&name, &path, [], worker.as_ref()))))?;
-        let prepared = answer.await.map_err(|_| Error::internal("the model could not be loaded"))?;
+        let preparing = self.pool.run(&self.loads, move |_| prepare(&name, &path, [], worker.as_ref()));
+        let prepared = preparing.await?;
         self.install(prepared.map_err(|e| Error::invalid(e.to_string()))?);
         Ok(())
     }
@@ -307,6 +402,93 @@ impl Runtime {
     fn unload_by_name(&self, name: &str) -> Result<(), Error> {
         if self.unload(name) { Ok(()) } else { Err(unknown_model(name)) }
     }
+}
+
+/// Limit of the size after decompression.
+fn expanded(length: usize, compressed: bool, limit: usize) -> usize {
+    if compressed { length.saturating_mul(MAX_COMPRESSION).min(limit) } else { length }
+}
+
+fn decode_large(
+    memory: &MemoryBudget,
+    bytes: usize,
+    decode: Box<dyn FnOnce() -> Result<InferRequest, Error> + Send>,
+) -> Result<(InferRequest, Reserved), Error> {
+    let Some(mut reserved) = memory.reserve(bytes.saturating_mul(DECODED_FACTOR)) else {
+        let message = format!(
+            "the runtime is busy: large requests in flight need all of the {} MiB for them: retry in 1 s",
+            memory.total() >> 20
+        );
+        return Err(Error { retry_after: Some(1), ..Error::new(Code::ResourceExhausted, message) });
+    };
+    let request = decode()?;
+    reserved.shrink(request.inputs.iter().map(|i| memory_of(&i.tensor)).sum());
+    Ok((request, reserved))
+}
+
+fn memory_of(tensor: &Tensor) -> usize {
+    let handles = match tensor.elements() {
+        Elements::Bytes(elements) => elements.len() * size_of::<Bytes>(),
+        _ => 0,
+    };
+    tensor.elements().raw_len() + handles
+}
+
+fn take_inputs(request: &mut InferRequest) -> Vec<Tensor> {
+    std::mem::take(&mut request.inputs).into_iter().map(|i| i.tensor).collect()
+}
+
+fn wanted(request: &InferRequest) -> Vec<&str> {
+    request.outputs.iter().map(|o| o.name.as_str()).collect()
+}
+
+fn run_and_encode<A>(
+    model: &Loaded,
+    inputs: &[Tensor],
+    request: &InferRequest,
+    encode: Encode<A>,
+    cancel: &CancelToken,
+) -> Result<A, Error> {
+    let tensors = model.run(inputs, &wanted(request), cancel).map_err(|e| failed(model, e))?;
+    respond(model, request, tensors, encode)
+}
+
+fn respond<A>(
+    model: &Loaded,
+    request: &InferRequest,
+    tensors: Vec<Tensor>,
+    encode: Encode<A>,
+) -> Result<A, Error> {
+    let outputs: Vec<InferTensor> = if request.outputs.is_empty() {
+        tensors.into_iter().map(InferTensor::from).collect()
+    } else {
+        select(tensors, request)?
+    };
+    let response = InferResponse {
+        model_name: model.name.clone(),
+        model_version: model.version.clone(),
+        id: request.id.clone(),
+        parameters: gantry_oip::Parameters::new(),
+        outputs,
+    };
+    encode(response, request)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the type of encode_grpc")]
+fn encode_rest(response: InferResponse, request: &InferRequest) -> Answer {
+    Ok(server::inferred(rest::encode_response(&response, request)?))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the type of encode_rest")]
+fn encode_grpc(response: InferResponse, request: &InferRequest) -> Answer {
+    Ok(server::grpc_reply(&grpc::encode_response(response, request)))
+}
+
+fn failed(model: &Loaded, error: InferenceError) -> Error {
+    if error == InferenceError::Cancelled && model.queue.closed().is_cancelled() {
+        return Error::unavailable(format!("model {} was unloaded", model.name), 1);
+    }
+    error.into()
 }
 
 fn decode<M: Message + Default>(message: Bytes) -> Result<M, Error> {

@@ -67,21 +67,29 @@ pub(crate) struct Statistics {
     fail: Counter,
     infer: Counter,
     times: Histogram,
-    /// Recent nanoseconds per row.
-    row_ns: AtomicU64,
+    /// Recent picoseconds per input element.
+    element_ps: AtomicU64,
 }
 
 impl Statistics {
     pub(crate) fn record_run(&self, rows: usize, took: Duration) {
-        let rows = (rows as u64).max(1);
         self.executions.fetch_add(1, Relaxed);
-        self.inferences.fetch_add(rows, Relaxed);
+        self.inferences.fetch_add((rows as u64).max(1), Relaxed);
         self.infer.add(took);
-        let sample = (u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / rows).max(1);
-        let known = self.row_ns.load(Relaxed);
+    }
+
+    /// Updates the estimate.
+    pub(crate) fn learn(&self, elements: usize, took: Duration) {
+        let ps = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000);
+        let sample = (ps / (elements as u64).max(1)).max(1);
+        let known = self.element_ps.load(Relaxed);
         // Adapts fast to slow runs, slowly to fast ones.
-        let next = if sample > known { known.midpoint(sample) } else { known - (known - sample) / 16 };
-        self.row_ns.store(next, Relaxed);
+        let next = match known {
+            0 => sample,
+            known if sample > known => known.midpoint(sample),
+            known => known - (known - sample) / 16,
+        };
+        self.element_ps.store(next, Relaxed);
     }
 
     pub(crate) fn record_request(&self, ok: bool, took: Duration) {
@@ -96,9 +104,9 @@ impl Statistics {
     }
 
     /// Expected duration of a run; `None` before the first.
-    pub(crate) fn estimate(&self, rows: usize) -> Option<Duration> {
-        let row = self.row_ns.load(Relaxed);
-        (row > 0).then(|| Duration::from_nanos(row.saturating_mul((rows as u64).max(1))))
+    pub(crate) fn estimate(&self, elements: usize) -> Option<Duration> {
+        let element = self.element_ps.load(Relaxed);
+        (element > 0).then(|| Duration::from_nanos(element.saturating_mul((elements as u64).max(1)) / 1000))
     }
 
     /// `None` before the first request.
@@ -144,10 +152,20 @@ mod tests {
     fn estimate_adapts_to_slow_runs_at_once() {
         let statistics = Statistics::default();
         for _ in 0..100 {
-            statistics.record_run(1, Duration::from_micros(2));
+            statistics.learn(4, Duration::from_micros(2));
         }
-        assert!(statistics.estimate(1).unwrap() < Duration::from_micros(5));
-        statistics.record_run(1, Duration::from_millis(10));
-        assert!(statistics.estimate(1).unwrap() > Duration::from_millis(4));
+        assert!(statistics.estimate(4).unwrap() < Duration::from_micros(5));
+        statistics.learn(4, Duration::from_millis(10));
+        assert!(statistics.estimate(4).unwrap() > Duration::from_millis(4));
+    }
+
+    #[test]
+    fn estimate_counts_elements_of_all_dimensions() {
+        let statistics = Statistics::default();
+        statistics.learn(4, Duration::from_micros(2));
+        assert_eq!(statistics.estimate(4), Some(Duration::from_micros(2)));
+        assert_eq!(statistics.estimate(10_000_000), Some(Duration::from_secs(5)));
+        let report = statistics.report("m", "1");
+        assert_eq!((report.execution_count, report.inference_count), (0, 0));
     }
 }

@@ -1,15 +1,24 @@
 //! REST and gRPC calls with the example models.
 
-use crate::{Config, Runtime};
+use crate::{Config, InferenceError, Model, Runtime, Settings, executor::Loaded};
 use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
 use gantry_oip::{
-    grpc,
-    server::{INTERNAL_MODEL, InferenceServer as _},
+    Code, InferRequest, Limits, grpc,
+    rest::{Encoding, compress},
+    server::{INTERNAL_MODEL, InferenceServer as _, Reply},
 };
 use gantry_proto::inference as pb;
-use http::{Method, Request, StatusCode};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use prost::Message;
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn examples() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart")
@@ -202,7 +211,381 @@ async fn batched_results_equal_single_results() {
     let (_, statistics) = rest(&runtime, Method::GET, "/v2/models/batched_1/stats", "").await;
     let report: Vec<_> = runtime.usage().into_iter().filter(|u| u.statistics.name == "batched_1").collect();
     let [usage] = report.as_slice() else { panic!("{statistics}") };
-    // Three warm-up runs.
-    assert_eq!(usage.statistics.inference_count, 24 + 3);
+    assert_eq!(usage.statistics.inference_count, 24, "without warm-up runs");
     assert!(usage.statistics.execution_count < 24, "{statistics}");
+}
+
+/// Returns `columns` zeros for each element, or fails; `freed` gets the thread that drops it.
+struct Wide {
+    inputs: Vec<TensorSpec>,
+    columns: usize,
+    infer: fn(&CancelToken) -> Result<(), InferenceError>,
+    freed: Option<mpsc::Sender<std::thread::ThreadId>>,
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        if let Some(freed) = &self.freed {
+            let _ = freed.send(std::thread::current().id());
+        }
+    }
+}
+
+impl Wide {
+    fn new(columns: usize, infer: fn(&CancelToken) -> Result<(), InferenceError>) -> Self {
+        let input = TensorSpec { name: "x".into(), datatype: DataType::Fp32, shape: vec![-1, 1] };
+        Self { inputs: vec![input], columns, infer, freed: None }
+    }
+}
+
+impl Model for Wide {
+    fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+    fn outputs(&self) -> &[TensorSpec] {
+        &[]
+    }
+    fn platform(&self) -> &'static str {
+        "test"
+    }
+    fn engine(&self) -> String {
+        "test".into()
+    }
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+    fn batchable(&self) -> bool {
+        true
+    }
+    fn infer(
+        &self,
+        inputs: &[Tensor],
+        _: &[&str],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, InferenceError> {
+        (self.infer)(cancel)?;
+        let elements = inputs[0].elements().len() * self.columns;
+        Ok(vec![Tensor::new("y", [1, elements], Elements::Fp32(vec![0.0; elements])).unwrap()])
+    }
+}
+
+/// Installs a model that runs on the calling thread unless it is large.
+fn install(runtime: &Runtime, name: &str, model: Wide, settings: &Settings) -> Arc<Loaded> {
+    let loaded = Arc::new(Loaded::new(name, Box::new(model), settings));
+    loaded.statistics.learn(1, Duration::from_nanos(1));
+    runtime.install(loaded.clone());
+    loaded
+}
+
+/// Holds all jobs of a model back until the lock is released.
+fn hold<'a>(runtime: &Runtime, model: &Loaded, gate: &'a Arc<Mutex<()>>) -> std::sync::MutexGuard<'a, ()> {
+    let held = gate.lock().unwrap();
+    let (start, started) = mpsc::channel();
+    for _ in 0..runtime.config.threads {
+        let (start, gate) = (start.clone(), gate.clone());
+        let job = move |_: &CancelToken| {
+            start.send(()).unwrap();
+            drop(gate.lock());
+        };
+        runtime.pool.submit(&model.queue, CancelToken::default(), job).unwrap();
+        started.recv_timeout(TIMEOUT).unwrap();
+    }
+    held
+}
+
+fn post(path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Request<Bytes> {
+    let mut request = Request::post(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(body.into()).unwrap()
+}
+
+fn infer(model: &str, rows: usize, more: &str) -> Request<Bytes> {
+    let data = vec!["0"; rows].join(",");
+    let body = format!(
+        r#"{{"inputs":[{{"name":"x","shape":[{rows},1],"datatype":"FP32","data":[{data}]}}]{more}}}"#
+    );
+    post(&format!("/v2/models/{model}/infer"), &[], body)
+}
+
+async fn answered(call: BoxFuture<'_, Response<Reply>>) -> (u16, String) {
+    let response = tokio::time::timeout(TIMEOUT, call).await.unwrap();
+    (response.status().as_u16(), String::from_utf8_lossy(response.body().data()).into_owned())
+}
+
+fn grpc_frame(message: &[u8], encoding: Encoding) -> Bytes {
+    let packed = compress(message, encoding).unwrap();
+    let mut frame = vec![u8::from(encoding != Encoding::Identity)];
+    frame.extend_from_slice(&u32::try_from(packed.len()).unwrap().to_be_bytes());
+    frame.extend_from_slice(&packed);
+    frame.into()
+}
+
+#[tokio::test]
+async fn large_work_stays_off_the_calling_thread() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    let narrow = install(&runtime, "narrow_1", Wide::new(0, |_| Ok(())), &Settings::default());
+    let wide = install(&runtime, "wide_1", Wide::new(100_000, |_| Ok(())), &Settings::default());
+    let large = vec![b' '; 200_000];
+    let gzip = [("content-encoding", "gzip")];
+    let grpc_headers = [("grpc-encoding", "gzip"), (INTERNAL_MODEL, "narrow_1")];
+    let rest = "/v2/models/narrow_1/infer";
+    let rpc = "/inference.GRPCInferenceService/ModelInfer";
+    let unnamed = pb::ModelInferRequest {
+        model_name: "narrow_1".into(),
+        raw_input_contents: vec![large.clone().into()],
+        ..Default::default()
+    };
+    let one_row = String::from_utf8(infer("narrow_1", 20_000, "").into_body().to_vec()).unwrap();
+    let one_row = one_row.replace("[20000,1]", "[1,20000]");
+    // Each body is invalid: decoded on the calling thread, it would be answered at once.
+    let cases: Vec<(&str, &Loaded, Request<Bytes>, u16)> = vec![
+        ("large body", &narrow, post(rest, &[], large.clone()), 400),
+        (
+            "small gzip of a large body",
+            &narrow,
+            post(rest, &gzip, compress(&large, Encoding::Gzip).unwrap()),
+            400,
+        ),
+        ("large frame", &narrow, post(rpc, &grpc_headers, grpc_frame(&large, Encoding::Identity)), 200),
+        (
+            "small frame of a large message",
+            &narrow,
+            post(rpc, &grpc_headers, grpc_frame(&large, Encoding::Gzip)),
+            200,
+        ),
+        (
+            "the same without a header",
+            &narrow,
+            post(rpc, &grpc_headers[..1], grpc_frame(&unnamed.encode_to_vec(), Encoding::Gzip)),
+            200,
+        ),
+        ("many elements in one row", &narrow, post(rest, &[], one_row), 200),
+        ("large output", &wide, infer("wide_1", 1, ""), 200),
+        (
+            "classification of a large output",
+            &wide,
+            infer("wide_1", 1, r#","outputs":[{"name":"y","parameters":{"classification":1}}]"#),
+            200,
+        ),
+    ];
+    let gate = Arc::default();
+    for (what, model, request, status) in cases {
+        let held = hold(&runtime, model, &gate);
+        let mut call = runtime.call(request);
+        assert!((&mut call).now_or_never().is_none(), "{what} is processed on the calling thread");
+        drop(held);
+        assert_eq!(answered(call).await.0, status, "{what}");
+    }
+    // Small work is done on the calling thread, compressed or not.
+    let held = hold(&runtime, &narrow, &gate);
+    let small = infer("narrow_1", 2, "").into_body();
+    let packed = compress(&small, Encoding::Gzip).unwrap();
+    for request in [post(rest, &[], small), post(rest, &gzip, packed)] {
+        assert_eq!(runtime.call(request).now_or_never().map(|r| r.status()), Some(StatusCode::OK));
+    }
+    drop(held);
+}
+
+#[tokio::test]
+async fn memory_of_large_requests_is_bounded() {
+    let config = Config { threads: 1, request_memory: 1 << 20, ..Config::default() };
+    let runtime = Runtime::new(config).unwrap();
+    let batching =
+        Settings { max_batch_size: 2, max_batch_time: Duration::from_hours(1), ..Settings::default() };
+    install(&runtime, "batched_1", Wide::new(1, |_| Ok(())), &batching);
+    install(&runtime, "m_1", Wide::new(1, |_| Ok(())), &Settings::default());
+    // Waits for others in its batch, decoded.
+    let mut first = runtime.call(infer("batched_1", 100_000, ""));
+    assert!((&mut first).now_or_never().is_none());
+    let full = loop {
+        let (status, text) = answered(runtime.call(infer("m_1", 100_000, ""))).await;
+        if status != 200 {
+            break (status, text);
+        }
+        assert!((&mut first).now_or_never().is_none());
+    };
+    let expected =
+        "the runtime is busy: large requests in flight need all of the 1 MiB for them: retry in 1 s";
+    assert_eq!((full.0, full.1.contains(expected)), (429, true), "{}", full.1);
+    drop(first);
+    // A thread that decodes the dropped request frees its memory when it ends.
+    let freed = async { while answered(runtime.call(infer("m_1", 100_000, ""))).await.0 != 200 {} };
+    tokio::time::timeout(Duration::from_secs(30), freed).await.unwrap();
+}
+
+fn spin(cancel: &CancelToken) -> Result<(), InferenceError> {
+    while !cancel.is_cancelled() {
+        std::thread::yield_now();
+    }
+    Err(InferenceError::Cancelled)
+}
+
+/// Installs models that run until they are cancelled: one on the pool, one batched.
+fn install_endless(runtime: &Runtime) -> [Arc<Loaded>; 2] {
+    let batching = Settings { max_batch_size: 8, ..Settings::default() };
+    [("plain_1", Settings::default()), ("batched_1", batching)].map(|(name, settings)| {
+        let loaded = install(runtime, name, Wide::new(1, spin), &settings);
+        loaded.statistics.learn(1, Duration::from_secs(1));
+        loaded
+    })
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, waiting).await.expect(what);
+}
+
+#[tokio::test]
+async fn run_stops_when_its_caller_is_gone() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    for model in install_endless(&runtime) {
+        let mut calls: Vec<_> = (0..3).map(|_| runtime.call(infer(&model.name, 1, ""))).collect();
+        for call in &mut calls {
+            assert!(call.now_or_never().is_none());
+        }
+        until("the first runs", || runtime.pool.running(&model.queue) == 1).await;
+        drop(calls);
+        // Nothing holds the thread: the next job of the model runs.
+        let next = runtime.pool.run(&model.queue, |_| ());
+        tokio::time::timeout(TIMEOUT, next).await.expect("the runs stop").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn unload_cancels_requests() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    for model in install_endless(&runtime) {
+        let mut calls: Vec<_> = (0..3).map(|_| runtime.call(infer(&model.name, 1, ""))).collect();
+        for call in &mut calls {
+            assert!(call.now_or_never().is_none());
+        }
+        until("the first runs", || runtime.pool.running(&model.queue) == 1).await;
+        assert!(runtime.unload(&model.name));
+        for call in calls {
+            let (status, text) = answered(call).await;
+            assert_eq!((status, text), (503, format!("{{\"error\":\"model {} was unloaded\"}}", model.name)));
+        }
+        let last = Arc::downgrade(&model);
+        drop(model);
+        until("the model is freed", || last.strong_count() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn model_is_freed_on_another_thread() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    let (send, freed) = mpsc::channel();
+    for name in ["unloaded_1", "replaced_1"] {
+        let mut model = Wide::new(1, |_| Ok(()));
+        model.freed = Some(send.clone());
+        install(&runtime, name, model, &Settings::default());
+    }
+    assert!(runtime.unload("unloaded_1"));
+    install(&runtime, "replaced_1", Wide::new(1, |_| Ok(())), &Settings::default());
+    for _ in 0..2 {
+        assert_ne!(freed.recv_timeout(TIMEOUT).unwrap(), std::thread::current().id());
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_a_batch_holds_no_thread() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    let batching =
+        Settings { max_batch_size: 2, max_batch_time: Duration::from_hours(1), ..Settings::default() };
+    let model = install(&runtime, "batched_1", Wide::new(1, |_| Ok(())), &batching);
+    let mut first = runtime.call(infer("batched_1", 1, ""));
+    assert!((&mut first).now_or_never().is_none());
+    let other = runtime.pool.run(&model.queue, |_| ());
+    tokio::time::timeout(TIMEOUT, other).await.expect("the thread is free").unwrap();
+    // A full batch runs at once.
+    let second = runtime.call(infer("batched_1", 1, ""));
+    let (first, second) = futures::join!(answered(first), answered(second));
+    assert_eq!((first.0, second.0), (200, 200));
+    let soon = Settings { max_batch_time: Duration::from_millis(5), ..batching };
+    install(&runtime, "soon_1", Wide::new(1, |_| Ok(())), &soon);
+    assert_eq!(answered(runtime.call(infer("soon_1", 1, ""))).await.0, 200);
+}
+
+fn values(model: &str, tensor: Tensor) -> InferRequest {
+    InferRequest { model_name: model.into(), inputs: vec![tensor.into()], ..InferRequest::default() }
+}
+
+#[tokio::test]
+async fn inference_on_values_equals_inference_over_grpc() {
+    let runtime = runtime();
+    let row = Tensor::new("X", [1, 4], Elements::Fp32(vec![5.1, 3.5, 1.4, 0.2])).unwrap();
+    let request = values("iris_1", row);
+    let message = grpc::encode_request(request.clone());
+    let encoded: pb::ModelInferResponse = call(&runtime, "ModelInfer", &message).await.unwrap();
+    let response = runtime.infer(request, HeaderMap::new()).await.unwrap();
+    assert_eq!(response.model_name, "iris_1");
+    assert_eq!(grpc::decode_response(encoded, &Limits::default()).unwrap().outputs, response.outputs);
+    let wrong = Tensor::new("X", [1, 3], Elements::Fp32(vec![5.1, 3.5, 1.4])).unwrap();
+    let error = runtime.infer(values("iris_1", wrong.clone()), HeaderMap::new()).await.unwrap_err();
+    assert_eq!(error.code, Code::InvalidArgument, "{error}");
+    let error = runtime.infer(values("other_1", wrong), HeaderMap::new()).await.unwrap_err();
+    assert_eq!(error.code, Code::NotFound, "{error}");
+    let usage = runtime.usage();
+    let usage = &usage.iter().find(|model| model.statistics.name == "iris_1").unwrap().statistics;
+    assert_eq!((usage.success.count, usage.fail.count), (2, 1));
+}
+
+#[tokio::test]
+async fn inference_on_values_stops_when_its_caller_is_gone() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    for model in install_endless(&runtime) {
+        let input = Tensor::new("x", [1, 1], Elements::Fp32(vec![0.0])).unwrap();
+        let mut calling = runtime.infer(values(&model.name, input), HeaderMap::new());
+        assert!((&mut calling).now_or_never().is_none());
+        until("it runs", || runtime.pool.running(&model.queue) == 1).await;
+        drop(calling);
+        let next = runtime.pool.run(&model.queue, |_| ());
+        tokio::time::timeout(TIMEOUT, next).await.expect("the run stops").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn panic_is_an_error_of_its_request() {
+    let runtime = Runtime::new(Config { threads: 1, ..Config::default() }).unwrap();
+    install(&runtime, "m_1", Wide::new(1, |_| panic!("on purpose")), &Settings::default());
+    for _ in 0..3 {
+        let (status, text) = answered(runtime.call(infer("m_1", 1, ""))).await;
+        assert_eq!((status, text.contains("panicked")), (500, true), "{text}");
+    }
+    let usage = &runtime.usage()[0].statistics;
+    assert_eq!((usage.success.count, usage.fail.count), (0, 3));
+}
+
+#[test]
+fn rejected_requests_do_not_change_the_estimate() {
+    let rejects = |_: &CancelToken| Err(InferenceError::Request("too small".into()));
+    let model = Loaded::new("m_1", Box::new(Wide::new(1, rejects)), &Settings::default());
+    model.statistics.learn(1, Duration::from_hours(1));
+    let inputs = [Tensor::new("x", [1, 1], Elements::Fp32(vec![0.0])).unwrap()];
+    for _ in 0..1000 {
+        assert!(model.run(&inputs, &[], &CancelToken::default()).is_err());
+    }
+    assert_eq!(model.statistics.estimate(1), Some(Duration::from_hours(1)));
+}
+
+#[test]
+fn model_that_fails_on_zeros_is_not_loaded() {
+    let warm_up =
+        |model: Wide, limit| Loaded::new("m_1", Box::new(model), &Settings::default()).warm_up(limit);
+    let fails = |_: &CancelToken| Err(InferenceError::Model("no kernel".into()));
+    assert_eq!(warm_up(Wide::new(1, fails), TIMEOUT), Err("a run on zeros failed: no kernel".into()));
+    let slow = warm_up(Wide::new(1, spin), Duration::from_millis(20));
+    assert_eq!(slow, Err("a run on zeros takes longer than 0.02 s; raise the parameter max_run_time".into()));
+    let rejects = |_: &CancelToken| Err(InferenceError::Request("zero is not a valid key".into()));
+    assert_eq!(warm_up(Wide::new(1, rejects), TIMEOUT), Ok(()));
+    // Another width could succeed.
+    let mut dynamic = Wide::new(1, fails);
+    dynamic.inputs[0].shape = vec![-1, -1];
+    assert_eq!(warm_up(dynamic, TIMEOUT), Ok(()));
 }

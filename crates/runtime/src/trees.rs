@@ -1,9 +1,13 @@
 //! XGBoost and LightGBM models.
 
 use crate::{InferenceError, LoadError, Model, Settings};
-use gantry_tensor::{DataType, Elements, Tensor, TensorSpec};
+use gantry_tensor::{CancelToken, DataType, Elements, Tensor, TensorSpec};
 use gantry_trees::{Format, Output, PredictError, Prediction, PredictionValues, Rows};
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 const MAX_FILE_BYTES: u64 = 4 << 30;
 /// Trees have no input names; any name is accepted.
@@ -13,6 +17,7 @@ pub(crate) struct TreeModel {
     model: gantry_trees::Model,
     platform: &'static str,
     threads: usize,
+    max_run_time: Duration,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
 }
@@ -38,6 +43,7 @@ impl TreeModel {
         Ok(Self {
             platform,
             threads: settings.threads,
+            max_run_time: settings.max_run_time,
             inputs: vec![TensorSpec { name: INPUT.into(), datatype, shape: vec![-1, features] }],
             outputs: vec![TensorSpec { name: "predict".into(), datatype, shape }],
             model,
@@ -73,11 +79,16 @@ impl TreeModel {
         Some(Ok((rows, values)))
     }
 
-    fn predict(&self, inputs: &[Tensor], output: Output) -> Result<Prediction, InferenceError> {
+    fn predict(
+        &self,
+        inputs: &[Tensor],
+        output: Output,
+        cancel: &CancelToken,
+    ) -> Result<Prediction, InferenceError> {
         let features = self.model.features();
         if let Some(columns) = self.columns(inputs) {
             let (rows, values) = columns?;
-            return self.evaluate(Rows::f64(&values, rows, features), output);
+            return self.evaluate(Rows::f64(&values, rows, features), output, cancel);
         }
         let [input] = inputs else {
             let names = inputs.iter().map(Tensor::name).collect::<Vec<_>>().join(", ");
@@ -98,14 +109,14 @@ impl TreeModel {
         let not_numbers = || InferenceError::Request(format!("input {name}: expected numbers, got BYTES"));
         match input.elements() {
             // LightGBM compares in double precision.
-            Elements::Fp32(values) => self.evaluate(Rows::f32(values, rows, features), output),
+            Elements::Fp32(values) => self.evaluate(Rows::f32(values, rows, features), output, cancel),
             _ if self.platform == "xgboost" => {
                 let values = input.elements().to_f32().ok_or_else(not_numbers)?;
-                self.evaluate(Rows::f32(&values, rows, features), output)
+                self.evaluate(Rows::f32(&values, rows, features), output, cancel)
             }
             _ => {
                 let values = input.elements().to_f64().ok_or_else(not_numbers)?;
-                self.evaluate(Rows::f64(&values, rows, features), output)
+                self.evaluate(Rows::f64(&values, rows, features), output, cancel)
             }
         }
     }
@@ -114,9 +125,21 @@ impl TreeModel {
         &self,
         rows: Result<Rows<'_>, PredictError>,
         output: Output,
+        cancel: &CancelToken,
     ) -> Result<Prediction, InferenceError> {
-        rows.and_then(|rows| self.model.predict_with_threads(rows, output, self.threads))
-            .map_err(|e| InferenceError::Request(e.to_string()))
+        // The first poll comes after about a millisecond: short runs do not look at the clock.
+        let started = OnceLock::new();
+        let stop =
+            || cancel.is_cancelled() || started.get_or_init(Instant::now).elapsed() >= self.max_run_time;
+        rows.and_then(|rows| self.model.predict_until(rows, output, self.threads, &stop)).map_err(|e| match e
+        {
+            PredictError::Stopped if cancel.is_cancelled() => InferenceError::Cancelled,
+            PredictError::Stopped => InferenceError::Model(format!(
+                "the run exceeded the time limit of {} s and was stopped; raise the parameter max_run_time",
+                self.max_run_time.as_secs_f64()
+            )),
+            other => InferenceError::Request(other.to_string()),
+        })
     }
 }
 
@@ -156,7 +179,12 @@ impl Model for TreeModel {
         true
     }
 
-    fn infer(&self, inputs: &[Tensor], wanted: &[&str]) -> Result<Vec<Tensor>, InferenceError> {
+    fn infer(
+        &self,
+        inputs: &[Tensor],
+        wanted: &[&str],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>, InferenceError> {
         let wanted = if wanted.is_empty() { &["predict"] } else { wanted };
         wanted
             .iter()
@@ -166,7 +194,7 @@ impl Model for TreeModel {
                         "output {name}: the model has no such output; it has predict, and on demand margin, class and leaf"
                     ))
                 })?;
-                let prediction = self.predict(inputs, output)?;
+                let prediction = self.predict(inputs, output, cancel)?;
                 let shape = match prediction.outputs {
                     1 if output != Output::Leaf => vec![prediction.rows],
                     n => vec![prediction.rows, n],
@@ -179,5 +207,27 @@ impl Model for TreeModel {
                 Tensor::new(*name, shape, elements).map_err(|e| InferenceError::Model(e.to_string()))
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_batch_is_stopped_by_its_caller_and_by_its_time_limit() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/demand/model.txt");
+        let model = |limit: Duration| {
+            let settings = Settings { max_run_time: limit, ..Settings::default() };
+            TreeModel::load(&file, Format::LightgbmText, &settings).unwrap()
+        };
+        let rows = 400_000;
+        let input = [Tensor::new("x", [rows, 4], Elements::Fp32(vec![1.0; rows * 4])).unwrap()];
+        let cancel = CancelToken::default();
+        assert!(model(Duration::MAX).infer(&input, &[], &cancel).is_ok());
+        let error = model(Duration::ZERO).infer(&input, &[], &cancel).unwrap_err().to_string();
+        assert!(error.contains("exceeded the time limit of 0 s"), "{error}");
+        cancel.cancel();
+        assert_eq!(model(Duration::MAX).infer(&input, &[], &cancel), Err(InferenceError::Cancelled));
     }
 }
