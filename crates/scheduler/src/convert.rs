@@ -1,8 +1,14 @@
 //! Conversion of gRPC messages into core types.
 
-use crate::definitions::{EncodedDefinition, digest};
+mod experiment;
+mod pipeline;
+
+pub(crate) use experiment::{accepted_experiment, experiment};
+pub(crate) use pipeline::{accepted_pipeline, pipeline};
+
+use crate::definitions::{Encoded, EncodedDefinition, digest};
 use gantry_api::check_name;
-use gantry_core::scheduling::{Command, Definition, ExpectedReplicas, Needs, Owner, Scaling};
+use gantry_core::scheduling::{Command, Definition, Digest, ExpectedReplicas, Needs, Owner, Scaling};
 use gantry_proto::scheduler as pb;
 use prost::Message as _;
 use std::sync::Arc;
@@ -28,7 +34,7 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<EncodedDefinition, Inva
         return invalid(format!("model name {problem}"));
     }
     let name: Arc<str> = meta.name.as_str().into();
-    let generation = meta.kubernetes_meta.as_ref().map(|k| k.generation);
+    let generation = meta.kubernetes_meta.as_ref().map(|k| k.generation).filter(|g| *g > 0);
     let Some(spec) = &mut model.model_spec else {
         return invalid(format!("model {name}: modelSpec is missing"));
     };
@@ -49,19 +55,25 @@ pub(crate) fn definition(mut model: pb::Model) -> Result<EncodedDefinition, Inva
         server: spec.server.as_deref().filter(|s| !s.is_empty()).map(Arc::from),
         explainer: matches!(spec.model_spec, Some(pb::model_spec::ModelSpec::Explainer(_))),
     };
-    // Runtime info is reported by agents and not part of the desired state.
+    let scaling = scaling(&name, model.deployment_spec.as_ref())?;
+    let bytes: Arc<[u8]> = model.encode_to_vec().into();
+    let Some(spec) = spec_digest(&model) else { return invalid("modelSpec is missing") };
+    let definition =
+        Definition { name, spec, content: digest(&bytes), needs, scaling, generation, replaces: None };
+    Ok(Encoded { definition, bytes })
+}
+
+/// Digest of what a replica loads; `None` without a spec.
+pub(crate) fn spec_digest(model: &pb::Model) -> Option<Digest> {
     let spec_only = pb::Model {
         meta: None,
-        model_spec: Some(pb::ModelSpec { model_runtime_info: None, ..spec.clone() }),
+        // Runtime info is reported by agents and not part of the desired state.
+        model_spec: Some(pb::ModelSpec { model_runtime_info: None, ..model.model_spec.clone()? }),
         deployment_spec: None,
         stream_spec: model.stream_spec.clone(),
         dataflow_spec: None,
     };
-    let scaling = scaling(&name, model.deployment_spec.as_ref())?;
-    let bytes: Arc<[u8]> = model.encode_to_vec().into();
-    let (spec, content) = (digest(&spec_only.encode_to_vec()), digest(&bytes));
-    let definition = Definition { name, spec, content, needs, scaling, generation };
-    Ok(EncodedDefinition { definition, bytes })
+    Some(digest(&spec_only.encode_to_vec()))
 }
 
 /// Seldon's operator and CLI send the largest number for a maximum that is not set; in the API 0 means unset.

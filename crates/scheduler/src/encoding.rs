@@ -2,13 +2,17 @@
 
 use crate::{
     convert::{self, Invalid},
-    definitions::{Definitions, EncodedDefinition},
+    definitions::{Definitions, Encoded},
 };
 use gantry_core::scheduling::{
-    Endpoint, ModelRecord, Owner, Replica, ReplicaId, ServerRecord, VersionRecord,
+    Endpoint, ExperimentRecord, Kind, ModelRecord, Owner, PipelineRecord, PipelineVersionRecord, Replica,
+    ReplicaId, ServerRecord, VersionRecord,
 };
 use gantry_proto::{
-    gantry::{StoredModel, StoredServer, stored_model, stored_server},
+    gantry::{
+        StoredExperiment, StoredModel, StoredPipeline, StoredServer, stored_model, stored_pipeline,
+        stored_server,
+    },
     scheduler as pb,
 };
 use prost::Message as _;
@@ -23,7 +27,7 @@ pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> V
         .iter()
         .map(|v| stored_model::Version {
             number: v.number,
-            definition: definitions.get(&v.definition).map(|bytes| bytes.to_vec()).unwrap_or_default(),
+            definition: definitions.model(&v.definition).map(|bytes| bytes.to_vec()).unwrap_or_default(),
             served: v.served,
             scaled: v.scaled,
             server: v.server.as_deref().unwrap_or_default().to_owned(),
@@ -36,7 +40,8 @@ pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> V
         })
         .collect();
     let manager = name_of(record.owner.as_ref());
-    StoredModel { deleted: record.deleted, versions, manager, form: RECORD_FORM }.encode_to_vec()
+    let ModelRecord { deleted, unloaded, .. } = *record;
+    StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded }.encode_to_vec()
 }
 
 pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Result<ModelRecord, Invalid> {
@@ -46,8 +51,8 @@ pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Resul
     let mut versions = Vec::with_capacity(stored.versions.len());
     for v in stored.versions {
         let message = pb::Model::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
-        let EncodedDefinition { definition, bytes } = convert::definition(message)?;
-        definitions.insert(&definition.name, definition.content, bytes);
+        let Encoded { definition, bytes } = convert::definition(message)?;
+        definitions.insert((Kind::Model, definition.name.clone(), definition.content), bytes);
         versions.push(VersionRecord {
             number: v.number,
             definition: Arc::new(definition),
@@ -62,7 +67,8 @@ pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Resul
                 .collect(),
         });
     }
-    Ok(ModelRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions })
+    let StoredModel { deleted, unloaded, .. } = stored;
+    Ok(ModelRecord { deleted, unloaded, owner: owner(&stored.manager), versions })
 }
 
 pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
@@ -140,6 +146,70 @@ pub(crate) fn decode_server(bytes: &[u8]) -> Result<ServerRecord, Invalid> {
         owner: owner(&stored.manager),
         replicas,
     })
+}
+
+pub(crate) fn encode_pipeline(record: &PipelineRecord, definitions: &Definitions) -> Vec<u8> {
+    let versions = record.versions.iter().map(|v| stored_pipeline::Version {
+        number: v.number,
+        uid: v.uid.to_string(),
+        definition: definitions
+            .pipeline(&v.definition.name, v.definition.content)
+            .map(|bytes| bytes.to_vec())
+            .unwrap_or_default(),
+        was_ready: v.was_ready,
+    });
+    StoredPipeline {
+        deleted: record.deleted,
+        versions: versions.collect(),
+        manager: name_of(record.owner.as_ref()),
+        form: RECORD_FORM,
+    }
+    .encode_to_vec()
+}
+
+/// Stored definitions are not validated again: rules may have become stricter since they were accepted.
+pub(crate) fn decode_pipeline(
+    bytes: &[u8],
+    definitions: &mut Definitions,
+) -> Result<PipelineRecord, Invalid> {
+    let stored = StoredPipeline::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    check_form(stored.form)?;
+    let mut versions = Vec::with_capacity(stored.versions.len());
+    for v in stored.versions {
+        let message = pb::Pipeline::decode(&*v.definition).map_err(|e| Invalid::new(e.to_string()))?;
+        let Encoded { definition, bytes } = convert::accepted_pipeline(message);
+        definitions.insert((Kind::Pipeline, definition.name.clone(), definition.content), bytes);
+        let (uid, definition) = (v.uid.into(), Arc::new(definition));
+        versions.push(PipelineVersionRecord { number: v.number, uid, definition, was_ready: v.was_ready });
+    }
+    Ok(PipelineRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions })
+}
+
+pub(crate) fn encode_experiment(record: &ExperimentRecord, definitions: &Definitions) -> Vec<u8> {
+    let definition = definitions.experiment(&record.definition.name, record.definition.content);
+    StoredExperiment {
+        deleted: record.deleted,
+        definition: definition.map(|bytes| bytes.to_vec()).unwrap_or_default(),
+        manager: name_of(record.owner.as_ref()),
+        form: RECORD_FORM,
+    }
+    .encode_to_vec()
+}
+
+pub(crate) fn decode_experiment(
+    bytes: &[u8],
+    definitions: &mut Definitions,
+) -> Result<ExperimentRecord, Invalid> {
+    let stored = StoredExperiment::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    check_form(stored.form)?;
+    let message = pb::Experiment::decode(&*stored.definition).map_err(|e| Invalid::new(e.to_string()))?;
+    if message.name.is_empty() {
+        return Err(Invalid::new("empty record"));
+    }
+    let Encoded { definition, bytes } = convert::accepted_experiment(message)?;
+    definitions.insert((Kind::Experiment, definition.name.clone(), definition.content), bytes);
+    let (deleted, definition) = (stored.deleted, Arc::new(definition));
+    Ok(ExperimentRecord { deleted, owner: owner(&stored.manager), definition })
 }
 
 fn check_form(form: u32) -> Result<(), Invalid> {

@@ -1,7 +1,7 @@
 //! Metrics of the engine and usage metrics.
 
 use crate::engine::Handle;
-use gantry_core::scheduling::ModelState;
+use gantry_core::scheduling::{Experiment, ModelState, Pipeline, PipelineState};
 use gantry_proto::scheduler as pb;
 use prometheus_client::{
     collector::Collector,
@@ -39,6 +39,8 @@ pub(crate) struct Metrics {
     commit_failures: Counter,
     refused: Family<ReasonLabel, Counter>,
     models: Family<StateLabel, Gauge>,
+    pipelines: Family<StateLabel, Gauge>,
+    experiments: Family<StateLabel, Gauge>,
     subscribers: Family<KindLabel, Gauge>,
     usage: Usage,
 }
@@ -81,6 +83,8 @@ impl Metrics {
             commit_failures: Counter::default(),
             refused: Family::default(),
             models: Family::default(),
+            pipelines: Family::default(),
+            experiments: Family::default(),
             subscribers: Family::default(),
             usage: Usage::default(),
         }
@@ -109,6 +113,8 @@ impl Metrics {
         own.register("store_commit_failures", "Failed store commits", self.commit_failures.clone());
         own.register("commands_refused", "Rejected commands by reason", self.refused.clone());
         own.register("models", "Models by the state of their latest version", self.models.clone());
+        own.register("pipelines", "Pipelines by the state of their latest version", self.pipelines.clone());
+        own.register("experiments", "Experiments by state", self.experiments.clone());
         own.register("subscribers", "Open streams by kind", self.subscribers.clone());
         own.register_collector(Box::new(Queue(engine)));
         let usage = registry.sub_registry_with_prefix("gantry_usage");
@@ -158,6 +164,28 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn pipeline_changed(&self, before: Option<&Pipeline>, after: Option<&Pipeline>) {
+        for (pipeline, sign) in [(before, -1), (after, 1)] {
+            let Some((pipeline, latest)) = pipeline.and_then(|p| Some((p, p.latest()?))) else { continue };
+            let status = pipeline.version_status(latest);
+            let state = match status.state {
+                PipelineState::Ready if !status.models_ready => "ModelsNotReady",
+                state => pipeline_label(state),
+            };
+            self.pipelines.get_or_create(&StateLabel { state }).inc_by(sign);
+            self.usage.pipelines.inc_by(sign * i64::from(!pipeline.deleted));
+        }
+    }
+
+    pub(crate) fn experiment_changed(&self, before: Option<&Experiment>, after: Option<&Experiment>) {
+        for (experiment, sign) in [(before, -1), (after, 1)] {
+            let Some(experiment) = experiment.filter(|e| !e.deleted) else { continue };
+            let state = if experiment.status().active { "Active" } else { "Inactive" };
+            self.experiments.get_or_create(&StateLabel { state }).inc_by(sign);
+            self.usage.experiments.inc_by(sign);
+        }
+    }
+
     pub(crate) fn server_changed(
         &self,
         before: Option<&pb::ServerStatusResponse>,
@@ -189,6 +217,16 @@ const fn label(state: ModelState) -> &'static str {
         ModelState::TerminateFailed => "ModelTerminateFailed",
         ModelState::ScheduleFailed => "ScheduleFailed",
         ModelState::ScaledDown => "ModelScaledDown",
+    }
+}
+
+const fn pipeline_label(state: PipelineState) -> &'static str {
+    match state {
+        PipelineState::Creating => "PipelineCreating",
+        PipelineState::Ready => "PipelineReady",
+        PipelineState::Failed => "PipelineFailed",
+        PipelineState::Terminating => "PipelineTerminating",
+        PipelineState::Terminated => "PipelineTerminated",
     }
 }
 

@@ -4,7 +4,7 @@
 //! - agents: a queue of orders; core sends no second order for a model before the first is reported;
 //! - gateways: route changes by sequence number, because they are acknowledged by number; a lagging gateway is reset.
 
-use gantry_core::scheduling::Order;
+use gantry_core::scheduling::{Kind, Order};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -73,15 +73,18 @@ impl Outbox<VecDeque<AgentOrder>> {
     }
 }
 
+/// The object whose route changed, with the sequence number.
+pub(crate) type RouteChange = (u64, (Kind, Arc<str>));
+
 /// Route changes by sequence number, or a reset.
 #[derive(Debug, Default)]
 pub(crate) struct RouteChanges {
-    pub(crate) by_sequence: BTreeMap<u64, Arc<str>>,
+    pub(crate) by_sequence: BTreeMap<u64, (Kind, Arc<str>)>,
     pub(crate) reset: bool,
 }
 
 impl Outbox<RouteChanges> {
-    pub(crate) fn extend(&self, more: &[(u64, Arc<str>)], limit: usize) {
+    pub(crate) fn extend(&self, more: &[RouteChange], limit: usize) {
         self.fill(|changes| {
             changes.by_sequence.extend(more.iter().cloned());
             if changes.by_sequence.len() > limit {

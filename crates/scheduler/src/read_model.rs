@@ -1,10 +1,12 @@
 //! Read model: immutable per-object snapshots, republished after each commit.
 //!
-//! The engine owns the state and publishes one snapshot per model and server. Readers keep a snapshot as long as they
+//! The engine owns the state and publishes one snapshot per object. Readers keep a snapshot as long as they
 //! like; the engine waits for them only during a lookup by name.
 
 use crate::{definitions::Definitions, metrics::Metrics, status};
-use gantry_core::scheduling::{Effects, Model, ReplicaId, State, Version, VersionStatus};
+use gantry_core::scheduling::{
+    Effects, Experiment, Model, Pipeline, ReplicaId, State, Version, VersionStatus,
+};
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
     collections::BTreeMap,
@@ -33,10 +35,26 @@ pub(crate) struct ServerSnapshot {
     pub(crate) requested: Option<u32>,
 }
 
+#[derive(Debug)]
+pub(crate) struct PipelineSnapshot {
+    pub(crate) pipeline: Pipeline,
+    /// Encoded definitions, one for each version.
+    pub(crate) definitions: Vec<Arc<[u8]>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ExperimentSnapshot {
+    pub(crate) experiment: Experiment,
+    /// Encoded.
+    pub(crate) definition: Arc<[u8]>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct ReadModel {
     models: Snapshots<ModelSnapshot>,
     servers: Snapshots<ServerSnapshot>,
+    pipelines: Snapshots<PipelineSnapshot>,
+    experiments: Snapshots<ExperimentSnapshot>,
     sequence: AtomicU64,
 }
 
@@ -49,6 +67,15 @@ fn write<T>(parts: &Snapshots<T>) -> RwLockWriteGuard<'_, BTreeMap<Arc<str>, Arc
     parts.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Replaces or removes a snapshot, and returns the previous one.
+fn replace<T>(parts: &Snapshots<T>, name: &Arc<str>, part: Option<Arc<T>>) -> Option<Arc<T>> {
+    let mut parts = write(parts);
+    match part {
+        Some(part) => parts.insert(name.clone(), part),
+        None => parts.remove(name),
+    }
+}
+
 impl ReadModel {
     pub(crate) fn model(&self, name: &str) -> Option<Arc<ModelSnapshot>> {
         read(&self.models).get(name).cloned()
@@ -56,6 +83,32 @@ impl ReadModel {
 
     pub(crate) fn server(&self, name: &str) -> Option<Arc<ServerSnapshot>> {
         read(&self.servers).get(name).cloned()
+    }
+
+    pub(crate) fn pipeline(&self, name: &str) -> Option<Arc<PipelineSnapshot>> {
+        read(&self.pipelines).get(name).cloned()
+    }
+
+    pub(crate) fn experiment(&self, name: &str) -> Option<Arc<ExperimentSnapshot>> {
+        read(&self.experiments).get(name).cloned()
+    }
+
+    /// All pipelines, as of one moment.
+    pub(crate) fn pipeline_snapshots(&self) -> Vec<(Arc<str>, Arc<PipelineSnapshot>)> {
+        read(&self.pipelines).iter().map(|(name, view)| (name.clone(), view.clone())).collect()
+    }
+
+    /// All experiments, as of one moment.
+    pub(crate) fn experiment_snapshots(&self) -> Vec<Arc<ExperimentSnapshot>> {
+        read(&self.experiments).values().cloned().collect()
+    }
+
+    pub(crate) fn pipelines(&self) -> Vec<Arc<str>> {
+        read(&self.pipelines).keys().cloned().collect()
+    }
+
+    pub(crate) fn experiments(&self) -> Vec<Arc<str>> {
+        read(&self.experiments).keys().cloned().collect()
     }
 
     pub(crate) fn models(&self) -> Vec<Arc<str>> {
@@ -89,6 +142,8 @@ impl Publisher {
         let everything = Effects {
             models: state.models().keys().cloned().collect(),
             servers: state.servers().keys().cloned().collect(),
+            pipelines: state.pipelines().keys().cloned().collect(),
+            experiments: state.experiments().keys().cloned().collect(),
             ..Effects::default()
         };
         self.publish(state, definitions, &everything);
@@ -99,15 +154,11 @@ impl Publisher {
         let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
         let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state, definitions))).collect();
         for (name, part) in parts {
-            let before = {
-                let mut models = write(&self.read_model.models);
-                match &part {
-                    Some(part) => models.insert(name.clone(), part.clone()),
-                    None => models.remove(name),
-                }
-            };
+            let before = replace(&self.read_model.models, name, part.clone());
             self.count(before.as_deref(), part.as_deref());
         }
+        self.publish_pipelines(state, definitions, effects);
+        self.publish_experiments(state, definitions, effects);
         self.read_model.sequence.store(state.sequence(), Ordering::Release);
         for name in effects.servers.iter().chain(effects.scale_servers.keys()) {
             let part = state.servers().get(name).map(|server| {
@@ -120,15 +171,36 @@ impl Publisher {
                     requested: server.requested_replicas,
                 })
             });
-            let before = {
-                let mut servers = write(&self.read_model.servers);
-                match &part {
-                    Some(part) => servers.insert(name.clone(), part.clone()),
-                    None => servers.remove(name),
-                }
-            };
+            let before = replace(&self.read_model.servers, name, part.clone());
             self.metrics
                 .server_changed(before.as_deref().map(|s| &s.status), part.as_deref().map(|s| &s.status));
+        }
+    }
+
+    fn publish_pipelines(&self, state: &State, definitions: &Definitions, effects: &Effects) {
+        for name in effects.pipelines.union(&effects.pipeline_routes) {
+            let part = state.pipelines().get(name).map(|pipeline| {
+                let versions = pipeline.versions.iter();
+                let encoded = versions.map(|v| definitions.pipeline(name, v.definition.content));
+                let definitions = encoded.map(|bytes| bytes.cloned().unwrap_or_default()).collect();
+                Arc::new(PipelineSnapshot { pipeline: pipeline.clone(), definitions })
+            });
+            let before = replace(&self.read_model.pipelines, name, part.clone());
+            let shown = |part: Option<Arc<PipelineSnapshot>>| part.map(|part| part.pipeline.clone());
+            self.metrics.pipeline_changed(shown(before).as_ref(), shown(part).as_ref());
+        }
+    }
+
+    fn publish_experiments(&self, state: &State, definitions: &Definitions, effects: &Effects) {
+        for name in effects.experiments.union(&effects.experiment_routes) {
+            let part = state.experiments().get(name).map(|experiment| {
+                let definition = definitions.experiment(name, experiment.definition.content).cloned();
+                let definition = definition.unwrap_or_default();
+                Arc::new(ExperimentSnapshot { experiment: experiment.clone(), definition })
+            });
+            let before = replace(&self.read_model.experiments, name, part.clone());
+            let shown = |part: Option<Arc<ExperimentSnapshot>>| part.map(|part| part.experiment.clone());
+            self.metrics.experiment_changed(shown(before).as_ref(), shown(part).as_ref());
         }
     }
 
@@ -153,7 +225,7 @@ fn model_snapshot(name: &Arc<str>, state: &State, definitions: &Definitions) -> 
     let model = state.models().get(name)?;
     let summary = model.latest().map(|v| model.version_status(v));
     let route = status::route(name, model, summary.as_ref(), state);
-    let of_version = |v: &Version| definitions.get(&v.definition).cloned().unwrap_or_default();
+    let of_version = |v: &Version| definitions.model(&v.definition).cloned().unwrap_or_default();
     let definitions = model.versions.iter().map(of_version).collect();
     Some(Arc::new(ModelSnapshot { model: model.clone(), definitions, summary, route }))
 }

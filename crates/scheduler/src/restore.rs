@@ -1,7 +1,7 @@
 //! Restores the state from the store.
 
 use crate::{definitions::Definitions, encoding, scheduler::StartError};
-use gantry_core::scheduling::{Millis, Policy, State};
+use gantry_core::scheduling::{Millis, Policy, Records, State};
 use gantry_store::{Store, Table};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -26,8 +26,13 @@ pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restore
     let decode = |bytes: &[u8]| encoding::decode_model(bytes, &mut definitions);
     let models = read(store, Table::Models, "model", decode)?;
     let servers = read(store, Table::Servers, "server", encoding::decode_server)?;
+    let decode = |bytes: &[u8]| encoding::decode_pipeline(bytes, &mut definitions);
+    let pipelines = read(store, Table::Pipelines, "pipeline", decode)?;
+    let decode = |bytes: &[u8]| encoding::decode_experiment(bytes, &mut definitions);
+    let experiments = read(store, Table::Experiments, "experiment", decode)?;
     let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
-    Ok(Restored { state: State::restore(policy, models, servers, now), definitions, gateways })
+    let records = Records { models, servers, pipelines, experiments };
+    Ok(Restored { state: State::restore(policy, records, now), definitions, gateways })
 }
 
 fn read<T>(

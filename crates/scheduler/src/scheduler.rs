@@ -66,7 +66,7 @@ pub struct Scheduler {
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler").field("epoch", &self.engine.epoch).finish_non_exhaustive()
+        f.debug_struct("Scheduler").field("start", &self.engine.start).finish_non_exhaustive()
     }
 }
 
@@ -134,7 +134,7 @@ impl Scheduler {
 
     /// Number of starts with this store; distinguishes messages of earlier starts.
     pub const fn epoch(&self) -> u64 {
-        self.engine.epoch
+        self.engine.start.epoch
     }
 
     /// Stops the engine after its current batch. Pending calls fail.

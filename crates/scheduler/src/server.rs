@@ -20,8 +20,9 @@ use tonic::{
     },
 };
 
-const KEEPALIVE: Duration = Duration::from_mins(1);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A peer whose node disappeared is noticed within the sum of both.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// As Seldon's scheduler: effectively unlimited.
 const MAX_STREAMS: u32 = 1_000_000;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

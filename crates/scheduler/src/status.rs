@@ -1,11 +1,17 @@
 //! Statuses and routes as gRPC messages.
 
+mod experiment;
+mod pipeline;
+
+pub(crate) use experiment::{experiment, experiment_route};
+pub(crate) use pipeline::{pipeline, pipeline_route};
+
 use crate::{convert, read_model::ModelSnapshot};
 use gantry_core::scheduling::{
     Millis, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State, Version,
     VersionStatus,
 };
-use gantry_proto::{gantry as own, scheduler as pb};
+use gantry_proto::{gantry as own, redact, scheduler as pb};
 
 fn timestamp(at: Millis) -> prost_types::Timestamp {
     let seconds = i64::try_from(at / 1000).unwrap_or(i64::MAX);
@@ -48,7 +54,8 @@ pub(crate) fn model(name: &str, snapshot: &ModelSnapshot, all_versions: bool) ->
 
 fn version(model: &Model, version: &Version, definition: &[u8]) -> pb::ModelVersionStatus {
     let VersionStatus { state, reason, code, available, unavailable } = model.version_status(version);
-    let definition = convert::decode(definition);
+    let mut definition = convert::decode(definition);
+    redact(&mut definition);
     pb::ModelVersionStatus {
         version: version.number,
         server_name: version.server.as_deref().unwrap_or_default().to_owned(),
@@ -142,7 +149,8 @@ pub(crate) fn route(
         })
         .collect();
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
-    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: scaled_to_zero })
+    let failed = summary.is_some_and(|s| s.state == ModelState::Failed);
+    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: scaled_to_zero, failed })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {
@@ -153,5 +161,6 @@ fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {
         host: replica.endpoint.host.clone(),
         http_port: u32::from(replica.endpoint.http_port),
         grpc_port: u32::from(replica.endpoint.grpc_port),
+        disconnected: replica.disconnected_since.is_some(),
     })
 }

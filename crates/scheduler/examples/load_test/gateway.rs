@@ -19,8 +19,13 @@ pub(crate) async fn run(address: String, routed: mpsc::UnboundedSender<Routed>) 
     let acknowledging = tokio::spawn(async move {
         while acknowledge.changed().await.is_ok() {
             let (epoch, sequence) = *acknowledge.borrow_and_update();
-            let message =
-                RouteAcknowledgement { subscriber: "g".into(), epoch, applied: sequence, drained: sequence };
+            let message = RouteAcknowledgement {
+                subscriber: "g".into(),
+                epoch,
+                applied: sequence,
+                drained: sequence,
+                ..Default::default()
+            };
             if client.acknowledge_routes(message).await.is_err() {
                 return;
             }

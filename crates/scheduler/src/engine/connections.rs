@@ -1,8 +1,8 @@
 //! Connected agents and gateways, and the gateways' acknowledged routes.
 
-use super::{Reply, StreamGuard, demand::Demand};
-use crate::outbox::{AgentOrder, Outbox, RouteChanges};
-use gantry_core::scheduling::ReplicaId;
+use super::{Reply, Start, StreamGuard, Subscription, demand::Demand};
+use crate::outbox::{AgentOrder, Outbox, RouteChange, RouteChanges};
+use gantry_core::scheduling::{Removal, ReplicaId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -15,6 +15,8 @@ use tokio::time::Instant;
 const GATEWAY_ACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a disconnected gateway is assumed to serve with its last routes.
 const GATEWAY_GRACE: Duration = Duration::from_secs(15);
+/// Limit on one step of the engine's clock; its loop runs at least every second.
+const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);
 
 pub(super) struct Agent {
     pub(super) connection: u64,
@@ -22,22 +24,30 @@ pub(super) struct Agent {
     pub(super) _guard: StreamGuard,
 }
 
+/// Route changes that a gateway, or every gateway, has acknowledged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Acknowledged {
+    pub(crate) applied: u64,
+    /// Nothing is in flight on routes removed up to here, except on `undrained`.
+    pub(crate) drained: u64,
+    pub(crate) undrained: BTreeSet<Removal>,
+}
+
 pub(super) struct Gateway {
     connection: u64,
     outbox: Arc<Outbox<RouteChanges>>,
     _guard: StreamGuard,
-    applied: u64,
-    drained: u64,
+    acknowledged: Acknowledged,
     /// The last sequence number sent.
     last_sent: u64,
     /// Time of the last acknowledgement, or of the first change sent after it.
-    progress: Instant,
+    progress: Duration,
 }
 
 /// A disconnected gateway: it may still route requests.
 struct DisconnectedGateway {
-    drained: u64,
-    since: Instant,
+    acknowledged: Acknowledged,
+    since: Duration,
 }
 
 #[derive(Default)]
@@ -45,9 +55,12 @@ pub(super) struct Connections {
     pub(super) agents: BTreeMap<ReplicaId, Agent>,
     gateways: BTreeMap<Arc<str>, Gateway>,
     disconnected: BTreeMap<Arc<str>, DisconnectedGateway>,
-    /// Gateways from before the restart that have not reconnected, and their deadline.
+    /// Gateways from before the restart without an acknowledgement since then, and their deadline.
     awaiting_reconnect: BTreeSet<Arc<str>>,
-    reconnect_deadline: Option<Instant>,
+    reconnect_deadline: Option<Duration>,
+    /// The time that the engine ran. While a write stalls, messages wait in the queue: that time expires no gateway.
+    now: Duration,
+    clock_read: Option<Instant>,
     pub(super) demand: Demand,
     /// Pending drain calls.
     drains: BTreeMap<ReplicaId, Vec<Reply<bool>>>,
@@ -58,8 +71,19 @@ pub(super) struct Connections {
 impl Connections {
     /// `awaiting_reconnect` are gateways that may still use routes from before the restart.
     pub(super) fn new(awaiting_reconnect: BTreeSet<Arc<str>>) -> Self {
-        let reconnect_deadline = Some(Instant::now() + GATEWAY_ACK_TIMEOUT);
-        Self { awaiting_reconnect, reconnect_deadline, ..Self::default() }
+        Self { awaiting_reconnect, reconnect_deadline: Some(GATEWAY_ACK_TIMEOUT), ..Self::default() }
+    }
+
+    /// Advances the engine's clock by a bounded step.
+    pub(super) fn advance_clock(&mut self) {
+        let now = Instant::now();
+        let step = self.clock_read.replace(now).map_or(Duration::ZERO, |last| now - last);
+        self.now += step.min(MAX_CLOCK_STEP);
+    }
+
+    /// Time since the start, without stalls.
+    pub(super) const fn now(&self) -> Duration {
+        self.now
     }
 
     pub(super) fn agent_joined(&mut self, id: ReplicaId, agent: Agent) {
@@ -80,9 +104,14 @@ impl Connections {
     }
 
     /// Whether a report belongs to the current subscription of its replica.
-    pub(super) fn is_current(&self, id: &ReplicaId, epoch: u64, subscription: Option<(u64, u64)>) -> bool {
+    pub(super) fn is_current(
+        &self,
+        id: &ReplicaId,
+        start: Start,
+        subscription: Option<Subscription>,
+    ) -> bool {
         let Some(agent) = self.agents.get(id) else { return false };
-        subscription.is_none_or(|s| s == (epoch, agent.connection))
+        subscription.is_none_or(|s| s == Subscription { start, connection: agent.connection })
     }
 
     pub(super) fn drain(&mut self, id: ReplicaId, reply: Reply<bool>) {
@@ -105,11 +134,13 @@ impl Connections {
         outbox: Arc<Outbox<RouteChanges>>,
         guard: StreamGuard,
     ) {
-        let progress = Instant::now();
-        let gateway =
-            Gateway { connection, outbox, _guard: guard, applied: 0, drained: 0, last_sent: 0, progress };
-        self.disconnected.remove(&name);
-        self.awaiting_reconnect.remove(&name);
+        let progress = self.now;
+        let disconnected = self.disconnected.remove(&name).map(|g| g.acknowledged);
+        let previous = self.gateways.remove(&name).map(|g| g.acknowledged).or(disconnected);
+        // Until it acknowledges again, its requests may be in flight.
+        let undrained = previous.map(|p| p.undrained).unwrap_or_default();
+        let acknowledged = Acknowledged { undrained, ..Acknowledged::default() };
+        let gateway = Gateway { connection, outbox, _guard: guard, acknowledged, last_sent: 0, progress };
         self.gateways.insert(name, gateway);
     }
 
@@ -122,20 +153,23 @@ impl Connections {
 
     /// Whether the current connection of the gateway ended.
     pub(super) fn gateway_left(&mut self, name: &Arc<str>, connection: u64) -> bool {
-        let Some(gateway) = self.gateways.get(name).filter(|g| g.connection == connection) else {
+        if self.gateways.get(name).is_none_or(|g| g.connection != connection) {
             return false;
-        };
-        let disconnected = DisconnectedGateway { drained: gateway.drained, since: Instant::now() };
-        self.disconnected.insert(name.clone(), disconnected);
-        self.gateways.remove(name);
+        }
+        let Some(Gateway { acknowledged, .. }) = self.gateways.remove(name) else { return false };
+        self.disconnected.insert(name.clone(), DisconnectedGateway { acknowledged, since: self.now });
         true
     }
 
-    pub(super) fn acknowledged(&mut self, name: &Arc<str>, applied: u64, drained: u64) {
+    pub(super) fn acknowledged(&mut self, name: &Arc<str>, latest: Acknowledged) {
         if let Some(gateway) = self.gateways.get_mut(name) {
-            gateway.applied = gateway.applied.max(applied);
-            gateway.drained = gateway.drained.max(drained);
-            gateway.progress = Instant::now();
+            self.awaiting_reconnect.remove(name);
+            gateway.acknowledged = Acknowledged {
+                applied: gateway.acknowledged.applied.max(latest.applied),
+                // Without a list it is the number before the first undrained change: lower than with one.
+                ..latest
+            };
+            gateway.progress = self.now;
         }
     }
 
@@ -147,27 +181,27 @@ impl Connections {
         self.gateways.len()
     }
 
-    /// The route sequences applied and drained by every gateway. A disconnected gateway delays only unloads.
-    pub(super) fn acknowledged_by_all(&self, sequence: u64) -> (u64, u64) {
-        let applied = self.gateways.values().map(|g| g.applied).min().unwrap_or(sequence);
-        if self.awaits_gateways() {
-            return (applied, 0);
-        }
-        let disconnected = self.disconnected.values().map(|a| a.drained);
-        let drained = self.gateways.values().map(|g| g.drained).chain(disconnected).min().unwrap_or(sequence);
-        (applied, drained)
+    /// The route changes applied and drained by every gateway. A disconnected gateway delays only unloads.
+    pub(super) fn acknowledged_by_all(&self, sequence: u64) -> Acknowledged {
+        let connected = self.gateways.values().map(|g| &g.acknowledged);
+        let disconnected = self.disconnected.values().map(|g| &g.acknowledged);
+        let applied = connected.clone().map(|a| a.applied).min().unwrap_or(sequence);
+        let all = connected.chain(disconnected);
+        let drained = if self.awaits_gateways() { Some(0) } else { all.clone().map(|a| a.drained).min() };
+        let undrained = all.flat_map(|a| &a.undrained).cloned().collect();
+        Acknowledged { applied, drained: drained.unwrap_or(sequence), undrained }
     }
 
-    /// Whether gateways from before the restart may still reconnect.
+    /// Whether gateways from before the restart may still acknowledge.
     pub(super) fn awaits_gateways(&self) -> bool {
         !self.awaiting_reconnect.is_empty()
     }
 
     /// Sends changes to every gateway, ordered by sequence number.
-    pub(super) fn routes_changed(&mut self, changes: &[(u64, Arc<str>)], limit: usize) {
+    pub(super) fn routes_changed(&mut self, changes: &[RouteChange], limit: usize) {
         for gateway in self.gateways.values_mut() {
-            if gateway.applied >= gateway.last_sent {
-                gateway.progress = Instant::now();
+            if gateway.acknowledged.applied >= gateway.last_sent {
+                gateway.progress = self.now;
             }
             gateway.last_sent = changes.last().map_or(gateway.last_sent, |(sequence, _)| *sequence);
             gateway.outbox.extend(changes, limit);
@@ -177,9 +211,10 @@ impl Connections {
     /// Drops gateways that lag behind or stay disconnected, so that they do not block availability and unloads. Returns
     /// their names.
     pub(super) fn expire_gateways(&mut self, sequence: u64) -> Vec<Arc<str>> {
-        let mut gone = Vec::new();
+        let (now, mut gone) = (self.now, Vec::new());
         self.gateways.retain(|name, gateway| {
-            let dead = gateway.applied < sequence && gateway.progress.elapsed() > GATEWAY_ACK_TIMEOUT;
+            let dead = gateway.acknowledged.applied < sequence
+                && now.saturating_sub(gateway.progress) > GATEWAY_ACK_TIMEOUT;
             if dead {
                 tracing::warn!(gateway = %name, "gateway lagging; closing its route stream");
                 gone.push(name.clone());
@@ -187,13 +222,13 @@ impl Connections {
             !dead
         });
         self.disconnected.retain(|name, disconnected| {
-            let stays = disconnected.since.elapsed() <= GATEWAY_GRACE;
+            let stays = now.saturating_sub(disconnected.since) <= GATEWAY_GRACE;
             if !stays {
                 gone.push(name.clone());
             }
             stays
         });
-        if self.reconnect_deadline.is_some_and(|until| Instant::now() >= until) {
+        if self.reconnect_deadline.is_some_and(|until| now >= until) {
             self.reconnect_deadline = None;
             gone.extend(std::mem::take(&mut self.awaiting_reconnect));
         }
@@ -207,4 +242,53 @@ pub(super) enum Disconnect {
     Drained,
     /// The replica may still serve.
     ConnectionLost,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_core::scheduling::Kind;
+    use tokio_util::sync::CancellationToken;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_of_a_stalled_process_expires_no_gateway() {
+        let mut connections = Connections::new(BTreeSet::from(["absent".into()]));
+        let guard = || CancellationToken::new().drop_guard();
+        for name in ["lagging", "gone"] {
+            connections.gateway_joined(name.into(), 1, Outbox::new(), guard());
+        }
+        connections.gateway_left(&"gone".into(), 1);
+        connections.advance_clock();
+        connections.routes_changed(&[(1, (Kind::Model, "iris".into()))], 10);
+        // Its acknowledgement may not even have been read.
+        tokio::time::sleep(Duration::from_secs(35)).await;
+        connections.advance_clock();
+        assert_eq!(connections.expire_gateways(1), Vec::<Arc<str>>::new());
+        for _ in 0..35 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            connections.advance_clock();
+        }
+        assert_eq!(connections.expire_gateways(1), ["lagging", "gone", "absent"].map(Arc::from));
+    }
+
+    #[test]
+    fn requests_of_a_reconnected_gateway_are_in_flight_until_it_acknowledges() {
+        let name: Arc<str> = "g".into();
+        let mut connections = Connections::new(BTreeSet::from([name.clone()]));
+        let guard = || CancellationToken::new().drop_guard();
+        connections.gateway_joined(name.clone(), 1, Outbox::new(), guard());
+        assert!(connections.awaits_gateways());
+        let replica = ReplicaId { server: "s".into(), index: 0 };
+        let undrained = BTreeSet::from([Removal { model: "m".into(), version: 1, replica }]);
+        let latest = Acknowledged { applied: 7, drained: 7, undrained: undrained.clone() };
+        connections.acknowledged(&name, latest.clone());
+        assert!(!connections.awaits_gateways());
+        connections.gateway_joined(name.clone(), 2, Outbox::new(), guard());
+        assert_eq!(connections.acknowledged_by_all(7).undrained, undrained);
+        connections.gateway_left(&name, 2);
+        connections.gateway_joined(name.clone(), 3, Outbox::new(), guard());
+        assert_eq!(connections.acknowledged_by_all(7).undrained, undrained);
+        connections.acknowledged(&name, Acknowledged { undrained: BTreeSet::new(), ..latest });
+        assert_eq!(connections.acknowledged_by_all(7).undrained, BTreeSet::new());
+    }
 }

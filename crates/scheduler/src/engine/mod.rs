@@ -5,8 +5,10 @@ mod connections;
 mod demand;
 mod writer;
 
+pub(crate) use connections::Acknowledged;
+
 use crate::{
-    definitions::EncodedDefinition,
+    definitions::{Encoded, EncodedDefinition, digest},
     liveness::{Heartbeat, Liveness},
     metrics::Metrics,
     outbox::{AgentOrder, Outbox, RouteChanges, Subscribers},
@@ -14,7 +16,9 @@ use crate::{
     restore::Restored,
     scheduler::Config,
 };
-use gantry_core::scheduling::{Command, Owner, Rejection, ReplicaId, State};
+use gantry_core::scheduling::{
+    Command, ExperimentDefinition, Owner, PipelineDefinition, Rejection, ReplicaId, State,
+};
 use gantry_proto::gantry::ModelDemand;
 use std::{
     collections::VecDeque,
@@ -26,7 +30,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -61,7 +65,7 @@ pub(crate) enum Message {
     /// A durable change. The reply is sent after the commit.
     Command {
         command: Command,
-        /// The encoded definition of a model to load.
+        /// The encoded definition of what the command creates or updates.
         definition: Option<Arc<[u8]>>,
         reply: Reply<()>,
         at: Instant,
@@ -69,7 +73,7 @@ pub(crate) enum Message {
     /// An agent's report. Not durable: agents report their inventory again when they rejoin.
     Report {
         id: ReplicaId,
-        subscription: Option<(u64, u64)>,
+        subscription: Option<Subscription>,
         command: Command,
     },
     AgentJoined {
@@ -104,14 +108,28 @@ pub(crate) enum Message {
     },
     GatewayAcknowledged {
         name: Arc<str>,
-        applied: u64,
-        drained: u64,
+        latest: Acknowledged,
     },
     Demand {
         gateway: Arc<str>,
         models: Vec<ModelDemand>,
     },
     Query(Query),
+}
+
+/// Identifies one start of the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Another one after a loss of the state, when epochs begin again.
+    pub(crate) state_id: u64,
+    pub(crate) epoch: u64,
+}
+
+/// An agent's subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subscription {
+    pub(crate) start: Start,
+    pub(crate) connection: u64,
 }
 
 /// The services' handle to the engine.
@@ -121,9 +139,13 @@ pub(crate) struct Handle {
     pub(crate) read_model: Arc<ReadModel>,
     pub(crate) models: Arc<Subscribers>,
     pub(crate) servers: Arc<Subscribers>,
+    pub(crate) pipelines: Arc<Subscribers>,
+    pub(crate) experiments: Arc<Subscribers>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) epoch: u64,
+    pub(crate) start: Start,
     pub(crate) stop: CancellationToken,
+    /// Dry runs hold a copy of the state.
+    pub(crate) dry_runs: Arc<Semaphore>,
     heartbeat: Arc<Heartbeat>,
     last_connection: Arc<AtomicU64>,
 }
@@ -166,8 +188,40 @@ impl Handle {
 
     /// Creates or updates a model and waits until it is durable.
     pub(crate) async fn load_model(&self, encoded: EncodedDefinition, by: Owner) -> Result<(), CommandError> {
-        let EncodedDefinition { definition, bytes } = encoded;
+        let Encoded { definition, bytes } = encoded;
         self.apply(Command::LoadModel { definition: Box::new(definition), by }, Some(bytes)).await
+    }
+
+    /// Creates or updates a pipeline and waits until it is durable.
+    pub(crate) async fn load_pipeline(
+        &self,
+        encoded: Encoded<PipelineDefinition>,
+        by: Owner,
+    ) -> Result<(), CommandError> {
+        let Encoded { definition, bytes } = encoded;
+        let (definition, uid) = (Box::new(definition), self.new_uid());
+        self.apply(Command::LoadPipeline { definition, uid, by }, Some(bytes)).await
+    }
+
+    /// Creates or updates an experiment and waits until it is durable.
+    pub(crate) async fn start_experiment(
+        &self,
+        encoded: Encoded<ExperimentDefinition>,
+        by: Owner,
+    ) -> Result<(), CommandError> {
+        let Encoded { definition, bytes } = encoded;
+        self.apply(Command::StartExperiment { definition: Box::new(definition), by }, Some(bytes)).await
+    }
+
+    /// 20 characters, as Seldon's; another one for each call, also after a restart or a loss of the state.
+    pub(crate) fn new_uid(&self) -> Arc<str> {
+        const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        let Start { state_id, epoch } = self.start;
+        let parts = [state_id, epoch, self.next_connection()].map(u64::to_le_bytes);
+        let hash = digest(parts.as_flattened()).0;
+        let character =
+            |place: u32| ALPHABET.get((hash >> (place * 5)) as usize % 32).copied().unwrap_or(b'0');
+        (0..20).map(|place| char::from(character(place))).collect::<String>().into()
     }
 
     async fn apply(&self, command: Command, definition: Option<Arc<[u8]>>) -> Result<(), CommandError> {
@@ -232,9 +286,12 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
         read_model: Arc::default(),
         models: Arc::default(),
         servers: Arc::default(),
+        pipelines: Arc::default(),
+        experiments: Arc::default(),
         metrics: Arc::new(Metrics::new()),
-        epoch: config.store.epoch(),
+        start: Start { state_id: config.store.state_id(), epoch: config.store.epoch() },
         stop: CancellationToken::new(),
+        dry_runs: Arc::new(Semaphore::new(1)),
         heartbeat: Arc::new(Heartbeat::new()),
         last_connection: Arc::default(),
     };
@@ -262,18 +319,22 @@ impl Engine {
         loop {
             self.heartbeat.beat();
             let wake = tick.min(self.writer.wake());
-            tokio::select! {
+            let taken = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                count = self.receiver.recv_many(&mut messages, BATCH_SIZE) => if count == 0 { return },
-                () = tokio::time::sleep_until(wake) => {}
-            }
-            // Not a `select!` arm: under load the message arm would always win.
-            if Instant::now() >= tick {
+                count = self.receiver.recv_many(&mut messages, BATCH_SIZE) => match count {
+                    0 => return,
+                    count => count,
+                },
+                () = tokio::time::sleep_until(wake) => 0,
+            };
+            // Not a `select!` arm: under load the message arm would always win. A full batch leaves messages in the
+            // queue, and one of them may be the acknowledgement of a gateway that seems to lag.
+            let expire = Instant::now() >= tick && taken < BATCH_SIZE;
+            if expire {
                 tick = Instant::now() + TICK_INTERVAL;
-                self.writer.expire_gateways();
             }
-            self.writer.process(&mut messages);
+            self.writer.process(&mut messages, expire);
         }
     }
 }

@@ -1,22 +1,23 @@
 //! Message processing: apply, commit, publish, reply.
 
 use super::{
-    CommandError, Handle, Message, Query,
+    CommandError, Handle, Message, Query, Start,
     commit_batch::CommitBatch,
-    connections::{Agent, Connections, Disconnect},
+    connections::{Acknowledged, Agent, Connections, Disconnect},
 };
 use crate::{
     clock::Clock,
-    definitions::Definitions,
+    definitions::{self, Definitions},
     encoding,
     metrics::Metrics,
-    outbox::{AgentOrder, Subscribers},
+    outbox::{AgentOrder, RouteChange, Subscribers},
     read_model::Publisher,
     restore::Restored,
     scheduler::Config,
 };
 use gantry_core::scheduling::{
-    Command, Effects, Millis, Order, Rejection, ReplicaId, ReplicaState, State, Version,
+    Command, Effects, Kind, LoadedVersion, Millis, Order, Rejection, Removal, ReplicaId, ReplicaState, State,
+    Version,
 };
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
@@ -26,11 +27,11 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Pending route changes beyond twice the number of models before a gateway is reset.
+/// Pending route changes beyond twice the number of objects before a gateway is reset.
 const ROUTE_SLACK: usize = 4096;
 /// After a start with empty state, unexpected models stay loaded this long: the control plane may send the desired
-/// state again.
-const RESYNC_GRACE: Duration = Duration::from_secs(15);
+/// state again, and gateways of a lost state may still route to them.
+const RESYNC_GRACE: Duration = Duration::from_secs(30);
 /// Retry interval after a failed write, unless a command waits.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// With a timer pending, core gets a tick at least this often, because its logical clock caps long steps.
@@ -41,21 +42,25 @@ pub(super) struct Writer {
     state: State,
     definitions: Definitions,
     store: Store,
-    epoch: u64,
+    start: Start,
     connections: Connections,
     publisher: Publisher,
     models: Arc<Subscribers>,
     servers: Arc<Subscribers>,
+    pipelines: Arc<Subscribers>,
+    experiments: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     /// Last `RoutesAcknowledged` sent to core.
-    acknowledged: (u64, u64),
+    acknowledged: Acknowledged,
     /// Core's next timer.
     wake_at: Option<Millis>,
     last_tick: Instant,
     /// Records to write.
     dirty: DirtyRecords,
-    /// See `defers_unloads`.
+    /// See `defers_unloads`; also those of models whose record could not be written.
     deferred_unloads: Vec<Order>,
+    /// What agents had loaded when they joined an empty state: gateways of a lost state may route there.
+    inherited: BTreeSet<Removal>,
     /// Time of the last failed write; logged once.
     store_failed_at: Option<Instant>,
     /// Replicas from before the restart that have not rejoined.
@@ -69,12 +74,23 @@ pub(super) struct Writer {
 struct DirtyRecords {
     models: BTreeSet<Arc<str>>,
     servers: BTreeSet<Arc<str>>,
+    pipelines: BTreeSet<Arc<str>>,
+    experiments: BTreeSet<Arc<str>>,
     gateways: BTreeSet<Arc<str>>,
 }
 
 impl DirtyRecords {
     fn is_empty(&self) -> bool {
-        self.models.is_empty() && self.servers.is_empty() && self.gateways.is_empty()
+        let Self { models, servers, pipelines, experiments, gateways } = self;
+        [models, servers, pipelines, experiments, gateways].into_iter().all(BTreeSet::is_empty)
+    }
+
+    /// Takes what the effects of commands have to store.
+    fn add(&mut self, effects: &mut Effects) {
+        self.models.append(&mut effects.store_models);
+        self.servers.append(&mut effects.store_servers);
+        self.pipelines.append(&mut effects.store_pipelines);
+        self.experiments.append(&mut effects.store_experiments);
     }
 }
 
@@ -84,18 +100,21 @@ impl Writer {
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.read_model.clone(), handle.metrics.clone()),
-            epoch: config.store.epoch(),
+            start: handle.start,
             connections: Connections::new(gateways),
             store: config.store,
             models: handle.models.clone(),
             servers: handle.servers.clone(),
+            pipelines: handle.pipelines.clone(),
+            experiments: handle.experiments.clone(),
             metrics: handle.metrics.clone(),
-            acknowledged: (0, 0),
+            acknowledged: Acknowledged::default(),
             // Tick at once: restored timers may be overdue.
             wake_at: Some(0),
             last_tick: Instant::now(),
             dirty: DirtyRecords::default(),
             deferred_unloads: Vec::new(),
+            inherited: BTreeSet::new(),
             store_failed_at: None,
             unsynced_replicas: known_replicas(&state),
             started: Instant::now(),
@@ -119,18 +138,34 @@ impl Writer {
         self.wake_at.is_some_and(|at| at <= self.clock.now() || self.last_tick.elapsed() >= MAX_TICK_INTERVAL)
     }
 
-    pub(super) fn expire_gateways(&mut self) {
-        self.dirty.gateways.extend(self.connections.expire_gateways(self.state.sequence()));
-        if !self.defers_unloads() && !self.deferred_unloads.is_empty() {
-            let mut orders = std::mem::take(&mut self.deferred_unloads);
-            // It may be desired again meanwhile.
-            orders.retain(|order| !is_placed(&self.state, order, ReplicaState::counts_as_desired));
-            self.send_orders(&orders);
+    /// Called after the messages of a batch, which may contain the acknowledgement that a gateway is expired for. `sent`
+    /// is the last route change before the batch.
+    fn expire_gateways(&mut self, sent: u64) {
+        self.dirty.gateways.extend(self.connections.expire_gateways(sent));
+        if !self.defers_unloads() {
+            self.inherited.clear();
         }
     }
 
-    /// Applies messages in order, commits, then publishes and replies.
-    pub(super) fn process(&mut self, messages: &mut Vec<Message>) {
+    /// Sends deferred unloads whose reason is gone.
+    fn release_unloads(&mut self) {
+        if self.deferred_unloads.is_empty() || self.defers_unloads() {
+            return;
+        }
+        let mut orders = std::mem::take(&mut self.deferred_unloads);
+        // It may be desired again meanwhile.
+        orders.retain(|order| !is_placed(&self.state, order, ReplicaState::counts_as_desired));
+        let undrained = self.connections.acknowledged_by_all(0).undrained;
+        let dirty = &self.dirty.models;
+        let in_use = |order: &mut Order| dirty.contains(&order.model) || undrained.contains(&removal(order));
+        self.deferred_unloads = orders.extract_if(.., in_use).collect();
+        self.send_orders(&orders);
+    }
+
+    /// Applies messages in order, commits, then publishes and replies. `expire` also expires lagging gateways.
+    pub(super) fn process(&mut self, messages: &mut Vec<Message>, expire: bool) {
+        self.connections.advance_clock();
+        let sent = self.state.sequence();
         let has_commands = messages.iter().any(|m| matches!(m, Message::Command { .. }));
         let mut batch = CommitBatch::new(has_commands);
         let mut queries = Vec::new();
@@ -140,13 +175,15 @@ impl Writer {
         for message in messages.drain(..) {
             self.handle(message, &mut batch, &mut queries);
         }
+        if expire {
+            self.expire_gateways(sent);
+        }
         if self.tick_due() {
             self.apply_report(Command::Tick, &mut batch);
         }
         self.acknowledge_routes(&mut batch);
-        let changed: Vec<Arc<str>> = batch.effects.store_models.iter().cloned().collect();
-        self.dirty.models.append(&mut batch.effects.store_models);
-        self.dirty.servers.append(&mut batch.effects.store_servers);
+        let changed = redefined(&batch.effects);
+        self.dirty.add(&mut batch.effects);
         let stored = self.persist(has_commands);
         let answer = match stored {
             Err(error) if has_commands => Err(self.roll_back(&mut batch, &error)),
@@ -158,9 +195,12 @@ impl Writer {
         // Publish before replying: callers must read their own writes.
         self.publisher.publish(&self.state, &self.definitions, &batch.effects);
         self.dispatch(std::mem::take(&mut batch.effects));
+        if expire {
+            self.release_unloads();
+        }
         // After the dispatch: orders of this batch may use definitions that it replaced.
-        for model in &changed {
-            self.definitions.prune(model, &self.state);
+        for (kind, name) in &changed {
+            self.definitions.prune(*kind, name, &self.state);
         }
         let metrics = &self.metrics;
         let refused = answer.is_err();
@@ -184,16 +224,11 @@ impl Writer {
     fn handle(&mut self, message: Message, batch: &mut CommitBatch, queries: &mut Vec<Query>) {
         match message {
             Message::Command { command, definition, reply, at } => {
-                let encoded = match &command {
-                    Command::LoadModel { definition: core, .. } => {
-                        definition.map(|bytes| (core.name.clone(), core.content, bytes))
-                    }
-                    _ => None,
-                };
+                let encoded = definition.and_then(|bytes| Some((definitions::key(&command)?, bytes)));
                 match self.apply(command, batch) {
                     Ok(()) => {
-                        if let Some((model, content, bytes)) = encoded {
-                            self.definitions.insert(&model, content, bytes);
+                        if let Some((key, bytes)) = encoded {
+                            self.definitions.insert_used(key, bytes, &self.state);
                         }
                         batch.commands.push((reply, at));
                     }
@@ -205,7 +240,7 @@ impl Writer {
             }
             Message::Report { id, subscription, command } => {
                 // Reports of an earlier subscription are superseded by the current inventory.
-                if self.connections.is_current(&id, self.epoch, subscription) {
+                if self.connections.is_current(&id, self.start, subscription) {
                     self.apply_report(command, batch);
                 }
             }
@@ -214,6 +249,13 @@ impl Writer {
                 tracing::info!(server = %id.server, replica = id.index, "replica joined");
                 // Its inventory is evaluated again.
                 self.deferred_unloads.retain(|order| order.replica != id);
+                if let Command::ReplicaJoined { loaded, .. } = &command
+                    && self.is_resyncing()
+                {
+                    self.inherited.extend(loaded.iter().map(|LoadedVersion { model, version, .. }| {
+                        Removal { model: model.clone(), version: *version, replica: id.clone() }
+                    }));
+                }
                 self.connections.agent_joined(id, Agent { connection, outbox, _guard: guard });
                 self.apply_report(command, batch);
             }
@@ -253,9 +295,7 @@ impl Writer {
                     }
                 }
             }
-            Message::GatewayAcknowledged { name, applied, drained } => {
-                self.connections.acknowledged(&name, applied, drained);
-            }
+            Message::GatewayAcknowledged { name, latest } => self.connections.acknowledged(&name, latest),
             Message::Demand { gateway, models } => {
                 if self.connections.has_gateway(&gateway) {
                     let known = self.state.models();
@@ -289,12 +329,13 @@ impl Writer {
     /// Reports the gateways' acknowledgements to core until nothing changes.
     fn acknowledge_routes(&mut self, batch: &mut CommitBatch) {
         loop {
-            let (applied, drained) = self.connections.acknowledged_by_all(self.state.sequence());
-            if (applied, drained) == self.acknowledged {
+            let latest = self.connections.acknowledged_by_all(self.state.sequence());
+            if latest == self.acknowledged {
                 return;
             }
-            self.acknowledged = (applied, drained);
-            let _ = self.apply(Command::RoutesAcknowledged { applied, drained }, batch);
+            self.acknowledged = latest.clone();
+            let Acknowledged { applied, drained, undrained } = latest;
+            let _ = self.apply(Command::RoutesAcknowledged { applied, drained, undrained }, batch);
         }
     }
 
@@ -302,15 +343,14 @@ impl Writer {
     fn roll_back(&mut self, batch: &mut CommitBatch, error: &StoreError) -> CommandError {
         self.state.rollback();
         // Acknowledgements and timers were rolled back too.
-        self.acknowledged = (0, 0);
+        self.acknowledged = Acknowledged::default();
         self.wake_at = Some(0);
         batch.effects = Effects::default();
         for command in batch.reports.take().unwrap_or_default() {
             let _ = self.apply(command, batch);
         }
         self.acknowledge_routes(batch);
-        self.dirty.models.append(&mut batch.effects.store_models);
-        self.dirty.servers.append(&mut batch.effects.store_servers);
+        self.dirty.add(&mut batch.effects);
         CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
     }
 
@@ -333,12 +373,23 @@ impl Writer {
             key: name.to_string(),
             value: state.server_record(name).map(|r| encoding::encode_server(&r)),
         });
+        let pipelines = self.dirty.pipelines.iter().map(|name| Change {
+            table: Table::Pipelines,
+            key: name.to_string(),
+            value: state.pipeline_record(name).map(|r| encoding::encode_pipeline(&r, &self.definitions)),
+        });
+        let experiments = self.dirty.experiments.iter().map(|name| Change {
+            table: Table::Experiments,
+            key: name.to_string(),
+            value: state.experiment_record(name).map(|r| encoding::encode_experiment(&r, &self.definitions)),
+        });
         let gateways = self.dirty.gateways.iter().map(|name| Change {
             table: Table::Gateways,
             key: name.to_string(),
             value: self.connections.may_route(name).then(Vec::new),
         });
-        let changes: Vec<Change> = models.chain(servers).chain(gateways).collect();
+        let changes: Vec<Change> =
+            models.chain(servers).chain(pipelines).chain(experiments).chain(gateways).collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
@@ -360,48 +411,72 @@ impl Writer {
     }
 
     /// Sends effects to agents, gateways and subscribers.
-    fn dispatch(&mut self, effects: Effects) {
-        for (id, all) in effects.drained {
+    fn dispatch(&mut self, mut effects: Effects) {
+        for (id, all) in std::mem::take(&mut effects.drained) {
             self.connections.drained(id, all);
         }
-        let mut orders = effects.orders;
-        if self.defers_unloads() {
-            let every = self.connections.awaits_gateways();
-            let state = &self.state;
-            self.deferred_unloads.extend(
-                orders.extract_if(.., |o| o.load.is_none() && (every || !is_placed(state, o, |_| true))),
-            );
+        let mut orders = std::mem::take(&mut effects.orders);
+        let (restarted, every) = (self.defers_unloads(), self.connections.awaits_gateways());
+        if restarted || !self.dirty.models.is_empty() {
+            let (state, inherited, dirty) = (&self.state, &self.inherited, &self.dirty.models);
+            let deferred = |o: &mut Order| {
+                let may_be_routed =
+                    || every || inherited.contains(&removal(o)) || !is_placed(state, o, |_| true);
+                // The stored record may route there after a restart.
+                o.load.is_none() && (dirty.contains(&o.model) || (restarted && may_be_routed()))
+            };
+            self.deferred_unloads.extend(orders.extract_if(.., deferred));
         }
         self.send_orders(&orders);
-        if !effects.routes.is_empty() && self.connections.gateways() > 0 {
-            let known = self.state.models();
-            let mut changes: Vec<(u64, Arc<str>)> = effects
-                .routes
-                .iter()
-                // An expired tombstone left the routes when it was deleted.
-                .filter_map(|name| known.get(name).map(|m| (m.route_sequence, name.clone())))
-                .collect();
-            changes.sort_unstable();
-            self.connections.routes_changed(&changes, known.len() * 2 + ROUTE_SLACK);
+        if self.connections.gateways() > 0 {
+            let changes = self.route_changes(&effects);
+            if !changes.is_empty() {
+                let state = &self.state;
+                let objects = state.models().len() + state.pipelines().len() + state.experiments().len();
+                self.connections.routes_changed(&changes, objects * 2 + ROUTE_SLACK);
+            }
         }
         let servers: BTreeSet<_> =
             effects.servers.iter().chain(effects.scale_servers.keys()).cloned().collect();
         self.models.notify(&effects.models);
         self.servers.notify(&servers);
+        self.pipelines.notify(&effects.pipelines);
+        self.experiments.notify(&effects.experiments);
+    }
+
+    /// Changed routes, ordered by sequence number. An expired tombstone left the routes when it was deleted.
+    fn route_changes(&self, effects: &Effects) -> Vec<RouteChange> {
+        let state = &self.state;
+        let models = effects.routes.iter().filter_map(|name| {
+            state.models().get(name).map(|m| (m.route_sequence, (Kind::Model, name.clone())))
+        });
+        let pipelines = effects.pipeline_routes.iter().filter_map(|name| {
+            state.pipelines().get(name).map(|p| (p.route_sequence, (Kind::Pipeline, name.clone())))
+        });
+        let experiments = effects.experiment_routes.iter().filter_map(|name| {
+            state.experiments().get(name).map(|e| (e.route_sequence, (Kind::Experiment, name.clone())))
+        });
+        let mut changes: Vec<RouteChange> = models.chain(pipelines).chain(experiments).collect();
+        changes.sort_unstable();
+        changes
     }
 
     /// Whether unloads are deferred after a restart: gateways may still route there, or clients have not re-sent the
     /// desired state yet.
     fn defers_unloads(&self) -> bool {
-        let is_too_early = self.started_empty && self.started.elapsed() < RESYNC_GRACE;
-        self.connections.awaits_gateways() || is_too_early
+        self.connections.awaits_gateways() || self.is_resyncing()
+    }
+
+    /// Whether the state was empty at the start and may still be sent by clients.
+    fn is_resyncing(&self) -> bool {
+        self.started_empty && self.connections.now() < RESYNC_GRACE
     }
 
     /// Queues orders, grouped by replica so that each reader wakes once.
     fn send_orders(&self, orders: &[Order]) {
         let mut by_replica = BTreeMap::<&ReplicaId, Vec<_>>::new();
         for order in orders {
-            let definition = order.load.as_ref().and_then(|d| self.definitions.get(d).cloned());
+            let definition = order.load.as_ref().and_then(|d| self.definitions.model(d).cloned());
             let queued = AgentOrder { order: order.clone(), definition };
             by_replica.entry(&order.replica).or_default().push(queued);
         }
@@ -432,6 +507,21 @@ impl Writer {
             );
         }
     }
+}
+
+/// Objects whose definitions may have been replaced.
+fn redefined(effects: &Effects) -> Vec<(Kind, Arc<str>)> {
+    let kinds = [
+        (Kind::Model, &effects.store_models),
+        (Kind::Pipeline, &effects.store_pipelines),
+        (Kind::Experiment, &effects.store_experiments),
+    ];
+    kinds.into_iter().flat_map(|(kind, names)| names.iter().map(move |name| (kind, name.clone()))).collect()
+}
+
+/// What an unload order removes.
+fn removal(Order { model, version, replica, .. }: &Order) -> Removal {
+    Removal { model: model.clone(), version: *version, replica: replica.clone() }
 }
 
 /// Whether the version of an order has a replica there in a matching state.

@@ -3,11 +3,11 @@
 use super::{Stream, WINDOW, answer, deliver, identity};
 use crate::{
     convert,
-    engine::{Handle, Message},
+    engine::{Handle, Message, Subscription},
     outbox::{AgentOrder, Outbox},
 };
 use gantry_api::check_name;
-use gantry_core::scheduling::{Command, Endpoint, Replica, ReplicaEvent, ReplicaId};
+use gantry_core::scheduling::{Command, Endpoint, LoadedVersion, Replica, ReplicaEvent, ReplicaId};
 use gantry_proto::{agent as pb, scheduler};
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::mpsc;
@@ -73,7 +73,12 @@ impl pb::agent_service_server::AgentService for Agents {
         let loaded = request
             .loaded_models
             .iter()
-            .filter_map(|m| Some((m.model.as_ref()?.meta.as_ref()?.name.as_str().into(), m.version)))
+            .filter_map(|loaded| {
+                let model = loaded.model.as_ref()?;
+                let spec = convert::spec_digest(model);
+                let model = model.meta.as_ref()?.name.as_str().into();
+                Some(LoadedVersion { model, version: loaded.version, spec })
+            })
             .collect();
         let outbox = Outbox::<VecDeque<AgentOrder>>::new();
         let token = self.engine.stop.child_token();
@@ -88,7 +93,7 @@ impl pb::agent_service_server::AgentService for Agents {
             reply,
         });
         answer(joined).await?;
-        let subscription = format!("{}.{}", self.engine.epoch, connection.number);
+        let subscription = Subscription { start: self.engine.start, connection: connection.number };
         let counted = self.engine.metrics.subscribed("agent");
         let (sender, receiver) = mpsc::channel(WINDOW);
         tokio::spawn(async move {
@@ -110,7 +115,7 @@ impl pb::agent_service_server::AgentService for Agents {
         });
         let mut response = Response::new(Stream::new(receiver));
         // Returned with reports, it identifies those of an earlier subscription.
-        if let Ok(value) = subscription.parse() {
+        if let Ok(value) = identity::subscription_header(subscription).parse() {
             response.metadata_mut().insert(identity::SUBSCRIPTION, value);
         }
         Ok(response)
@@ -122,11 +127,13 @@ impl pb::agent_service_server::AgentService for Agents {
     ) -> Result<Response<pb::ModelEventResponse>, Status> {
         use pb::model_event_message::Event;
         let subscription = identity::subscription(request.metadata());
+        let permanent = identity::is_permanent_failure(request.metadata());
         let report = request.into_inner();
         let event = match report.event() {
             Event::Loaded => {
                 ReplicaEvent::Loaded { multiplier: report.runtime_info.as_ref().and_then(multiplier) }
             }
+            Event::LoadFailed if permanent => ReplicaEvent::LoadRejected { reason: report.message.clone() },
             Event::LoadFailed => ReplicaEvent::LoadFailed { reason: report.message.clone() },
             Event::LoadFailMemory => ReplicaEvent::LoadFailedMemory { reason: report.message.clone() },
             Event::Unloaded => ReplicaEvent::Unloaded,
@@ -137,6 +144,7 @@ impl pb::agent_service_server::AgentService for Agents {
         };
         match &event {
             ReplicaEvent::LoadFailed { reason }
+            | ReplicaEvent::LoadRejected { reason }
             | ReplicaEvent::LoadFailedMemory { reason }
             | ReplicaEvent::UnloadFailed { reason } => tracing::warn!(
                 model = %report.model_name, version = report.model_version,

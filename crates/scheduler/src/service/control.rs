@@ -5,9 +5,8 @@ use crate::{clock::Clock, convert, engine::Handle};
 use gantry_core::scheduling::{Command, Explanation, Kind, Owner, PlannedChange, State, dry_run, explain};
 use gantry_proto::gantry::{self as pb, control_server};
 use std::sync::Arc;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-/// A dry run blocks the engine.
 const MAX_PLANNED: usize = 10_000;
 
 pub(crate) struct Control {
@@ -19,7 +18,11 @@ fn kind(name: &str) -> Result<Kind, Status> {
     match name {
         "model" => Ok(Kind::Model),
         "server" => Ok(Kind::Server),
-        other => Err(Status::failed_precondition(format!("unknown kind {other}: use model or server"))),
+        "pipeline" => Ok(Kind::Pipeline),
+        "experiment" => Ok(Kind::Experiment),
+        other => Err(Status::failed_precondition(format!(
+            "unknown kind {other}: use model, server, pipeline or experiment"
+        ))),
     }
 }
 
@@ -40,6 +43,8 @@ impl control_server::Control for Control {
         let explained = answer(self.engine.query(move |state| match kind {
             Kind::Model => explain::model(state, &object, now),
             Kind::Server => explain::server(state, &object, now),
+            Kind::Pipeline => explain::pipeline(state, &object, now),
+            Kind::Experiment => explain::experiment(state, &object, now),
         }))
         .await?;
         explained.map(|e| Response::new(explanation(e))).ok_or_else(|| not_found(kind, &name))
@@ -47,31 +52,19 @@ impl control_server::Control for Control {
 
     async fn plan(&self, request: Request<pb::PlanRequest>) -> Result<Response<pb::PlanResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        let pb::PlanRequest { models, servers, unload } = request;
-        let count = models.len() + servers.len() + unload.len();
+        let count = planned_objects(&request);
         if count > MAX_PLANNED {
             return Err(Status::failed_precondition(format!(
                 "too many objects in one dry run: {count}, at most {MAX_PLANNED}"
             )));
         }
-        let mut commands = Vec::with_capacity(count);
-        for server in servers {
-            let by = identity::owner(&metadata, server.kubernetes_meta.as_ref())?;
-            commands.push(convert::upsert_server(server, by)?);
-        }
-        for model in models {
-            let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
-            let by = identity::owner(&metadata, kubernetes)?;
-            let definition = Box::new(convert::definition(model)?.definition);
-            commands.push(Command::LoadModel { definition, by });
-        }
-        for name in unload {
-            let by = identity::owner(&metadata, None)?;
-            commands.push(Command::UnloadModel { name: name.into(), by });
-        }
+        let commands = commands(request, &metadata, &self.engine)?;
         let now = self.clock.now();
-        let changes =
-            answer(self.engine.query(move |state: &State| dry_run::dry_run(state, commands, now))).await?;
+        // One at a time, on a copy: the writer makes the copy and does nothing else.
+        let _permit = self.engine.dry_runs.acquire().await;
+        let state = answer(self.engine.query(State::clone)).await?;
+        let run = tokio::task::spawn_blocking(move || dry_run::dry_run(state, commands, now));
+        let changes = run.await.map_err(|error| Status::internal(format!("the dry run failed: {error}")))?;
         Ok(Response::new(pb::PlanResponse { changes: changes.into_iter().map(planned).collect() }))
     }
 
@@ -91,6 +84,16 @@ impl control_server::Control for Control {
                 let view = self.engine.read_model.model(&name).ok_or_else(|| not_found(kind, &name))?;
                 (owner(view.model.owner.as_ref()), Command::AdoptModel { name: name.clone(), by: by.clone() })
             }
+            Kind::Pipeline => {
+                let view = self.engine.read_model.pipeline(&name).ok_or_else(|| not_found(kind, &name))?;
+                let command = Command::AdoptPipeline { name: name.clone(), by: by.clone() };
+                (owner(view.pipeline.owner.as_ref()), command)
+            }
+            Kind::Experiment => {
+                let view = self.engine.read_model.experiment(&name).ok_or_else(|| not_found(kind, &name))?;
+                let command = Command::AdoptExperiment { name: name.clone(), by: by.clone() };
+                (owner(view.experiment.owner.as_ref()), command)
+            }
             Kind::Server => {
                 let view = self.engine.read_model.server(&name).ok_or_else(|| not_found(kind, &name))?;
                 let command = Command::AdoptServer { name: name.clone(), by: by.clone() };
@@ -101,6 +104,58 @@ impl control_server::Control for Control {
         tracing::info!(%kind, %name, %previous, owner = %by, "ownership transferred");
         Ok(Response::new(pb::AdoptResponse { previous }))
     }
+}
+
+fn planned_objects(request: &pb::PlanRequest) -> usize {
+    let pb::PlanRequest {
+        models,
+        servers,
+        unload,
+        pipelines,
+        experiments,
+        unload_pipelines,
+        stop_experiments,
+    } = request;
+    let named = unload.len() + unload_pipelines.len() + stop_experiments.len();
+    models.len() + servers.len() + pipelines.len() + experiments.len() + named
+}
+
+/// In the order in which the objects need each other.
+fn commands(
+    request: pb::PlanRequest,
+    metadata: &MetadataMap,
+    engine: &Handle,
+) -> Result<Vec<Command>, Status> {
+    let mut commands = Vec::with_capacity(planned_objects(&request));
+    for server in request.servers {
+        let by = identity::owner(metadata, server.kubernetes_meta.as_ref())?;
+        commands.push(convert::upsert_server(server, by)?);
+    }
+    for model in request.models {
+        let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
+        let by = identity::owner(metadata, kubernetes)?;
+        let definition = Box::new(convert::definition(model)?.definition);
+        commands.push(Command::LoadModel { definition, by });
+    }
+    for pipeline in request.pipelines {
+        let by = identity::owner(metadata, pipeline.kubernetes_meta.as_ref())?;
+        let definition = Box::new(convert::pipeline(pipeline)?.definition);
+        commands.push(Command::LoadPipeline { definition, uid: engine.new_uid(), by });
+    }
+    for experiment in request.experiments {
+        let by = identity::owner(metadata, experiment.kubernetes_meta.as_ref())?;
+        let definition = Box::new(convert::experiment(experiment)?.definition);
+        commands.push(Command::StartExperiment { definition, by });
+    }
+    let by = identity::owner(metadata, None)?;
+    let names = |names: Vec<String>| names.into_iter().map(Arc::from);
+    let stop = |name| Command::StopExperiment { name, by: by.clone() };
+    commands.extend(names(request.stop_experiments).map(stop));
+    let unload = |name| Command::UnloadPipeline { name, by: by.clone() };
+    commands.extend(names(request.unload_pipelines).map(unload));
+    let unload = |name| Command::UnloadModel { name, by: by.clone() };
+    commands.extend(names(request.unload).map(unload));
+    Ok(commands)
 }
 
 fn explanation(explained: Explanation) -> pb::Explanation {

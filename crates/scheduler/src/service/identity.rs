@@ -1,21 +1,26 @@
 //! Identity of the caller, from request metadata.
 
+use crate::engine::{Start, Subscription};
 use gantry_core::scheduling::Owner;
 use gantry_proto::scheduler::KubernetesMeta;
 use tonic::{Status, metadata::MetadataMap};
 
 /// Names the owner on whose behalf the caller acts.
 pub(super) const MANAGER: &str = "gantry-manager";
-/// Identifies an agent's subscription as `epoch.number`; returned by Subscribe.
+/// Identifies an agent's subscription as `state.epoch.number`; returned by Subscribe.
 pub(super) const SUBSCRIPTION: &str = "gantry-subscription";
+
+/// The generation that a load of the operator replaces; 0 for none.
+pub(super) const REPLACES: &str = "gantry-replaces-generation";
 
 /// File paths may be long.
 const MAX_OWNER_LENGTH: usize = 4096;
 
-/// The header's owner; else the operator for objects with Kubernetes metadata, else the CLI.
+/// The header's owner; else the operator for objects of the API server, else the CLI.
 pub(super) fn owner(metadata: &MetadataMap, kubernetes: Option<&KubernetesMeta>) -> Result<Owner, Status> {
     let Some(named) = metadata.get(MANAGER) else {
-        return Ok(match kubernetes {
+        // The API server counts generations from 1. Seldon's CLI sends metadata without one.
+        return Ok(match kubernetes.filter(|meta| meta.generation > 0) {
             Some(meta) => Owner::Operator { namespace: meta.namespace.clone() },
             None => Owner::Cli,
         });
@@ -31,8 +36,39 @@ pub(super) fn owner(metadata: &MetadataMap, kubernetes: Option<&KubernetesMeta>)
     Ok(owner)
 }
 
-pub(super) fn subscription(metadata: &MetadataMap) -> Option<(u64, u64)> {
-    let value = metadata.get(SUBSCRIPTION)?.to_str().ok()?;
-    let (epoch, number) = value.split_once('.')?;
-    Some((epoch.parse().ok()?, number.parse().ok()?))
+/// As [`owner`], for objects that gateways never load.
+pub(super) fn named_owner(
+    metadata: &MetadataMap,
+    kubernetes: Option<&KubernetesMeta>,
+) -> Result<Owner, Status> {
+    match owner(metadata, kubernetes)? {
+        Owner::Gateway => Err(Status::failed_precondition(
+            "`owner` is reserved for gateways, which load models only: name another owner",
+        )),
+        owner => Ok(owner),
+    }
+}
+
+pub(super) fn replaced_generation(metadata: &MetadataMap) -> Option<i64> {
+    metadata.get(REPLACES)?.to_str().ok()?.parse().ok()
+}
+
+/// Marks a failed load that an agent expects to fail again until something changes.
+const PERMANENT_FAILURE: &str = "gantry-permanent-failure";
+
+pub(super) fn is_permanent_failure(metadata: &MetadataMap) -> bool {
+    metadata.get(PERMANENT_FAILURE).is_some_and(|value| value == "true")
+}
+
+pub(super) fn subscription_header(Subscription { start, connection }: Subscription) -> String {
+    format!("{}.{}.{connection}", start.state_id, start.epoch)
+}
+
+/// `None` without the header. A header of another form belongs to an earlier version: no subscription has connection 0.
+pub(super) fn subscription(metadata: &MetadataMap) -> Option<Subscription> {
+    let value = metadata.get(SUBSCRIPTION)?.to_str().unwrap_or_default();
+    let mut parts = value.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    let start = Start { state_id: next(), epoch: next() };
+    Some(Subscription { start, connection: next() })
 }

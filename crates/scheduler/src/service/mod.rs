@@ -2,9 +2,11 @@
 
 mod agent;
 mod control;
+mod experiments;
 mod health;
 mod identity;
 mod models;
+mod pipelines;
 mod routing;
 mod subscribe;
 

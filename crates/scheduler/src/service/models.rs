@@ -1,13 +1,13 @@
-//! `seldon.mlops.scheduler.Scheduler`: models and servers.
+//! `seldon.mlops.scheduler.Scheduler`: models and servers. Pipelines and experiments are in modules of their own.
 
 use super::{
-    Stream, WINDOW, deliver, identity,
+    Stream, WINDOW, deliver, experiments, identity, pipelines,
     subscribe::{snapshot, subscribe},
     within_deadline,
 };
 use crate::{convert, engine::Handle, status};
-use gantry_core::scheduling::Command;
-use gantry_proto::{chainer, scheduler as pb};
+use gantry_core::scheduling::{Command, Owner};
+use gantry_proto::{chainer, redacted_uri, scheduler as pb};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
@@ -21,8 +21,13 @@ pub(crate) struct Models {
     pub(crate) first_syncs: Arc<watch::Sender<u64>>,
 }
 
-fn unsupported<T>(what: &str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!("{what} are not supported yet by this version of gantry")))
+impl Models {
+    /// A gateway names a model and never defines one: statuses are redacted, and its owner may have changed it since.
+    async fn reload(&self, name: String) -> Result<Response<pb::LoadModelResponse>, Status> {
+        within_deadline(self.engine.command(Command::ReloadModel { name: name.as_str().into() })).await?;
+        tracing::info!(model = %name, "model load requested by a gateway");
+        Ok(Response::new(pb::LoadModelResponse {}))
+    }
 }
 
 fn describe_model(engine: &Handle, name: &Arc<str>) -> Vec<pb::ModelStatusResponse> {
@@ -58,8 +63,12 @@ impl pb::scheduler_server::Scheduler for Models {
         };
         let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
         let by = identity::owner(&metadata, kubernetes)?;
-        let uri = redacted(model.model_spec.as_ref().map_or("", |s| &s.uri));
-        let encoded = convert::definition(model)?;
+        if by == Owner::Gateway {
+            return self.reload(model.meta.map(|meta| meta.name).unwrap_or_default()).await;
+        }
+        let uri = redacted_uri(model.model_spec.as_ref().map_or("", |s| &s.uri));
+        let mut encoded = convert::definition(model)?;
+        encoded.definition.replaces = identity::replaced_generation(&metadata);
         let name = encoded.definition.name.clone();
         within_deadline(self.engine.load_model(encoded, by)).await?;
         tracing::info!(model = %name, %uri, "model accepted");
@@ -211,77 +220,64 @@ impl pb::scheduler_server::Scheduler for Models {
 
     async fn load_pipeline(
         &self,
-        _: Request<pb::LoadPipelineRequest>,
+        request: Request<pb::LoadPipelineRequest>,
     ) -> Result<Response<pb::LoadPipelineResponse>, Status> {
-        unsupported("pipelines")
+        pipelines::load(&self.engine, request).await
     }
 
     async fn unload_pipeline(
         &self,
-        _: Request<pb::UnloadPipelineRequest>,
+        request: Request<pb::UnloadPipelineRequest>,
     ) -> Result<Response<pb::UnloadPipelineResponse>, Status> {
-        unsupported("pipelines")
+        pipelines::unload(&self.engine, request).await
     }
 
     async fn pipeline_status(
         &self,
-        _: Request<pb::PipelineStatusRequest>,
+        request: Request<pb::PipelineStatusRequest>,
     ) -> Result<Response<Self::PipelineStatusStream>, Status> {
-        unsupported("pipelines")
+        pipelines::status(&self.engine, request.into_inner())
     }
 
     async fn subscribe_pipeline_status(
         &self,
         _: Request<pb::PipelineSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribePipelineStatusStream>, Status> {
-        unsupported("pipelines")
+        Ok(pipelines::subscribe(&self.engine))
     }
 
     async fn pipeline_status_event(
         &self,
-        _: Request<chainer::PipelineUpdateStatusMessage>,
+        request: Request<chainer::PipelineUpdateStatusMessage>,
     ) -> Result<Response<chainer::PipelineUpdateStatusResponse>, Status> {
-        unsupported("pipelines")
+        pipelines::report(&self.engine, request.into_inner()).await
     }
 
     async fn start_experiment(
         &self,
-        _: Request<pb::StartExperimentRequest>,
+        request: Request<pb::StartExperimentRequest>,
     ) -> Result<Response<pb::StartExperimentResponse>, Status> {
-        unsupported("experiments")
+        experiments::start(&self.engine, request).await
     }
 
     async fn stop_experiment(
         &self,
-        _: Request<pb::StopExperimentRequest>,
+        request: Request<pb::StopExperimentRequest>,
     ) -> Result<Response<pb::StopExperimentResponse>, Status> {
-        unsupported("experiments")
+        experiments::stop(&self.engine, request).await
     }
 
     async fn experiment_status(
         &self,
-        _: Request<pb::ExperimentStatusRequest>,
+        request: Request<pb::ExperimentStatusRequest>,
     ) -> Result<Response<Self::ExperimentStatusStream>, Status> {
-        unsupported("experiments")
+        experiments::status(&self.engine, request.into_inner())
     }
 
     async fn subscribe_experiment_status(
         &self,
         _: Request<pb::ExperimentSubscriptionRequest>,
     ) -> Result<Response<Self::SubscribeExperimentStatusStream>, Status> {
-        unsupported("experiments")
-    }
-}
-
-/// The URI without credentials and query, which may contain secrets.
-fn redacted(uri: &str) -> String {
-    let without_query = uri.split(['?', '#']).next().unwrap_or_default();
-    match without_query.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-        None => without_query.to_owned(),
+        Ok(experiments::subscribe(&self.engine))
     }
 }

@@ -2,9 +2,11 @@
 
 use super::{Stream, WINDOW, answer, deliver};
 use crate::{
-    engine::{Handle, Message},
+    engine::{Acknowledged, Handle, Message, Start},
     outbox::{Outbox, RouteChanges},
+    status,
 };
+use gantry_core::scheduling::{Kind, Removal, ReplicaId};
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
     Synced, WatchRoutesRequest, route_event::Event, routing_server::Routing,
@@ -13,6 +15,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
+
+/// A longer list of removals is ignored; the number of the first undrained event applies instead.
+const MAX_UNDRAINED: usize = 4096;
 
 pub(crate) struct Gateways {
     pub(crate) engine: Handle,
@@ -50,10 +55,10 @@ impl Connection {
                 changes = outbox.changes() => changes,
             };
             reset = changes.reset;
-            for (sequence, model) in changes.by_sequence {
-                let route = self.engine.read_model.model(&model).and_then(|v| v.route.clone());
-                let event = route.map_or_else(|| Event::Delete(model.to_string()), Event::Upsert);
-                if !self.send(&to, sequence, event).await {
+            for (sequence, (kind, name)) in changes.by_sequence {
+                if let Some(event) = self.event(kind, &name, sequence)
+                    && !self.send(&to, sequence, event).await
+                {
                     return;
                 }
             }
@@ -64,12 +69,29 @@ impl Connection {
         if !self.send(to, 0, Event::Reset(Reset {})).await {
             return false;
         }
+        let read_model = &self.engine.read_model;
         // Read the sequence first: changes during the dump follow as separate events.
-        let last = self.engine.read_model.sequence();
-        for name in self.engine.read_model.models() {
-            let Some(view) = self.engine.read_model.model(&name) else { continue };
+        let last = read_model.sequence();
+        // Read before what they depend on, and sent after it: a gateway knows the models of a pipeline that is ready.
+        let (experiments, pipelines) = (read_model.experiment_snapshots(), read_model.pipeline_snapshots());
+        for name in read_model.models() {
+            let Some(view) = read_model.model(&name) else { continue };
             if let Some(route) = view.route.clone()
                 && !self.send(to, view.model.route_sequence, Event::Upsert(route)).await
+            {
+                return false;
+            }
+        }
+        for (name, view) in pipelines {
+            if let Some(route) = status::pipeline_route(&name, &view)
+                && !self.send(to, view.pipeline.route_sequence, Event::UpsertPipeline(route)).await
+            {
+                return false;
+            }
+        }
+        for view in experiments {
+            if let Some(route) = status::experiment_route(&view)
+                && !self.send(to, view.experiment.route_sequence, Event::UpsertExperiment(route)).await
             {
                 return false;
             }
@@ -77,9 +99,49 @@ impl Connection {
         self.send(to, last, Event::Synced(Synced {})).await
     }
 
-    async fn send(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>, sequence: u64, event: Event) -> bool {
-        deliver(to, RouteEvent { epoch: self.engine.epoch, sequence, event: Some(event) }).await
+    /// The current route of a changed object. `None` for a pipeline or an experiment that has changed again: what it
+    /// depends on may not have been sent, and its later change follows.
+    fn event(&self, kind: Kind, name: &str, sequence: u64) -> Option<Event> {
+        let read_model = &self.engine.read_model;
+        match kind {
+            Kind::Pipeline => match read_model.pipeline(name) {
+                Some(view) if view.pipeline.route_sequence > sequence => None,
+                view => Some(
+                    view.and_then(|view| status::pipeline_route(name, &view))
+                        .map_or_else(|| Event::DeletePipeline(name.to_owned()), Event::UpsertPipeline),
+                ),
+            },
+            Kind::Experiment => match read_model.experiment(name) {
+                Some(view) if view.experiment.route_sequence > sequence => None,
+                view => Some(
+                    view.and_then(|view| status::experiment_route(&view))
+                        .map_or_else(|| Event::DeleteExperiment(name.to_owned()), Event::UpsertExperiment),
+                ),
+            },
+            Kind::Model | Kind::Server => {
+                let route = read_model.model(name).and_then(|view| view.route.clone());
+                Some(route.map_or_else(|| Event::Delete(name.to_owned()), Event::Upsert))
+            }
+        }
     }
+
+    async fn send(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>, sequence: u64, event: Event) -> bool {
+        let Start { state_id, epoch } = self.engine.start;
+        deliver(to, RouteEvent { state_id, epoch, sequence, event: Some(event) }).await
+    }
+}
+
+fn acknowledged(message: RouteAcknowledgement) -> Acknowledged {
+    let RouteAcknowledgement { applied, drained, undrained, lists_undrained, .. } = message;
+    if !lists_undrained || undrained.len() > MAX_UNDRAINED {
+        return Acknowledged { applied, drained, ..Acknowledged::default() };
+    }
+    let undrained = undrained.into_iter().map(|r| Removal {
+        model: r.model.into(),
+        version: r.version,
+        replica: ReplicaId { server: r.server.into(), index: r.replica },
+    });
+    Acknowledged { applied, drained: applied, undrained: undrained.collect() }
 }
 
 #[tonic::async_trait]
@@ -120,12 +182,14 @@ impl Routing for Gateways {
         &self,
         request: Request<RouteAcknowledgement>,
     ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
-        let RouteAcknowledgement { subscriber, epoch, applied, drained } = request.into_inner();
+        let acknowledgement = request.into_inner();
+        let RouteAcknowledgement { state_id, epoch, .. } = acknowledgement;
+        let Start { state_id: own_id, epoch: own_epoch } = self.engine.start;
         // Acknowledgements of an earlier start do not apply.
-        if epoch == self.engine.epoch {
-            self.engine
-                .send(Message::GatewayAcknowledged { name: subscriber.into(), applied, drained })
-                .await;
+        if epoch == own_epoch && (state_id == own_id || state_id == 0) {
+            let name = acknowledgement.subscriber.as_str().into();
+            let latest = acknowledged(acknowledgement);
+            self.engine.send(Message::GatewayAcknowledged { name, latest }).await;
         }
         Ok(Response::new(RouteAcknowledgementResponse {}))
     }
@@ -137,5 +201,33 @@ impl Routing for Gateways {
         let DemandReport { subscriber, models } = request.into_inner();
         self.engine.send(Message::Demand { gateway: subscriber.into(), models }).await;
         Ok(Response::new(DemandResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, convert, engine, restore};
+    use gantry_core::scheduling::{Owner, Policy};
+    use gantry_proto::scheduler as pb;
+    use gantry_store::Store;
+
+    #[tokio::test]
+    async fn changed_pipeline_is_sent_under_its_latest_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let restored = restore::load(&store, Policy::default(), 0).unwrap();
+        let (engine, running) = engine::new(Config::new(store), restored);
+        tokio::spawn(running.run());
+        for step in ["a", "b"] {
+            let steps = vec![pb::PipelineStep { name: step.into(), ..Default::default() }];
+            let message = pb::Pipeline { name: "p".into(), steps, ..Default::default() };
+            let encoded = convert::accepted_pipeline(message);
+            engine.load_pipeline(encoded, Owner::Cli).await.unwrap();
+        }
+        let connection = Connection { engine, name: "g".into(), number: 1 };
+        assert_eq!(connection.event(Kind::Pipeline, "p", 1), None, "the second change follows");
+        assert!(matches!(connection.event(Kind::Pipeline, "p", 2), Some(Event::UpsertPipeline(_))));
+        assert!(matches!(connection.event(Kind::Pipeline, "gone", 1), Some(Event::DeletePipeline(_))));
     }
 }

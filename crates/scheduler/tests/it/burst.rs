@@ -78,6 +78,7 @@ async fn agent_subscribe_accepts_more_than_4_mib() {
     let uri = "x".repeat(20_000);
     client.load_model(model("m7", &uri)).await.unwrap();
     let mut request = subscribe_request(0, &[("m7", 1)]);
+    request.loaded_models[0].model = model("m7", &uri).model;
     let loaded = request.loaded_models[0].clone();
     for i in 0..MODELS {
         let mut other = loaded.clone();

@@ -98,21 +98,76 @@ async fn scheduler_service_returns_documented_codes() {
     assert_eq!(unknown.0, Code::FailedPrecondition);
     assert!(unknown.1.contains("model unknown not found"), "{}", unknown.1);
     assert_eq!(code(c.unload_model(pb::UnloadModelRequest::default()).await).0, Code::FailedPrecondition);
-    let later = [
-        code(c.load_pipeline(pb::LoadPipelineRequest::default()).await),
-        code(c.unload_pipeline(pb::UnloadPipelineRequest::default()).await),
-        code(c.pipeline_status(pb::PipelineStatusRequest::default()).await),
-        code(c.subscribe_pipeline_status(pb::PipelineSubscriptionRequest::default()).await),
-        code(c.pipeline_status_event(chainer::PipelineUpdateStatusMessage::default()).await),
-        code(c.start_experiment(pb::StartExperimentRequest::default()).await),
-        code(c.stop_experiment(pb::StopExperimentRequest::default()).await),
-        code(c.experiment_status(pb::ExperimentStatusRequest::default()).await),
-        code(c.subscribe_experiment_status(pb::ExperimentSubscriptionRequest::default()).await),
-    ];
-    for (code, message) in later {
-        assert_eq!(code, Code::Unimplemented);
-        assert!(message.contains("not supported yet"), "{message}");
+    for ((code, message), expected) in [
+        (code(c.load_pipeline(pb::LoadPipelineRequest::default()).await), "pipeline is missing"),
+        (code(c.unload_pipeline(pb::UnloadPipelineRequest::default()).await), "not found"),
+        (code(c.start_experiment(pb::StartExperimentRequest::default()).await), "experiment is missing"),
+        (code(c.stop_experiment(pb::StopExperimentRequest::default()).await), "not found"),
+    ] {
+        assert_eq!(code, Code::FailedPrecondition);
+        assert!(message.contains(expected), "{message}");
     }
+    let report = chainer::PipelineUpdateStatusMessage::default();
+    assert_eq!(code(c.pipeline_status_event(report).await), ok);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipeline_and_experiment_statuses_are_empty_lists_and_idle_streams() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let pipelines = c.pipeline_status(pb::PipelineStatusRequest::default()).await.unwrap();
+    assert!(crate::harness::all(pipelines).await.is_empty());
+    let experiments = c.experiment_status(pb::ExperimentStatusRequest::default()).await.unwrap();
+    assert!(crate::harness::all(experiments).await.is_empty());
+    let unknown = pb::PipelineStatusRequest { name: Some("p".into()), ..Default::default() };
+    assert_eq!(
+        code(c.pipeline_status(unknown).await),
+        (Code::FailedPrecondition, "pipeline p not found".into())
+    );
+    let unknown = pb::ExperimentStatusRequest { name: Some("e".into()), ..Default::default() };
+    assert_eq!(code(c.experiment_status(unknown).await).0, Code::FailedPrecondition);
+    let mut pipelines =
+        c.subscribe_pipeline_status(pb::PipelineSubscriptionRequest::default()).await.unwrap().into_inner();
+    let mut experiments = c
+        .subscribe_experiment_status(pb::ExperimentSubscriptionRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    // They end with the scheduler, not before.
+    let ended = tokio::spawn(async move { tokio::join!(pipelines.message(), experiments.message()) });
+    c.load_model(model("iris", "/a")).await.unwrap();
+    assert!(!ended.is_finished());
+    running.stop().await;
+    drop(within(ended).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_contains_no_credentials_and_agents_receive_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut agent = Agent::join(&running).await;
+    let mut c = client(&running).await;
+    let mut statuses = crate::harness::subscribe(&mut c).await;
+    let mut request = model("iris", "https://host/m.onnx?sig=secret");
+    let config = pb::storage_config::Config::StorageRcloneConfig("{\"key\":\"secret\"}".into());
+    request.model.as_mut().unwrap().model_spec.as_mut().unwrap().storage_config =
+        Some(pb::StorageConfig { config: Some(config) });
+    c.load_model(request.clone()).await.unwrap();
+    let status = crate::harness::status(&mut c, "iris").await;
+    let received = within(statuses.message()).await.unwrap().unwrap();
+    for status in [status, received] {
+        assert!(!format!("{status:?}").contains("secret"), "{status:?}");
+        let spec = status.versions[0].model_defn.clone().unwrap().model_spec.unwrap();
+        assert_eq!(spec.uri, "https://host/m.onnx?redacted");
+    }
+    let order = within(agent.orders.message()).await.unwrap().unwrap();
+    let ordered = order.model_version.unwrap().model.unwrap().model_spec;
+    assert_eq!(ordered, request.model.clone().unwrap().model_spec);
+    // The same definition again is no change.
+    c.load_model(request).await.unwrap();
+    assert_eq!(crate::harness::status(&mut c, "iris").await.versions[0].version, 1);
     running.stop().await;
 }
 

@@ -170,6 +170,10 @@ fn invalid_record_is_named_and_prevents_start() {
         (Table::Models, "model", renamed.encode_to_vec(), "contains '.'"),
         (Table::Servers, "server", vec![0x0a, 0x7f], "is invalid"),
         (Table::Servers, "server", vec![], "empty record"),
+        (Table::Pipelines, "pipeline", vec![0xff, 0xff, 0xff], "is invalid"),
+        (Table::Pipelines, "pipeline", newer.encode_to_vec(), "unknown record form 9"),
+        (Table::Experiments, "experiment", vec![0xff, 0xff, 0xff], "is invalid"),
+        (Table::Experiments, "experiment", vec![], "empty record"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();

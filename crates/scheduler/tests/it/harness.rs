@@ -196,6 +196,55 @@ impl Agent {
     }
 }
 
+pub(crate) fn pipeline(name: &str, steps: &[&str]) -> pb::LoadPipelineRequest {
+    let step = |name: &&str| pb::PipelineStep { name: (*name).into(), ..Default::default() };
+    let steps = steps.iter().map(step).collect();
+    pb::LoadPipelineRequest {
+        pipeline: Some(pb::Pipeline { name: name.into(), steps, ..Default::default() }),
+    }
+}
+
+pub(crate) fn unload_pipeline(name: &str) -> pb::UnloadPipelineRequest {
+    pb::UnloadPipelineRequest { name: name.into() }
+}
+
+pub(crate) fn experiment(name: &str, candidates: &[&str]) -> pb::StartExperimentRequest {
+    let candidate = |name: &&str| pb::ExperimentCandidate { name: (*name).into(), weight: 50 };
+    let experiment = pb::Experiment {
+        name: name.into(),
+        default: candidates.first().map(|name| (*name).into()),
+        candidates: candidates.iter().map(candidate).collect(),
+        ..Default::default()
+    };
+    pb::StartExperimentRequest { experiment: Some(experiment) }
+}
+
+/// All versions of a pipeline.
+pub(crate) async fn pipeline_status(client: &mut Client, name: &str) -> pb::PipelineStatusResponse {
+    let request =
+        pb::PipelineStatusRequest { name: Some(name.into()), all_versions: true, ..Default::default() };
+    let mut statuses = all(client.pipeline_status(request).await.unwrap()).await;
+    assert_eq!(statuses.len(), 1);
+    statuses.remove(0)
+}
+
+pub(crate) async fn experiment_status(client: &mut Client, name: &str) -> pb::ExperimentStatusResponse {
+    let request = pb::ExperimentStatusRequest { name: Some(name.into()), ..Default::default() };
+    let mut statuses = all(client.experiment_status(request).await.unwrap()).await;
+    assert_eq!(statuses.len(), 1);
+    statuses.remove(0)
+}
+
+/// Loads models and waits until they are available.
+pub(crate) async fn serve_models(client: &mut Client, agent: &mut Agent, names: &[&str]) {
+    let mut statuses = subscribe(client).await;
+    for name in names {
+        client.load_model(model(name, "/a")).await.unwrap();
+        agent.execute(None).await;
+        until(&mut statuses, name, ModelState::ModelAvailable).await;
+    }
+}
+
 pub(crate) struct Gateway {
     pub(crate) client: RoutingClient<Channel>,
     events: Streaming<RouteEvent>,
@@ -223,6 +272,28 @@ impl Gateway {
         }
     }
 
+    /// Joins, reads and acknowledges the current routes.
+    pub(crate) async fn sync(running: &Running) -> (Self, Vec<route_event::Event>) {
+        let mut gateway = Self::watch(running).await;
+        let mut events = Vec::new();
+        loop {
+            let event = gateway.next().await;
+            gateway.acknowledge(event.epoch, event.sequence, event.sequence).await;
+            match event.event.unwrap() {
+                route_event::Event::Reset(_) => {}
+                route_event::Event::Synced(_) => return (gateway, events),
+                event => events.push(event),
+            }
+        }
+    }
+
+    /// Acknowledges the next change.
+    pub(crate) async fn apply(&mut self) -> route_event::Event {
+        let event = self.next().await;
+        self.acknowledge(event.epoch, event.sequence, event.sequence).await;
+        event.event.unwrap()
+    }
+
     pub(crate) async fn next(&mut self) -> RouteEvent {
         within(self.events.message()).await.unwrap().expect("the stream is open")
     }
@@ -230,7 +301,13 @@ impl Gateway {
     pub(crate) async fn acknowledge(&mut self, epoch: u64, applied: u64, drained: u64) {
         let subscriber = "g".into();
         self.client
-            .acknowledge_routes(RouteAcknowledgement { subscriber, epoch, applied, drained })
+            .acknowledge_routes(RouteAcknowledgement {
+                subscriber,
+                epoch,
+                applied,
+                drained,
+                ..Default::default()
+            })
             .await
             .unwrap();
     }

@@ -5,10 +5,13 @@
 mod burst;
 mod contract;
 mod durability;
+mod experiments;
 mod harness;
 mod in_memory;
 mod lifecycle;
 mod metrics;
 mod ownership;
+mod pipelines;
+mod route_states;
 mod subscriptions;
 mod timeouts;

@@ -3,7 +3,9 @@
 use crate::harness::{by, client, control, model, scheduler, status, unload, with_kubernetes_meta};
 use gantry_proto::{
     gantry::AdoptRequest,
-    scheduler::{KubernetesMeta, ServerNotify, ServerNotifyRequest, ServerStatusRequest},
+    scheduler::{
+        KubernetesMeta, ModelStatusResponse, ServerNotify, ServerNotifyRequest, ServerStatusRequest,
+    },
 };
 use tonic::Code;
 
@@ -30,6 +32,56 @@ async fn change_by_another_owner_is_rejected_with_owner() {
     c.unload_model(by("owner", unload("kube"))).await.unwrap();
     let nameless = c.load_model(by("", model("x", "/a"))).await.unwrap_err();
     assert!(nameless.message().contains("gantry-manager"), "{}", nameless.message());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_without_a_generation_is_not_the_operators() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    // As Seldon's CLI: metadata without a generation with a load, none with an unload.
+    for kubernetes_meta in
+        [KubernetesMeta::default(), KubernetesMeta { namespace: "ml".into(), generation: 0 }]
+    {
+        let mut request = model("iris", "/a");
+        request.model.as_mut().unwrap().meta.as_mut().unwrap().kubernetes_meta = Some(kubernetes_meta);
+        c.load_model(request).await.unwrap();
+        assert_eq!(status(&mut c, "iris").await.manager, "cli");
+        c.unload_model(unload("iris")).await.unwrap();
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_by_a_gateway_neither_revives_a_deleted_model_nor_changes_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let file = "file:/srv/iris.yaml";
+    c.load_model(by(file, model("iris", "/b"))).await.unwrap();
+    // The gateway read the definition before its owner changed it.
+    c.load_model(by("owner", model("iris", "/a"))).await.unwrap();
+    let uri =
+        |status: ModelStatusResponse| status.versions[0].model_defn.clone().unwrap().model_spec.unwrap().uri;
+    assert_eq!(uri(status(&mut c, "iris").await), "/b");
+    // What a gateway unloaded it may load again, also after a restart.
+    c.unload_model(by("owner", unload("iris"))).await.unwrap();
+    assert!(status(&mut c, "iris").await.deleted);
+    running.stop().await;
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    c.load_model(by("owner", model("iris", "/a"))).await.unwrap();
+    let restored = status(&mut c, "iris").await;
+    assert_eq!((restored.deleted, restored.manager.as_str()), (false, file));
+    assert_eq!(uri(restored), "/b");
+    // What its owner deleted stays deleted.
+    c.unload_model(by("owner", unload("iris"))).await.unwrap();
+    c.unload_model(by(file, unload("iris"))).await.unwrap();
+    let refused = c.load_model(by("owner", model("iris", "/a"))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("iris was deleted"), "{}", refused.message());
+    assert!(status(&mut c, "iris").await.deleted);
     running.stop().await;
 }
 

@@ -7,7 +7,7 @@ use crate::{
 use gantry_proto::{
     agent::{ModelEventMessage, ModelOperationMessage, model_event_message::Event},
     gantry::{
-        DemandReport, ModelDemand, Route, RouteAcknowledgement, WatchRoutesRequest, route_event,
+        DemandReport, ModelDemand, Removal, Route, RouteAcknowledgement, WatchRoutesRequest, route_event,
         routing_client::RoutingClient,
     },
     health::{HealthCheckRequest, health_check_service_client::HealthCheckServiceClient},
@@ -16,9 +16,11 @@ use gantry_proto::{
         ServerSubscriptionRequest, model_status::ModelState, server_status_response::Type,
     },
 };
-use gantry_scheduler::Liveness;
+use gantry_scheduler::{Engine, Liveness};
+use gantry_store::faulty_disk::Fault;
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
+use tokio::sync::watch;
 use tonic::{Streaming, transport::Channel};
 
 fn scaled(name: &str, replicas: u32, min_replicas: u32, max_replicas: u32) -> LoadModelRequest {
@@ -154,6 +156,118 @@ async fn lagging_gateway_stream_is_closed() {
     while within(events.message()).await.unwrap().is_some() {}
 }
 
+/// Runs the engine, except while it is stalled as by a slow write.
+async fn run_stallable(engine: Engine, mut stalled: watch::Receiver<bool>) {
+    let mut running = pin!(engine.run());
+    loop {
+        stalled.wait_for(|stalled| !stalled).await.unwrap();
+        tokio::select! {
+            biased;
+            stalls = stalled.wait_for(|stalled| *stalled) => drop(stalls.unwrap()),
+            () = &mut running => return,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stalled_write_expires_no_gateway_whose_acknowledgement_is_queued() {
+    let (scheduler, engine) = InMemoryScheduler::stopped();
+    let (stall, stalled) = watch::channel(false);
+    tokio::spawn(run_stallable(engine, stalled));
+    let mut orders = instant_agent(&scheduler, &[]).await;
+    let mut gateway = scheduler.gateway().await;
+    let request = WatchRoutesRequest { subscriber: "g".into() };
+    let mut events = gateway.watch_routes(request).await.unwrap().into_inner();
+    let acknowledge = |epoch, applied, drained| {
+        let mut gateway = gateway.clone();
+        let subscriber = "g".into();
+        let message = RouteAcknowledgement { subscriber, epoch, applied, drained, ..Default::default() };
+        async move { gateway.acknowledge_routes(message).await.unwrap() }
+    };
+    let mut client = scheduler.client().await;
+    client.load_model(model("iris", "/a")).await.unwrap();
+    let (mut rolled_out, mut routed) = (false, false);
+    let (epoch, sequence) = loop {
+        let event = within(events.message()).await.unwrap().unwrap();
+        if let Some(route_event::Event::Upsert(route)) = event.event
+            && route.versions.iter().any(|v| v.version == 2)
+        {
+            // The first change routes to version 2, the second one retires version 1.
+            if routed {
+                break (event.epoch, event.sequence);
+            }
+            routed = true;
+        }
+        acknowledge(event.epoch, event.sequence, event.sequence).await;
+        advance(Duration::from_secs(1)).await;
+        if !rolled_out && state(&scheduler, "iris").await == ModelState::ModelAvailable {
+            client.load_model(model("iris", "/b")).await.unwrap();
+            rolled_out = true;
+        }
+    };
+    // A request of version 1 is in flight at the gateway.
+    stall.send_replace(true);
+    acknowledge(epoch, sequence, sequence - 1).await;
+    advance(Duration::from_secs(35)).await;
+    stall.send_replace(false);
+    advance(Duration::from_secs(5)).await;
+    while let Ok(order) = orders.try_recv() {
+        assert_eq!(order.operation, 1, "nothing is unloaded under a request: {order:?}");
+    }
+    acknowledge(epoch, sequence, sequence).await;
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_in_flight_delays_only_the_unload_of_its_own_version() {
+    let scheduler = InMemoryScheduler::new();
+    let mut orders = instant_agent(&scheduler, &[]).await;
+    let mut gateway = scheduler.gateway().await;
+    let request = WatchRoutesRequest { subscriber: "g".into() };
+    let mut events = gateway.watch_routes(request).await.unwrap().into_inner();
+    let first = within(events.message()).await.unwrap().unwrap();
+    let mut acknowledge = async |applied: u64, undrained: &[&str], lists_undrained: bool| {
+        let undrained = undrained.iter().map(|model| Removal {
+            model: (*model).into(),
+            version: 1,
+            server: "builtin".into(),
+            replica: 0,
+        });
+        let message = RouteAcknowledgement {
+            subscriber: "g".into(),
+            state_id: first.state_id,
+            epoch: first.epoch,
+            applied,
+            drained: 0,
+            undrained: undrained.collect(),
+            lists_undrained,
+        };
+        gateway.acknowledge_routes(message).await.unwrap();
+    };
+    let everything = 1000;
+    let mut client = scheduler.client().await;
+    for name in ["slow", "fast", "other"] {
+        client.load_model(model(name, "/a")).await.unwrap();
+        assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
+    }
+    acknowledge(everything, &[], true).await;
+    for name in ["slow", "fast"] {
+        client.unload_model(unload(name)).await.unwrap();
+    }
+    acknowledge(everything + 1, &["slow"], true).await;
+    let name = |order: ModelOperationMessage| order.model_version.unwrap().model.unwrap().meta.unwrap().name;
+    assert_eq!(name(within(orders.recv()).await.unwrap()), "fast");
+    // A list that is too long is left out: nothing removed since the first undrained change is unloaded.
+    client.unload_model(unload("other")).await.unwrap();
+    acknowledge(everything + 2, &[], false).await;
+    advance(Duration::from_secs(5)).await;
+    assert!(orders.try_recv().is_err());
+    acknowledge(everything + 3, &["slow"], true).await;
+    assert_eq!(name(within(orders.recv()).await.unwrap()), "other");
+    acknowledge(everything + 4, &[], true).await;
+    assert_eq!(name(within(orders.recv()).await.unwrap()), "slow");
+}
+
 /// Acknowledges every route change and keeps the latest route.
 async fn watch_routes(mut client: RoutingClient<Channel>) -> tokio::sync::watch::Receiver<Route> {
     let request = WatchRoutesRequest { subscriber: "g".into() };
@@ -166,7 +280,8 @@ async fn watch_routes(mut client: RoutingClient<Channel>) -> tokio::sync::watch:
                 sender.send_replace(route);
             }
             let subscriber = "g".into();
-            let acknowledgement = RouteAcknowledgement { subscriber, epoch, applied, drained: applied };
+            let acknowledgement =
+                RouteAcknowledgement { subscriber, epoch, applied, drained: applied, ..Default::default() };
             client.acknowledge_routes(acknowledgement).await.unwrap();
         }
     });
@@ -208,7 +323,7 @@ async fn empty_state_defers_unload_of_loaded_models() {
     scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
     advance(Duration::from_secs(5)).await;
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
-    advance(Duration::from_secs(20)).await;
+    advance(Duration::from_secs(30)).await;
     let mut unloaded = Vec::new();
     while let Ok(order) = orders.try_recv() {
         if order.operation == 2 {
@@ -217,6 +332,44 @@ async fn empty_state_defers_unload_of_loaded_models() {
     }
     assert_eq!(unloaded, ["unknown"]);
     assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_state_defers_unload_of_a_version_that_gateways_of_a_lost_state_route_to() {
+    let scheduler = InMemoryScheduler::new();
+    let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
+    let mut client = scheduler.client().await;
+    for name in ["iris", "new"] {
+        client.load_model(model(name, "/a")).await.unwrap();
+        within(orders.recv()).await.unwrap();
+    }
+    advance(Duration::from_secs(1)).await;
+    for name in ["iris", "new"] {
+        client.unload_model(unload(name)).await.unwrap();
+    }
+    let name = |order: ModelOperationMessage| order.model_version.unwrap().model.unwrap().meta.unwrap().name;
+    assert_eq!(name(within(orders.recv()).await.unwrap()), "new", "no gateway of a lost state knows it");
+    advance(Duration::from_secs(5)).await;
+    assert!(orders.try_recv().is_err());
+    advance(Duration::from_secs(30)).await;
+    assert_eq!(name(orders.try_recv().unwrap()), "iris");
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_state_serves_the_applied_content_instead_of_the_loaded_one() {
+    let scheduler = InMemoryScheduler::new();
+    // Loaded from /a by a scheduler that lost its state.
+    let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
+    scheduler.client().await.load_model(model("iris", "/b")).await.unwrap();
+    let order = within(orders.recv()).await.unwrap();
+    let version = order.model_version.unwrap();
+    assert_eq!((order.operation, version.version), (1, 2), "version 1 is another content there");
+    assert_eq!(version.model.unwrap().model_spec.unwrap().uri, "/b");
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(state(&scheduler, "iris").await, ModelState::ModelAvailable);
+    advance(Duration::from_secs(40)).await;
+    let order = orders.try_recv().unwrap();
+    assert_eq!((order.operation, order.model_version.unwrap().version), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,6 +390,23 @@ async fn idle_model_scales_to_zero_and_back_on_demand() {
     gateway.report_demand(report).await.unwrap();
     within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
     assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_write_defers_unload_until_the_record_is_stored() {
+    let scheduler = InMemoryScheduler::new();
+    let mut orders = instant_agent(&scheduler, &[]).await;
+    let mut route = watch_routes(scheduler.gateway().await).await;
+    scheduler.client().await.load_model(scaled("iris", 1, 0, 1)).await.unwrap();
+    within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 1);
+    scheduler.disk.fail_writes(Fault::Broken);
+    advance(Duration::from_secs(700)).await;
+    within(route.wait_for(|r| r.sleeps)).await.unwrap();
+    advance(Duration::from_mins(1)).await;
+    assert!(orders.try_recv().is_err(), "the stored record routes to the replica");
+    scheduler.disk.heal();
+    assert_eq!(within(orders.recv()).await.unwrap().operation, 2);
 }
 
 #[tokio::test(start_paused = true)]
