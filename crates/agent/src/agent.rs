@@ -1,11 +1,12 @@
 //! Agent: subscription to the scheduler, load and unload orders, event reports.
 
 use crate::{
-    artifact::{Artifacts, Secrets, Source},
+    artifact::{Artifacts, Files, Secrets, Source},
     connect::{Connect, PlaintextConnector},
-    inventory::{Inventory, Key, LoadPermit},
-    model_server::{LoadOrder, Loaded, ModelServer, Observer},
+    inventory::{Begin, Inventory, Key},
+    model_server::{LoadError, LoadOrder, Loaded, ModelServer, Observer},
     reporter::Reporter,
+    retained::RetainedFiles,
 };
 use gantry_artifacts::Fetcher;
 use gantry_proto::{
@@ -64,6 +65,8 @@ pub struct Agent {
     inventory: Inventory,
     reporter: Reporter,
     slots: Semaphore,
+    /// Files of loads that failed for a transient reason.
+    retained: RetainedFiles,
     tasks: TaskTracker,
 }
 
@@ -99,6 +102,7 @@ impl Agent {
             inventory: Inventory::default(),
             reporter: Reporter::default(),
             slots,
+            retained: RetainedFiles::default(),
             tasks: TaskTracker::new(),
         })
     }
@@ -144,7 +148,7 @@ impl Agent {
         }
         tokio::select! {
             reason = self.server.wait_lost() => reason,
-            () = self.reporter.resync_needed() => "a report was lost".into(),
+            () = self.reporter.resync_needed() => "a new subscription is needed".into(),
             ended = self.receive_orders() => ended.err().unwrap_or_else(|| "the scheduler closed the stream".into()),
         }
     }
@@ -199,9 +203,9 @@ impl Agent {
         let this = self.clone();
         match operation {
             Operation::LoadModel => {
-                let permit = self.inventory.begin(&key, model.clone());
+                let begun = self.inventory.begin(&key, model.clone());
                 let autoscaling = order.autoscaling_enabled;
-                self.tasks.spawn(async move { this.load(key, definition, autoscaling, permit).await });
+                self.tasks.spawn(async move { this.load(key, definition, autoscaling, begun).await });
             }
             Operation::UnloadModel => {
                 self.tasks.spawn(async move { this.unload(key).await });
@@ -212,11 +216,18 @@ impl Agent {
         }
     }
 
-    async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, permit: Option<LoadPermit>) {
-        let Some(permit) = permit else {
+    async fn load(&self, key: Key, definition: ModelVersion, autoscaling: bool, begun: Begin) {
+        let begun = match begun {
+            Begin::Other => match self.replace(&key, &definition).await {
+                Ok(begun) => begun,
+                Err(reason) => return self.report(&key, Event::LoadFailed, reason, None, false).await,
+            },
+            begun => begun,
+        };
+        let Begin::Load(permit) = begun else {
             // Repeated order, for example after a reconnect.
             if self.inventory.is_loaded(&key) {
-                self.report(&key, Event::Loaded, String::new(), None).await;
+                self.report(&key, Event::Loaded, String::new(), None, false).await;
             }
             return;
         };
@@ -226,22 +237,33 @@ impl Agent {
         self.parts.observer.finished(
             name,
             version,
-            result.as_ref().map_err(String::as_str),
+            result.as_ref().map_err(|e| e.message.as_str()),
             started.elapsed(),
         );
         match result {
             Ok(loaded) => {
                 tracing::info!(model = %name, version, engine = %loaded.engine, "model loaded");
-                self.report(&key, Event::Loaded, String::new(), loaded.runtime_info).await;
+                self.report(&key, Event::Loaded, String::new(), loaded.runtime_info, false).await;
             }
             // The unload reports instead.
             Err(_) if permit.cancel.is_cancelled() => {}
-            Err(reason) => {
+            Err(error) => {
                 self.inventory.remove(&key);
-                tracing::warn!(model = %name, version, %reason, "failed to load model");
-                self.report(&key, Event::LoadFailed, reason, None).await;
+                tracing::warn!(
+                    model = %name, version, reason = %error, permanent = error.permanent, "failed to load model"
+                );
+                self.report(&key, Event::LoadFailed, error.message, None, error.permanent).await;
             }
         }
+    }
+
+    /// Unloads another content of the same name and version, then begins to load.
+    async fn replace(&self, key: &Key, definition: &ModelVersion) -> Result<Begin, String> {
+        tracing::info!(model = %key.0, version = key.1, "replacing another content of the same version");
+        self.inventory.stop_loading(key).await;
+        self.server.unload(internal_name(key)).await?;
+        self.inventory.remove(key);
+        Ok(self.inventory.begin(key, definition.model.clone().unwrap_or_default()))
     }
 
     async fn fetch_and_load(
@@ -250,19 +272,23 @@ impl Agent {
         definition: ModelVersion,
         autoscaling: bool,
         cancel: &CancellationToken,
-    ) -> Result<Loaded, String> {
-        let _slot = self.slots.acquire().await.map_err(|_| "the agent is stopping".to_owned())?;
+    ) -> Result<Loaded, LoadError> {
+        let cancelled = || LoadError::transient("the load was cancelled");
+        // A queued load can be cancelled: its unload must not wait for the downloads before it.
+        let _slot = tokio::select! {
+            slot = self.slots.acquire() => slot.map_err(|_| LoadError::transient("the agent is stopping"))?,
+            () = cancel.cancelled() => return Err(cancelled()),
+        };
         let spec = definition.model.as_ref().and_then(|m| m.model_spec.clone());
-        let Some(spec) = spec else { return Err("the order has no modelSpec".into()) };
-        let progress = self.parts.observer.fetching(&key.0, key.1);
-        let fetching =
-            tokio::time::timeout(self.parts.fetch_time, self.parts.source.fetch(&spec, &*progress));
+        let Some(spec) = spec else { return Err(LoadError::permanent("the order has no modelSpec")) };
         // Fetching can be cancelled at any point, loading cannot.
-        let files = tokio::select! {
-            files = fetching => files.map_err(|_| {
-                format!("files not fetched within {} s", self.parts.fetch_time.as_secs())
-            })??,
-            () = cancel.cancelled() => return Err("the load was cancelled".into()),
+        let files = if let Some(files) = self.retained.take(key, &spec) {
+            files
+        } else {
+            tokio::select! {
+                files = self.fetch(key, &spec) => files?,
+                () = cancel.cancelled() => return Err(cancelled()),
+            }
         };
         let order = LoadOrder {
             name: internal_name(key),
@@ -272,21 +298,41 @@ impl Agent {
             definition,
             autoscaling,
         };
-        let loaded = self.server.load(order).await?;
-        let kept = self.server.needs_files().then_some(files);
-        self.inventory.loaded(key, loaded.memory_bytes, kept);
-        Ok(loaded)
+        match self.server.load(order).await {
+            Ok(loaded) => {
+                let kept = self.server.needs_files().then_some(files);
+                self.inventory.loaded(key, loaded.memory_bytes, kept);
+                Ok(loaded)
+            }
+            Err(error) => {
+                // The retry needs no second download.
+                if !error.permanent {
+                    self.retained.put(key, spec, files);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn fetch(&self, key: &Key, spec: &scheduler::ModelSpec) -> Result<Files, LoadError> {
+        let progress = self.parts.observer.fetching(&key.0, key.1);
+        let limit = self.parts.fetch_time;
+        match tokio::time::timeout(limit, self.parts.source.fetch(spec, &*progress)).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(LoadError::transient(format!("files not fetched within {} s", limit.as_secs()))),
+        }
     }
 
     async fn unload(&self, key: Key) {
         self.inventory.stop_loading(&key).await;
+        self.retained.remove(&key);
         match self.server.unload(internal_name(&key)).await {
             Ok(()) => {
                 self.inventory.remove(&key);
                 tracing::info!(model = %key.0, version = key.1, "model unloaded");
-                self.report(&key, Event::Unloaded, String::new(), None).await;
+                self.report(&key, Event::Unloaded, String::new(), None, false).await;
             }
-            Err(reason) => self.report(&key, Event::UnloadFailed, reason, None).await,
+            Err(reason) => self.report(&key, Event::UnloadFailed, reason, None, false).await,
         }
     }
 
@@ -296,6 +342,7 @@ impl Agent {
         event: Event,
         message: String,
         runtime_info: Option<scheduler::ModelRuntimeInfo>,
+        permanent: bool,
     ) {
         let report = ModelEventMessage {
             server_name: self.config.server.clone(),
@@ -307,11 +354,21 @@ impl Agent {
             available_memory_bytes: self.memory_free(),
             runtime_info,
         };
-        self.reporter.report(&report).await;
+        self.reporter.report(&report, permanent).await;
     }
 
     pub(crate) async fn report_scaling(&self, triggers: Vec<ModelScalingTriggerMessage>) {
         self.reporter.report_scaling(triggers).await;
+    }
+
+    /// Subscribes again, which ends a drain on the scheduler's side.
+    pub(crate) fn resubscribe(&self) {
+        self.reporter.resync();
+    }
+
+    /// Models that are loaded or being loaded.
+    pub(crate) fn models(&self) -> usize {
+        self.inventory.len()
     }
 
     /// Asks the scheduler to move this replica's models elsewhere.

@@ -1,7 +1,8 @@
 //! Resolves a model definition to local files.
 
+use crate::model_server::LoadError;
 use futures::future::BoxFuture;
-use gantry_artifacts::{Fetched, Fetcher, ProgressSink, Request, Secret, Uri};
+use gantry_artifacts::{ErrorKind, FetchError, Fetched, Fetcher, ProgressSink, Request, Secret, Uri};
 use gantry_proto::scheduler::{ModelSpec, storage_config::Config};
 use std::{any::Any, path::PathBuf, sync::Arc};
 
@@ -33,13 +34,12 @@ impl From<Fetched> for Files {
     }
 }
 
-/// Errors become the model's status reason.
 pub trait Source: Send + Sync + 'static {
     fn fetch<'a>(
         &'a self,
         spec: &'a ModelSpec,
         progress: &'a dyn ProgressSink,
-    ) -> BoxFuture<'a, Result<Files, String>>;
+    ) -> BoxFuture<'a, Result<Files, LoadError>>;
 }
 
 /// Fetches `storageUri` with the configured credentials.
@@ -54,22 +54,35 @@ impl Source for Artifacts {
         &'a self,
         spec: &'a ModelSpec,
         progress: &'a dyn ProgressSink,
-    ) -> BoxFuture<'a, Result<Files, String>> {
+    ) -> BoxFuture<'a, Result<Files, LoadError>> {
         Box::pin(async {
-            let uri = Uri::parse(&spec.uri).map_err(|e| format!("storageUri: {e}"))?;
+            let uri = Uri::parse(&spec.uri).map_err(|e| LoadError::permanent(format!("storageUri: {e}")))?;
             let secret = match spec.storage_config.as_ref().and_then(|c| c.config.as_ref()) {
                 None => None,
                 Some(Config::StorageSecretName(name)) => Some(self.secrets.read(name).await?),
                 Some(Config::StorageRcloneConfig(text)) => {
-                    Some(Secret::parse(text).map_err(|e| format!("storageRcloneConfig: {e}"))?)
+                    let invalid = |e| LoadError::permanent(format!("storageRcloneConfig: {e}"));
+                    Some(Secret::parse(text).map_err(invalid)?)
                 }
             };
             // Pinned: a version keeps its content when its source is edited, also across restarts.
             let pin = spec.parameters.iter().find(|p| p.name == CONTENT_PARAMETER).map(|p| p.value.clone());
             let request = Request { uri, artifact_version: spec.artifact_version, secret, pin };
-            self.fetcher.fetch(&request, progress).await.map(Files::from).map_err(|e| e.to_string())
+            self.fetcher.fetch(&request, progress).await.map(Files::from).map_err(LoadError::from)
         })
     }
+}
+
+impl From<FetchError> for LoadError {
+    fn from(error: FetchError) -> Self {
+        Self { message: error.to_string(), permanent: error.kind() != ErrorKind::Transient }
+    }
+}
+
+/// Secrets of a Kubernetes namespace.
+pub trait SecretStore: std::fmt::Debug + Send + Sync + 'static {
+    /// The manifest of a Secret, or why it cannot be read.
+    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<String, String>>;
 }
 
 /// Credentials referenced by `secretName`.
@@ -77,30 +90,74 @@ impl Source for Artifacts {
 pub struct Secrets {
     /// One file per secret, named after it.
     pub directory: Option<PathBuf>,
+    /// Read for names without a file.
+    pub namespace: Option<Arc<dyn SecretStore>>,
 }
 
 impl Secrets {
-    async fn read(&self, name: &str) -> Result<Secret, String> {
+    async fn read(&self, name: &str) -> Result<Secret, LoadError> {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
         if !plain {
-            return Err(format!("secretName \"{}\" is not a valid secret name", name.escape_debug()));
+            return Err(LoadError::permanent(format!(
+                "secretName \"{}\" is not a valid secret name",
+                name.escape_debug()
+            )));
         }
-        let Some(directory) = &self.directory else {
-            return Err(format!(
-                "secret {name} is required, but no secrets directory is configured: set --secrets-dir"
-            ));
-        };
-        for file in [
-            directory.join(name),
-            directory.join(format!("{name}.yaml")),
-            directory.join(format!("{name}.json")),
-        ] {
-            match tokio::fs::read_to_string(&file).await {
-                Ok(text) => return Secret::parse(&text).map_err(|e| format!("secret {name}: {e}")),
+        // A secret may be added or changed at any time: none of these failures lasts.
+        let parse =
+            |text: &str| Secret::parse(text).map_err(|e| LoadError::transient(format!("secret {name}: {e}")));
+        for suffix in ["", ".yaml", ".json"] {
+            let Some(directory) = &self.directory else { break };
+            match tokio::fs::read_to_string(directory.join(format!("{name}{suffix}"))).await {
+                Ok(text) => return parse(&text),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(format!("secret {name} cannot be read: {e}")),
+                Err(e) => return Err(LoadError::transient(format!("secret {name} cannot be read: {e}"))),
             }
         }
-        Err(format!("secret {name} is not in {}", directory.display()))
+        match (&self.namespace, &self.directory) {
+            (Some(namespace), _) => parse(&namespace.read(name).await.map_err(LoadError::transient)?),
+            (None, Some(directory)) => Err(LoadError::transient(format!(
+                "secret {name} is not in {}: add a file of that name (on Kubernetes, a key of the Secret \
+                 gantry-storage), or let agents read Secrets of their namespace with gantry install --agent-secrets \
+                 (rbac.agentSecrets of the chart)",
+                directory.display()
+            ))),
+            (None, None) => Err(LoadError::permanent(format!(
+                "secret {name} is required, but no secrets directory is configured: set --secrets-dir"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A namespace with the Secret `minio`, as Seldon stores it.
+    #[derive(Debug)]
+    struct Namespace;
+
+    impl SecretStore for Namespace {
+        fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<String, String>> {
+            let remote = "type: s3\\nname: minio\\nparameters: {access_key_id: a, secret_access_key: b}";
+            let manifest = format!("{{\"kind\": \"Secret\", \"stringData\": {{\"s3\": \"{remote}\"}}}}");
+            let found = if name == "minio" { Ok(manifest) } else { Err(format!("no {name}")) };
+            Box::pin(async { found })
+        }
+    }
+
+    #[tokio::test]
+    async fn secret_without_a_file_is_read_from_the_namespace() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = "type: s3\nname: from-file\nparameters: {access_key_id: a}\n";
+        std::fs::write(directory.path().join("shared"), file).unwrap();
+        for directory in [Some(directory.path().to_owned()), None] {
+            let has_file = directory.is_some();
+            let secrets = Secrets { directory, namespace: Some(Arc::new(Namespace)) };
+            assert_eq!(secrets.read("minio").await.unwrap().name(), Some("minio"));
+            assert_eq!(secrets.read("absent").await.unwrap_err().message, "no absent");
+            let shared = secrets.read("shared").await;
+            assert_eq!(shared.is_ok_and(|s| s.name() == Some("from-file")), has_file);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Agent tests with in-memory streams, a fake source and a fake server, under paused time.
 
 use crate::{
-    Agent, Config, Connect, Files, LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver, Parts, Source,
-    scheduler_endpoint,
+    Agent, Config, Connect, Files, LoadError, LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver,
+    Parts, Source, drain::Drain, model_cache::tests::Harness as CacheHarness, scheduler_endpoint,
 };
 use futures::{future::BoxFuture, stream};
 use gantry_artifacts::ProgressSink;
@@ -40,6 +40,8 @@ struct FakeScheduler {
     subscriptions: Mutex<Vec<AgentSubscribeRequest>>,
     orders: Mutex<Option<mpsc::Sender<Result<ModelOperationMessage, Status>>>>,
     events: Mutex<Vec<(String, Event, String)>>,
+    /// Models whose failure was reported as permanent.
+    permanent: Mutex<Vec<String>>,
     changed: Notify,
     connection: Mutex<Option<AbortHandle>>,
     rejecting: Mutex<bool>,
@@ -72,7 +74,11 @@ impl AgentService for FakeScheduler {
         let subscription =
             request.metadata().get("gantry-subscription").unwrap().to_str().unwrap().to_owned();
         assert_eq!(subscription, format!("1.{}", self.count()));
+        let permanent = request.metadata().contains_key("gantry-permanent-failure");
         let event = request.into_inner();
+        if permanent {
+            self.permanent.lock().unwrap().push(event.model_name.clone());
+        }
         if *self.rejecting.lock().unwrap() {
             return Err(Status::unavailable("rejected"));
         }
@@ -110,8 +116,12 @@ impl FakeScheduler {
     }
 
     async fn order(&self, operation: Operation, name: &str) {
+        self.order_from(operation, name, name).await;
+    }
+
+    async fn order_from(&self, operation: Operation, name: &str, uri: &str) {
         let meta = Some(MetaData { name: name.into(), ..Default::default() });
-        let model_spec = Some(ModelSpec { uri: name.into(), ..Default::default() });
+        let model_spec = Some(ModelSpec { uri: uri.into(), ..Default::default() });
         let model = Some(Model { meta, model_spec, ..Default::default() });
         let order = ModelOperationMessage {
             operation: operation as i32,
@@ -177,34 +187,46 @@ impl Connect for InMemoryConnector {
     }
 }
 
-/// Takes ten minutes; fails for `missing`.
-struct FakeSource;
+/// Takes ten minutes and counts; fails for `missing`.
+#[derive(Default)]
+struct FakeSource(Mutex<Vec<String>>);
 
 impl Source for FakeSource {
     fn fetch<'a>(
         &'a self,
         spec: &'a ModelSpec,
         _: &'a dyn ProgressSink,
-    ) -> BoxFuture<'a, Result<Files, String>> {
+    ) -> BoxFuture<'a, Result<Files, LoadError>> {
         Box::pin(async move {
+            self.0.lock().unwrap().push(spec.uri.clone());
             tokio::time::sleep(Duration::from_mins(10)).await;
             if spec.uri == "missing" {
-                return Err("file not found".into());
+                return Err(LoadError::permanent("file not found"));
             }
             Ok(Files { root: "/".into(), model_dir: "/".into(), lease: None })
         })
     }
 }
 
-/// A server that can be marked lost.
+/// A server that can be marked lost and fails the next loads.
 struct FlakyServer {
     alive: watch::Sender<bool>,
     holds: Mutex<Vec<LoadedModel>>,
+    failures: Mutex<Vec<LoadError>>,
+}
+
+impl Default for FlakyServer {
+    fn default() -> Self {
+        Self { alive: watch::Sender::new(true), holds: Mutex::default(), failures: Mutex::default() }
+    }
 }
 
 impl ModelServer for FlakyServer {
-    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
+    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, LoadError>> {
         Box::pin(async {
+            if let Some(failure) = self.failures.lock().unwrap().pop() {
+                return Err(failure);
+            }
             self.holds.lock().unwrap().push(LoadedModel { definition: order.definition, memory_bytes: 0 });
             Ok(Loaded::default())
         })
@@ -235,10 +257,12 @@ impl ModelServer for FlakyServer {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn reports_stay_accurate_across_disconnects_and_server_loss() {
-    let scheduler = Arc::new(FakeScheduler::default());
-    let server = Arc::new(FlakyServer { alive: watch::Sender::new(true), holds: Mutex::default() });
+fn agent(
+    scheduler: &Arc<FakeScheduler>,
+    server: Arc<dyn ModelServer>,
+    source: Arc<FakeSource>,
+    parallel: usize,
+) -> Arc<Agent> {
     let config = Config {
         server: "s".into(),
         replica: 0,
@@ -250,12 +274,17 @@ async fn reports_stay_accurate_across_disconnects_and_server_loss() {
         http_port: 1,
         grpc_port: 2,
     };
-    let parts = Parts::new(
-        Arc::new(InMemoryConnector(scheduler.clone())),
-        Arc::new(FakeSource),
-        Arc::new(NoopObserver),
-    );
-    let agent = Agent::from_parts(config, server.clone(), parts);
+    let connect = Arc::new(InMemoryConnector(scheduler.clone()));
+    let mut parts = Parts::new(connect, source, Arc::new(NoopObserver));
+    parts.parallel = parallel;
+    Agent::from_parts(config, server, parts)
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_stay_accurate_across_disconnects_and_server_loss() {
+    let scheduler = Arc::new(FakeScheduler::default());
+    let server = Arc::new(FlakyServer::default());
+    let agent = agent(&scheduler, server.clone(), Arc::default(), 8);
     let stop = CancellationToken::new();
     let running = tokio::spawn(agent.clone().run(stop.clone()));
     scheduler.until(|p| p.count() == 1).await;
@@ -301,7 +330,97 @@ async fn reports_stay_accurate_across_disconnects_and_server_loss() {
     scheduler.order(Operation::LoadModel, "a").await;
     scheduler.until(|p| p.events.lock().unwrap().len() == 5).await;
     assert_eq!(scheduler.events.lock().unwrap()[4], ("a".into(), Event::Loaded, String::new()));
+
+    // Another content with the number of a loaded one replaces it.
+    scheduler.order_from(Operation::LoadModel, "a", "elsewhere").await;
+    scheduler.until(|p| p.events.lock().unwrap().len() == 6).await;
+    assert_eq!(scheduler.events.lock().unwrap()[5], ("a".into(), Event::Loaded, String::new()));
+    let held = server.holds.lock().unwrap().clone();
+    let uris = held.into_iter().map(|l| l.definition.model.unwrap().model_spec.unwrap().uri);
+    assert_eq!(uris.collect::<Vec<_>>(), ["elsewhere"]);
     assert_eq!(agent.drain(Duration::from_secs(5)).await, Ok(()));
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_load_is_cancelled_without_waiting_for_a_slot() {
+    let scheduler = Arc::new(FakeScheduler::default());
+    let source = Arc::new(FakeSource::default());
+    let agent = agent(&scheduler, Arc::new(FlakyServer::default()), source.clone(), 1);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(agent.run(stop.clone()));
+    scheduler.until(|p| p.count() == 1).await;
+    let started = tokio::time::Instant::now();
+    scheduler.order(Operation::LoadModel, "slow").await;
+    scheduler.order(Operation::LoadModel, "queued").await;
+    scheduler.order(Operation::UnloadModel, "queued").await;
+    scheduler.until(|p| !p.events.lock().unwrap().is_empty()).await;
+    assert_eq!(scheduler.events.lock().unwrap()[0], ("queued".into(), Event::Unloaded, String::new()));
+    assert!(started.elapsed() < Duration::from_mins(10), "the slow download holds the only slot");
+    scheduler.until(|p| p.events.lock().unwrap().len() == 2).await;
+    assert_eq!(*source.0.lock().unwrap(), ["slow"], "nothing is downloaded for the cancelled load");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_classified_and_files_of_transient_ones_are_kept() {
+    let scheduler = Arc::new(FakeScheduler::default());
+    let (server, source) = (Arc::new(FlakyServer::default()), Arc::new(FakeSource::default()));
+    let agent = agent(&scheduler, server.clone(), source.clone(), 8);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(agent.run(stop.clone()));
+    scheduler.until(|p| p.count() == 1).await;
+    let load = async |name: &str| {
+        let seen = scheduler.events.lock().unwrap().len();
+        scheduler.order(Operation::LoadModel, name).await;
+        scheduler.until(|p| p.events.lock().unwrap().len() > seen).await;
+        scheduler.events.lock().unwrap().last().unwrap().1
+    };
+    assert_eq!(load("missing").await, Event::LoadFailed);
+    server.failures.lock().unwrap().push(LoadError::permanent("unknown operator"));
+    assert_eq!(load("broken").await, Event::LoadFailed);
+    assert_eq!(*scheduler.permanent.lock().unwrap(), ["missing", "broken"]);
+    assert_eq!(load("broken").await, Event::Loaded, "fetched again: the artifact may have changed");
+    server.failures.lock().unwrap().push(LoadError::transient("out of memory"));
+    assert_eq!(load("busy").await, Event::LoadFailed);
+    assert_eq!(load("busy").await, Event::Loaded);
+    assert_eq!(*source.0.lock().unwrap(), ["missing", "broken", "broken", "busy"]);
+    assert_eq!(scheduler.permanent.lock().unwrap().len(), 2);
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_needs_calls_of_two_containers_and_ends_without_termination() {
+    let scheduler = Arc::new(FakeScheduler::default());
+    let cache = CacheHarness::new().await;
+    let agent = agent(&scheduler, Arc::new(cache.cache.clone()), Arc::default(), 8);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(agent.clone().run(stop.clone()));
+    scheduler.until(|p| p.count() == 1).await;
+    let drain = Drain::new(agent, cache.cache.clone(), Duration::from_secs(5), 2);
+    for _ in 0..3 {
+        assert!(!drain.terminate().await, "the restart of one container");
+        assert!(drain.not_ready().is_empty());
+    }
+    assert_eq!(futures::join!(drain.terminate(), drain.terminate()), (true, true));
+    assert_eq!(drain.not_ready(), ["the agent is draining"]);
+    assert!(drain.terminate().await, "a late call joins the drain");
+    assert_eq!(scheduler.count(), 1);
+    // No SIGTERM follows: a new subscription ends the drain on the scheduler's side.
+    scheduler.until(|p| p.count() == 2).await;
+    assert!(drain.not_ready().is_empty());
+
+    // The server restarts after a drain: the agent serves again at once.
+    assert_eq!(futures::join!(drain.terminate(), drain.terminate()), (true, true));
+    let drained = tokio::time::Instant::now();
+    cache.server.crash();
+    cache.cache.wait_lost().await;
+    cache.server.start();
+    scheduler.until(|p| p.count() >= 3 && drain.not_ready().is_empty()).await;
+    assert!(drained.elapsed() < Duration::from_secs(50), "{:?}", drained.elapsed());
     stop.cancel();
     running.await.unwrap();
 }

@@ -26,6 +26,15 @@ struct Entry {
     files: Option<Files>,
 }
 
+/// What an order to load a version finds.
+pub(crate) enum Begin {
+    Load(LoadPermit),
+    /// It is loaded or loading already.
+    Present,
+    /// Another content is loaded or loading under its name, as by a scheduler that lost its state.
+    Other,
+}
+
 /// Permission to load one version, with cancellation.
 pub(crate) struct LoadPermit {
     pub(crate) cancel: CancellationToken,
@@ -42,19 +51,20 @@ impl Inventory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a load; `None` if it is loaded or loading already.
-    pub(crate) fn begin(&self, key: &Key, definition: scheduler::Model) -> Option<LoadPermit> {
+    /// Registers a load, unless the version is there.
+    pub(crate) fn begin(&self, key: &Key, definition: scheduler::Model) -> Begin {
         let mut entries = self.lock();
-        if entries.contains_key(key) {
-            return None;
+        if let Some(entry) = entries.get(key) {
+            return if is_same(&entry.definition, &definition) { Begin::Present } else { Begin::Other };
         }
         let cancel = CancellationToken::new();
         let busy = Arc::new(AsyncMutex::new(()));
-        let permit = LoadPermit { cancel: cancel.clone(), _busy: busy.clone().try_lock_owned().ok()? };
+        let Ok(guard) = busy.clone().try_lock_owned() else { return Begin::Present };
+        let permit = LoadPermit { cancel: cancel.clone(), _busy: guard };
         let memory = definition.model_spec.as_ref().and_then(|s| s.memory_bytes).unwrap_or(0);
         let entry = Entry { definition, memory, loaded: false, cancel, busy, files: None };
         entries.insert(key.clone(), entry);
-        Some(permit)
+        Begin::Load(permit)
     }
 
     /// Marks a version as loaded; `files` must stay in the cache.
@@ -86,6 +96,10 @@ impl Inventory {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     pub(crate) fn is_loaded(&self, key: &Key) -> bool {
@@ -123,4 +137,15 @@ impl Inventory {
     pub(crate) fn memory(&self) -> u64 {
         self.lock().values().filter(|e| e.loaded).map(|e| e.memory).sum()
     }
+}
+
+/// Whether two definitions load the same content. Runtime info is added by agents.
+fn is_same(a: &scheduler::Model, b: &scheduler::Model) -> bool {
+    let spec = |model: &scheduler::Model| {
+        let mut spec = model.model_spec.clone()?;
+        spec.model_runtime_info = None;
+        Some(spec)
+    };
+    // Without a spec there is nothing to compare.
+    spec(a).zip(spec(b)).is_none_or(|(a, b)| a == b)
 }

@@ -20,12 +20,14 @@ mod agent;
 mod artifact;
 mod backend;
 mod connect;
+mod drain;
 mod inventory;
 mod metrics;
 mod model_cache;
 mod model_server;
 mod proxy;
 mod reporter;
+mod retained;
 mod scaling_trigger;
 mod sidecar;
 
@@ -35,11 +37,11 @@ mod in_memory_tests;
 mod tests;
 
 pub use agent::{Agent, Config, Parts};
-pub use artifact::{Artifacts, CONTENT_PARAMETER, Files, Secrets, Source};
+pub use artifact::{Artifacts, CONTENT_PARAMETER, Files, SecretStore, Secrets, Source};
 pub use backend::{Kind, ServerEnvironment};
 pub use connect::{Connect, PlaintextConnector, scheduler_endpoint};
 pub use model_cache::Limits;
-pub use model_server::{LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver, Observer};
+pub use model_server::{LoadError, LoadOrder, Loaded, LoadedModel, ModelServer, NoopObserver, Observer};
 pub use proxy::RequestLimits;
 pub use scaling_trigger::Scaling;
 pub use sidecar::{Addresses, Ports, Running, Settings, start};

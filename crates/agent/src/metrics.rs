@@ -9,7 +9,11 @@ use prometheus_client::{
     metrics::{family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
 
 type Number = Gauge<u64, AtomicU64>;
 
@@ -34,7 +38,12 @@ pub(crate) struct Metrics {
     over_commit: Number,
     over_commit_percent: u32,
     inference: InferenceMetrics,
+    /// The series of each model on this replica.
+    series: Mutex<HashMap<String, Vec<ModelLabels>>>,
 }
+
+/// Label of requests for models that are not on this replica: their names are the client's.
+const UNKNOWN: &str = "unknown";
 
 fn latency() -> Histogram {
     Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
@@ -77,6 +86,7 @@ impl Metrics {
             over_commit,
             over_commit_percent,
             inference: InferenceMetrics::new(latency),
+            series: Mutex::default(),
         };
         metrics.inference.register(registry);
         metrics
@@ -94,16 +104,75 @@ impl Metrics {
         self.evicted_bytes.set(evicted);
     }
 
+    fn series(&self) -> MutexGuard<'_, HashMap<String, Vec<ModelLabels>>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests for a model are counted by its name from here on.
+    pub(crate) fn add_model(&self, internal: &str) {
+        self.series().entry(internal.to_owned()).or_default();
+    }
+
+    /// Removes the model's series.
+    pub(crate) fn remove_model(&self, internal: &str) {
+        let mut series = self.series();
+        for labels in series.remove(internal).into_iter().flatten() {
+            self.inference.total.remove(&labels);
+            self.inference.seconds.remove(&labels);
+        }
+    }
+
     pub(crate) fn record_inference(&self, internal: &str, protocol: Protocol, code: u16, took: Duration) {
-        let model = internal.rsplit_once('_').map_or(internal, |(model, _)| model);
+        // Locked until the series exists, so that it cannot outlive its model.
+        let mut series = self.series();
+        let known = series.get_mut(internal);
+        let internal = if known.is_some() { internal } else { UNKNOWN };
         let labels = ModelLabels {
             server: self.server.clone(),
             server_replica: self.replica,
-            model: model.to_owned(),
+            model: internal.rsplit_once('_').map_or(internal, |(model, _)| model).to_owned(),
             model_internal: internal.to_owned(),
             method_type: protocol.name(),
             code: code.to_string(),
         };
         self.inference.record(&labels, protocol, code, took);
+        if let Some(known) = known.filter(|known| !known.contains(&labels)) {
+            known.push(labels);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_exist_for_models_of_the_replica_only() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new("s", 0, 0, &mut registry);
+        let text = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        let record =
+            |name: &str| metrics.record_inference(name, Protocol::Rest, 200, Duration::from_millis(1));
+        metrics.add_model("iris_1");
+        for name in ["iris_1", "iris_1", "iris_2", "a\"b", ""] {
+            record(name);
+        }
+        let counted = |model: &str, internal: &str, count: u32| {
+            let labels =
+                format!("model=\"{model}\",model_internal=\"{internal}\",method_type=\"rest\",code=\"200\"");
+            text().contains(&format!(
+                "seldon_model_infer_total{{server=\"s\",server_replica=\"0\",{labels}}} {count}\n"
+            ))
+        };
+        assert!(counted("iris", "iris_1", 2) && counted(UNKNOWN, UNKNOWN, 3), "{}", text());
+        metrics.remove_model("iris_1");
+        assert!(!text().contains("iris"), "{}", text());
+        // A request that ends after the unload.
+        record("iris_1");
+        assert!(!text().contains("iris") && counted(UNKNOWN, UNKNOWN, 4), "{}", text());
     }
 }

@@ -45,12 +45,44 @@ pub struct LoadedModel {
     pub memory_bytes: u64,
 }
 
-/// An inference server. Errors become the model's status reason.
+/// Why a model could not be fetched or loaded. The message becomes the model's status reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    pub message: String,
+    /// The same load fails again until the definition, the artifact or the server changes.
+    pub permanent: bool,
+}
+
+impl LoadError {
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { message: message.into(), permanent: true }
+    }
+
+    /// May succeed later without any change.
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self { message: message.into(), permanent: false }
+    }
+}
+
+/// A message about the model's files or settings, which do not change by themselves.
+impl From<String> for LoadError {
+    fn from(message: String) -> Self {
+        Self::permanent(message)
+    }
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// An inference server.
 pub trait ModelServer: Send + Sync + 'static {
     /// Returns when the model is ready.
-    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>>;
+    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, LoadError>>;
 
-    /// Idempotent.
+    /// Idempotent. The error becomes the model's status reason.
     fn unload(&self, name: String) -> BoxFuture<'_, Result<(), String>>;
 
     /// Waits until the server accepts models and returns the loaded ones; `None` if its lifetime is that of the

@@ -26,6 +26,8 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Identifies a subscription in its response and in later reports.
 const SUBSCRIPTION_HEADER: &str = "gantry-subscription";
+/// Marks a failure report whose load must not be retried until something changed. Other schedulers ignore it.
+const PERMANENT_HEADER: &str = "gantry-permanent-failure";
 
 pub(crate) type Client = AgentServiceClient<Channel>;
 
@@ -51,7 +53,7 @@ impl Connection {
 
 pub(crate) struct Reporter {
     connection: watch::Sender<Option<Connection>>,
-    /// A report was lost: a new subscription is needed to resync.
+    /// A new subscription is needed, for example because a report was lost.
     resync: Notify,
     joined: AtomicBool,
 }
@@ -89,6 +91,11 @@ impl Reporter {
         self.joined.load(Ordering::Relaxed)
     }
 
+    /// Ends the subscription, so that a new one reports the current state.
+    pub(crate) fn resync(&self) {
+        self.resync.notify_one();
+    }
+
     pub(crate) async fn resync_needed(&self) {
         self.resync.notified().await;
     }
@@ -103,10 +110,13 @@ impl Reporter {
     }
 
     /// Retries; a lost report triggers a new subscription.
-    pub(crate) async fn report(&self, report: &ModelEventMessage) {
+    pub(crate) async fn report(&self, report: &ModelEventMessage, permanent: bool) {
         for _ in 0..REPORT_ATTEMPTS {
             let Some(mut connection) = self.connection().await else { return };
-            let request = connection.request(report.clone(), CALL_TIMEOUT);
+            let mut request = connection.request(report.clone(), CALL_TIMEOUT);
+            if permanent {
+                request.metadata_mut().insert(PERMANENT_HEADER, AsciiMetadataValue::from_static("true"));
+            }
             match connection.client.agent_event(request).await {
                 Ok(_) => return,
                 Err(error) => {
@@ -118,7 +128,7 @@ impl Reporter {
                 }
             }
         }
-        self.resync.notify_one();
+        self.resync();
     }
 
     pub(crate) async fn report_scaling(&self, triggers: Vec<ModelScalingTriggerMessage>) {

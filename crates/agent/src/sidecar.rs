@@ -6,6 +6,7 @@ use crate::{
     artifact::Source,
     backend::{Kind, Oip, ServerEnvironment},
     connect::Connect,
+    drain::Drain,
     metrics::Metrics,
     model_cache::{CacheConfig, DiskRecords, Limits, ModelCache},
     model_server::{ModelServer as _, NoopObserver},
@@ -17,13 +18,10 @@ use prometheus_client::registry::Registry;
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::OnceCell, task::JoinSet};
+use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(35);
@@ -77,6 +75,8 @@ pub struct Settings {
     pub server_startup_timeout: Duration,
     /// Limit for moving models away, and again for in-flight requests.
     pub drain_time: Duration,
+    /// Calls of `/terminate` within two seconds that start a drain: one container that restarts calls once.
+    pub drain_calls: u32,
     /// Concurrent fetches and loads.
     pub parallel: usize,
     pub connect: Arc<dyn Connect>,
@@ -107,52 +107,6 @@ pub struct Running {
 impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Running").field("addresses", &self.addresses).finish_non_exhaustive()
-    }
-}
-
-/// Moves models away, then waits for in-flight requests. Runs once.
-struct Drain {
-    agent: Arc<Agent>,
-    cache: ModelCache,
-    limit: Duration,
-    response: AtomicBool,
-    done: OnceCell<()>,
-}
-
-impl Drain {
-    async fn run(&self) {
-        self.response.store(true, Ordering::Relaxed);
-        let draining = async {
-            tracing::info!("draining: requesting relocation of all models");
-            match tokio::time::timeout(self.limit, self.agent.drain(self.limit)).await {
-                Ok(Ok(())) => tracing::info!("drain complete: models relocated"),
-                Ok(Err(reason)) => tracing::warn!(%reason, "drain failed"),
-                Err(_) => tracing::warn!("drain timed out"),
-            }
-            if tokio::time::timeout(self.limit, self.cache.idle()).await.is_err() {
-                tracing::warn!(
-                    requests = self.cache.in_flight(),
-                    "drain timeout: aborting in-flight requests"
-                );
-            }
-        };
-        self.done.get_or_init(|| draining).await;
-    }
-
-    fn not_ready(&self) -> Vec<&'static str> {
-        let mut reasons = Vec::new();
-        if !self.cache.is_alive() {
-            reasons.push("the inference server is not ready");
-        }
-        // Only the first connection counts: a replica keeps serving without the scheduler, and an unready pod could
-        // be evicted.
-        if !self.agent.has_joined() {
-            reasons.push("the scheduler is not connected");
-        }
-        if self.response.load(Ordering::Relaxed) {
-            reasons.push("the agent is draining");
-        }
-        reasons
     }
 }
 
@@ -201,7 +155,7 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let proxy = Proxy::new(
         cache.clone(),
         metrics,
-        settings.requests,
+        RequestLimits { supports_streams: settings.kind == Kind::Triton, ..settings.requests },
         settings.tracer,
         &settings.server_http,
         &settings.server_grpc,
@@ -232,13 +186,8 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let mut parts = Parts::new(settings.connect, settings.source, Arc::new(NoopObserver));
     parts.parallel = settings.parallel;
     let agent = Agent::from_parts(config, Arc::new(cache.clone()), parts);
-    let drain = Arc::new(Drain {
-        agent: agent.clone(),
-        cache: cache.clone(),
-        limit: settings.drain_time,
-        response: AtomicBool::new(false),
-        done: OnceCell::new(),
-    });
+    let calls = usize::try_from(settings.drain_calls.max(1)).unwrap_or(1);
+    let drain = Drain::new(agent.clone(), cache.clone(), settings.drain_time, calls);
 
     tasks.spawn(proxy.clone().serve(http, stop.clone()));
     tasks.spawn(proxy.serve(grpc, stop.clone()));
@@ -308,8 +257,9 @@ fn drain_page(drain: Arc<Drain>) -> Pages {
             if path != "/terminate" {
                 return None;
             }
-            drain.run().await;
-            Some((StatusCode::OK, TEXT, "drained\n".to_owned()))
+            let text = if drain.terminate().await { "drained\n" } else { "not drained: one call only\n" };
+            // A preStop hook fails with any other status.
+            Some((StatusCode::OK, TEXT, text.to_owned()))
         })
     })
 }

@@ -1,8 +1,9 @@
 //! The agent with a real scheduler and a fake server.
 
-use crate::{Agent, Config, LoadOrder, Loaded, ModelServer, NoopObserver, Secrets};
+use crate::{Agent, Config, LoadError, LoadOrder, Loaded, ModelServer, NoopObserver, Secrets};
 use futures::future::BoxFuture;
 use gantry_artifacts::Fetcher;
+use gantry_proto::gantry::{ExplainRequest, control_client::ControlClient};
 use gantry_proto::scheduler::{
     self as pb, LoadModelRequest, ModelReference, ModelStatusResponse, ModelSubscriptionRequest,
     UnloadModelRequest, model_status::ModelState, scheduler_client::SchedulerClient,
@@ -16,17 +17,20 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
-/// Loads the text of `model.txt`; rejects "broken".
+/// Loads the text of `model.txt`; rejects "broken", and "busy" for the time being.
 #[derive(Default)]
 struct FileServer(Mutex<Vec<(String, String)>>);
 
 impl ModelServer for FileServer {
-    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
+    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, LoadError>> {
         Box::pin(async move {
             let text =
                 std::fs::read_to_string(order.directory.join("model.txt")).map_err(|e| e.to_string())?;
             if text == "broken" {
-                return Err("model.txt is broken".into());
+                return Err(LoadError::permanent("model.txt is broken"));
+            }
+            if text == "busy" {
+                return Err(LoadError::transient("the server is busy"));
             }
             self.0.lock().unwrap().push((order.name, text));
             Ok(Loaded::default())
@@ -43,6 +47,7 @@ impl ModelServer for FileServer {
 
 struct Harness {
     client: SchedulerClient<Channel>,
+    control: ControlClient<Channel>,
     statuses: Streaming<ModelStatusResponse>,
     server: Arc<FileServer>,
     dir: tempfile::TempDir,
@@ -55,7 +60,9 @@ impl Harness {
         let any = "127.0.0.1:0".parse().unwrap();
         let store = Store::open(&dir.path().join("state")).unwrap();
         let running = gantry_scheduler::start(gantry_scheduler::Config::new(store), any, any).await.unwrap();
-        let mut client = SchedulerClient::connect(format!("http://{}", running.clients)).await.unwrap();
+        let clients = format!("http://{}", running.clients);
+        let mut client = SchedulerClient::connect(clients.clone()).await.unwrap();
+        let control = ControlClient::connect(clients).await.unwrap();
         let statuses =
             client.subscribe_model_status(ModelSubscriptionRequest::default()).await.unwrap().into_inner();
         let server = Arc::new(FileServer::default());
@@ -74,13 +81,13 @@ impl Harness {
             },
             server.clone(),
             Fetcher::new(gantry_artifacts::Config::new(dir.path().join("cache"))).unwrap(),
-            Secrets { directory: Some(dir.path().join("secrets")) },
+            Secrets { directory: Some(dir.path().join("secrets")), namespace: None },
             Arc::new(NoopObserver),
         );
         tokio::spawn(agent.run(stop.clone()));
         // The scheduler runs until the end of the test.
         std::mem::forget(running);
-        Self { client, statuses, server, dir, stop }
+        Self { client, control, statuses, server, dir, stop }
     }
 
     fn artifact(&self, name: &str, text: &str) -> String {
@@ -186,6 +193,7 @@ async fn load_errors_reach_the_model_status() {
         (at("gopher://x/y"), "storageUri: "),
         (at("http://169.254.169.254/latest"), "169.254.169.254"),
         (secret("absent"), "secret absent is not in"),
+        (secret("absent"), "gantry install --agent-secrets (rbac.agentSecrets of the chart)"),
         (secret("../etc/passwd"), "is not a valid secret name"),
     ]
     .into_iter()
@@ -195,5 +203,18 @@ async fn load_errors_reach_the_model_status() {
         harness.load(&name, spec).await;
         let reason = harness.until(&name, ModelState::ModelFailed).await;
         assert!(reason.contains(expected), "{reason}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scheduler_retries_transient_failures_only() {
+    let mut harness = Harness::new().await;
+    for (name, retried) in [("broken", false), ("busy", true)] {
+        let uri = harness.artifact(name, name);
+        harness.load(name, at(&uri)).await;
+        harness.until(name, ModelState::ModelFailed).await;
+        let request = ExplainRequest { kind: "model".into(), name: name.into() };
+        let next = harness.control.explain(request).await.unwrap().into_inner().next;
+        assert_eq!(next.contains("retry"), retried, "{next}");
     }
 }

@@ -1,5 +1,6 @@
 //! File operations.
 
+use crate::model_server::LoadError;
 use std::{fs, io, path::Path};
 
 const MAX_DEPTH: u32 = 64;
@@ -13,8 +14,9 @@ pub(crate) fn plain_name(name: &str) -> bool {
 }
 
 /// Copies the entries of `from` accepted by `wanted`, recursively.
-pub(crate) fn copy_tree(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
-    let failed = |e: io::Error| format!("failed to copy files to {}: {e}", to.display());
+pub(crate) fn copy_tree(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), LoadError> {
+    let failed =
+        |e: io::Error| LoadError::transient(format!("failed to copy files to {}: {e}", to.display()));
     fs::create_dir_all(to).map_err(failed)?;
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;

@@ -4,7 +4,7 @@ use super::{
     Arranged, ServerEnvironment, copy_tree,
     files::{numbered, read_small},
 };
-use crate::model_server::LoadOrder;
+use crate::model_server::{LoadError, LoadOrder};
 use gantry_proto::scheduler::{
     MlServerModelSettings, ModelRuntimeInfo, ModelSpec, model_runtime_info::ModelRuntimeInfo as Info,
     model_spec::ModelSpec as Companion,
@@ -32,7 +32,7 @@ pub(super) fn arrange(
     order: &LoadOrder,
     environment: &ServerEnvironment,
     target: &Path,
-) -> Result<Arranged, String> {
+) -> Result<Arranged, LoadError> {
     let spec = order.spec();
     let base = base(order, &spec);
     copy_tree(&base, target, |_| true)?;
@@ -40,8 +40,8 @@ pub(super) fn arrange(
     let mut settings = match read_small(&file)? {
         Some(text) => match serde_json::from_str(&text) {
             Ok(Value::Object(settings)) => settings,
-            Ok(_) => return Err(format!("{SETTINGS} is not a JSON object")),
-            Err(e) => return Err(format!("{SETTINGS} is not valid JSON: {e}")),
+            Ok(_) => return Err(format!("{SETTINGS} is not a JSON object").into()),
+            Err(e) => return Err(format!("{SETTINGS} is not valid JSON: {e}").into()),
         },
         None => generated(&spec, target)?,
     };
@@ -64,7 +64,8 @@ pub(super) fn arrange(
     let workers = settings.get("parallel_workers").and_then(Value::as_u64).map(|n| n as u32);
     let platform = settings.get("implementation").and_then(Value::as_str).unwrap_or_default().to_owned();
     let text = serde_json::to_string_pretty(&settings).map_err(|e| e.to_string())?;
-    std::fs::write(&file, text).map_err(|e| format!("{SETTINGS} cannot be written: {e}"))?;
+    std::fs::write(&file, text)
+        .map_err(|e| LoadError::transient(format!("{SETTINGS} cannot be written: {e}")))?;
     let parallel_workers = workers.or(environment.parallel_workers).unwrap_or(1);
     let info = Info::Mlserver(MlServerModelSettings { parallel_workers });
     Ok(Arranged { platform, runtime_info: Some(ModelRuntimeInfo { model_runtime_info: Some(info) }) })
@@ -210,7 +211,7 @@ mod tests {
         files: &[(&str, &str)],
         directory: &str,
         spec: ModelSpec,
-    ) -> (Value, Result<Arranged, String>) {
+    ) -> (Value, Result<Arranged, LoadError>) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         for (name, text) in files {
@@ -313,7 +314,7 @@ mod tests {
             ),
         ] {
             let error = arranged(files, "", asks(requirement)).1.unwrap_err();
-            assert!(error.contains(expected), "{error}");
+            assert!(error.message.contains(expected) && error.permanent, "{error}");
         }
     }
 }

@@ -10,11 +10,12 @@ mod oip;
 mod pbtxt;
 mod repository;
 mod triton;
+mod warm_up;
 
 pub(crate) use files::{copy_tree, plain_name, remove_tree};
 pub(crate) use repository::{Failure, Oip, Repository};
 
-use crate::model_server::LoadOrder;
+use crate::model_server::{LoadError, LoadOrder};
 use gantry_proto::scheduler::ModelRuntimeInfo;
 use std::{path::Path, str::FromStr};
 
@@ -100,7 +101,7 @@ pub(crate) fn arrange(
     order: &LoadOrder,
     environment: &ServerEnvironment,
     target: &Path,
-) -> Result<Arranged, String> {
+) -> Result<Arranged, LoadError> {
     match kind {
         Kind::Mlserver => mlserver::arrange(order, environment, target),
         Kind::Triton => triton::arrange(order, target),

@@ -1,10 +1,12 @@
 //! OIP model repository client.
 
-use crate::connect::deepest;
+use super::warm_up::WarmUp;
+use crate::{connect::deepest, model_server::LoadError};
 use futures::future::BoxFuture;
 use gantry_proto::inference::{
-    ModelReadyRequest, RepositoryIndexRequest, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
-    ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
+    ModelMetadataRequest, ModelReadyRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
+    RepositoryModelUnloadRequest, ServerLiveRequest,
+    grpc_inference_service_client::GrpcInferenceServiceClient,
 };
 use std::{collections::BTreeSet, time::Duration};
 use tonic::{
@@ -23,13 +25,33 @@ pub(crate) enum Failure {
     Unreachable(String),
     /// The server's error message.
     Rejected(String),
+    /// The server cannot do it at present, and gives this reason.
+    Overloaded(String),
 }
 
 impl Failure {
     pub(crate) fn message(&self) -> &str {
         match self {
-            Self::Unreachable(message) | Self::Rejected(message) => message,
+            Self::Unreachable(message) | Self::Rejected(message) | Self::Overloaded(message) => message,
         }
+    }
+
+    /// The same failure, with a prefix that states the step.
+    fn of_step(self, step: &str) -> Self {
+        match self {
+            Self::Unreachable(message) => Self::Unreachable(format!("{step}: {message}")),
+            Self::Rejected(message) => Self::Rejected(format!("{step}: {message}")),
+            Self::Overloaded(message) => Self::Overloaded(format!("{step}: {message}")),
+        }
+    }
+}
+
+impl From<Failure> for LoadError {
+    fn from(failure: Failure) -> Self {
+        let permanent = matches!(failure, Failure::Rejected(_));
+        let (Failure::Unreachable(message) | Failure::Rejected(message) | Failure::Overloaded(message)) =
+            failure;
+        Self { message, permanent }
     }
 }
 
@@ -43,6 +65,11 @@ pub(crate) trait Repository: Send + Sync + 'static {
     fn serves<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<bool, Failure>>;
 
     fn load<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Sends one inference to a loaded model. Fails when the answer shows that the model cannot serve.
+    fn warm_up<'a>(&'a self, _name: &'a str, _limit: Duration) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Idempotent.
     fn unload<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>>;
@@ -78,8 +105,14 @@ fn failure(status: &Status, limit: Duration) -> Failure {
             Failure::Unreachable(format!("the inference server did not respond within {} s", limit.as_secs()))
         }
         (_, Some(cause)) => Failure::Unreachable(format!("the inference server is unreachable: {cause}")),
-        (code, None) if status.message().is_empty() => Failure::Rejected(format!("{code:?}")),
-        (_, None) => Failure::Rejected(status.message().to_owned()),
+        (code, None) => {
+            let message = Some(status.message()).filter(|text| !text.is_empty());
+            let message = message.map_or_else(|| format!("{code:?}"), str::to_owned);
+            match code {
+                Code::Unavailable | Code::ResourceExhausted | Code::Aborted => Failure::Overloaded(message),
+                _ => Failure::Rejected(message),
+            }
+        }
     }
 }
 
@@ -128,6 +161,27 @@ impl Repository for Oip {
             let request = RepositoryModelLoadRequest { model_name: name.to_owned(), ..Default::default() };
             let response = self.client.clone().repository_model_load(within(request, limit)).await;
             response.map(drop).map_err(|status| failure(&status, limit))
+        })
+    }
+
+    fn warm_up<'a>(&'a self, name: &'a str, limit: Duration) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let request = ModelMetadataRequest { name: name.to_owned(), version: String::new() };
+            let metadata = match self.client.clone().model_metadata(within(request, CALL_TIMEOUT)).await {
+                Ok(metadata) => metadata.into_inner(),
+                Err(status) => {
+                    tracing::debug!(model = %name, error = status.message(), "no warm-up: no metadata");
+                    return Ok(());
+                }
+            };
+            let Some(warm_up) = WarmUp::new(name, metadata) else { return Ok(()) };
+            let sent = self.client.clone().model_infer(within(warm_up.request.clone(), limit)).await;
+            match sent {
+                Err(status) if warm_up.shows_failure(&status) => {
+                    Err(failure(&status, limit).of_step("the warm-up request with zeros failed"))
+                }
+                _ => Ok(()),
+            }
         })
     }
 

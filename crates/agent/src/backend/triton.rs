@@ -5,7 +5,7 @@ use super::{
     files::{numbered, read_small},
     pbtxt,
 };
-use crate::model_server::LoadOrder;
+use crate::model_server::{LoadError, LoadOrder};
 use gantry_proto::scheduler::{
     ModelRuntimeInfo, TritonCpu, TritonModelConfig, model_runtime_info::ModelRuntimeInfo as Info,
 };
@@ -13,7 +13,7 @@ use std::path::Path;
 
 const CONFIG: &str = "config.pbtxt";
 
-pub(super) fn arrange(order: &LoadOrder, target: &Path) -> Result<Arranged, String> {
+pub(super) fn arrange(order: &LoadOrder, target: &Path) -> Result<Arranged, LoadError> {
     let folders = numbered(&order.root);
     let wanted = order.spec().artifact_version;
     let chosen = match wanted {
@@ -34,7 +34,8 @@ pub(super) fn arrange(order: &LoadOrder, target: &Path) -> Result<Arranged, Stri
     };
     let found = pbtxt::read(&text);
     let renamed = pbtxt::renamed(&text, &found, &order.name);
-    std::fs::write(&file, renamed).map_err(|e| format!("{CONFIG} cannot be written: {e}"))?;
+    std::fs::write(&file, renamed)
+        .map_err(|e| LoadError::transient(format!("{CONFIG} cannot be written: {e}")))?;
     let cpu = if found.cpu_instances.is_empty() { vec![1] } else { found.cpu_instances };
     let cpu = cpu.into_iter().map(|instance_count| TritonCpu { instance_count }).collect();
     let info = ModelRuntimeInfo { model_runtime_info: Some(Info::Triton(TritonModelConfig { cpu })) };

@@ -6,7 +6,10 @@
 //! <records>/<model>_<version>          the load order
 //! ```
 
-use crate::backend::{Arranged, plain_name, remove_tree};
+use crate::{
+    backend::{Arranged, plain_name, remove_tree},
+    model_server::LoadError,
+};
 use gantry_proto::agent::ModelOperationMessage;
 use prost::Message as _;
 use std::{
@@ -77,13 +80,16 @@ impl DiskRecords {
         &self,
         name: &str,
         order: &ModelOperationMessage,
-        arrange: impl FnOnce(&Path) -> Result<Arranged, String>,
-    ) -> Result<Arranged, String> {
+        arrange: impl FnOnce(&Path) -> Result<Arranged, LoadError>,
+    ) -> Result<Arranged, LoadError> {
         if !plain_name(name) {
-            return Err(format!("\"{}\" is not a valid model name", name.escape_debug()));
+            let message = format!("\"{}\" is not a valid model name", name.escape_debug());
+            return Err(LoadError::permanent(message));
         }
         let staging = self.models.join(format!("{PLACING}{name}"));
-        let failed = |e: io::Error| format!("failed to install files in {}: {e}", self.models.display());
+        let failed = |e: io::Error| {
+            LoadError::transient(format!("failed to install files in {}: {e}", self.models.display()))
+        };
         remove_tree(&staging).map_err(failed)?;
         let arranged = arrange(&staging).and_then(|arranged| {
             self.remove(name).map_err(failed)?;
@@ -148,7 +154,7 @@ mod tests {
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "signature of a fallible callback")]
-    fn files(target: &Path, text: &str) -> Result<Arranged, String> {
+    fn files(target: &Path, text: &str) -> Result<Arranged, LoadError> {
         fs::create_dir_all(target).unwrap();
         fs::write(target.join("model"), text).unwrap();
         Ok(Arranged { platform: String::new(), runtime_info: None })
@@ -165,9 +171,9 @@ mod tests {
         assert_eq!(fs::read_to_string(models.join("a_1/model")).unwrap(), "again");
         let failed = records.install("a_1", &order(1), |p| {
             files(p, "half").unwrap();
-            Err("broken".into())
+            Err(LoadError::permanent("broken"))
         });
-        assert_eq!(failed.unwrap_err(), "broken");
+        assert_eq!(failed.unwrap_err(), LoadError::permanent("broken"));
         assert_eq!(
             fs::read_to_string(models.join("a_1/model")).unwrap(),
             "again",

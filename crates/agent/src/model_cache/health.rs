@@ -92,7 +92,7 @@ impl ModelCache {
             match result {
                 Ok(()) => tracing::info!(model = %name, "loaded again"),
                 Err(Failure::Unreachable(reason)) => return Err(reason),
-                Err(Failure::Rejected(reason)) => {
+                Err(Failure::Rejected(reason) | Failure::Overloaded(reason)) => {
                     tracing::warn!(model = %name, %reason, "removed: the server no longer accepts it");
                     self.forget(&name).await;
                 }
@@ -175,7 +175,7 @@ impl Inner {
     /// Reloads a model that the server lost.
     async fn reload(self: &Arc<Self>, cache: &ModelCache, name: &Arc<str>) {
         let Some(result) = self.start_load(name) else { return };
-        if let Err(Failure::Rejected(reason)) = wait_loaded(result).await {
+        if let Err(Failure::Rejected(reason) | Failure::Overloaded(reason)) = wait_loaded(result).await {
             tracing::warn!(model = %name, %reason, "removed: the server no longer accepts it");
             cache.forget(name).await;
             self.health.send_modify(|h| {

@@ -22,6 +22,13 @@ pub(crate) struct InFlightGuard {
     name: Arc<str>,
 }
 
+impl InFlightGuard {
+    /// For a model that is pinned already.
+    pub(super) fn new(inner: &Arc<Inner>, name: &Arc<str>) -> Self {
+        Self { inner: inner.clone(), name: name.clone() }
+    }
+}
+
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.inner.lock().memory.unpin(&self.name);
@@ -48,7 +55,7 @@ impl ModelCache {
                 e.used = SystemTime::now();
                 e.idle_since = Instant::now();
             });
-            InFlightGuard { inner: inner.clone(), name }
+            InFlightGuard::new(inner, &name)
         };
         // The guard prevents eviction from here on.
         while inner.lock().memory.residency(&guard.name) != Some(Residency::Memory) {
@@ -129,18 +136,16 @@ impl Inner {
     }
 
     async fn load_into_memory(self: &Arc<Self>, name: &Arc<str>) -> Result<(), Failure> {
-        if !self.reserve_memory(name)? {
-            // One model at a time triggers evictions.
-            let _lock = self.eviction_lock.lock().await;
-            loop {
-                let changed = self.changed.notified();
-                let mut changed = std::pin::pin!(changed);
-                changed.as_mut().enable();
-                if self.reserve_memory(name)? {
-                    break;
-                }
-                changed.await;
+        // Without a queue: a model that waits for busy ones does not block those that fit. Memory that is being freed
+        // counts as free, so that concurrent loads do not evict too much.
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if self.reserve_memory(name)? {
+                break;
             }
+            changed.await;
         }
         if self.lock().memory.residency(name) == Some(Residency::Memory) {
             return Ok(());

@@ -15,7 +15,7 @@ mod load;
 mod lru;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use disk::DiskRecords;
 pub(crate) use load::{InFlightGuard, Rejected};
@@ -24,7 +24,7 @@ pub(crate) use lru::Residency;
 use crate::{
     backend::{self, Failure, Kind, Repository, ServerEnvironment},
     metrics::Metrics,
-    model_server::{LoadOrder, Loaded, LoadedModel, ModelServer},
+    model_server::{LoadError, LoadOrder, Loaded, LoadedModel, ModelServer},
 };
 use futures::future::BoxFuture;
 use gantry_proto::{
@@ -38,7 +38,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, watch as channel},
+    sync::{Notify, watch as channel},
     time::Instant,
 };
 
@@ -55,6 +55,8 @@ pub struct Limits {
     pub grace: Duration,
     /// Health check interval.
     pub check: Duration,
+    /// Timeout of the warm-up request after a load; zero turns it off.
+    pub warm_up: Duration,
 }
 
 impl Default for Limits {
@@ -66,6 +68,7 @@ impl Default for Limits {
             unload_retries: 1,
             grace: Duration::from_secs(2),
             check: Duration::from_secs(5),
+            warm_up: Duration::from_mins(1),
         }
     }
 }
@@ -114,8 +117,6 @@ struct Inner {
     state: Mutex<State>,
     /// A residency changed or a request ended.
     changed: Notify,
-    /// Serializes evictions: concurrent ones would evict too much.
-    eviction_lock: AsyncMutex<()>,
     health: channel::Sender<Health>,
     /// The epoch reported to the scheduler.
     reported_epoch: Mutex<u64>,
@@ -145,6 +146,7 @@ impl ModelCache {
     pub(crate) fn new(setup: CacheConfig) -> Self {
         let mut state = State { memory: Lru::new(setup.capacity), entries: BTreeMap::new() };
         for (name, order) in setup.records.known() {
+            setup.metrics.add_model(&name);
             state.add(&name.into(), order, true);
         }
         setup.metrics.capacity(setup.capacity);
@@ -152,7 +154,6 @@ impl ModelCache {
             setup,
             state: Mutex::new(state),
             changed: Notify::new(),
-            eviction_lock: AsyncMutex::new(()),
             health: channel::Sender::new(Health::default()),
             reported_epoch: Mutex::new(0),
             health_check: Notify::new(),
@@ -198,13 +199,26 @@ impl ModelCache {
         self.inner.health.borrow().alive
     }
 
+    /// Changes when the server was lost and its models are restored.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.inner.health.borrow().epoch
+    }
+
+    /// Waits until the server is alive in another epoch.
+    pub(crate) async fn restored(&self, epoch: u64) {
+        let mut health = self.inner.health.subscribe();
+        // The cache holds the sender.
+        let _ = health.wait_for(|h| h.alive && h.epoch != epoch).await;
+    }
+
     /// Called when the server was unreachable.
     pub(crate) fn request_health_check(&self) {
         self.inner.health_check.notify_one();
     }
 
-    async fn install(&self, order: LoadOrder) -> Result<Loaded, String> {
+    async fn install(&self, order: LoadOrder) -> Result<Loaded, LoadError> {
         let inner = &self.inner;
+        let warms_up = warms_up(inner.setup.kind, &order);
         let name: Arc<str> = order.name.as_str().into();
         let record = ModelOperationMessage {
             operation: Operation::LoadModel as i32,
@@ -219,21 +233,25 @@ impl ModelCache {
                 backend::arrange(*kind, &order, environment, target)
             })
         };
-        let arranged = blocking(placing).await??;
+        let arranged = blocking(placing).await.map_err(LoadError::transient)??;
         let mut record = record;
         if let Some(spec) = disk::spec_of(&mut record) {
             spec.model_runtime_info.clone_from(&arranged.runtime_info);
         }
+        inner.setup.metrics.add_model(&name);
         let memory_bytes = {
             let mut state = inner.lock();
             state.add(&name, record, false);
             state.memory.size(&name)
         };
         let result = inner.start_load(&name);
-        let arrived = match result {
+        let mut arrived = match result {
             Some(result) => load::wait_loaded(result).await,
             None => Err(Failure::Unreachable("the load was cancelled".into())),
         };
+        if arrived.is_ok() && warms_up {
+            arrived = inner.warm_up(&name).await;
+        }
         match arrived {
             Ok(()) => {
                 inner.with(|state| state.entry(&name, |e| e.loaded_once = true));
@@ -250,7 +268,7 @@ impl ModelCache {
                 // Possibly half loaded: unload.
                 let _ = inner.setup.repository.unload(&name, inner.setup.limits.grace).await;
                 self.forget(&name).await;
-                Err(failure.message().to_owned())
+                Err(failure.into())
             }
         }
     }
@@ -261,6 +279,7 @@ impl ModelCache {
             state.memory.remove(name);
             state.entries.remove(name);
         });
+        self.inner.setup.metrics.remove_model(name);
         let (inner, folder) = (self.inner.clone(), name.clone());
         let removed = blocking(move || inner.setup.records.remove(&folder)).await;
         if let Ok(Err(error)) = removed {
@@ -313,7 +332,7 @@ impl ModelCache {
 }
 
 impl ModelServer for ModelCache {
-    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
+    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, LoadError>> {
         Box::pin(self.install(order))
     }
 
@@ -373,12 +392,32 @@ impl State {
     }
 }
 
+/// Parameter of a Model that turns its warm-up off.
+const WARM_UP_PARAMETER: &str = "gantry.warm-up";
+
+/// The built-in runtime warms its models up itself; explainers and LLM companions call other models.
+fn warms_up(kind: Kind, order: &LoadOrder) -> bool {
+    let off = order.parameters.iter().any(|(name, value)| name == WARM_UP_PARAMETER && value == "off");
+    kind != Kind::Builtin && !off && order.spec().model_spec.is_none()
+}
+
 /// Expected memory, including the server's copies.
 fn memory_of(spec: &ModelSpec) -> u64 {
     spec.memory_bytes.unwrap_or(0).saturating_mul(backend::copies(spec.model_runtime_info.as_ref()))
 }
 
 impl Inner {
+    /// Not evicted meanwhile.
+    async fn warm_up(self: &Arc<Self>, name: &Arc<str>) -> Result<(), Failure> {
+        let limit = self.setup.limits.warm_up;
+        if limit.is_zero() {
+            return Ok(());
+        }
+        self.lock().memory.pin(name);
+        let _guard = InFlightGuard::new(self, name);
+        self.setup.repository.warm_up(name, limit).await
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,12 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Takes a second per load, counts operations, and can be switched off.
 #[derive(Default)]
-struct FakeServer {
+pub(crate) struct FakeServer {
     models: Mutex<BTreeSet<String>>,
     loads: Mutex<Vec<String>>,
     most: Mutex<usize>,
     off: Mutex<bool>,
     refuses: Mutex<BTreeSet<String>>,
+    /// Answer to warm-up requests.
+    warm_up: Mutex<Option<Failure>>,
+    warmed_up: Mutex<Vec<String>>,
 }
 
 fn get<T: Clone>(value: &Mutex<T>) -> T {
@@ -30,12 +33,12 @@ impl FakeServer {
         Err(Failure::Unreachable("switched off".into()))
     }
 
-    fn crash(&self) {
+    pub(crate) fn crash(&self) {
         *self.off.lock().unwrap() = true;
         self.models.lock().unwrap().clear();
     }
 
-    fn start(&self) {
+    pub(crate) fn start(&self) {
         *self.off.lock().unwrap() = false;
     }
 
@@ -75,6 +78,13 @@ impl Repository for FakeServer {
         })
     }
 
+    fn warm_up<'a>(&'a self, name: &'a str, _: Duration) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async {
+            self.warmed_up.lock().unwrap().push(name.to_owned());
+            get(&self.warm_up).map_or(Ok(()), Err)
+        })
+    }
+
     fn unload<'a>(&'a self, name: &'a str, _: Duration) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -87,11 +97,11 @@ impl Repository for FakeServer {
     }
 }
 
-struct Harness {
+pub(crate) struct Harness {
     dir: tempfile::TempDir,
-    server: Arc<FakeServer>,
+    pub(crate) server: Arc<FakeServer>,
     metrics: Arc<Metrics>,
-    cache: ModelCache,
+    pub(crate) cache: ModelCache,
     stop: CancellationToken,
 }
 
@@ -103,7 +113,7 @@ impl Drop for Harness {
 
 impl Harness {
     /// A cache with capacity 10 and a ready server.
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
         std::fs::write(dir.path().join("artifact/model"), "data").unwrap();
@@ -128,7 +138,16 @@ impl Harness {
         Self { dir, server, metrics, cache, stop }
     }
 
-    async fn load(&self, name: &str, memory: u64) -> Result<Loaded, String> {
+    async fn load(&self, name: &str, memory: u64) -> Result<Loaded, LoadError> {
+        self.load_with(name, memory, &[]).await
+    }
+
+    async fn load_with(
+        &self,
+        name: &str,
+        memory: u64,
+        parameters: &[(&str, &str)],
+    ) -> Result<Loaded, LoadError> {
         let spec = ModelSpec { memory_bytes: Some(memory), ..Default::default() };
         let meta = MetaData { name: name.into(), ..Default::default() };
         let model = Model { meta: Some(meta), model_spec: Some(spec), ..Default::default() };
@@ -137,7 +156,7 @@ impl Harness {
             name: format!("{name}_1"),
             directory: artifact.clone(),
             root: artifact,
-            parameters: Vec::new(),
+            parameters: parameters.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
             definition: ModelVersion { model: Some(model), version: 1 },
             autoscaling: false,
         };
@@ -177,7 +196,8 @@ async fn over_commit_evicts_to_disk_and_reloads() {
         ["a", "b", "c"],
         "evictions are not reported"
     );
-    assert_eq!(harness.load("huge", 11).await.unwrap_err(), "requires 11 bytes of memory, the server has 10");
+    let huge = LoadError::permanent("requires 11 bytes of memory, the server has 10");
+    assert_eq!(harness.load("huge", 11).await.unwrap_err(), huge);
     assert_eq!(harness.files(), ["a_1", "b_1", "c_1"]);
 }
 
@@ -222,7 +242,7 @@ async fn concurrent_requests_share_one_failure() {
 async fn failed_load_leaves_no_files() {
     let harness = Harness::new().await;
     harness.server.refuses.lock().unwrap().insert("a_1".into());
-    assert_eq!(harness.load("a", 1).await.unwrap_err(), "a_1 is broken");
+    assert_eq!(harness.load("a", 1).await.unwrap_err(), LoadError::permanent("a_1 is broken"));
     assert!(harness.files().is_empty());
     assert_eq!(harness.cache.acquire("a_1").await.err(), Some(Rejected::Unknown));
     harness.load("b", 1).await.unwrap();
@@ -291,4 +311,46 @@ async fn restart_adopts_loaded_models() {
     assert!(get(&server.loads).is_empty(), "loaded models are not reloaded");
     drop(next.cache.acquire("a_1").await.unwrap());
     assert!(server.holds().contains(&"a_1".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn model_that_waits_for_busy_ones_does_not_block_others() {
+    let harness = Harness::new().await;
+    harness.load("d", 3).await.unwrap();
+    harness.load("large", 6).await.unwrap();
+    for (name, size) in [("a", 5), ("b", 3), ("c", 2)] {
+        harness.load(name, size).await.unwrap();
+    }
+    assert_eq!(harness.server.holds(), ["a_1", "b_1", "c_1"]);
+    let busy = harness.cache.acquire("a_1").await.unwrap();
+    let evicted = harness.metrics.evictions.get();
+    let (cache, started) = (harness.cache.clone(), tokio::time::Instant::now());
+    let large = tokio::spawn(async move { cache.acquire("large_1").await.map(drop) });
+    while harness.cache.inner.lock().memory.in_flight("large_1") == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(harness.cache.acquire("d_1").await.unwrap());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert_eq!(harness.metrics.evictions.get() - evicted, 1, "nothing is evicted for the large model yet");
+    assert!(!large.is_finished());
+    drop(busy);
+    large.await.unwrap().unwrap();
+    assert!(harness.server.holds().contains(&"large_1".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn model_is_loaded_only_after_its_warm_up() {
+    let harness = Harness::new().await;
+    let failure = Failure::Rejected("the warm-up request with zeros failed: no such operator".into());
+    *harness.server.warm_up.lock().unwrap() = Some(failure.clone());
+    assert_eq!(harness.load("a", 1).await.unwrap_err(), LoadError::permanent(failure.message()));
+    assert!(harness.files().is_empty() && harness.server.holds().is_empty());
+    assert_eq!(harness.cache.acquire("a_1").await.err(), Some(Rejected::Unknown));
+    harness.load_with("a", 1, &[("gantry.warm-up", "off")]).await.unwrap();
+    *harness.server.warm_up.lock().unwrap() = Some(Failure::Unreachable("gone".into()));
+    assert_eq!(harness.load("b", 1).await.unwrap_err(), LoadError::transient("gone"));
+    *harness.server.warm_up.lock().unwrap() = None;
+    harness.load("b", 1).await.unwrap();
+    assert_eq!(harness.cache.in_flight(), 0);
+    assert_eq!(get(&harness.server.warmed_up), ["a_1", "b_1", "b_1"]);
 }

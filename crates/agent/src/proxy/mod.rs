@@ -19,10 +19,13 @@ use crate::{
     model_cache::{ModelCache, Rejected},
 };
 use body::ResponseBody;
-use gantry_oip::{Code, Error};
+use gantry_oip::{
+    Code, Error,
+    server::{NO_MODEL, NO_SERVER, UNPROCESSED},
+};
 use gantry_trace::{Span, Tracer};
 use gantry_transport::{Protocol, ServerOptions, body::UpstreamBody, request_id::RequestIds};
-use http::{Request, Response, uri::Authority};
+use http::{HeaderValue, Request, Response, uri::Authority};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -46,6 +49,8 @@ pub struct RequestLimits {
     pub max_timeout: Duration,
     /// Excess requests are rejected.
     pub max_in_flight: usize,
+    /// Whether the server accepts `ModelStreamInfer`.
+    pub supports_streams: bool,
 }
 
 impl Default for RequestLimits {
@@ -55,6 +60,7 @@ impl Default for RequestLimits {
             timeout: Duration::from_mins(1),
             max_timeout: Duration::from_hours(1),
             max_in_flight: 4096,
+            supports_streams: false,
         }
     }
 }
@@ -135,9 +141,13 @@ impl Proxy {
             Protocol::Rest => self.rest(request, slot).await,
             Protocol::Grpc => self.grpc(request, slot).await,
         };
-        answered.unwrap_or_else(|error| {
+        answered.unwrap_or_else(|Failed { error, unprocessed }| {
             span.fail(&error.message);
-            respond(&error, protocol)
+            let mut response = respond(&error, protocol);
+            if let Some(cause) = unprocessed {
+                response.headers_mut().insert(UNPROCESSED, HeaderValue::from_static(cause.header()));
+            }
+            response
         })
     }
 
@@ -166,12 +176,46 @@ fn respond(error: &Error, protocol: Protocol) -> Response<ResponseBody> {
     protocol.error(error).map(ResponseBody::Own)
 }
 
-fn rejected(refused: Rejected, name: &str) -> Error {
-    match refused {
-        Rejected::Unknown => Error::not_found(format!("model {name} is not on this replica")),
-        Rejected::Failed(reason) => {
-            Error::unavailable(format!("model {name} could not be loaded: {reason}"), 1)
+/// An error of the proxy itself.
+struct Failed {
+    error: Error,
+    /// Set if no model has processed the request: gateways retry it on another replica.
+    unprocessed: Option<Unprocessed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unprocessed {
+    /// Not a model of this replica.
+    UnknownModel,
+    ModelNotLoaded,
+    ServerUnreachable,
+}
+
+impl Unprocessed {
+    const fn header(self) -> &'static str {
+        match self {
+            Self::UnknownModel | Self::ModelNotLoaded => NO_MODEL,
+            Self::ServerUnreachable => NO_SERVER,
         }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, unprocessed: None }
+    }
+}
+
+fn rejected(refused: Rejected, name: &str) -> Failed {
+    match refused {
+        Rejected::Unknown => Failed {
+            error: Error::not_found(format!("model {name} is not on this replica")),
+            unprocessed: Some(Unprocessed::UnknownModel),
+        },
+        Rejected::Failed(reason) => Failed {
+            error: Error::unavailable(format!("model {name} could not be loaded: {reason}"), 1),
+            unprocessed: Some(Unprocessed::ModelNotLoaded),
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 //! REST: the model name is in the path.
 
 use super::{
-    Proxy,
+    Failed, Proxy,
     body::{ResponseBody, SMALL},
     deadline_exceeded, headers,
     send::Call,
@@ -36,7 +36,7 @@ impl Proxy {
         self: &Arc<Self>,
         request: Request<Incoming>,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<ResponseBody>, Error> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         let started = Instant::now();
         let deadline = self.deadline(None);
         let (mut parts, body) = request.into_parts();
@@ -45,7 +45,8 @@ impl Proxy {
             return Err(Error::not_found(format!(
                 "{} {path} is not served by the agent: use /v2/models/<model>/infer",
                 parts.method
-            )));
+            ))
+            .into());
         };
         let internal = headers::internal_model(&parts.headers).unwrap_or_else(|| model.to_owned());
         let slash = if tail.is_empty() { "" } else { "/" };
@@ -66,6 +67,8 @@ impl Proxy {
             headers: parts.headers,
             started,
             deadline,
+            max_body: self.limits.max_body,
+            scanner: None,
         };
         self.forward(call, payload, slot).await
     }

@@ -1,7 +1,7 @@
 //! Upstream requests, with one retry after a reload.
 
 use super::{
-    Proxy,
+    Failed, Proxy, Unprocessed,
     body::{Count, Guard, ResponseBody, StreamedResponse},
     deadline_exceeded, rejected,
 };
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gantry_oip::Error;
 use gantry_transport::{
     Protocol,
-    body::{Payload, UpstreamBody, exceeded_limit, too_large},
+    body::{BodyError, Payload, SharedScanner, UpstreamBody, exceeded_limit, too_large},
     headers::{grpc_status, remove_hop_by_hop},
 };
 use http::{
@@ -31,6 +31,9 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
+    pub(super) max_body: usize,
+    /// For the rest of a partial gRPC message.
+    pub(super) scanner: Option<SharedScanner>,
 }
 
 /// A response up to its status.
@@ -49,16 +52,19 @@ impl Proxy {
         call: Call,
         payload: Payload,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<ResponseBody>, Error> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         let name = call.internal.clone();
         let started = call.started;
         let protocol = call.protocol;
         let counted = call.infer.then(|| (self.metrics.clone(), name.clone()));
         let deadline = call.deadline;
         let answering = tokio::time::timeout_at(deadline, self.attempt(call, payload, slot));
-        let result = answering.await.unwrap_or_else(|_| Err(deadline_exceeded(&name)));
-        if let (Err(error), Some((metrics, name))) = (&result, counted) {
-            metrics.record_inference(&name, protocol, protocol.code(error), started.elapsed());
+        let result = answering.await.unwrap_or_else(|_| Err(deadline_exceeded(&name).into()));
+        // Clients choose the name of an unknown model: it is no label.
+        if let (Err(failed), Some((metrics, name))) = (&result, counted)
+            && failed.unprocessed != Some(Unprocessed::UnknownModel)
+        {
+            metrics.record_inference(&name, protocol, protocol.code(&failed.error), started.elapsed());
         }
         result
     }
@@ -68,18 +74,21 @@ impl Proxy {
         call: Call,
         payload: Payload,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Response<ResponseBody>, Error> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         let acquire =
             || async { self.cache.acquire(&call.internal).await.map_err(|r| rejected(r, &call.internal)) };
         let mut in_flight = acquire().await?;
         let again = if let Payload::Whole(bytes) = &payload { Some(bytes.clone()) } else { None };
-        let first_body = UpstreamBody::new(payload, self.limits.max_body);
+        let first_body = UpstreamBody::new(payload, call.max_body).scanned_by(call.scanner.clone());
         let mut response = self.send(&call, first_body).await?;
         // A restarted server has lost its models: reload and retry.
-        if let Some(bytes) = again
-            && may_be_missing(call.protocol, response.code)
-            && self.cache.handle_missing(&call.internal).await
-        {
+        if may_be_missing(call.protocol, response.code) && self.cache.handle_missing(&call.internal).await {
+            let Some(bytes) = again else {
+                return Err(Failed {
+                    error: Error::unavailable(format!("model {} is being reloaded", call.internal), 1),
+                    unprocessed: Some(Unprocessed::ModelNotLoaded),
+                });
+            };
             drop(in_flight);
             in_flight = acquire().await?;
             response = self.send(&call, UpstreamBody::Whole(bytes)).await?;
@@ -102,7 +111,7 @@ impl Proxy {
         Ok(Response::from_parts(parts, ResponseBody::Server(Box::new(relayed))))
     }
 
-    async fn send(&self, call: &Call, body: UpstreamBody) -> Result<UpstreamResponse, Error> {
+    async fn send(&self, call: &Call, body: UpstreamBody) -> Result<UpstreamResponse, Failed> {
         let (client, authority, version) = match call.protocol {
             Protocol::Rest => (&self.http, &self.http_at, Version::HTTP_11),
             Protocol::Grpc => (&self.grpc, &self.grpc_at, Version::HTTP_2),
@@ -137,15 +146,22 @@ impl Proxy {
         Ok(UpstreamResponse { parts, body, first, code: code.unwrap_or(0) })
     }
 
-    fn unreachable(&self, error: &hyper_util::client::legacy::Error, call: &Call) -> Error {
+    fn unreachable(&self, error: &hyper_util::client::legacy::Error, call: &Call) -> Failed {
         if let Some(limit) = exceeded_limit(error) {
-            return too_large(limit);
+            return too_large(limit).into();
+        }
+        let has_failed = |s: &SharedScanner| s.lock().is_ok_and(|s| s.has_failed());
+        if call.scanner.as_ref().is_some_and(has_failed) {
+            return Error::invalid(BodyError::RepeatedName.to_string()).into();
         }
         self.cache.request_health_check();
         if error.is_connect() {
-            return Error::unavailable("the inference server is unreachable", 1);
+            return Failed {
+                error: Error::unavailable("the inference server is unreachable", 1),
+                unprocessed: Some(Unprocessed::ServerUnreachable),
+            };
         }
-        self.connection_lost(call)
+        self.connection_lost(call).into()
     }
 
     fn connection_lost(&self, call: &Call) -> Error {

@@ -39,7 +39,12 @@ impl FakeServer {
         let path = request.uri().path_and_query().unwrap().to_string();
         self.paths.lock().unwrap().push((path.clone(), request.headers().clone()));
         let is_grpc = Protocol::of(request.headers()) == Protocol::Grpc;
-        let body = request.into_body().collect().await.unwrap().to_bytes();
+        // The proxy resets a request that it refuses halfway.
+        let Ok(body) = request.into_body().collect().await else { return Response::default() };
+        let body = body.to_bytes();
+        if path.ends_with("ModelStreamInfer") {
+            return server::grpc_frame(body);
+        }
         if is_grpc {
             let message = decode_frame(&body, None, 1 << 30).unwrap();
             let request = ModelInferRequest::decode(message).unwrap();
@@ -100,6 +105,7 @@ struct Harness {
     registry: Registry,
     at: SocketAddr,
     stop: CancellationToken,
+    stop_server: CancellationToken,
     client: Client<HttpConnector, Full<Bytes>>,
     grpc: Client<HttpConnector, Full<Bytes>>,
     _dir: tempfile::TempDir,
@@ -108,6 +114,7 @@ struct Harness {
 impl Drop for Harness {
     fn drop(&mut self) {
         self.stop.cancel();
+        self.stop_server.cancel();
     }
 }
 
@@ -122,8 +129,9 @@ impl Harness {
             let server = server.clone();
             async move { server.answer(request).await }
         };
-        let stop = CancellationToken::new();
-        tokio::spawn(gantry_transport::serve(listener, ServerOptions::default(), handler, stop.clone()));
+        let (stop, stop_server) = (CancellationToken::new(), CancellationToken::new());
+        let options = ServerOptions { drain_timeout: Duration::ZERO, ..ServerOptions::default() };
+        tokio::spawn(gantry_transport::serve(listener, options, handler, stop_server.clone()));
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("artifact")).unwrap();
         let mut registry = Registry::default();
@@ -157,7 +165,7 @@ impl Harness {
         tokio::spawn(proxy.serve(listener, stop.clone()));
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
         let grpc = Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
-        Self { fake, cache, registry, at, stop, client, grpc, _dir: dir }
+        Self { fake, cache, registry, at, stop, stop_server, client, grpc, _dir: dir }
     }
 
     async fn rest(&self, path: &str, internal: Option<&str>, body: Vec<u8>) -> (StatusCode, String) {
@@ -178,11 +186,15 @@ impl Harness {
             raw_input_contents: vec![vec![1; bytes].into()],
             ..Default::default()
         };
+        self.infer_message(internal, &message.encode_to_vec()).await
+    }
+
+    async fn infer_message(&self, internal: &str, message: &[u8]) -> Result<ModelInferResponse, u16> {
         let request = Request::post(format!("http://{}{SERVICE}ModelInfer", self.at))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("seldon-internal-model", internal)
-            .body(Full::from(frame_message(&message.encode_to_vec())))
+            .body(Full::from(frame_message(message)))
             .unwrap();
         let response = self.grpc.request(request).await.unwrap();
         if let Some(status) = grpc_status(response.headers()) {
@@ -192,6 +204,20 @@ impl Harness {
         assert_eq!(collected.trailers().and_then(grpc_status), Some(0));
         let message = decode_frame(&collected.to_bytes(), None, 1 << 20).unwrap();
         Ok(ModelInferResponse::decode(message).unwrap())
+    }
+
+    /// A stream of two messages; returns the response body and its gRPC status.
+    async fn stream(&self, internal: &str, messages: Bytes) -> (Bytes, Option<u16>) {
+        let request = Request::post(format!("http://{}{SERVICE}ModelStreamInfer", self.at))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("seldon-internal-model", internal)
+            .body(Full::from(messages))
+            .unwrap();
+        let (head, body) = self.grpc.request(request).await.unwrap().into_parts();
+        let collected = body.collect().await.unwrap();
+        let status = collected.trailers().or(Some(&head.headers)).and_then(grpc_status);
+        (collected.to_bytes(), status)
     }
 
     fn metrics(&self) -> String {
@@ -265,4 +291,61 @@ async fn request_limits_are_enforced() {
     assert_eq!(status, StatusCode::NOT_FOUND, "the repository API is not proxied");
     assert!(harness.fake.has("m_7"));
     assert_eq!(harness.cache.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn unprocessed_requests_are_marked() {
+    let harness = Harness::new(RequestLimits::default()).await;
+    let mark = async |internal: &str| {
+        let request = Request::post(format!("http://{}/v2/models/m/infer", harness.at))
+            .header("seldon-internal-model", internal)
+            .body(Full::from("{}"))
+            .unwrap();
+        let response = harness.client.request(request).await.unwrap();
+        let mark = response.headers().get(UNPROCESSED).map(|v| v.to_str().unwrap().to_owned());
+        (response.status().as_u16(), mark)
+    };
+    assert_eq!(mark("m_7").await, (200, None));
+    for unknown in ["n_1", "anything"] {
+        assert_eq!(mark(unknown).await, (404, Some(NO_MODEL.to_owned())));
+    }
+    let metrics = harness.metrics();
+    assert!(!metrics.contains("anything"), "clients do not choose labels: {metrics}");
+    harness.stop_server.cancel();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while mark("m_7").await != (503, Some(NO_SERVER.to_owned())) {
+        assert!(Instant::now() < deadline, "the server is gone");
+    }
+}
+
+#[tokio::test]
+async fn last_name_in_a_message_is_replaced() {
+    let harness = Harness::new(RequestLimits::default()).await;
+    harness.fake.models.lock().unwrap().insert("other_1".into());
+    for size in [10, 3 << 20] {
+        let message = ModelInferRequest {
+            model_name: "m".into(),
+            raw_input_contents: vec![vec![1; size].into()],
+            ..Default::default()
+        };
+        let twice = [message.encode_to_vec(), b"\x0a\x07other_1\x12\x011".to_vec()].concat();
+        let answer = harness.infer_message("m_7", &twice).await;
+        if size < body::SMALL {
+            assert_eq!(answer.unwrap().model_name, "m_7");
+        } else {
+            assert_eq!(answer.unwrap_err(), 3, "the second name of a large message is refused");
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_are_forwarded_if_the_server_supports_them() {
+    let messages = Bytes::from([frame_message(&[1; 900]), frame_message(&[2; 900])].concat());
+    let limits = RequestLimits { supports_streams: true, max_body: 1000, ..RequestLimits::default() };
+    let harness = Harness::new(limits).await;
+    assert_eq!(harness.stream("m_7", messages.clone()).await, (messages.clone(), Some(0)));
+    assert_eq!(harness.stream("n_1", messages.clone()).await, (Bytes::new(), Some(5)));
+    assert_eq!(harness.cache.in_flight(), 0);
+    let harness = Harness::new(RequestLimits::default()).await;
+    assert_eq!(harness.stream("m_7", messages).await, (Bytes::new(), Some(12)));
 }
