@@ -41,11 +41,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         host: "127.0.0.1".into(),
         http_port: upstream,
         grpc_port: upstream,
+        ..Endpoint::default()
     };
     for i in 0..models {
         let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint.clone()] };
         let route = Route { model: format!("m{i}"), versions: vec![version], ..Route::default() };
-        gateway.routes().apply(RouteEvent { epoch: 1, event: Some(Event::Upsert(route)), sequence: 0 });
+        gateway.routes().apply(RouteEvent {
+            epoch: 1,
+            event: Some(Event::Upsert(route)),
+            ..Default::default()
+        });
     }
     println!("{}", gateway.local_addr());
     gateway.serve(CancellationToken::new()).await?;

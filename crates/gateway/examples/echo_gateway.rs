@@ -116,7 +116,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint] };
     let route = Route { model: "echo".into(), versions: vec![version], ..Route::default() };
     for event in [Event::Reset(Reset {}), Event::Upsert(route), Event::Synced(Synced {})] {
-        gateway.routes().apply(RouteEvent { epoch: 1, event: Some(event), sequence: 0 });
+        gateway.routes().apply(RouteEvent { epoch: 1, event: Some(event), ..Default::default() });
     }
     println!("{}", gateway.local_addr());
     gateway.serve(CancellationToken::new()).await?;

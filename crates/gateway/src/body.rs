@@ -1,21 +1,25 @@
 //! Response bodies.
 
-use crate::serve::RequestGuard;
+use crate::{
+    serve::{Admitted, RequestGuard},
+    upstream::ReleaseConnection,
+};
 use bytes::Bytes;
 use gantry_oip::server::Reply;
-use gantry_transport::{BoxError, body::BodyError};
+use gantry_transport::{BoxError, body::BodyError, memory::ConnectionMemory};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
 };
-use tokio::time::{Instant, Sleep};
+use tokio::{task::AbortHandle, time::Instant};
 
 pub(crate) enum ResponseBody {
     Whole(Reply),
     /// Streamed from a replica.
-    Streamed(Box<Streamed>),
+    Streamed(Streamed),
     Tonic(tonic::body::Body),
     /// `ModelStreamInfer`: one frame per response.
     Messages(tokio::sync::mpsc::Receiver<Frame<Bytes>>),
@@ -40,7 +44,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(reply) => reply.is_end_stream(),
-            Self::Streamed(streamed) => streamed.body.is_end_stream(),
+            Self::Streamed(streamed) => streamed.lock().ended,
             Self::Tonic(body) => body.is_end_stream(),
             Self::Messages(_) => false,
         }
@@ -49,62 +53,187 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(reply) => reply.size_hint(),
-            Self::Streamed(streamed) => streamed.body.size_hint(),
+            Self::Streamed(streamed) => streamed.size_hint(),
             Self::Tonic(body) => body.size_hint(),
             Self::Messages(_) => SizeHint::default(),
         }
     }
 }
 
-/// A streamed upstream response. The request stays in flight until the body ends or is dropped.
+/// A response on its way to the client: admitted and charged until it is written or dropped.
+pub(crate) struct ClientBody {
+    body: ResponseBody,
+    admitted: Option<Admitted>,
+    /// Charged for the frames of a streamed body.
+    memory: Option<Arc<ConnectionMemory>>,
+}
+
+impl ClientBody {
+    pub(crate) fn new(
+        mut body: ResponseBody,
+        mut admitted: Option<Admitted>,
+        memory: &Arc<ConnectionMemory>,
+    ) -> Self {
+        let mut charged = None;
+        match &mut body {
+            ResponseBody::Whole(reply) => reply.map_data(|data| memory.charge(data)),
+            ResponseBody::Streamed(streamed) => {
+                streamed.hold(admitted.take());
+                charged = Some(Arc::clone(memory));
+            }
+            ResponseBody::Tonic(_) | ResponseBody::Messages(_) => {}
+        }
+        Self { body, admitted, memory: charged }
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Some(memory) = &self.memory {
+            return polled.map_ok(|frame| frame.map_data(|data| memory.charge(data)));
+        }
+        if self.body.is_end_stream() {
+            self.admitted = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A streamed upstream response. The request stays in flight until the body ends or is dropped, at most until its
+/// deadline: a timer of its own drops the upstream body, because a client that does not read prevents polls.
 pub(crate) struct Streamed {
-    pub(crate) body: Incoming,
-    pub(crate) guard: Option<RequestGuard>,
+    state: Arc<Mutex<State>>,
+    timer: AbortHandle,
+}
+
+struct State {
+    upstream: Option<Upstream>,
+    ended: bool,
+    /// Woken at the deadline.
+    waker: Option<Waker>,
+    admitted: Option<Admitted>,
+}
+
+struct Upstream {
+    body: Incoming,
+    guard: RequestGuard,
     /// Returns the connection to the pool; called only after a complete body.
-    pub(crate) reuse: Option<Box<dyn FnOnce() + Send>>,
-    pub(crate) deadline: Instant,
-    pub(crate) timer: Option<Pin<Box<Sleep>>>,
+    reuse: ReleaseConnection,
 }
 
 impl Streamed {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
+    pub(crate) fn new(
+        body: Incoming,
+        guard: RequestGuard,
+        reuse: ReleaseConnection,
+        deadline: Instant,
+    ) -> Self {
+        let upstream = Some(Upstream { body, guard, reuse });
+        let state = Arc::new(Mutex::new(State { upstream, ended: false, waker: None, admitted: None }));
+        let expiring = Arc::clone(&state);
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline).await;
+            lock(&expiring).expire();
+        });
+        Self { state, timer: timer.abort_handle() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Counts the request as admitted until the body ends.
+    fn hold(&self, admitted: Option<Admitted>) {
+        let mut state = self.lock();
+        if state.upstream.is_some() {
+            state.admitted = admitted;
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut state = self.lock();
+        let ended = state.ended;
+        let Some(upstream) = &mut state.upstream else {
+            return Poll::Ready((!ended).then(|| Err(BodyError::DeadlineExceeded.into())));
+        };
+        match Pin::new(&mut upstream.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(trailers) = frame.trailers_ref()
-                    && let Some(guard) = &mut self.guard
-                {
-                    guard.on_trailers(trailers);
+                if let Some(trailers) = frame.trailers_ref() {
+                    upstream.guard.on_trailers(trailers);
                 }
-                if self.body.is_end_stream() {
-                    self.ended();
+                if upstream.body.is_end_stream() {
+                    state.end();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                if let Some(guard) = &mut self.guard {
-                    guard.on_failure();
-                }
+                upstream.guard.on_failure();
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
-                self.ended();
+                state.end();
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                let deadline = self.deadline;
-                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-                ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Some(Err(BodyError::DeadlineExceeded.into())))
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
             }
         }
     }
 
-    fn ended(&mut self) {
-        if let Some(reuse) = self.reuse.take() {
-            reuse();
-        }
-        if let Some(guard) = self.guard.take() {
-            guard.done();
+    fn size_hint(&self) -> SizeHint {
+        let state = self.lock();
+        let hint = state.upstream.as_ref().map(|upstream| upstream.body.size_hint());
+        hint.unwrap_or_else(|| if state.ended { SizeHint::with_exact(0) } else { SizeHint::default() })
+    }
+}
+
+impl State {
+    fn end(&mut self) {
+        self.ended = true;
+        self.admitted = None;
+        if let Some(upstream) = self.upstream.take() {
+            (upstream.reuse)();
+            upstream.guard.done();
         }
     }
+
+    fn expire(&mut self) {
+        self.admitted = None;
+        if let Some(mut upstream) = self.upstream.take() {
+            upstream.guard.on_timeout(false);
+        }
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        self.timer.abort();
+        // The aborted task releases its reference later.
+        let mut state = self.lock();
+        state.upstream = None;
+        state.admitted = None;
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,11 +4,11 @@ use crate::{
     Config, Routes,
     control::Control,
     metrics::Metrics,
-    serve::{Shared, Worker},
+    serve::{Mirrors, Shared, Worker},
 };
 use arc_swap::ArcSwapOption;
 use gantry_oip::server::InferenceServer;
-use gantry_transport::{ServerOptions, accept};
+use gantry_transport::{ServerOptions, accept, memory::MemoryBudget};
 use prometheus_client::registry::Registry;
 use std::{
     io,
@@ -52,13 +52,18 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new());
         let options = ServerOptions {
             header_timeout: config.header_timeout,
+            unread_timeout: config.unread_timeout,
             max_headers: config.max_headers,
             ..ServerOptions::default()
         };
         let shared = Arc::new(Shared {
             routes: Routes::new(Arc::clone(&metrics)),
             metrics,
-            http: options.builder(),
+            http: options.http(),
+            memory: Arc::new(MemoryBudget::new(config.max_memory, config.max_body)),
+            mirrors: Mirrors::new(),
+            kept_memory: Arc::default(),
+            background: AtomicUsize::new(0),
             config,
             control: ArcSwapOption::empty(),
             stopping: CancellationToken::new(),
@@ -88,6 +93,7 @@ impl Gateway {
 
     pub fn register_metrics(&self, registry: &mut Registry) {
         self.shared.metrics.register(registry);
+        self.shared.memory.register(registry);
     }
 
     /// Serves until `shutdown` is cancelled, then drains in-flight requests.

@@ -10,6 +10,7 @@ mod config;
 pub mod control;
 mod gateway;
 mod metrics;
+mod pipeline;
 pub mod policy;
 mod routes;
 mod serve;

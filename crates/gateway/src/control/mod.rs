@@ -15,7 +15,7 @@ use gantry_oip::{Error, IndexEntry};
 pub trait Control: Send + Sync {
     /// Models with their state.
     fn index(&self, ready_only: bool) -> BoxFuture<'_, Result<Vec<IndexEntry>, Error>>;
-    /// Loads a model that is already defined.
+    /// Loads a model as it was applied, and resolves when it is available.
     fn load<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>>;
     fn unload<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 }

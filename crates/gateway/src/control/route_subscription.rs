@@ -3,7 +3,8 @@
 use crate::Routes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use gantry_proto::gantry::{
-    RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event, routing_client::RoutingClient,
+    Removal, RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event::Event,
+    routing_client::RoutingClient,
 };
 use gantry_transport::{Backoff, BoxError};
 use std::{collections::BTreeMap, time::Duration};
@@ -12,6 +13,8 @@ use tonic::transport::{Channel, Endpoint};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Removed targets in one acknowledgement.
+const MAX_UNDRAINED: usize = 256;
 
 /// Applies the routes of the scheduler at `endpoint` until `shutdown` is cancelled.
 ///
@@ -98,31 +101,30 @@ async fn subscribe_once(
     }
 }
 
-/// Applied and drained events of the current epoch.
+/// Applied events, and undrained removals, of the scheduler's current start.
 #[derive(Default)]
 struct Progress {
+    state_id: u64,
     epoch: u64,
     synced: bool,
     applied: u64,
-    /// Undrained removals per event.
-    open: BTreeMap<u64, usize>,
-    /// Resolves to (epoch, sequence) of an event whose removals are drained.
-    draining: FuturesUnordered<BoxFuture<'static, (u64, u64)>>,
+    /// Removed targets with requests in flight, by number, each with the event that removed it.
+    undrained: BTreeMap<u64, (u64, Removal)>,
+    last_number: u64,
+    /// Resolves to the number of a target without requests.
+    draining: FuturesUnordered<BoxFuture<'static, u64>>,
 }
 
 impl Progress {
     fn apply(&mut self, routes: &Routes, event: RouteEvent) {
-        let (epoch, sequence) = (event.epoch, event.sequence);
-        if epoch < self.epoch {
+        let RouteEvent { state_id, epoch, sequence, .. } = event;
+        if state_id == self.state_id && epoch < self.epoch {
             return;
         }
-        if epoch > self.epoch {
-            // Removals of an earlier scheduler precede every event of this one.
-            let older = std::mem::take(&mut self.open).into_values().sum();
-            if older > 0 {
-                self.open.insert(0, older);
-            }
-            self.epoch = epoch;
+        if (state_id, epoch) != (self.state_id, self.epoch) {
+            // Removals of an earlier start precede every event of this one.
+            self.undrained.values_mut().for_each(|(event, _)| *event = 0);
+            (self.state_id, self.epoch) = (state_id, epoch);
             self.synced = false;
         }
         if matches!(event.event, Some(Event::Reset(_))) {
@@ -137,11 +139,13 @@ impl Progress {
         if self.synced {
             self.applied = sequence;
         }
-        if !removed.is_drained() {
-            *self.open.entry(key).or_default() += 1;
+        for (removal, drained) in removed.undrained() {
+            self.last_number += 1;
+            let number = self.last_number;
+            self.undrained.insert(number, (key, removal));
             self.draining.push(Box::pin(async move {
-                removed.drained().await;
-                (epoch, key)
+                drained.await;
+                number
             }));
         }
     }
@@ -150,24 +154,28 @@ impl Progress {
         !self.draining.is_empty()
     }
 
-    /// Waits until the removals of one more event are drained.
+    /// Waits until one more removed target is drained.
     async fn drain(&mut self) {
-        let Some((epoch, sequence)) = self.draining.next().await else {
-            return;
-        };
-        let key = if epoch == self.epoch { sequence } else { 0 };
-        if let Some(open) = self.open.get_mut(&key) {
-            *open -= 1;
-            if *open == 0 {
-                self.open.remove(&key);
-            }
+        if let Some(number) = self.draining.next().await {
+            self.undrained.remove(&number);
         }
     }
 
-    /// (epoch, applied, drained): everything before the first undrained event counts as drained.
-    fn acknowledgement(&self) -> Option<(u64, u64, u64)> {
-        let drained = self.open.keys().next().map_or(self.applied, |first| first.saturating_sub(1));
-        self.synced.then_some((self.epoch, self.applied, drained.min(self.applied)))
+    /// `drained` counts events before the first undrained one. It is for schedulers that do not read the list, and for a
+    /// list that would be too long.
+    fn acknowledgement(&self) -> Option<RouteAcknowledgement> {
+        let first = self.undrained.values().map(|(event, _)| event.saturating_sub(1)).min();
+        let lists_undrained = self.undrained.len() <= MAX_UNDRAINED;
+        let listed = self.undrained.values().filter(|_| lists_undrained);
+        self.synced.then(|| RouteAcknowledgement {
+            subscriber: String::new(),
+            state_id: self.state_id,
+            epoch: self.epoch,
+            applied: self.applied,
+            drained: first.unwrap_or(self.applied).min(self.applied),
+            undrained: listed.map(|(_, removal)| removal.clone()).collect(),
+            lists_undrained,
+        })
     }
 }
 
@@ -175,8 +183,8 @@ impl Progress {
 struct Acknowledger {
     client: RoutingClient<Channel>,
     subscriber: String,
-    sent: Option<(u64, u64, u64)>,
-    latest: Option<(u64, u64, u64)>,
+    sent: Option<RouteAcknowledgement>,
+    latest: Option<RouteAcknowledgement>,
     in_flight: Option<BoxFuture<'static, Result<(), tonic::Status>>>,
 }
 
@@ -186,17 +194,15 @@ impl Acknowledger {
         Self { client, subscriber: subscriber.to_owned(), sent: None, latest: None, in_flight: None }
     }
 
-    fn acknowledge(&mut self, latest: Option<(u64, u64, u64)>) {
+    fn acknowledge(&mut self, latest: Option<RouteAcknowledgement>) {
         self.latest = latest;
-        let Some((epoch, applied, drained)) =
-            latest.filter(|_| self.in_flight.is_none() && latest != self.sent)
-        else {
+        if self.in_flight.is_some() || self.latest == self.sent {
             return;
-        };
-        self.sent = latest;
+        }
+        let Some(mut acknowledgement) = self.latest.clone() else { return };
+        self.sent.clone_from(&self.latest);
+        acknowledgement.subscriber.clone_from(&self.subscriber);
         let mut client = self.client.clone();
-        let acknowledgement =
-            RouteAcknowledgement { subscriber: self.subscriber.clone(), epoch, applied, drained };
         self.in_flight = Some(Box::pin(async move {
             let mut request = tonic::Request::new(acknowledgement);
             request.set_timeout(Duration::from_secs(10));
@@ -219,7 +225,8 @@ impl Acknowledger {
         };
         let sent = call.await;
         self.in_flight = None;
-        self.acknowledge(self.latest);
+        let latest = self.latest.take();
+        self.acknowledge(latest);
         sent
     }
 }
@@ -230,30 +237,110 @@ mod tests {
     use gantry_proto::gantry::{Endpoint, Reset, Route, RouteVersion, Synced};
 
     fn event(sequence: u64, event: Event) -> RouteEvent {
-        RouteEvent { epoch: 1, sequence, event: Some(event) }
+        RouteEvent { state_id: 9, epoch: 5, sequence, event: Some(event) }
     }
 
-    fn route() -> Event {
+    fn route(model: &str) -> Event {
         let endpoints = vec![Endpoint { server: "a".into(), host: "h".into(), ..Endpoint::default() }];
         let versions = vec![RouteVersion { version: 1, weight: 1, endpoints }];
-        Event::Upsert(Route { model: "m".into(), versions, ..Route::default() })
+        Event::Upsert(Route { model: model.into(), versions, ..Route::default() })
+    }
+
+    fn removal(model: &str) -> Removal {
+        Removal { model: model.into(), version: 1, server: "a".into(), replica: 0 }
+    }
+
+    /// Applied, drained, and the models of the undrained removals.
+    fn acknowledged(progress: &Progress) -> (u64, u64, Vec<String>) {
+        let acknowledgement = progress.acknowledgement().unwrap();
+        assert!(acknowledgement.lists_undrained);
+        let undrained = acknowledgement.undrained.into_iter().map(|removal| removal.model).collect();
+        (acknowledgement.applied, acknowledgement.drained, undrained)
     }
 
     #[tokio::test]
     async fn removals_of_a_resync_block_drained_of_all_earlier_events() {
         let (routes, mut progress) = (Routes::default(), Progress::default());
-        for (sequence, kind) in [(0, Event::Reset(Reset {})), (3, route()), (3, Event::Synced(Synced {}))] {
+        let steps = [(0, Event::Reset(Reset {})), (3, route("m")), (3, Event::Synced(Synced {}))];
+        for (sequence, kind) in steps {
             progress.apply(&routes, event(sequence, kind));
         }
-        assert_eq!(progress.acknowledgement(), Some((1, 3, 3)));
+        assert_eq!(acknowledged(&progress), (3, 3, vec![]));
         let request = routes.start_test_request("m", 0).unwrap();
         // Event 5 removed the model while disconnected; after the resync event 7 is the latest.
         for (sequence, kind) in [(0, Event::Reset(Reset {})), (7, Event::Synced(Synced {}))] {
             progress.apply(&routes, event(sequence, kind));
         }
-        assert_eq!(progress.acknowledgement(), Some((1, 7, 0)));
+        assert_eq!(acknowledged(&progress), (7, 0, vec!["m".into()]));
+        assert_eq!(progress.acknowledgement().unwrap().undrained, [removal("m")]);
         drop(request);
         progress.drain().await;
-        assert_eq!(progress.acknowledgement(), Some((1, 7, 7)));
+        assert_eq!(acknowledged(&progress), (7, 7, vec![]));
+    }
+
+    #[tokio::test]
+    async fn slow_request_of_one_model_is_listed_alone() {
+        let (routes, mut progress) = (Routes::default(), Progress::default());
+        for (sequence, kind) in [(0, Event::Reset(Reset {})), (0, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, kind));
+        }
+        for (sequence, model) in [(1, "slow"), (2, "fast")] {
+            progress.apply(&routes, event(sequence, route(model)));
+        }
+        let slow = routes.start_test_request("slow", 0).unwrap();
+        let fast = routes.start_test_request("fast", 0).unwrap();
+        for (sequence, model) in [(3, "slow"), (4, "fast")] {
+            progress.apply(&routes, event(sequence, Event::Delete(model.into())));
+        }
+        assert_eq!(acknowledged(&progress), (4, 2, vec!["slow".into(), "fast".into()]));
+        drop(fast);
+        progress.drain().await;
+        assert_eq!(acknowledged(&progress), (4, 2, vec!["slow".into()]));
+        drop(slow);
+        progress.drain().await;
+        assert_eq!(acknowledged(&progress), (4, 4, vec![]));
+    }
+
+    #[tokio::test]
+    async fn long_list_of_removals_falls_back_to_the_first_event() {
+        let (routes, mut progress) = (Routes::default(), Progress::default());
+        for (sequence, kind) in [(0, Event::Reset(Reset {})), (0, Event::Synced(Synced {}))] {
+            progress.apply(&routes, event(sequence, kind));
+        }
+        let mut requests = Vec::new();
+        for number in 0..=MAX_UNDRAINED as u64 {
+            let model = format!("m{number}");
+            progress.apply(&routes, event(2 * number + 1, route(&model)));
+            requests.push(routes.start_test_request(&model, 0).unwrap());
+            progress.apply(&routes, event(2 * number + 2, Event::Delete(model)));
+        }
+        let acknowledgement = progress.acknowledgement().unwrap();
+        assert!(!acknowledgement.lists_undrained && acknowledgement.undrained.is_empty());
+        assert_eq!(acknowledgement.drained, 1);
+        drop(requests.remove(0));
+        progress.drain().await;
+        assert_eq!(progress.acknowledgement().unwrap().undrained.len(), MAX_UNDRAINED);
+    }
+
+    #[tokio::test]
+    async fn new_state_with_a_lower_epoch_replaces_routes_at_synced() {
+        let (routes, mut progress) = (Routes::default(), Progress::default());
+        let steps = [(0, Event::Reset(Reset {})), (3, route("m")), (3, Event::Synced(Synced {}))];
+        for (sequence, kind) in steps {
+            progress.apply(&routes, event(sequence, kind));
+        }
+        let _request = routes.start_test_request("m", 0).unwrap();
+        let of_state = |state_id, epoch, kind| RouteEvent { state_id, epoch, sequence: 1, event: Some(kind) };
+        progress.apply(&routes, of_state(9, 4, Event::Delete("m".into())));
+        assert_eq!(routes.models(), ["m"], "an older epoch of the same state");
+        progress.apply(&routes, of_state(10, 1, Event::Reset(Reset {})));
+        progress.apply(&routes, of_state(10, 1, route("n")));
+        assert_eq!(routes.models(), ["m"], "served until the new routes are complete");
+        assert_eq!(progress.acknowledgement(), None);
+        progress.apply(&routes, of_state(10, 1, Event::Synced(Synced {})));
+        assert_eq!(routes.models(), ["n"]);
+        let acknowledgement = progress.acknowledgement().unwrap();
+        assert_eq!((acknowledgement.state_id, acknowledgement.epoch, acknowledgement.applied), (10, 1, 1));
+        assert_eq!((acknowledgement.drained, acknowledgement.undrained), (0, vec![removal("m")]));
     }
 }

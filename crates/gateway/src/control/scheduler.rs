@@ -4,13 +4,17 @@ use super::Control;
 use futures::future::BoxFuture;
 use gantry_oip::{Code, Error, IndexEntry};
 use gantry_proto::scheduler::{
-    LoadModelRequest, ModelReference, ModelStatusRequest, ModelStatusResponse, ModelVersionStatus,
-    UnloadModelRequest, model_status::ModelState, scheduler_client::SchedulerClient,
+    LoadModelRequest, MetaData, Model, ModelReference, ModelStatusRequest, ModelStatusResponse,
+    ModelVersionStatus, UnloadModelRequest, model_status::ModelState, scheduler_client::SchedulerClient,
 };
+use gantry_transport::Backoff;
 use std::time::Duration;
 use tonic::{Status, metadata::MetadataValue, transport::Channel};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of status calls while a model loads.
+const POLL_MIN: Duration = Duration::from_millis(5);
+const POLL_MAX: Duration = Duration::from_millis(250);
 
 pub struct SchedulerControl {
     client: SchedulerClient<Channel>,
@@ -28,8 +32,13 @@ impl SchedulerControl {
             all_versions: false,
         });
         request.set_timeout(CALL_TIMEOUT);
-        let mut stream =
-            self.client.clone().model_status(request).await.map_err(|s| failed(&s))?.into_inner();
+        let mut stream = match (self.client.clone().model_status(request).await, model) {
+            (Ok(stream), _) => stream.into_inner(),
+            (Err(status), Some(model)) if status.code() == tonic::Code::FailedPrecondition => {
+                return Err(unknown(model));
+            }
+            (Err(status), _) => return Err(failed(&status)),
+        };
         let mut all = Vec::new();
         while let Some(one) = stream.message().await.map_err(|s| failed(&s))? {
             all.push(one);
@@ -56,17 +65,37 @@ impl Control for SchedulerControl {
 
     fn load<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let known = self.status(Some(model)).await?;
-            let definition =
-                known.into_iter().flat_map(|m| m.versions).filter_map(|v| v.model_defn).next_back();
-            let Some(definition) = definition else {
-                return Err(Error::not_found(format!(
-                    "there is no model {model:?}: apply a Model with its storageUri first"
-                )));
-            };
-            let request = on_behalf_of_owner(LoadModelRequest { model: Some(definition) });
-            self.client.clone().load_model(request).await.map_err(|s| failed(&s))?;
-            Ok(())
+            let mut poll = Backoff::new(POLL_MIN, POLL_MAX);
+            let meta = Some(MetaData { name: model.to_owned(), ..MetaData::default() });
+            let request = LoadModelRequest { model: Some(Model { meta, ..Model::default() }) };
+            while let Err(rejection) =
+                self.client.clone().load_model(on_behalf_of_owner(request.clone())).await
+            {
+                if rejection.code() != tonic::Code::FailedPrecondition {
+                    return Err(failed(&rejection));
+                }
+                // A model that a gateway unloaded keeps its owner: it can be loaded when the unload is complete.
+                let is_loadable = |m: &ModelStatusResponse| !m.deleted || !m.manager.is_empty();
+                if !self.status(Some(model)).await?.first().is_some_and(is_loadable) {
+                    return Err(unknown(model));
+                }
+                tokio::time::sleep(poll.next_delay()).await;
+            }
+            poll.reset();
+            loop {
+                let known = self.status(Some(model)).await?;
+                let latest = known.first().filter(|m| !m.deleted).and_then(|m| m.versions.first());
+                let latest = latest.ok_or_else(|| unknown(model))?;
+                let (state, reason) = state(latest);
+                match state {
+                    // The next request scales it up.
+                    ModelState::ModelAvailable | ModelState::ModelScaledDown => return Ok(()),
+                    ModelState::ModelFailed | ModelState::ScheduleFailed => {
+                        return Err(Error::invalid(format!("model {model} failed to load: {reason}")));
+                    }
+                    _ => tokio::time::sleep(poll.next_delay()).await,
+                }
+            }
         })
     }
 
@@ -99,9 +128,16 @@ fn failed(status: &Status) -> Error {
     Error::new(code, status.message())
 }
 
+fn unknown(model: &str) -> Error {
+    Error::not_found(format!("there is no model {model:?}: apply a Model with its storageUri first"))
+}
+
+fn state(version: &ModelVersionStatus) -> (ModelState, &str) {
+    version.state.as_ref().map_or((ModelState::Unknown, ""), |s| (s.state(), s.reason.as_str()))
+}
+
 fn entry(model: &str, version: &ModelVersionStatus) -> IndexEntry {
-    let (state, reason) =
-        version.state.as_ref().map_or((ModelState::Unknown, ""), |s| (s.state(), s.reason.as_str()));
+    let (state, reason) = state(version);
     let state = match state {
         ModelState::ModelAvailable => "READY",
         ModelState::ModelProgressing | ModelState::ModelCreate => "LOADING",

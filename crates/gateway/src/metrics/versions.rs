@@ -1,111 +1,50 @@
-//! Per-version series: created by the first request, removed after the version, so that model updates do not leak
-//! series.
+//! Per-version series: created by the first request, removed after the version.
 
+use super::retention::{Retained, Used};
 use gantry_transport::metrics::{InferenceMetrics, ModelLabels, Seconds};
 use prometheus_client::metrics::{counter::Counter, family::Family};
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::sync::OnceLock;
 use tokio::time::Instant;
-
-/// How long series outlive their version: several scrape intervals.
-const RETENTION: Duration = Duration::from_mins(5);
 
 pub(super) struct VersionSeries {
     pub(super) total: Family<ModelLabels, Counter>,
     pub(super) seconds: Family<ModelLabels, Seconds>,
-    references: Arc<Mutex<References>>,
-}
-
-/// Reference counts of series.
-#[derive(Default)]
-struct References {
-    counts: HashMap<ModelLabels, usize>,
-    /// Series without references, oldest first.
-    unreferenced: VecDeque<(Instant, ModelLabels)>,
+    retained: Retained<ModelLabels>,
 }
 
 /// Series of a version on a replica. Success series are cached by protocol on first use, since most of ten
 /// thousand models get no request.
 pub(crate) struct ModelMetrics {
     pub(super) ok: [OnceLock<(Counter, Seconds)>; 2],
-    labels_in_use: Mutex<Vec<ModelLabels>>,
-    references: Arc<Mutex<References>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code under these locks can panic halfway.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    used: Used<ModelLabels>,
 }
 
 impl VersionSeries {
     pub(super) fn new(inference: &InferenceMetrics) -> Self {
-        Self {
-            total: inference.total.clone(),
-            seconds: inference.seconds.clone(),
-            references: Arc::default(),
-        }
+        Self { total: inference.total.clone(), seconds: inference.seconds.clone(), retained: Retained::new() }
     }
 
     pub(super) fn for_version(&self) -> ModelMetrics {
-        ModelMetrics {
-            ok: Default::default(),
-            labels_in_use: Mutex::default(),
-            references: Arc::clone(&self.references),
-        }
+        ModelMetrics { ok: Default::default(), used: self.retained.user() }
     }
 
-    /// The series with these labels, referenced by `version` until it is dropped.
+    /// The series with these labels, in use by `version` until it is dropped.
     pub(super) fn get(&self, version: &ModelMetrics, labels: &ModelLabels) -> (Counter, Seconds) {
-        let mut labels_in_use = lock(&version.labels_in_use);
-        if !labels_in_use.contains(labels) {
-            labels_in_use.push(labels.clone());
-            *lock(&self.references).counts.entry(labels.clone()).or_default() += 1;
-        }
+        version.used.add(labels);
         (self.total.get_or_create(labels).clone(), self.seconds.get_or_create(labels).clone())
     }
 
-    /// Removes series that have been unreferenced for [`RETENTION`].
     pub(super) fn sweep(&self, now: Instant) {
-        let mut references = lock(&self.references);
-        while let Some((since, labels)) = references.unreferenced.pop_front() {
-            if now.duration_since(since) < RETENTION {
-                references.unreferenced.push_front((since, labels));
-                return;
-            }
-            // The version may have been restored meanwhile.
-            if references.counts.get(&labels) == Some(&0) {
-                references.counts.remove(&labels);
-                self.total.remove(&labels);
-                self.seconds.remove(&labels);
-            }
-        }
-    }
-}
-
-impl Drop for ModelMetrics {
-    fn drop(&mut self) {
-        let labels_in_use = std::mem::take(&mut *lock(&self.labels_in_use));
-        if labels_in_use.is_empty() {
-            return;
-        }
-        let mut references = lock(&self.references);
-        for labels in labels_in_use {
-            if let Some(counts) = references.counts.get_mut(&labels) {
-                *counts -= 1;
-                if *counts == 0 {
-                    references.unreferenced.push_back((Instant::now(), labels));
-                }
-            }
-        }
+        self.retained.sweep(now, |labels| {
+            self.total.remove(labels);
+            self.seconds.remove(labels);
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::retention::RETENTION, *};
 
     fn labels(version: u32, code: &str) -> ModelLabels {
         ModelLabels {
@@ -147,8 +86,7 @@ mod tests {
         drop(other);
         series.sweep(later());
         assert!(!has(&series, &ok));
-        let references = lock(&series.references);
-        assert!(references.counts.is_empty() && references.unreferenced.is_empty());
+        assert!(series.retained.is_empty());
     }
 
     #[test]

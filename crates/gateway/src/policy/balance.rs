@@ -43,6 +43,33 @@ pub fn pick_replica(count: usize, random: u64, load: impl Fn(usize) -> Option<us
         .map(|(_, i)| i)
 }
 
+/// Picks the replica of a sequence by rendezvous hashing: every gateway picks the same one, and only the sequences of a
+/// replica that leaves move.
+///
+/// `key` returns the stable key of a replica, or `None` if it is not eligible.
+pub fn pick_sequence_replica(
+    count: usize,
+    sequence: u64,
+    key: impl Fn(usize) -> Option<u64>,
+) -> Option<usize> {
+    (0..count).filter_map(|i| key(i).map(|key| (mix(sequence ^ key), i))).max().map(|(_, i)| i)
+}
+
+/// The finalizer of `SplitMix64`: close inputs yield unrelated outputs.
+const fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A hash that does not depend on the process or its version (FNV-1a).
+pub fn stable_hash(parts: &[&[u8]]) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    // Parts are separated by a byte that UTF-8 text does not contain.
+    let bytes = parts.iter().flat_map(|part| part.iter().copied().chain([0xff]));
+    mix(bytes.fold(0xcbf2_9ce4_8422_2325, step))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +106,28 @@ mod tests {
             }
             prop_assert_eq!(hits, weights);
         }
+    }
+
+    #[test]
+    fn only_sequences_of_a_removed_replica_move() {
+        let keys: Vec<u64> = (0..5_u8).map(|i| stable_hash(&[b"mlserver".as_slice(), &[i]])).collect();
+        let mut hits = [0; 5];
+        for sequence in 0..2000_u64 {
+            let sequence = stable_hash(&[b"m", sequence.to_string().as_bytes()]);
+            let before = pick_sequence_replica(5, sequence, |i| Some(keys[i])).unwrap();
+            hits[before] += 1;
+            let after = pick_sequence_replica(5, sequence, |i| (i != 2).then_some(keys[i])).unwrap();
+            assert!(if before == 2 { after != 2 } else { after == before });
+        }
+        assert!(hits.iter().all(|n| (300..=500).contains(n)), "{hits:?}");
+        assert_eq!(pick_sequence_replica(5, 1, |_| None), None);
+    }
+
+    #[test]
+    fn stable_hash_separates_parts() {
+        assert_ne!(stable_hash(&[b"ab", b"c"]), stable_hash(&[b"a", b"bc"]));
+        // Gateways of different versions agree.
+        assert_eq!(stable_hash(&[b"iris", b"42"]), stable_hash(&[b"iris", b"42"]));
     }
 
     #[test]

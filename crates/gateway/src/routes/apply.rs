@@ -1,6 +1,10 @@
 //! Applies route events of the scheduler.
 
-use super::{Inner, ModelSlot, Route, Routes, Target, Version, WeightedVersion};
+use super::{
+    Experiment, Inner, Kind, ModelSlot, Pipeline, Route, Routes, Target, Version, WeightedVersion,
+    pipeline::Observers,
+};
+use futures::future::BoxFuture;
 use gantry_proto::gantry::{self as pb, route_event::Event};
 use http::{HeaderValue, Uri};
 use std::{
@@ -14,9 +18,39 @@ use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(super) struct Writer {
+    state_id: u64,
     epoch: u64,
     /// Routes received since Reset; current routes stay in place until Synced.
-    pending: Option<HashMap<String, pb::Route>>,
+    pending: Option<Pending>,
+    /// Active experiments by the name that they take over.
+    takeovers: HashMap<(Kind, Arc<str>), Arc<Experiment>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    models: HashMap<String, pb::Route>,
+    pipelines: HashMap<String, pb::PipelineRoute>,
+    experiments: HashMap<String, pb::ExperimentRoute>,
+}
+
+impl Pending {
+    /// Returns an event that starts or ends a replay.
+    fn apply(&mut self, event: Event) -> Option<Event> {
+        match event {
+            Event::Upsert(route) => drop(self.models.insert(route.model.clone(), route)),
+            Event::Delete(model) => drop(self.models.remove(&model)),
+            Event::UpsertPipeline(route) => drop(self.pipelines.insert(route.pipeline.clone(), route)),
+            Event::DeletePipeline(name) => drop(self.pipelines.remove(&name)),
+            Event::UpsertExperiment(route) => drop(self.experiments.insert(experiment_name(&route), route)),
+            Event::DeleteExperiment(name) => drop(self.experiments.remove(&name)),
+            Event::Reset(_) | Event::Synced(_) => return Some(event),
+        }
+        None
+    }
+}
+
+fn experiment_name(route: &pb::ExperimentRoute) -> String {
+    route.definition.as_ref().map(|definition| definition.name.clone()).unwrap_or_default()
 }
 
 /// Targets removed by an event; requests may still be in flight there.
@@ -36,40 +70,38 @@ impl Removed {
             target.drained().await;
         }
     }
+
+    /// The targets with requests in flight, each with a future that resolves when it has none.
+    pub(crate) fn undrained(self) -> impl Iterator<Item = (pb::Removal, BoxFuture<'static, ()>)> {
+        self.targets.into_iter().filter(|target| !target.is_idle()).map(|target| {
+            let removal = pb::Removal {
+                model: target.version.model.to_string(),
+                version: target.version.number,
+                server: target.endpoint.server.clone(),
+                replica: target.endpoint.replica,
+            };
+            let drained: BoxFuture<'static, ()> = Box::pin(async move { target.drained().await });
+            (removal, drained)
+        })
+    }
 }
 
 impl Routes {
-    /// Applies one event and returns the removed targets. Events of an older epoch are ignored.
+    /// Applies one event and returns the removed targets. Events of an older epoch of the same state are ignored; after a
+    /// loss of the scheduler's state its epochs begin again.
     pub fn apply(&self, event: pb::RouteEvent) -> Removed {
         let mut removed = Removed::default();
         let mut writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if event.epoch < writer.epoch {
+        if event.state_id == writer.state_id && event.epoch < writer.epoch {
             return removed;
         }
-        writer.epoch = event.epoch;
-        match (event.event, &mut writer.pending) {
-            (None, _) => {}
-            (Some(Event::Reset(_)), pending) => *pending = Some(HashMap::new()),
-            (Some(Event::Upsert(route)), Some(pending)) => {
-                pending.insert(route.model.clone(), route);
-            }
-            (Some(Event::Upsert(route)), None) => self.inner.upsert(&route, &mut removed),
-            (Some(Event::Delete(model)), Some(pending)) => {
-                pending.remove(&model);
-            }
-            (Some(Event::Delete(model)), None) => self.inner.delete(&model, &mut removed),
-            (Some(Event::Synced(_)), pending) => {
-                let routes = pending.take().unwrap_or_default();
-                for route in routes.values() {
-                    self.inner.upsert(route, &mut removed);
-                }
-                for model in self.inner.table.names() {
-                    if !routes.contains_key(&model) {
-                        self.inner.delete(&model, &mut removed);
-                    }
-                }
-                self.inner.synced.store(true, Ordering::Release);
-            }
+        (writer.state_id, writer.epoch) = (event.state_id, event.epoch);
+        let event = match (event.event, &mut writer.pending) {
+            (Some(event), Some(pending)) => pending.apply(event),
+            (event, _) => event,
+        };
+        if let Some(event) = event {
+            self.inner.apply(&mut writer, event, &mut removed);
         }
         self.inner.metrics.sweep();
         removed
@@ -77,12 +109,142 @@ impl Routes {
 }
 
 impl Inner {
-    fn upsert(&self, wanted: &pb::Route, removed: &mut Removed) {
-        let Some(slot) = self.table.insert(&wanted.model) else {
-            return;
-        };
+    fn apply(&self, writer: &mut Writer, event: Event, removed: &mut Removed) {
+        match event {
+            Event::Reset(_) => writer.pending = Some(Pending::default()),
+            Event::Upsert(route) => self.upsert(writer, &route, removed),
+            Event::Delete(model) => self.delete(&model, removed),
+            Event::UpsertPipeline(route) => self.upsert_pipeline(writer, &route),
+            Event::DeletePipeline(name) => self.delete_pipeline(&name),
+            Event::UpsertExperiment(route) => self.upsert_experiment(writer, &route),
+            Event::DeleteExperiment(name) => self.delete_experiment(writer, &name),
+            Event::Synced(_) => {
+                let pending = writer.pending.take().unwrap_or_default();
+                self.sync(writer, &pending, removed);
+                self.synced.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Replaces all routes.
+    fn sync(&self, writer: &mut Writer, pending: &Pending, removed: &mut Removed) {
+        let Pending { models: routes, pipelines, experiments } = pending;
+        for route in routes.values() {
+            self.upsert(writer, route, removed);
+        }
+        for route in pipelines.values() {
+            self.upsert_pipeline(writer, route);
+        }
+        // After their candidates.
+        for route in experiments.values() {
+            self.upsert_experiment(writer, route);
+        }
+        for experiment in self.experiments.names() {
+            if !experiments.contains_key(&experiment) {
+                self.delete_experiment(writer, &experiment);
+            }
+        }
+        for pipeline in self.pipelines.names() {
+            if !pipelines.contains_key(&pipeline) {
+                self.delete_pipeline(&pipeline);
+            }
+        }
+        for model in self.table.names() {
+            if !routes.contains_key(&model) {
+                self.delete(&model, removed);
+            }
+        }
+    }
+
+    fn upsert_pipeline(&self, writer: &Writer, wanted: &pb::PipelineRoute) {
+        let old = self.pipelines.get(&wanted.pipeline);
+        let Some(mut new) = Pipeline::new(wanted, old.as_deref(), &self.metrics) else { return };
+        new.experiment = writer.takeovers.get(&(Kind::Pipeline, Arc::clone(&new.name))).cloned();
+        self.observe(&new.name, old.as_deref(), Some(&new));
+        self.pipelines.replace(Arc::new(new));
+    }
+
+    fn delete_pipeline(&self, name: &str) {
+        if let Some(old) = self.pipelines.remove(name) {
+            self.observe(&old.name, Some(&old), None);
+        }
+    }
+
+    /// Updates the pipelines that this one reads.
+    fn observe(&self, name: &Arc<str>, old: Option<&Pipeline>, new: Option<&Pipeline>) {
+        let observed = |pipeline: Option<&Pipeline>| pipeline.map(Pipeline::observed).unwrap_or_default();
+        let (before, after) = (observed(old), observed(new));
+        for pipeline in before.symmetric_difference(&after) {
+            let current = self.observers.get(pipeline).map(|entry| entry.observers.to_vec());
+            let mut observers = current.unwrap_or_default();
+            observers.retain(|observer| observer != name);
+            if after.contains(pipeline) {
+                observers.push(Arc::clone(name));
+            }
+            if observers.is_empty() {
+                self.observers.remove(pipeline);
+            } else {
+                let (pipeline, observers) = (Arc::clone(pipeline), observers.into());
+                self.observers.replace(Arc::new(Observers { pipeline, observers }));
+            }
+        }
+    }
+
+    fn upsert_experiment(&self, writer: &mut Writer, wanted: &pb::ExperimentRoute) {
+        let Some(new) = Experiment::new(wanted, &self.metrics).map(Arc::new) else { return };
+        let old = self.experiments.replace(Arc::clone(&new));
+        let taken = new.takeover();
+        if let Some(name) = old.and_then(|old| old.takeover()).filter(|name| Some(name) != taken.as_ref()) {
+            self.end_takeover(writer, &name, &new.name);
+        }
+        if let Some(name) = taken {
+            self.set_experiment(&name, Some(&new));
+            writer.takeovers.insert(name, new);
+        }
+    }
+
+    fn delete_experiment(&self, writer: &mut Writer, name: &str) {
+        if let Some(taken) = self.experiments.remove(name).and_then(|old| old.takeover()) {
+            self.end_takeover(writer, &taken, name);
+        }
+    }
+
+    /// Unless another experiment has taken the name over since.
+    fn end_takeover(&self, writer: &mut Writer, taken: &(Kind, Arc<str>), experiment: &str) {
+        if writer.takeovers.get(taken).is_some_and(|current| &*current.name == experiment) {
+            self.set_experiment(taken, None);
+            writer.takeovers.remove(taken);
+        }
+    }
+
+    fn set_experiment(&self, (kind, name): &(Kind, Arc<str>), experiment: Option<&Arc<Experiment>>) {
+        let experiment = experiment.cloned();
+        match kind {
+            Kind::Model => {
+                let found = self.table.find(name);
+                let Some(slot) = found.as_ref().and_then(|f| f.slot(name)) else { return };
+                if let Some(route) = slot.route.load_full() {
+                    slot.route.store(Some(Arc::new(Route { experiment, ..Route::clone(&route) })));
+                }
+            }
+            Kind::Pipeline => {
+                if let Some(pipeline) = self.pipelines.get(name) {
+                    self.pipelines.replace(Arc::new(Pipeline { experiment, ..Pipeline::clone(&pipeline) }));
+                }
+            }
+        }
+    }
+
+    fn upsert(&self, writer: &Writer, wanted: &pb::Route, removed: &mut Removed) {
+        let slot = self.table.get_or_insert(&wanted.model, || ModelSlot {
+            model: wanted.model.as_str().into(),
+            route: None.into(),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        });
         let old = slot.route.load_full();
-        let new = self.build(&slot, wanted, old.as_deref());
+        let mut new = self.build(&slot, wanted, old.as_deref());
+        new.experiment = writer.takeovers.get(&(Kind::Model, Arc::clone(&slot.model))).cloned();
         let kept: HashSet<*const Target> = new.targets().map(Arc::as_ptr).collect();
         slot.route.store(Some(Arc::new(new)));
         slot.changed.notify_waiters();
@@ -101,7 +263,7 @@ impl Inner {
     }
 
     fn build(&self, slot: &ModelSlot, wanted: &pb::Route, old: Option<&Route>) -> Route {
-        let versions = wanted
+        let versions: Vec<WeightedVersion> = wanted
             .versions
             .iter()
             .filter_map(|v| {
@@ -110,7 +272,9 @@ impl Inner {
                 Some(WeightedVersion { weight: v.weight, version, targets })
             })
             .collect();
-        Route { versions, reason: wanted.reason.clone(), scaled_to_zero: wanted.sleeps }
+        let has_alternatives = versions.iter().map(|v| v.targets.len()).sum::<usize>() > 1;
+        let (reason, scaled_to_zero, failed) = (wanted.reason.clone(), wanted.sleeps, wanted.failed);
+        Route { versions, experiment: None, reason, scaled_to_zero, failed, has_alternatives }
     }
 
     fn version(&self, model: &Arc<str>, number: u32) -> Option<Arc<Version>> {
@@ -146,6 +310,7 @@ impl Inner {
             .flat_map(Route::targets)
             .find(|t| t.version.number == version.number && t.endpoint.id == endpoint.id);
         if let Some(current) = current {
+            current.set_disconnected(wanted.disconnected);
             return Arc::clone(current);
         }
         let target = Arc::new(Target {
@@ -155,9 +320,11 @@ impl Inner {
             in_flight: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
             busy_micros: AtomicU64::new(0),
+            avoid_until: AtomicU64::new(0),
             has_waiters: AtomicBool::new(false),
             idle: Notify::new(),
         });
+        target.set_disconnected(wanted.disconnected);
         let mut targets = version.targets.lock().unwrap_or_else(PoisonError::into_inner);
         targets.retain(|t| t.strong_count() > 0);
         targets.push(Arc::downgrade(&target));

@@ -2,7 +2,10 @@
 
 use crate::{
     metrics::{EndpointMetrics, Metrics},
-    policy::breaker::{Breaker, Outcome},
+    policy::{
+        balance,
+        breaker::{Breaker, Outcome},
+    },
 };
 use arc_swap::ArcSwapOption;
 use gantry_oip::server::InferenceServer;
@@ -30,7 +33,11 @@ pub(crate) struct Endpoint {
     pub(crate) http_port: u16,
     pub(crate) grpc_port: u16,
     pub(crate) grpc_authority: Option<Authority>,
+    /// Hash of server and replica, the same in every gateway.
+    pub(crate) key: u64,
     pub(crate) in_flight: AtomicUsize,
+    /// Responses received over the network.
+    responses: AtomicU64,
     pub(crate) metrics: EndpointMetrics,
     local: Arc<ArcSwapOption<Local>>,
     started: Instant,
@@ -44,7 +51,16 @@ impl Endpoint {
         self.local.load_full()
     }
 
-    fn now(&self) -> u64 {
+    pub(crate) fn responses(&self) -> u64 {
+        self.responses.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn on_response(&self) {
+        self.responses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Milliseconds since the endpoint is known.
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -104,6 +120,8 @@ impl Registry {
 
     fn slot(&self, server: &str, replica: u32) -> LocalServer {
         let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of replicas that are gone.
+        locals.retain(|_, local| Arc::strong_count(local) > 1 || local.load().is_some());
         Arc::clone(locals.entry((server.to_owned(), replica)).or_default())
     }
 
@@ -111,7 +129,6 @@ impl Registry {
     pub(super) fn endpoint(&self, wanted: &pb::Endpoint, metrics: &Metrics) -> Arc<Endpoint> {
         let http_port = u16::try_from(wanted.http_port).unwrap_or(0);
         let grpc_port = u16::try_from(wanted.grpc_port).unwrap_or(0);
-        let local = self.slot(&wanted.server, wanted.replica);
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (wanted.server.clone(), wanted.replica);
         if let Some(known) = endpoints.get(&key).and_then(Weak::upgrade)
@@ -121,9 +138,8 @@ impl Registry {
         {
             return known;
         }
-        if endpoints.len() > 64 && endpoints.len().is_power_of_two() {
-            endpoints.retain(|_, e| e.strong_count() > 0);
-        }
+        endpoints.retain(|_, e| e.strong_count() > 0);
+        let local = self.slot(&wanted.server, wanted.replica);
         let host = if wanted.host.contains(':') { format!("[{}]", wanted.host) } else { wanted.host.clone() };
         let endpoint = Arc::new(Endpoint {
             id: self.next.fetch_add(1, Ordering::Relaxed),
@@ -133,7 +149,9 @@ impl Registry {
             http_port,
             grpc_port,
             grpc_authority: format!("{host}:{grpc_port}").parse().ok(),
+            key: balance::stable_hash(&[wanted.server.as_bytes(), &wanted.replica.to_be_bytes()]),
             in_flight: AtomicUsize::new(0),
+            responses: AtomicU64::new(0),
             metrics: metrics.endpoint(&wanted.server, wanted.replica),
             local,
             started: Instant::now(),

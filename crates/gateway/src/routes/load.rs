@@ -1,10 +1,15 @@
 //! Request load per model, for autoscaling, and waiting for models that are scaled to zero.
 
-use super::{ModelSlot, Routes, Target};
+use super::{Routes, Target};
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
+
+const SERVED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Load of a model since the previous report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,19 +22,42 @@ pub struct Demand {
     pub waiting: bool,
 }
 
+/// Bounds of the requests that wait for a replica.
+#[derive(Clone, Copy)]
+pub(crate) struct WaitLimits {
+    pub(crate) per_model: usize,
+    pub(crate) total: usize,
+}
+
+/// Too many requests wait for a replica.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooManyWaiting;
+
 /// Counts a request as waiting until dropped.
-struct WaitingRequest<'a>(&'a ModelSlot);
+struct WaitingRequest<'a> {
+    of_model: &'a AtomicUsize,
+    total: &'a AtomicUsize,
+}
 
 impl<'a> WaitingRequest<'a> {
-    fn new(slot: &'a ModelSlot) -> Self {
-        slot.waiting.fetch_add(1, Ordering::SeqCst);
-        Self(slot)
+    fn new(
+        of_model: &'a AtomicUsize,
+        total: &'a AtomicUsize,
+        limits: WaitLimits,
+    ) -> Result<Self, TooManyWaiting> {
+        let waiting = Self { of_model, total };
+        let before = (of_model.fetch_add(1, Ordering::SeqCst), total.fetch_add(1, Ordering::SeqCst));
+        if before.0 >= limits.per_model || before.1 >= limits.total {
+            return Err(TooManyWaiting);
+        }
+        Ok(waiting)
     }
 }
 
 impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.of_model.fetch_sub(1, Ordering::SeqCst);
+        self.total.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -76,21 +104,40 @@ impl Routes {
         self.inner.scale_up.notified().await;
     }
 
+    /// Resolves when the model has a replica, or is scaled to zero and gets one for the next request.
+    pub(crate) async fn served(&self, model: &str) {
+        let is_served = || {
+            let found = self.inner.table.find(model);
+            let route = found.as_ref().and_then(|f| f.slot(model)).map(|slot| slot.route.load());
+            route.is_some_and(|r| r.as_ref().is_some_and(|r| r.is_served() || r.scaled_to_zero))
+        };
+        while !is_served() {
+            tokio::time::sleep(SERVED_POLL_INTERVAL).await;
+        }
+    }
+
     /// Requests a scale-up and resolves when the route changes; at once for an unknown model.
-    pub(crate) async fn wait_for_replica(&self, model: &str) {
+    pub(crate) async fn wait_for_replica(
+        &self,
+        model: &str,
+        limits: WaitLimits,
+    ) -> Result<(), TooManyWaiting> {
         let slot = {
             let found = self.inner.table.find(model);
-            let Some(slot) = found.as_ref().and_then(|f| f.slot(model)).map(Arc::clone) else { return };
+            let Some(slot) = found.as_ref().and_then(|f| f.slot(model)).map(Arc::clone) else {
+                return Ok(());
+            };
             slot
         };
         let mut changed = std::pin::pin!(slot.changed.notified());
         // Registered before reading the route, so that no change is missed.
         changed.as_mut().enable();
-        let _waiting = WaitingRequest::new(&slot);
-        if slot.route.load().as_ref().is_none_or(|route| route.is_served()) {
-            return;
+        let _waiting = WaitingRequest::new(&slot.waiting, &self.inner.waiting, limits)?;
+        if slot.route.load().as_ref().is_none_or(|route| route.is_served() || route.failed) {
+            return Ok(());
         }
         self.inner.scale_up.notify_one();
         changed.await;
+        Ok(())
     }
 }

@@ -1,19 +1,24 @@
-//! Routing table: model to versions to replicas.
+//! Routing table: model to versions to replicas; pipelines and experiments by name.
 //!
 //! Lookups take one hash and no lock; an update touches one model only. A request holds its [`Target`] while in
 //! flight, so that a removed replica is known to be drained before its model is unloaded.
 
 mod apply;
 mod endpoint;
+mod experiment;
 mod load;
+mod pipeline;
 mod select;
 mod table;
 mod test_support;
 
 pub use apply::Removed;
 pub(crate) use endpoint::{Endpoint, Registry};
+pub(crate) use experiment::{Candidate, Experiment, Kind};
 pub use load::Demand;
-pub(crate) use select::{InFlightRequest, SelectError};
+pub(crate) use load::WaitLimits;
+pub(crate) use pipeline::Pipeline;
+pub(crate) use select::{InFlightRequest, SelectError, Selector};
 pub use test_support::TestRequest;
 
 use crate::metrics::{Metrics, ModelMetrics};
@@ -35,7 +40,11 @@ pub struct Routes {
 }
 
 struct Inner {
-    table: table::Table,
+    table: table::Table<ModelSlot>,
+    pipelines: table::Table<Pipeline>,
+    experiments: table::Table<Experiment>,
+    /// Pipelines that read other pipelines, by the one that they read.
+    observers: table::Table<pipeline::Observers>,
     registry: Registry,
     metrics: Arc<Metrics>,
     writer: Mutex<apply::Writer>,
@@ -43,6 +52,8 @@ struct Inner {
     synced: AtomicBool,
     /// Notified when a request starts waiting for a model that is scaled to zero.
     scale_up: Notify,
+    /// Requests of all models waiting for a replica.
+    waiting: AtomicUsize,
 }
 
 /// A model's slot in the table; the route inside is swapped.
@@ -55,13 +66,27 @@ pub(crate) struct ModelSlot {
     waiting: AtomicUsize,
 }
 
+impl table::Named for ModelSlot {
+    fn name(&self) -> &str {
+        &self.model
+    }
+}
+
+#[derive(Clone)]
 pub(crate) struct Route {
     versions: Vec<WeightedVersion>,
+    /// The active experiment that takes over the model's name.
+    experiment: Option<Arc<Experiment>>,
     reason: String,
     /// Scaled to zero: the next request triggers a scale-up.
     scaled_to_zero: bool,
+    /// Loading failed.
+    failed: bool,
+    /// Whether a failed request may find another replica.
+    has_alternatives: bool,
 }
 
+#[derive(Clone)]
 struct WeightedVersion {
     weight: u32,
     version: Arc<Version>,
@@ -91,12 +116,41 @@ pub(crate) struct Target {
     /// Inferences and their total duration since the previous load report.
     answered: AtomicU64,
     busy_micros: AtomicU64,
+    /// Until when other replicas are preferred, in milliseconds of the endpoint's clock; zero if never avoided.
+    avoid_until: AtomicU64,
     /// `drained` has waiters.
     has_waiters: AtomicBool,
     idle: Notify,
 }
 
+/// `avoid_until` while the replica's agent is disconnected from the scheduler.
+const DISCONNECTED: u64 = u64::MAX;
+/// How long a replica that did not have the model is avoided.
+const MISSING_MODEL_AVOIDED_MS: u64 = 1000;
+
 impl Target {
+    fn is_avoided(&self) -> bool {
+        match self.avoid_until.load(Ordering::Relaxed) {
+            0 => false,
+            until => self.endpoint.now() < until,
+        }
+    }
+
+    /// The replica does not have the model.
+    pub(crate) fn on_missing_model(&self) {
+        let until = self.endpoint.now().saturating_add(MISSING_MODEL_AVOIDED_MS);
+        self.avoid_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    fn set_disconnected(&self, disconnected: bool) {
+        if disconnected {
+            self.avoid_until.store(DISCONNECTED, Ordering::Relaxed);
+        } else {
+            // Ends only the avoidance of a disconnected replica.
+            let _ = self.avoid_until.compare_exchange(DISCONNECTED, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     fn leave(&self) {
         // SeqCst pairs with `drained`: either it sees the new count or this sees its waiters.
         if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_waiters.load(Ordering::SeqCst) {
@@ -125,12 +179,16 @@ impl Routes {
         Self {
             inner: Arc::new(Inner {
                 table: table::Table::new(),
+                pipelines: table::Table::new(),
+                experiments: table::Table::new(),
+                observers: table::Table::new(),
                 registry: Registry::default(),
                 metrics,
                 writer: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
                 scale_up: Notify::new(),
+                waiting: AtomicUsize::new(0),
             }),
         }
     }
@@ -146,6 +204,10 @@ impl Routes {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    pub(crate) fn contains(&self, model: &str) -> bool {
+        self.inner.table.find(model).as_ref().and_then(|f| f.slot(model)).is_some()
     }
 
     pub fn in_flight(&self, model: &str, version: u32, server: &str, replica: u32) -> usize {
@@ -175,6 +237,37 @@ impl Routes {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.inner.registry
+    }
+
+    pub(crate) fn pipeline(&self, name: &str) -> Option<Arc<Pipeline>> {
+        self.inner.pipelines.get(name)
+    }
+
+    /// The pipelines that read this one.
+    pub(crate) fn observers(&self, pipeline: &str) -> Option<Arc<[Arc<str>]>> {
+        let found = self.inner.observers.find(pipeline)?;
+        found.slot(pipeline).map(|entry| Arc::clone(&entry.observers))
+    }
+
+    pub(crate) fn experiment(&self, name: &str) -> Option<Arc<Experiment>> {
+        self.inner.experiments.get(name)
+    }
+
+    /// The last runs of a pipeline as JSON, newest first; `None` if there is no such pipeline.
+    pub fn recent_runs(&self, pipeline: &str) -> Option<serde_json::Value> {
+        self.pipeline(pipeline).map(|found| found.recent.to_json(&found.name))
+    }
+
+    pub fn pipelines(&self) -> Vec<String> {
+        let mut pipelines = self.inner.pipelines.names();
+        pipelines.sort_unstable();
+        pipelines
+    }
+
+    pub fn experiments(&self) -> Vec<String> {
+        let mut experiments = self.inner.experiments.names();
+        experiments.sort_unstable();
+        experiments
     }
 
     pub fn models(&self) -> Vec<String> {

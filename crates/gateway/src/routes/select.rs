@@ -1,15 +1,22 @@
 //! Target selection.
 
-use super::{Route, Routes, Target, WeightedVersion};
+use super::{
+    Experiment, Route, Routes, Target, WeightedVersion,
+    table::{Named, Table},
+};
 use crate::policy::{balance, breaker::Outcome};
 use std::{
     ops::Deref,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
 };
 
 /// A request counted on its target until dropped.
 pub(crate) struct InFlightRequest {
     target: Arc<Target>,
+    /// Whether the route has other targets.
+    pub(crate) has_alternatives: bool,
+    /// The experiment that chose the model.
+    pub(crate) experiment: Option<Arc<Experiment>>,
 }
 
 impl Deref for InFlightRequest {
@@ -27,18 +34,47 @@ impl Drop for InFlightRequest {
 }
 
 impl InFlightRequest {
+    pub(crate) fn target(&self) -> Weak<Target> {
+        Arc::downgrade(&self.target)
+    }
+
     pub(crate) fn report(&self, outcome: Outcome) {
         self.target.endpoint.report(outcome);
     }
 }
 
+/// The constraints of a request on its target.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Selector<'a> {
+    /// `x-seldon-route`: a version listed here takes precedence over weights.
+    pub(crate) sticky: Option<&'a [u8]>,
+    /// The version named by the client.
+    pub(crate) version: Option<u32>,
+    /// Requests with the same key go to the same replica.
+    pub(crate) sequence: Option<u64>,
+    /// The model is chosen: no experiment takes the request over.
+    pub(crate) is_chosen: bool,
+    pub(crate) random: u64,
+    /// Endpoints to skip.
+    pub(crate) excluded: &'a [u64],
+    pub(crate) max_in_flight: usize,
+}
+
 /// Why no target was selected.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum SelectError {
     UnknownModel,
+    /// An experiment chooses the model.
+    TakenOver(Arc<Experiment>),
+    /// The version is not in service; this one is.
+    UnknownVersion {
+        served: u32,
+    },
     NoReplica {
         reason: String,
         scaled_to_zero: bool,
+        /// Loading failed: waiting is pointless.
+        failed: bool,
     },
     /// The circuit breakers of all replicas are open.
     CircuitOpen {
@@ -51,25 +87,27 @@ pub(crate) enum SelectError {
     },
 }
 
+/// Added to the load of avoided replicas.
+const AVOIDED_LOAD: usize = usize::MAX / 2;
+
 impl Routes {
     /// Selects a target and counts the request on it.
-    ///
-    /// A version named in `sticky` (`x-seldon-route`) takes precedence over weights. `excluded` are endpoints
-    /// to skip.
     pub(crate) fn acquire(
         &self,
         model: &str,
-        sticky: Option<&[u8]>,
-        random: u64,
-        excluded: &[u64],
-        max_in_flight: usize,
+        selector: &Selector<'_>,
     ) -> Result<InFlightRequest, SelectError> {
         let found = self.inner.table.find(model);
         let slot = found.as_ref().and_then(|f| f.slot(model)).ok_or(SelectError::UnknownModel)?;
         loop {
             let route = slot.route.load();
             let route = route.as_ref().ok_or(SelectError::UnknownModel)?;
-            let in_flight = route.select(sticky, random, excluded, max_in_flight)?;
+            if let Some(experiment) = &route.experiment
+                && !selector.is_chosen
+            {
+                return Err(SelectError::TakenOver(Arc::clone(experiment)));
+            }
+            let in_flight = route.select(selector)?;
             // Either a concurrent update sees this request counted, or this sees the update.
             let now = slot.route.load();
             if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, route)) {
@@ -78,62 +116,97 @@ impl Routes {
         }
     }
 
+    /// The experiment that takes over the model's name.
+    pub(crate) fn takeover(&self, model: &str) -> Option<Arc<Experiment>> {
+        let found = self.inner.table.find(model)?;
+        found.slot(model)?.route.load().as_ref()?.experiment.clone()
+    }
+
+    /// Whether new requests of the model may go to the target.
+    pub(crate) fn is_routed(&self, model: &str, target: &Weak<Target>) -> bool {
+        let found = self.inner.table.find(model);
+        let Some(slot) = found.as_ref().and_then(|f| f.slot(model)) else { return false };
+        let route = slot.route.load();
+        route.as_ref().is_some_and(|route| route.targets().any(|t| Arc::as_ptr(t) == target.as_ptr()))
+    }
+
     /// Closest known model name, for error messages.
     pub(crate) fn nearest(&self, model: &str) -> Option<String> {
-        // Bounds the cost of a wrong name.
-        if model.len() > 64 || self.len() > 2000 {
-            return None;
-        }
-        let names = self.models();
-        names
-            .into_iter()
-            .map(|name| (strsim::levenshtein(&name, model), name))
-            .filter(|(d, name)| *d <= 1 + name.len() / 4 && *d < name.len())
-            .min()
-            .map(|(_, name)| name)
+        nearest(&self.inner.table, model)
+    }
+
+    pub(crate) fn nearest_pipeline(&self, name: &str) -> Option<String> {
+        nearest(&self.inner.pipelines, name)
+    }
+
+    pub(crate) fn nearest_experiment(&self, name: &str) -> Option<String> {
+        nearest(&self.inner.experiments, name)
     }
 }
 
+fn nearest<T: Named>(table: &Table<T>, wrong: &str) -> Option<String> {
+    // Bounds the cost of a wrong name.
+    if wrong.len() > 64 || table.len() > 2000 {
+        return None;
+    }
+    let distances = table.names().into_iter().map(|name| (strsim::levenshtein(&name, wrong), name));
+    let close =
+        distances.filter(|(distance, name)| *distance <= 1 + name.len() / 4 && *distance < name.len());
+    close.min().map(|(_, name)| name)
+}
+
 impl Route {
-    fn select(
-        &self,
-        sticky: Option<&[u8]>,
-        random: u64,
-        excluded: &[u64],
-        max_in_flight: usize,
-    ) -> Result<InFlightRequest, SelectError> {
-        let pinned = sticky.and_then(|route| {
-            let named = |v: &WeightedVersion| {
-                !v.targets.is_empty() && contains(route, v.version.route_header.as_bytes())
-            };
-            self.versions.iter().position(named)
-        });
+    fn select(&self, selector: &Selector<'_>) -> Result<InFlightRequest, SelectError> {
+        // All requests of a sequence compute the same version.
+        let random = selector.sequence.unwrap_or(selector.random);
         let by_weight =
             || balance::pick_version(self.versions.iter().map(WeightedVersion::effective_weight), random);
-        let Some(first) = pinned.or_else(by_weight) else {
+        let first = self.pinned(selector).or_else(by_weight).and_then(|first| self.versions.get(first));
+        let Some(version) = first else {
             return Err(SelectError::NoReplica {
                 reason: self.reason.clone(),
                 scaled_to_zero: self.scaled_to_zero,
+                failed: self.failed,
             });
         };
-        let Some(version) = self.versions.get(first) else {
-            return Err(SelectError::UnknownModel);
+        if selector.version.is_some_and(|wanted| wanted != version.version.number) {
+            return Err(SelectError::UnknownVersion { served: version.version.number });
+        }
+        let in_flight = |target: &Arc<Target>| {
+            target.in_flight.fetch_add(1, Ordering::SeqCst);
+            target.endpoint.begin();
+            let (target, has_alternatives) = (Arc::clone(target), self.has_alternatives);
+            InFlightRequest { target, has_alternatives, experiment: None }
         };
-        let error = match version.select(random, excluded, max_in_flight) {
-            Ok(in_flight) => return Ok(in_flight),
+        let error = match version.select(selector) {
+            Ok(target) => return Ok(in_flight(target)),
             Err(error) => error,
         };
         // While all replicas of a version are unreachable, another version takes its traffic.
-        let others =
-            self.versions.iter().enumerate().filter(|(i, v)| *i != first && v.effective_weight() > 0);
-        if matches!(error, SelectError::CircuitOpen { .. }) || !excluded.is_empty() {
-            for (_, other) in others {
-                if let Ok(in_flight) = other.select(random, excluded, max_in_flight) {
-                    return Ok(in_flight);
+        let is_failing = matches!(error, SelectError::CircuitOpen { .. }) || !selector.excluded.is_empty();
+        if is_failing && selector.version.is_none() {
+            let number = version.version.number;
+            let others =
+                self.versions.iter().filter(|v| v.version.number != number && v.effective_weight() > 0);
+            for other in others {
+                if let Ok(target) = other.select(selector) {
+                    return Ok(in_flight(target));
                 }
             }
         }
         Err(error)
+    }
+
+    /// The version that the request names, if it has a replica.
+    fn pinned(&self, selector: &Selector<'_>) -> Option<usize> {
+        let position = |is_named: &dyn Fn(&WeightedVersion) -> bool| {
+            self.versions.iter().position(|v| !v.targets.is_empty() && is_named(v))
+        };
+        if let Some(number) = selector.version {
+            return position(&|v| v.version.number == number);
+        }
+        let route = selector.sticky?;
+        position(&|v| contains(route, v.version.route_header.as_bytes()))
     }
 }
 
@@ -143,33 +216,39 @@ impl WeightedVersion {
         if self.targets.is_empty() { 0 } else { self.weight }
     }
 
-    fn select(
-        &self,
-        random: u64,
-        excluded: &[u64],
-        max_in_flight: usize,
-    ) -> Result<InFlightRequest, SelectError> {
+    fn select(&self, selector: &Selector<'_>) -> Result<&Arc<Target>, SelectError> {
         let targets = &self.targets;
+        let is_usable = |t: &Target| !selector.excluded.contains(&t.endpoint.id) && t.endpoint.usable();
         let load = |i: usize| {
             let target = targets.get(i)?;
             let load = target.endpoint.in_flight.load(Ordering::Relaxed);
-            let usable =
-                load < max_in_flight && !excluded.contains(&target.endpoint.id) && target.endpoint.usable();
-            usable.then_some(load)
+            let usable = load < selector.max_in_flight && is_usable(target);
+            usable.then(|| if target.is_avoided() { load.saturating_add(AVOIDED_LOAD) } else { load })
         };
-        // The version used the low bits.
-        let chosen = balance::pick_replica(targets.len(), random.rotate_left(17), load);
-        let Some(target) = chosen.and_then(|i| targets.get(i)) else {
+        let chosen = match selector.sequence {
+            // The state of a sequence is on its replica: no other one relieves it.
+            Some(sequence) => {
+                let score = |i: usize| {
+                    let target = targets.get(i).filter(|t| is_usable(t) && !t.is_avoided())?;
+                    Some(target.endpoint.key)
+                };
+                let replica = balance::pick_sequence_replica(targets.len(), sequence, score);
+                replica.map_or_else(
+                    || balance::pick_replica(targets.len(), sequence, load),
+                    |replica| load(replica).map(|_| replica),
+                )
+            }
+            // The version used the low bits.
+            None => balance::pick_replica(targets.len(), selector.random.rotate_left(17), load),
+        };
+        chosen.and_then(|i| targets.get(i)).ok_or_else(|| {
             let replicas = targets.len();
             let open = targets.iter().filter(|t| !t.endpoint.usable());
-            return Err(match open.map(|t| t.endpoint.retry_after_ms()).min() {
+            match open.map(|t| t.endpoint.retry_after_ms()).min() {
                 Some(retry_after_ms) => SelectError::CircuitOpen { replicas, retry_after_ms },
                 None => SelectError::AtCapacity { replicas },
-            });
-        };
-        target.in_flight.fetch_add(1, Ordering::SeqCst);
-        target.endpoint.begin();
-        Ok(InFlightRequest { target: Arc::clone(target) })
+            }
+        })
     }
 }
 

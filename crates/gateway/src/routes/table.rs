@@ -1,37 +1,39 @@
-//! Sharded map from model name to slot; a shard is replaced as a whole when a model is added or removed.
+//! Sharded map from name to slot; a shard is replaced as a whole when an entry is added or removed.
 
-use super::ModelSlot;
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::HashTable;
 use std::{
     hash::{BuildHasher as _, RandomState},
-    sync::{Arc, atomic::AtomicUsize},
+    sync::Arc,
 };
-use tokio::sync::Notify;
 
-/// About ten models per shard with ten thousand models.
+/// About ten entries per shard with ten thousand entries.
 const SHARDS: usize = 1024;
 
-type Shard = HashTable<Arc<ModelSlot>>;
+type Shard<T> = HashTable<Arc<T>>;
 
-pub(super) struct Table {
+pub(super) trait Named {
+    fn name(&self) -> &str;
+}
+
+pub(super) struct Table<T> {
     hasher: RandomState,
-    shards: Box<[ArcSwap<Shard>]>,
+    shards: Box<[ArcSwap<Shard<T>>]>,
 }
 
 /// Keeps a shard alive without touching its reference count.
-pub(super) struct ShardGuard {
-    shard: Guard<Arc<Shard>>,
+pub(super) struct ShardGuard<T> {
+    shard: Guard<Arc<Shard<T>>>,
     hash: u64,
 }
 
-impl ShardGuard {
-    pub(super) fn slot(&self, model: &str) -> Option<&Arc<ModelSlot>> {
-        self.shard.find(self.hash, |slot| &*slot.model == model)
+impl<T: Named> ShardGuard<T> {
+    pub(super) fn slot(&self, name: &str) -> Option<&Arc<T>> {
+        self.shard.find(self.hash, |slot| slot.name() == name)
     }
 }
 
-impl Table {
+impl<T: Named> Table<T> {
     pub(super) fn new() -> Self {
         let empty = Arc::new(Shard::new());
         Self {
@@ -40,41 +42,45 @@ impl Table {
         }
     }
 
-    fn shard(&self, hash: u64) -> Option<&ArcSwap<Shard>> {
+    fn shard(&self, hash: u64) -> Option<&ArcSwap<Shard<T>>> {
         // The hash table uses the low and the highest bits; the shard index uses middle bits.
         self.shards.get((hash >> 32) as usize % SHARDS)
     }
 
-    pub(super) fn find(&self, model: &str) -> Option<ShardGuard> {
-        let hash = self.hasher.hash_one(model);
+    pub(super) fn find(&self, name: &str) -> Option<ShardGuard<T>> {
+        let hash = self.hasher.hash_one(name);
         self.shard(hash).map(|shard| ShardGuard { shard: shard.load(), hash })
     }
 
-    /// Returns the model's slot, creating it if needed. Writers are serialised by the caller.
-    pub(super) fn insert(&self, model: &str) -> Option<Arc<ModelSlot>> {
-        let hash = self.hasher.hash_one(model);
-        let shard = self.shard(hash)?;
-        let old = shard.load();
-        if let Some(slot) = old.find(hash, |slot| &*slot.model == model) {
-            return Some(Arc::clone(slot));
-        }
-        let slot = Arc::new(ModelSlot {
-            model: model.into(),
-            route: None.into(),
-            changed: Notify::new(),
-            waiting: AtomicUsize::new(0),
-        });
-        let mut new = Shard::clone(&old);
-        new.insert_unique(hash, Arc::clone(&slot), |c| self.hasher.hash_one(&*c.model));
-        shard.store(Arc::new(new));
-        Some(slot)
+    pub(super) fn get(&self, name: &str) -> Option<Arc<T>> {
+        self.find(name)?.slot(name).map(Arc::clone)
     }
 
-    pub(super) fn remove(&self, model: &str) -> Option<Arc<ModelSlot>> {
-        let hash = self.hasher.hash_one(model);
+    /// Returns the slot of a name, creating it if needed. Writers are serialised by the caller.
+    pub(super) fn get_or_insert(&self, name: &str, new: impl FnOnce() -> T) -> Arc<T> {
+        self.get(name).unwrap_or_else(|| {
+            let slot = Arc::new(new());
+            self.replace(Arc::clone(&slot));
+            slot
+        })
+    }
+
+    /// Inserts an entry, and returns the one that it replaces.
+    pub(super) fn replace(&self, entry: Arc<T>) -> Option<Arc<T>> {
+        let hash = self.hasher.hash_one(entry.name());
         let shard = self.shard(hash)?;
         let mut new = Shard::clone(&shard.load());
-        let (slot, _) = new.find_entry(hash, |slot| &*slot.model == model).ok()?.remove();
+        let old = new.find_entry(hash, |slot| slot.name() == entry.name()).ok().map(|old| old.remove().0);
+        new.insert_unique(hash, entry, |slot| self.hasher.hash_one(slot.name()));
+        shard.store(Arc::new(new));
+        old
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Option<Arc<T>> {
+        let hash = self.hasher.hash_one(name);
+        let shard = self.shard(hash)?;
+        let mut new = Shard::clone(&shard.load());
+        let (slot, _) = new.find_entry(hash, |slot| slot.name() == name).ok()?.remove();
         shard.store(Arc::new(new));
         Some(slot)
     }
@@ -86,11 +92,11 @@ impl Table {
     pub(super) fn names(&self) -> Vec<String> {
         self.shards
             .iter()
-            .flat_map(|s| s.load().iter().map(|c| c.model.to_string()).collect::<Vec<_>>())
+            .flat_map(|s| s.load().iter().map(|slot| slot.name().to_owned()).collect::<Vec<_>>())
             .collect()
     }
 
-    pub(super) fn slots(&self) -> Vec<Arc<ModelSlot>> {
+    pub(super) fn slots(&self) -> Vec<Arc<T>> {
         self.shards.iter().flat_map(|s| s.load().iter().map(Arc::clone).collect::<Vec<_>>()).collect()
     }
 }

@@ -1,6 +1,12 @@
 //! Endpoints served by the gateway itself: metadata, health, repository, aggregated statistics, reflection.
 
-use super::{Worker, grpc, local_response, request_body, rest::json_response};
+use super::{
+    Worker,
+    client::Exchange,
+    grpc, local_response,
+    request_body::{self, BodyLimits},
+    rest::json_response,
+};
 use crate::{body::ResponseBody, control::Control};
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
@@ -10,11 +16,12 @@ use gantry_oip::{
     rest, server,
 };
 use gantry_proto::inference as pb;
-use gantry_transport::Protocol;
+use gantry_transport::{Protocol, deadline};
 use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use prost::Message as _;
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::Instant;
 use tonic_health::{ServingStatus, pb::health_server::HealthServer, server::HealthReporter};
 use tower_service::Service;
 
@@ -78,7 +85,13 @@ impl Worker {
             None
         };
         if let Some(handler) = handler {
-            return handler(Request::from_parts(parts, body)).await.map(ResponseBody::Tonic);
+            let answering = handler(Request::from_parts(parts, body));
+            let Ok(response) = tokio::time::timeout(self.shared.config.request_timeout, answering).await
+            else {
+                let error = Error::new(Code::DeadlineExceeded, "the message did not arrive in time");
+                return local_response::error(&error, Protocol::Grpc);
+            };
+            return response.map(ResponseBody::Tonic);
         }
         let shown: String = path.chars().take(100).collect();
         let error =
@@ -108,8 +121,18 @@ impl Worker {
         self.shared.control.load_full().ok_or_else(missing)
     }
 
-    pub(super) async fn index(&self, mut body: Incoming) -> Result<Response<ResponseBody>, Error> {
-        let body = request_body::read_all(&mut body, request_body::SMALL).await?;
+    pub(super) async fn index(
+        &self,
+        body: &mut Incoming,
+        exchange: &Exchange,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let limits = BodyLimits {
+            client: &exchange.client,
+            protocol: Protocol::Rest,
+            max: request_body::SMALL,
+            deadline: deadline(Instant::now(), self.shared.config.request_timeout),
+        };
+        let body = self.read_body(body, &limits).await?;
         let ready_only = match body.trim_ascii() {
             [] => false,
             json => match serde_json::from_slice::<serde_json::Value>(json) {
@@ -125,13 +148,70 @@ impl Worker {
         Ok(local_response::from_reply(server::json(StatusCode::OK, rest::encode_index(&entries))))
     }
 
-    pub(super) async fn load(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
-        self.control()?.load(model).await?;
+    /// Loads and unloads affect all clients, and the port has no authentication.
+    fn repository_changes(&self) -> Result<Arc<Arc<dyn Control>>, Error> {
+        if self.shared.config.allow_repository_changes {
+            return self.control();
+        }
+        let message = "clients may not load or unload models here: use `gantry apply` and `gantry delete`, or start the \
+                       gateway with --allow-repository-changes";
+        Err(Error::new(Code::PermissionDenied, message))
+    }
+
+    /// Loads a model and waits until this gateway can serve it.
+    async fn load_and_wait(
+        &self,
+        model: &str,
+        timeout: Duration,
+        protocol: Protocol,
+        exchange: &Exchange,
+    ) -> Result<(), Error> {
+        let control = self.repository_changes()?;
+        let _admitted = self.admit(&exchange.client, protocol)?;
+        let loading = async {
+            control.load(model).await?;
+            self.shared.routes.served(model).await;
+            Ok(())
+        };
+        tokio::time::timeout(timeout, loading).await.unwrap_or_else(|_| {
+            let message = format!("model {model} was not loaded within {:.1} s", timeout.as_secs_f64());
+            Err(Error::new(Code::DeadlineExceeded, message))
+        })
+    }
+
+    pub(super) async fn load(
+        &self,
+        model: &str,
+        body: &mut Incoming,
+        exchange: &Exchange,
+    ) -> Result<Response<ResponseBody>, Error> {
+        self.repository_changes()?;
+        let timeout = self.shared.config.request_timeout;
+        let limits = BodyLimits {
+            client: &exchange.client,
+            protocol: Protocol::Rest,
+            max: request_body::SMALL,
+            deadline: deadline(Instant::now(), timeout),
+        };
+        let body = self.read_body(body, &limits).await?;
+        let parameters = match body.trim_ascii() {
+            [] => false,
+            json => match serde_json::from_slice::<serde_json::Value>(json) {
+                Ok(serde_json::Value::Object(fields)) => fields
+                    .get("parameters")
+                    .is_some_and(|p| p.as_object().is_none_or(|parameters| !parameters.is_empty())),
+                _ => return Err(Error::invalid("the body must be empty or a JSON object")),
+            },
+        };
+        if parameters {
+            return Err(unsupported_parameters());
+        }
+        self.load_and_wait(model, timeout, Protocol::Rest, exchange).await?;
         Ok(local_response::from_reply(Response::default()))
     }
 
     pub(super) async fn unload(&self, model: &str) -> Result<Response<ResponseBody>, Error> {
-        self.control()?.unload(model).await?;
+        self.repository_changes()?.unload(model).await?;
         Ok(local_response::from_reply(Response::default()))
     }
 
@@ -139,8 +219,9 @@ impl Worker {
         &self,
         parts: &Parts,
         body: Incoming,
+        exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let request: pb::RepositoryIndexRequest = self.message(parts, body).await?;
+        let request: pb::RepositoryIndexRequest = self.message(parts, body, exchange).await?;
         let entries = self.control()?.index(request.ready).await?;
         Ok(grpc::reply(&pb::RepositoryIndexResponse { models: entries.iter().map(Into::into).collect() }))
     }
@@ -149,12 +230,14 @@ impl Worker {
         &self,
         parts: &Parts,
         body: Incoming,
+        exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let request: pb::RepositoryModelLoadRequest = self.message(parts, body).await?;
+        self.repository_changes()?;
+        let request: pb::RepositoryModelLoadRequest = self.message(parts, body, exchange).await?;
         if !request.parameters.is_empty() {
-            return Err(Error::invalid("parameters are not supported: a model is loaded as it was applied"));
+            return Err(unsupported_parameters());
         }
-        self.control()?.load(&request.model_name).await?;
+        self.load_and_wait(&request.model_name, self.timeout(parts), Protocol::Grpc, exchange).await?;
         Ok(grpc::reply(&pb::RepositoryModelLoadResponse {}))
     }
 
@@ -162,9 +245,11 @@ impl Worker {
         &self,
         parts: &Parts,
         body: Incoming,
+        exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let request: pb::RepositoryModelUnloadRequest = self.message(parts, body).await?;
-        self.control()?.unload(&request.model_name).await?;
+        let control = self.repository_changes()?;
+        let request: pb::RepositoryModelUnloadRequest = self.message(parts, body, exchange).await?;
+        control.unload(&request.model_name).await?;
         Ok(grpc::reply(&pb::RepositoryModelUnloadResponse {}))
     }
 
@@ -214,4 +299,8 @@ impl Worker {
         let succeeded = |r: &Response<server::Reply>| r.status().is_success() && !r.body().data().is_empty();
         answers.into_iter().filter(succeeded).map(|r| r.into_body().into_parts().0).collect()
     }
+}
+
+fn unsupported_parameters() -> Error {
+    Error::invalid("parameters are not supported: a model is loaded as it was applied")
 }

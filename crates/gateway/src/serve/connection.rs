@@ -1,10 +1,14 @@
 //! Client connections.
 
-use super::Worker;
-use crate::body::ResponseBody;
+use super::{
+    Worker,
+    client::{Client, Exchange},
+    request_body,
+};
+use crate::body::ClientBody;
 use gantry_transport::serve_connection;
-use http::{HeaderValue, Request, Response, Version, header};
-use hyper::body::Incoming;
+use http::{Request, Response};
+use hyper::body::{Body as _, Incoming};
 use std::{
     net::TcpStream,
     sync::{Arc, atomic::Ordering},
@@ -15,21 +19,31 @@ impl Worker {
         let shared = &self.shared;
         shared.metrics.connections.inc();
         if let Ok(stream) = tokio::net::TcpStream::from_std(stream) {
-            let handler = |request| Arc::clone(&self).handle_on_connection(request);
+            let client = Client::new(&shared.memory);
+            let handler = |request| Arc::clone(&self).handle_on_connection(request, Arc::clone(&client));
             serve_connection(&shared.http, stream, handler, &shared.stopping, shared.config.linger).await;
         }
         shared.metrics.connections.dec();
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// During shutdown HTTP/1 responses carry `connection: close`.
-    async fn handle_on_connection(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
-        let (shared, version) = (Arc::clone(&self.shared), request.version());
-        let mut response = self.handle(request).await;
-        // HTTP/2 sends GOAWAY instead.
-        if shared.is_stopping.load(Ordering::Relaxed) && version < Version::HTTP_2 {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    async fn handle_on_connection(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        client: Arc<Client>,
+    ) -> Response<ClientBody> {
+        let mut exchange = Exchange { client, admitted: None };
+        let response = self.handle(request, &mut exchange).await;
+        let Exchange { client, admitted } = exchange;
+        response.map(|body| ClientBody::new(body, admitted, &client.memory))
+    }
+
+    /// Whether an HTTP/1 connection ends with this response: during shutdown, and after a request whose body was not
+    /// read. HTTP/2 sends GOAWAY instead.
+    pub(super) async fn closes(&self, body: &mut Incoming, expects_continue: bool) -> bool {
+        if self.shared.is_stopping.load(Ordering::Relaxed) {
+            return true;
         }
-        response
+        !body.is_end_stream() && (expects_continue || !request_body::drain(body).await)
     }
 }

@@ -1,94 +1,187 @@
 //! Forwarding to replicas, with retries.
 
-use super::{RequestGuard, Worker, headers, local_response, request_body};
+use super::{
+    RequestGuard, Worker, destination::Wanted, headers, local_response, metadata, request_body, sequence,
+};
 use crate::{
     body::{ResponseBody, Streamed},
     policy::retry,
-    routes::{InFlightRequest, SelectError},
+    routes::{InFlightRequest, SelectError, Selector, WaitLimits},
     upstream::Failure,
 };
 use bytes::Bytes;
 use futures::FutureExt as _;
-use gantry_oip::{Code, Error, server::Reply};
-use gantry_transport::{
-    Protocol,
-    body::{Payload, UpstreamBody, exceeded_limit},
+use gantry_oip::{
+    Code, Error, InferRequest, InferResponse,
+    server::{NO_SERVER, Reply, UNPROCESSED},
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, uri::Scheme};
+use gantry_transport::{
+    BoxError, Protocol,
+    body::{Payload, UpstreamBody},
+    headers::grpc_status,
+};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header, uri::Scheme,
+};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use prometheus_client::metrics::gauge::Gauge;
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A routed request.
-pub(super) struct Call {
-    pub(super) model: Arc<str>,
-    pub(super) sticky: Option<HeaderValue>,
-    pub(super) protocol: Protocol,
-    pub(super) infer: bool,
-    pub(super) started: Instant,
-    pub(super) deadline: Instant,
-    pub(super) trace: Option<gantry_trace::SpanContext>,
+pub(crate) struct Call {
+    pub(crate) model: Arc<str>,
+    pub(crate) sticky: Option<HeaderValue>,
+    /// The version that the client named.
+    pub(crate) version: Option<u32>,
+    /// Key of the sequence in a gRPC message; of REST requests it is read from the body.
+    pub(crate) sequence: Option<u64>,
+    pub(crate) protocol: Protocol,
+    pub(crate) infer: bool,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) trace: Option<gantry_trace::SpanContext>,
+    /// The step of a pipeline that makes the call.
+    pub(crate) step: Option<Arc<str>>,
 }
 
 /// The upstream path, resolved once the version is known.
-pub(super) enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// `/v2/models/<internal>`, this tail and query.
     Rest { tail: &'a str, query: Option<&'a str>, infer: bool },
     /// The path is unchanged.
     Grpc(&'a Uri),
 }
 
-pub(super) struct Head {
-    pub(super) method: Method,
-    pub(super) headers: HeaderMap,
-    pub(super) request_id: HeaderValue,
+pub(crate) struct Head {
+    pub(crate) method: Method,
+    pub(crate) headers: HeaderMap,
+    pub(crate) request_id: HeaderValue,
+}
+
+/// Shorter deadlines are no evidence that a replica is silent.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+
+/// Releases the gateway-wide slot of a request while it waits for a replica.
+struct Waiting<'a>(&'a Gauge);
+
+impl<'a> Waiting<'a> {
+    fn new(in_flight: &'a Gauge) -> Self {
+        in_flight.dec();
+        Self(in_flight)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.inc();
+    }
 }
 
 impl Worker {
     pub(super) fn acquire(
         &self,
-        model: &str,
+        mut wanted: Wanted<'_>,
         sticky: Option<&HeaderValue>,
         protocol: Protocol,
-        excluded: &[u64],
     ) -> Result<InFlightRequest, Error> {
+        let selected = self.select(&mut wanted, sticky);
+        selected.map_err(|error| self.select_error(&error, &wanted.model, protocol))
+    }
+
+    fn selector(&self) -> Selector<'static> {
         let max_in_flight = self.shared.config.max_in_flight_per_replica;
+        Selector { random: fastrand::u64(..), max_in_flight, ..Selector::default() }
+    }
+
+    /// Selects a replica. If an experiment takes the model's name over, `wanted` becomes its choice.
+    fn select(
+        &self,
+        wanted: &mut Wanted<'_>,
+        sticky: Option<&HeaderValue>,
+    ) -> Result<InFlightRequest, SelectError> {
         let sticky = sticky.map(HeaderValue::as_bytes);
-        let in_flight = self.shared.routes.acquire(model, sticky, fastrand::u64(..), excluded, max_in_flight);
-        in_flight.map_err(|error| self.select_error(&error, model, protocol))
+        let routes = &self.shared.routes;
+        let selector = Selector { sticky, is_chosen: wanted.is_chosen, ..self.selector() };
+        let mut selected = routes.acquire(&wanted.model, &selector);
+        if let Err(SelectError::TakenOver(experiment)) = &selected
+            && wanted.choose(Arc::clone(experiment), sticky)
+        {
+            selected = routes.acquire(&wanted.model, &Selector { is_chosen: true, ..selector });
+        }
+        let mut in_flight = selected?;
+        in_flight.experiment.clone_from(&wanted.experiment);
+        Ok(in_flight)
     }
 
     /// Selects a replica for inference. A model that is scaled to zero is woken and waited for, up to the deadline.
-    pub(super) async fn acquire_or_wake(
+    pub(crate) async fn acquire_or_wake(
         &self,
-        model: &str,
+        mut wanted: Wanted<'_>,
         sticky: Option<&HeaderValue>,
         protocol: Protocol,
         deadline: Instant,
     ) -> Result<InFlightRequest, Error> {
-        let max_in_flight = self.shared.config.max_in_flight_per_replica;
-        let sticky = sticky.map(HeaderValue::as_bytes);
+        let config = &self.shared.config;
+        let limits = WaitLimits { per_model: config.max_in_flight_per_replica, total: config.max_in_flight };
         let mut woken = false;
         loop {
-            let error = match self.shared.routes.acquire(model, sticky, fastrand::u64(..), &[], max_in_flight)
-            {
+            let error = match self.select(&mut wanted, sticky) {
                 Ok(in_flight) => return Ok(in_flight),
                 Err(error) => error,
             };
+            let model = &*wanted.model;
             // After the wake-up the model stays without replicas until it is loaded.
-            let retry =
-                matches!(&error, SelectError::NoReplica { scaled_to_zero, .. } if *scaled_to_zero || woken);
+            let retry = matches!(&error, SelectError::NoReplica { scaled_to_zero, failed, .. }
+                if *scaled_to_zero || (woken && !failed));
             if !retry {
                 return Err(self.select_error(&error, model, protocol));
             }
             woken = true;
-            let changed = tokio::time::timeout_at(deadline, self.shared.routes.wait_for_replica(model));
-            if changed.await.is_err() {
-                return Err(self.select_error(&error, model, protocol));
+            let _waiting = wanted.is_admitted.then(|| Waiting::new(&self.shared.metrics.in_flight));
+            let changed =
+                tokio::time::timeout_at(deadline, self.shared.routes.wait_for_replica(model, limits));
+            match changed.await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => {
+                    self.shared.metrics.shed.inc();
+                    let message = format!("too many requests wait for model {model} to load: retry in 1 s");
+                    return Err(Error {
+                        retry_after: Some(1),
+                        ..Error::new(Code::ResourceExhausted, message)
+                    });
+                }
+                Err(_) => return Err(self.select_error(&error, model, protocol)),
             }
         }
+    }
+
+    /// Another target, if the version or the sequence of the request belongs to one.
+    fn reselect(
+        &self,
+        call: &Call,
+        in_flight: InFlightRequest,
+        headers: &HeaderMap,
+        payload: &Payload,
+    ) -> Result<(InFlightRequest, Option<u64>), Error> {
+        let sequence = if in_flight.has_alternatives && call.infer {
+            sequence::key(call, headers, payload)
+        } else {
+            None
+        };
+        let is_version = call.version.is_none_or(|wanted| wanted == in_flight.version.number);
+        if sequence.is_none() && is_version {
+            return Ok((in_flight, None));
+        }
+        drop(in_flight);
+        let sticky = call.sticky.as_ref().map(HeaderValue::as_bytes);
+        let version = call.version;
+        let selector = Selector { sticky, version, sequence, is_chosen: true, ..self.selector() };
+        let selected = self.shared.routes.acquire(&call.model, &selector);
+        let selected = selected.map_err(|error| self.select_error(&error, &call.model, call.protocol))?;
+        Ok((selected, sequence))
     }
 
     fn select_error(&self, error: &SelectError, model: &str, protocol: Protocol) -> Error {
@@ -103,8 +196,8 @@ impl Worker {
         local_response::select_error(error, model, protocol, nearest)
     }
 
-    /// Sends to a replica; retries on another one if nothing was sent.
-    pub(super) async fn forward(
+    /// Sends to a replica; retries on another one if no model has processed the request.
+    pub(crate) async fn forward(
         self: &Arc<Self>,
         call: &Call,
         in_flight: InFlightRequest,
@@ -112,17 +205,21 @@ impl Worker {
         mut head: Head,
         mut payload: Payload,
     ) -> Result<Response<ResponseBody>, Error> {
-        let mut in_flight = in_flight;
+        let (mut in_flight, sequence) = self.reselect(call, in_flight, &head.headers, &payload)?;
         let mut excluded: Vec<u64> = Vec::new();
         loop {
             headers::to_replica(&mut head.headers, &in_flight.version, &head.request_id);
             let mut guard =
                 RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);
-            guard.trace(call.trace.clone(), &mut head.headers);
+            guard.trace(call, &mut head.headers);
             if let Some(local) = guard.in_flight.endpoint.local() {
                 return self.local(call, guard, &local.0, target, head, payload).await;
             }
             let endpoint = Arc::clone(&guard.in_flight.endpoint);
+            let replay = guard.in_flight.has_alternatives.then(|| Replay::of(&head, &payload)).flatten();
+            // A stream may wait for the client's next message: no evidence about the replica.
+            let is_whole = matches!(payload, Payload::Whole(_));
+            let (sent_at, responses) = (Instant::now(), endpoint.responses());
             let request = self.request(&guard.in_flight, target, head, payload)?;
             let sending = async {
                 match call.protocol {
@@ -130,47 +227,75 @@ impl Worker {
                     Protocol::Grpc => self.pools.grpc(&endpoint, request).await,
                 }
             };
-            let Failure { unsent, error } = match tokio::time::timeout_at(call.deadline, sending).await {
+            let failure = match tokio::time::timeout_at(call.deadline, sending).await {
                 Err(_) => {
-                    guard.on_timeout();
+                    let silent =
+                        is_whole && endpoint.responses() == responses && sent_at.elapsed() >= SILENCE_MIN;
+                    guard.on_timeout(silent);
                     return Err(deadline_exceeded(call));
                 }
-                Ok(Ok((response, reuse))) => return respond(call, guard, response, reuse).await,
-                Ok(Err(failure)) => failure,
+                Ok(Ok((response, reuse))) => {
+                    endpoint.on_response();
+                    match unprocessed(call.protocol, &response) {
+                        None => {
+                            let version = guard.in_flight.version.number;
+                            let response = respond(call, guard, response, reuse).await?;
+                            if call.infer {
+                                return Ok(response);
+                            }
+                            let limit = self.shared.config.max_body;
+                            return metadata::with_version(call, target, response, version, limit).await;
+                        }
+                        Some(cause) => Attempt { cause, replay, error: None },
+                    }
+                }
+                Ok(Err(Failure { unsent, error })) => {
+                    let cause = if unsent.is_some() { Cause::Unreachable } else { Cause::ConnectionLost };
+                    Attempt {
+                        cause,
+                        replay: unsent.map(|request| Replay::from(*request)),
+                        error: Some(error),
+                    }
+                }
             };
-            if let Some(limit) = exceeded_limit(&*error) {
-                return Err(request_body::too_large(limit));
+            if failure.cause == Cause::ModelMissing {
+                guard.on_missing_model();
+            } else {
+                guard.on_failure();
             }
-            if unsent.is_none() && error.downcast_ref().is_some_and(hyper::Error::is_user) {
-                return Err(Error::invalid("the request body ended early"));
-            }
-            guard.on_failure();
             excluded.push(endpoint.id);
             let failed = retry::Attempt {
-                sent: unsent.is_none(),
-                replayable: unsent.is_some(),
+                sent: failure.cause == Cause::ConnectionLost,
+                replayable: failure.replay.is_some(),
                 attempts: u32::try_from(excluded.len()).unwrap_or(u32::MAX),
             };
             drop(guard);
             let next = if retry::should_retry(failed) {
-                self.acquire(&call.model, call.sticky.as_ref(), call.protocol, &excluded).ok()
+                let sticky = call.sticky.as_ref().map(HeaderValue::as_bytes);
+                let version = call.version;
+                let excluded = &excluded;
+                let selector =
+                    Selector { sticky, version, sequence, excluded, is_chosen: true, ..self.selector() };
+                self.shared.routes.acquire(&call.model, &selector).ok()
             } else {
                 None
             };
-            let (Some(next), Some(unsent)) = (next, unsent) else {
-                tracing::debug!(model = &*call.model, server = endpoint.server, replica = endpoint.replica, %error, "upstream request failed");
-                return Err(replica_unavailable(&endpoint, failed.sent, call));
+            let (Some(next), Some(again)) = (next, failure.replay) else {
+                let (server, replica, cause) = (&endpoint.server, endpoint.replica, failure.cause);
+                let error = failure.error.map(|e| e.to_string()).unwrap_or_default();
+                tracing::debug!(
+                    model = &*call.model,
+                    server,
+                    replica,
+                    ?cause,
+                    error,
+                    "upstream request failed"
+                );
+                return Err(replica_unavailable(&endpoint, cause, call));
             };
             self.shared.metrics.retries.inc();
             in_flight = next;
-            let (parts, body) = unsent.into_parts();
-            let request_id = parts.headers.get(headers::REQUEST_ID).cloned();
-            head = Head {
-                method: parts.method,
-                request_id: request_id.unwrap_or(HeaderValue::from_static("0")),
-                headers: parts.headers,
-            };
-            payload = body.into();
+            (head, payload) = (again.head, again.payload);
         }
     }
 
@@ -191,17 +316,20 @@ impl Worker {
             *request.uri_mut() = uri(&guard.in_flight, target, None)?;
             *request.headers_mut() = head.headers;
             // A panic fails its request only.
-            AssertUnwindSafe(server.call(request))
-                .catch_unwind()
-                .await
-                .map_err(|_| Error::internal(format!("the server of model {} panicked", call.model)))
+            AssertUnwindSafe(server.call(request)).catch_unwind().await.map_err(|_| {
+                tracing::error!(model = &*call.model, "in-process server panicked");
+                Error::internal(format!("the server of model {} panicked", call.model))
+            })
         };
         match tokio::time::timeout_at(call.deadline, calling).await {
             Err(_) => {
-                guard.on_timeout();
+                guard.on_timeout(false);
                 Err(deadline_exceeded(call))
             }
-            Ok(Err(error)) => Err(error),
+            Ok(Err(error)) => {
+                guard.on_error(&error);
+                Err(error)
+            }
             Ok(Ok(mut response)) => {
                 guard.on_response(response.status(), response.headers());
                 if let Some(trailers) = response.body().trailers() {
@@ -211,6 +339,31 @@ impl Worker {
                 Ok(local_response::from_reply(response))
             }
         }
+    }
+
+    /// Inference on an in-process server, without encoding.
+    pub(crate) async fn infer_local(
+        &self,
+        call: &Call,
+        in_flight: InFlightRequest,
+        server: &Arc<dyn gantry_oip::server::InferenceServer>,
+        mut head: HeaderMap,
+        mut request: InferRequest,
+    ) -> Result<InferResponse, Error> {
+        request.model_name = in_flight.version.internal.to_string();
+        let mut guard = RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);
+        guard.trace(call, &mut head);
+        let calling = AssertUnwindSafe(server.infer(request, head)).catch_unwind();
+        let Ok(answered) = tokio::time::timeout_at(call.deadline, calling).await else {
+            guard.on_timeout(false);
+            return Err(deadline_exceeded(call));
+        };
+        let answer = answered.unwrap_or_else(|_| {
+            tracing::error!(model = &*call.model, "in-process server panicked");
+            Err(Error::internal(format!("the server of model {} panicked", call.model)))
+        });
+        guard.on_answer(answer.as_ref().err());
+        answer
     }
 
     fn request(
@@ -275,9 +428,8 @@ async fn respond(
     let small = call.protocol == Protocol::Rest
         && body.size_hint().exact().is_some_and(|n| n <= request_body::SMALL as u64);
     if !small {
-        let streamed =
-            Streamed { body, guard: Some(guard), reuse: Some(reuse), deadline: call.deadline, timer: None };
-        return Ok(Response::from_parts(parts, ResponseBody::Streamed(Box::new(streamed))));
+        let streamed = Streamed::new(body, guard, reuse, call.deadline);
+        return Ok(Response::from_parts(parts, ResponseBody::Streamed(streamed)));
     }
     let collecting = async {
         let mut data = Bytes::new();
@@ -296,13 +448,21 @@ async fn respond(
         }
         Ok(Err(_)) => {
             guard.on_failure();
-            Err(replica_unavailable(&guard.in_flight.endpoint, true, call))
+            Err(replica_unavailable(&guard.in_flight.endpoint, Cause::ConnectionLost, call))
         }
         Err(_) => {
-            guard.on_timeout();
+            guard.on_timeout(false);
             Err(deadline_exceeded(call))
         }
     }
+}
+
+/// The version that a client names; only the number of a version can be in service.
+pub(super) fn version_number(model: &str, text: &str) -> Result<u32, Error> {
+    text.parse().map_err(|_| {
+        let shown: String = text.chars().take(100).collect();
+        Error::not_found(format!("model {model} has no version {shown:?}: versions are numbers"))
+    })
 }
 
 fn deadline_exceeded(call: &Call) -> Error {
@@ -310,10 +470,82 @@ fn deadline_exceeded(call: &Call) -> Error {
     Error::new(Code::DeadlineExceeded, format!("model {} did not respond within {seconds:.1} s", call.model))
 }
 
-fn replica_unavailable(endpoint: &crate::routes::Endpoint, sent: bool, call: &Call) -> Error {
-    let what = if sent { "closed the connection before it responded" } else { "is unreachable" };
+fn replica_unavailable(endpoint: &crate::routes::Endpoint, cause: Cause, call: &Call) -> Error {
+    let what = match cause {
+        Cause::Unreachable => "is unreachable",
+        Cause::ConnectionLost => "closed the connection before it responded",
+        Cause::ServerUnreachable => "cannot reach its inference server",
+        Cause::ModelMissing => "does not have the model loaded",
+    };
     Error::unavailable(
         format!("replica {} of server {} (model {}) {what}", endpoint.replica, endpoint.server, call.model),
         1,
     )
+}
+
+/// An attempt without a response of the model.
+struct Attempt {
+    cause: Cause,
+    replay: Option<Replay>,
+    error: Option<BoxError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// Nothing was sent.
+    Unreachable,
+    /// The model may have run.
+    ConnectionLost,
+    /// The replica's proxy could not connect to its inference server.
+    ServerUnreachable,
+    ModelMissing,
+}
+
+/// What a retry sends.
+struct Replay {
+    head: Head,
+    payload: Payload,
+}
+
+impl Replay {
+    /// `None` for a stream.
+    fn of(head: &Head, payload: &Payload) -> Option<Self> {
+        let Payload::Whole(bytes) = payload else { return None };
+        let (method, headers, request_id) =
+            (head.method.clone(), head.headers.clone(), head.request_id.clone());
+        Some(Self { head: Head { method, headers, request_id }, payload: Payload::Whole(bytes.clone()) })
+    }
+}
+
+impl From<Request<UpstreamBody>> for Replay {
+    fn from(request: Request<UpstreamBody>) -> Self {
+        let (parts, body) = request.into_parts();
+        let request_id = parts.headers.get(headers::REQUEST_ID).cloned();
+        let head = Head {
+            method: parts.method,
+            request_id: request_id.unwrap_or(HeaderValue::from_static("0")),
+            headers: parts.headers,
+        };
+        Self { head, payload: body.into() }
+    }
+}
+
+/// Why no model has processed the request, if the response shows that.
+fn unprocessed(protocol: Protocol, response: &Response<Incoming>) -> Option<Cause> {
+    let headers = response.headers();
+    // Absent from most responses.
+    if let Some(cause) = headers.get(UNPROCESSED) {
+        let is_server = cause.as_bytes() == NO_SERVER.as_bytes();
+        return Some(if is_server { Cause::ServerUnreachable } else { Cause::ModelMissing });
+    }
+    let is_missing = match protocol {
+        // Inference servers respond in JSON; a page in plain text is that of a Seldon agent without the model.
+        Protocol::Rest => {
+            let is_text = |v: &HeaderValue| v.as_bytes().starts_with(b"text/plain");
+            response.status() == StatusCode::NOT_FOUND
+                && headers.get(header::CONTENT_TYPE).is_some_and(is_text)
+        }
+        Protocol::Grpc => grpc_status(headers) == Some(u16::from(Code::NotFound.grpc())),
+    };
+    is_missing.then_some(Cause::ModelMissing)
 }

@@ -2,22 +2,28 @@
 
 use super::{
     Worker,
-    forward::{Call, Head, Target},
-    headers, local_response, request_body,
-    rest::plain_model,
+    client::Exchange,
+    destination::{Destination, Name, Wanted},
+    forward::{Call, Head, Target, version_number},
+    headers, local_response,
+    mirror::Original,
+    pipelines::PipelineRequest,
+    request_body::{self, BodyLimits},
+    sequence,
 };
 use crate::body::ResponseBody;
 use bytes::Bytes;
 use gantry_oip::{
     Code, Error, ServerMetadata,
-    grpc::{PREFIX, SERVICE, decode_frame, peek_name},
+    grpc::{PREFIX, RequestFields, SERVICE, decode_frame, frame_start, peek_request, peek_start},
+    rest::Encoding,
     server,
 };
 use gantry_proto::inference as pb;
 use gantry_transport::{Protocol, body::Payload, deadline};
 use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Worker {
@@ -26,22 +32,26 @@ impl Worker {
         parts: Parts,
         body: Incoming,
         request_id: HeaderValue,
+        exchange: &mut Exchange,
     ) -> Response<ResponseBody> {
+        if let Some(rejection) = unknown_encoding(&parts) {
+            return rejection;
+        }
         let Some(method) = parts.uri.path().strip_prefix(SERVICE) else {
             return self.builtin_service(parts, body).await;
         };
         let answered = match method {
-            "ModelInfer" => self.call(parts, body, request_id, true).await,
-            "ModelMetadata" => self.call(parts, body, request_id, false).await,
-            "ModelReady" => self.ready(parts, body, request_id).await,
-            "ModelStatistics" => self.statistics(parts, body, request_id).await,
-            "ModelStreamInfer" => Ok(self.stream(parts, body, request_id)),
+            "ModelInfer" | "ModelMetadata" | "ModelStatistics" => {
+                self.call(parts, body, request_id, exchange).await
+            }
+            "ModelReady" => self.ready(parts, body, request_id, exchange).await,
+            "ModelStreamInfer" => Ok(self.stream(parts, body, request_id, &exchange.client)),
             "ServerLive" => Ok(reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(reply(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
             "ServerMetadata" => Ok(reply(&pb::ServerMetadataResponse::from(&ServerMetadata::gantry()))),
-            "RepositoryIndex" => self.grpc_index(&parts, body).await,
-            "RepositoryModelLoad" => self.grpc_load(&parts, body).await,
-            "RepositoryModelUnload" => self.grpc_unload(&parts, body).await,
+            "RepositoryIndex" => self.grpc_index(&parts, body, exchange).await,
+            "RepositoryModelLoad" => self.grpc_load(&parts, body, exchange).await,
+            "RepositoryModelUnload" => self.grpc_unload(&parts, body, exchange).await,
             _ => Err(Error::new(Code::Unimplemented, format!("there is no method {method:?}"))),
         };
         answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Grpc))
@@ -53,46 +63,65 @@ impl Worker {
         mut parts: Parts,
         mut body: Incoming,
         request_id: HeaderValue,
-        infer: bool,
+        exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
         let deadline = deadline(started, self.timeout(&parts));
-        let _counted = self.admit()?;
-        let reading = self.first_part(&mut body);
-        let Ok(first) = tokio::time::timeout_at(deadline, reading).await else {
-            return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
+        let limits = BodyLimits {
+            client: &exchange.client,
+            protocol: Protocol::Grpc,
+            max: self.shared.config.max_body,
+            deadline,
         };
-        let mut first = first?;
-        let sticky = parts.headers.get(headers::ROUTE);
-        let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
-            Some(Ok(name)) => Cow::Borrowed(plain_model(name, Protocol::Grpc)?),
-            Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
-            None => {
-                let naming = self.name(&parts, &mut body, &mut first);
-                let Ok(name) = tokio::time::timeout_at(deadline, naming).await else {
-                    return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
-                };
-                Cow::Owned(name?)
-            }
+        let framed = self.read_body(&mut body, &limits).await?;
+        let method = parts.uri.path().strip_prefix(SERVICE).unwrap_or_default();
+        if method == "ModelStatistics"
+            && message_length(&framed) == Some(0)
+            && !parts.headers.contains_key(headers::MODEL)
+        {
+            return self.grpc_all_statistics().await;
+        }
+        exchange.admitted = Some(self.admit(&exchange.client, Protocol::Grpc)?);
+        let sticky = headers::sticky(&parts.headers);
+        let wanted = match Name::of(&parts.headers, "")? {
+            Name::Model(_) => None,
+            name => match self.destination(name, sticky.as_ref(), Protocol::Grpc)? {
+                Destination::Model(wanted) => Some(wanted),
+                Destination::Pipeline(wanted) => {
+                    let request = PipelineRequest { wanted: *wanted, sticky, request_id, exchange };
+                    return self.grpc_pipeline(request, method, &parts, framed, deadline).await;
+                }
+            },
         };
+        let RoutingFields { name, version, sequence } = Self::routing_fields(&parts, &framed)?;
+        let infer = method == "ModelInfer";
+        let wanted = wanted.unwrap_or_else(|| Wanted::new(&name)).with_version(version.is_some());
         let in_flight = if infer {
-            self.acquire_or_wake(&name, sticky, Protocol::Grpc, deadline).await?
+            self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Grpc, deadline).await?
         } else {
-            self.acquire(&name, sticky, Protocol::Grpc, &[])?
+            self.acquire(wanted, sticky.as_ref(), Protocol::Grpc)?
         };
+        if let Some(experiment) = &in_flight.experiment
+            && infer
+        {
+            let (headers, protocol) = (&parts.headers, Protocol::Grpc);
+            let original = Original { protocol, headers, request_id: &request_id, body: &framed };
+            self.mirror(experiment, &original);
+        }
         let call = Call {
             model: Arc::clone(&in_flight.version.model),
-            sticky: sticky.cloned(),
+            sticky,
+            version,
+            sequence,
             protocol: Protocol::Grpc,
             infer,
             started,
             deadline,
             trace: self.shared.config.tracer.context(&parts.headers),
+            step: None,
         };
-        let payload =
-            if is_whole(&first) { Payload::Whole(first) } else { Payload::Partial { first, rest: body } };
         let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
-        self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, payload).await
+        self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, Payload::Whole(framed)).await
     }
 
     pub(super) fn timeout(&self, parts: &Parts) -> std::time::Duration {
@@ -102,52 +131,38 @@ impl Worker {
             .min(config.max_request_timeout)
     }
 
-    /// The whole message if small, else enough of it to read the model name.
-    async fn first_part(&self, body: &mut Incoming) -> Result<Bytes, Error> {
-        let limit = self.shared.config.max_body;
-        let first = request_body::read_more(body, Bytes::new(), PREFIX, limit).await?;
-        let Some(length) = message_length(&first) else {
-            return Err(Error::invalid(format!("a gRPC body of {} bytes has no message", first.len())));
+    /// Reads the routing fields from the start of a message.
+    fn routing_fields(parts: &Parts, framed: &Bytes) -> Result<RoutingFields, Error> {
+        let header = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
+            Some(Ok(name)) => Some(name),
+            Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
+            None => None,
         };
-        if length > limit {
-            return Err(request_body::too_large(limit));
-        }
-        let enough = (PREFIX + length).min(request_body::SMALL);
-        request_body::read_more(body, first, enough, limit).await
-    }
-
-    /// Model name of a message. `first` is the prefix received so far; more is read if needed.
-    async fn name(&self, parts: &Parts, body: &mut Incoming, first: &mut Bytes) -> Result<String, Error> {
-        if let [0, _, _, _, _, start @ ..] = &**first
-            && !is_whole(first)
-        {
-            // Large message: generated clients encode the name first.
-            return leading_name(start).map(str::to_owned).ok_or_else(|| {
-                Error::invalid(
-                    "the model name must precede the tensors, or be set in the header seldon-model",
-                )
-            });
-        }
-        let limit = self.shared.config.max_body;
-        *first = request_body::read_more(body, std::mem::take(first), usize::MAX, limit).await?;
         let encoding = parts.headers.get("grpc-encoding").map(HeaderValue::as_bytes);
-        let message = decode_frame(first, encoding, limit)?;
-        let name = peek_name(&message).ok_or_else(|| Error::invalid("the message is not valid protobuf"))?;
+        let (start, is_whole) = frame_start(framed, encoding, request_body::SMALL)?;
+        let fields = if is_whole { peek_request(&start) } else { peek_start(&start) };
+        let fields = fields.ok_or_else(|| Error::invalid("the message is not valid protobuf"))?;
+        let name = header.unwrap_or(fields.name);
         if name.is_empty() {
-            return Err(Error::invalid("the message has no model name"));
+            return Err(Error::invalid(if is_whole {
+                "the message has no model name"
+            } else {
+                "the model name must precede the tensors, or be set in the header seldon-model"
+            }));
         }
-        Ok(name.to_owned())
+        RoutingFields::new(name, &fields)
     }
 
-    /// A model without ready replicas is reported as `ready: false`, not as an error.
+    /// A model without ready replicas, or an unknown one, is reported as `ready: false`: clients poll it.
     async fn ready(
         self: &Arc<Self>,
         parts: Parts,
         body: Incoming,
         request_id: HeaderValue,
+        exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        match self.call(parts, body, request_id, false).await {
-            Err(error) if error.code == Code::Unavailable => {
+        match self.call(parts, body, request_id, exchange).await {
+            Err(error) if matches!(error.code, Code::Unavailable | Code::Unimplemented | Code::NotFound) => {
                 Ok(reply(&pb::ModelReadyResponse { ready: false }))
             }
             answered => answered,
@@ -159,59 +174,30 @@ impl Worker {
         &self,
         parts: &Parts,
         mut body: Incoming,
+        exchange: &Exchange,
     ) -> Result<M, Error> {
-        let limit = request_body::SMALL;
-        let reading = request_body::read_all(&mut body, limit);
-        let Ok(bytes) = tokio::time::timeout(self.timeout(parts), reading).await else {
-            return Err(Error::new(Code::DeadlineExceeded, "the message did not arrive in time"));
+        let limits = BodyLimits {
+            client: &exchange.client,
+            protocol: Protocol::Grpc,
+            max: request_body::SMALL,
+            deadline: deadline(Instant::now(), self.timeout(parts)),
         };
+        let framed = self.read_body(&mut body, &limits).await?;
         let encoding = parts.headers.get("grpc-encoding").map(HeaderValue::as_bytes);
-        let message = decode_frame(&bytes?, encoding, limit)?;
+        let message = decode_frame(&framed, encoding, request_body::SMALL)?;
         M::decode(message).map_err(|e| Error::invalid(format!("the message is not valid protobuf: {e}")))
     }
+}
 
-    /// Statistics of one model from its server, or of all models.
-    async fn statistics(
-        self: &Arc<Self>,
-        parts: Parts,
-        mut body: Incoming,
-        request_id: HeaderValue,
-    ) -> Result<Response<ResponseBody>, Error> {
-        // Only a prefix: an empty message names no model.
-        let first = request_body::read_more(&mut body, Bytes::new(), PREFIX, request_body::SMALL).await?;
-        if message_length(&first) == Some(0) && !parts.headers.contains_key(headers::MODEL) {
-            return self.grpc_all_statistics().await;
-        }
-        self.call_with(parts, body, request_id, first).await
-    }
-
-    async fn call_with(
-        self: &Arc<Self>,
-        mut parts: Parts,
-        mut body: Incoming,
-        request_id: HeaderValue,
-        first: Bytes,
-    ) -> Result<Response<ResponseBody>, Error> {
-        let started = Instant::now();
-        let deadline = deadline(started, self.timeout(&parts));
-        let mut whole = request_body::read_more(&mut body, first, usize::MAX, request_body::SMALL).await?;
-        let name = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
-            Some(Ok(name)) => plain_model(name, Protocol::Grpc)?.to_owned(),
-            _ => self.name(&parts, &mut body, &mut whole).await?,
-        };
-        let in_flight = self.acquire(&name, None, Protocol::Grpc, &[])?;
-        let call = Call {
-            model: Arc::clone(&in_flight.version.model),
-            sticky: None,
-            protocol: Protocol::Grpc,
-            infer: false,
-            started,
-            deadline,
-            trace: self.shared.config.tracer.context(&parts.headers),
-        };
-        let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
-        self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, Payload::Whole(whole)).await
-    }
+/// The gRPC specification asks for UNIMPLEMENTED and the supported encodings.
+fn unknown_encoding(parts: &Parts) -> Option<Response<ResponseBody>> {
+    let encoding = parts.headers.get("grpc-encoding")?;
+    Encoding::parse(Some(encoding.as_bytes())).err()?;
+    let shown: String = String::from_utf8_lossy(encoding.as_bytes()).chars().take(100).collect();
+    let error = Error::new(Code::Unimplemented, format!("grpc-encoding {shown:?} is not supported"));
+    let mut response = local_response::error(&error, Protocol::Grpc);
+    response.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip,deflate"));
+    Some(response)
 }
 
 pub(super) fn reply(message: &impl prost::Message) -> Response<ResponseBody> {
@@ -223,17 +209,23 @@ pub(super) fn message_length(body: &[u8]) -> Option<usize> {
     Some(u32::from_be_bytes([a, b, c, d]) as usize)
 }
 
-fn is_whole(body: &[u8]) -> bool {
-    message_length(body).is_some_and(|length| body.len() == PREFIX + length)
+/// Routing fields of a message.
+struct RoutingFields {
+    name: String,
+    version: Option<u32>,
+    sequence: Option<u64>,
 }
 
-/// The model name at the start of a partial message.
-fn leading_name(start: &[u8]) -> Option<&str> {
-    let (&tag, rest) = start.split_first()?;
-    let (&length, rest) = rest.split_first()?;
-    // Model names are shorter than 128 bytes.
-    if tag != 0x0a || length >= 128 {
-        return None;
+impl RoutingFields {
+    fn new(name: &str, fields: &RequestFields<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            name: name.to_owned(),
+            version: version_of(name, fields)?,
+            sequence: fields.sequence.map(|id| sequence::grpc_key(name, id)),
+        })
     }
-    std::str::from_utf8(rest.get(..usize::from(length))?).ok()
+}
+
+pub(super) fn version_of(model: &str, fields: &RequestFields<'_>) -> Result<Option<u32>, Error> {
+    (!fields.version.is_empty()).then(|| version_number(model, fields.version)).transpose()
 }

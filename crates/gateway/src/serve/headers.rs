@@ -6,6 +6,17 @@ use gantry_transport::headers::remove_hop_by_hop;
 pub(super) use gantry_transport::headers::{REQUEST_ID, grpc_timeout};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+/// The client's route; several values, as a chain of experiments returns them, are joined.
+pub(super) fn sticky(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut values = headers.get_all(ROUTE).iter();
+    let first = values.next()?;
+    if values.next().is_none() {
+        return Some(first.clone());
+    }
+    let all: Vec<&[u8]> = headers.get_all(ROUTE).iter().map(HeaderValue::as_bytes).collect();
+    HeaderValue::from_bytes(&all.concat()).ok()
+}
+
 pub(super) const MODEL: HeaderName = HeaderName::from_static("seldon-model");
 pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-seldon-route");
 const INTERNAL: HeaderName = HeaderName::from_static(INTERNAL_MODEL);

@@ -1,24 +1,35 @@
 //! Request handling.
 
 mod builtin_endpoints;
+mod client;
 mod connection;
+mod destination;
 mod forward;
 mod grpc;
 mod headers;
 mod local_response;
+mod metadata;
+mod mirror;
 mod path;
+mod pipelines;
+mod replica_stream;
 mod request_body;
 mod request_guard;
 mod rest;
+mod sequence;
 mod spans;
 mod stream;
 
+pub(crate) use client::Admitted;
+pub(crate) use destination::Wanted;
+pub(crate) use forward::{Call, Head, Target};
+pub(crate) use mirror::{MIRROR_TIMEOUT, Mirrors};
+pub(crate) use request_body::{SMALL, memory_exhausted};
 pub(crate) use request_guard::RequestGuard;
 
-use crate::{Config, Routes, control::Control, metrics::Metrics, upstream::Pools};
+use crate::{Config, Routes, control::Control, metrics::Metrics, pipeline::KeptMemory, upstream::Pools};
 use arc_swap::ArcSwapOption;
-use gantry_transport::request_id::RequestIds;
-use hyper_util::{rt::TokioExecutor, server::conn::auto};
+use gantry_transport::{Http, memory::MemoryBudget, request_id::RequestIds};
 use std::{
     net::TcpStream,
     sync::{
@@ -33,7 +44,13 @@ use tokio_util::sync::CancellationToken;
 /// State shared by all workers.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) http: auto::Builder<TokioExecutor>,
+    pub(crate) http: Http,
+    pub(crate) memory: Arc<MemoryBudget>,
+    pub(crate) mirrors: Mirrors,
+    /// Of the pipelines' last runs.
+    pub(crate) kept_memory: Arc<KeptMemory>,
+    /// Runs of pipelines in the background.
+    pub(crate) background: AtomicUsize,
     pub(crate) routes: Routes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) control: ArcSwapOption<Arc<dyn Control>>,
@@ -44,7 +61,7 @@ pub(crate) struct Shared {
 
 /// A worker thread: its client connections and its upstream pools.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pools: Arc<Pools>,
     open: Arc<AtomicUsize>,
     ids: RequestIds,
@@ -80,6 +97,7 @@ impl Worker {
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 _ = sweep.tick() => {
                     self.pools.sweep();
+                    self.shared.metrics.sweep();
                     self.grpc_services.report(self.shared.routes.is_synced()).await;
                 }
             }

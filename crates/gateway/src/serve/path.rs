@@ -8,11 +8,19 @@ pub(super) enum Path<'a> {
     Live,
     Ready,
     AllStatistics,
-    Model { model: &'a str, operation: Operation<'a> },
+    /// `version` is the text after `/versions/`.
+    Model {
+        model: &'a str,
+        version: Option<&'a str>,
+        operation: Operation<'a>,
+    },
     Index,
     Load(&'a str),
     Unload(&'a str),
-    Pipeline,
+    Pipeline {
+        pipeline: &'a str,
+        operation: Operation<'a>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +59,8 @@ impl<'a> Path<'a> {
             "/health/ready" => Self::Ready,
             "/repository/index" => Self::Index,
             _ => {
-                if rest.starts_with("/pipelines/") {
-                    return Some(Self::Pipeline);
+                if let Some(rest) = rest.strip_prefix("/pipelines/") {
+                    return Self::pipeline(rest);
                 }
                 let (model, verb) = rest.strip_prefix("/repository/models/")?.split_once('/')?;
                 match verb {
@@ -71,11 +79,13 @@ impl<'a> Path<'a> {
         if model.is_empty() {
             return None;
         }
-        if let Some(version) = tail.strip_prefix("/versions/") {
-            tail = version.find('/').and_then(|i| version.get(i..)).unwrap_or("");
+        let mut version = None;
+        if let Some(rest) = tail.strip_prefix("/versions/") {
+            let (named, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            (version, tail) = (Some(named), after);
         }
         let operation = match tail {
-            "" if model == "stats" => return Some(Self::AllStatistics),
+            "" if model == "stats" && version.is_none() => return Some(Self::AllStatistics),
             "" => Operation::Metadata,
             "/infer" => Operation::Infer,
             "/ready" => Operation::Ready,
@@ -84,7 +94,18 @@ impl<'a> Path<'a> {
             _ if tail.starts_with("/infer/") && tail.len() > 7 => Operation::Other(tail),
             _ => return None,
         };
-        Some(Self::Model { model, operation })
+        Some(Self::Model { model, version, operation })
+    }
+
+    fn pipeline(rest: &'a str) -> Option<Self> {
+        let (pipeline, tail) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let operation = match tail {
+            "" => Operation::Metadata,
+            "/infer" => Operation::Infer,
+            "/ready" => Operation::Ready,
+            _ => return None,
+        };
+        (!pipeline.is_empty()).then_some(Self::Pipeline { pipeline, operation })
     }
 
     pub(super) const fn method(self) -> Method {
@@ -95,8 +116,9 @@ impl<'a> Path<'a> {
             | Self::AllStatistics
             | Self::Model {
                 operation: Operation::Metadata | Operation::Ready | Operation::Statistics, ..
-            } => Method::GET,
-            Self::Model { .. } | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Pipeline => {
+            }
+            | Self::Pipeline { operation: Operation::Metadata | Operation::Ready, .. } => Method::GET,
+            Self::Model { .. } | Self::Pipeline { .. } | Self::Index | Self::Load(_) | Self::Unload(_) => {
                 Method::POST
             }
         }
@@ -105,7 +127,7 @@ impl<'a> Path<'a> {
 
 /// The closest known path, for error messages.
 pub(super) fn nearest(path: &str) -> &'static str {
-    const PATHS: [&str; 13] = [
+    const PATHS: [&str; 16] = [
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",
@@ -116,6 +138,9 @@ pub(super) fn nearest(path: &str) -> &'static str {
         "/v2/models/{model}/stats",
         "/v2/models/{model}/versions/{version}/infer",
         "/v2/models/{model}/versions/{version}/ready",
+        "/v2/pipelines/{pipeline}",
+        "/v2/pipelines/{pipeline}/infer",
+        "/v2/pipelines/{pipeline}/ready",
         "/v2/repository/index",
         "/v2/repository/models/{model}/load",
         "/v2/repository/models/{model}/unload",
@@ -143,7 +168,9 @@ mod tests {
 
     #[test]
     fn parse_maps_protocol_paths() {
-        let model = |model, operation| Some(Path::Model { model, operation });
+        let model = |model, operation| Some(Path::Model { model, version: None, operation });
+        let version = |operation| Some(Path::Model { model: "iris", version: Some("3"), operation });
+        let pipeline = |operation| Some(Path::Pipeline { pipeline: "p", operation });
         for (path, expected) in [
             ("/v2", Some(Path::ServerMetadata)),
             ("/v2/", Some(Path::ServerMetadata)),
@@ -153,9 +180,9 @@ mod tests {
             ("/v2/models/iris", model("iris", Operation::Metadata)),
             ("/v2/models/iris/", model("iris", Operation::Metadata)),
             ("/v2/models/iris/infer", model("iris", Operation::Infer)),
-            ("/v2/models/iris/versions/3/infer", model("iris", Operation::Infer)),
-            ("/v2/models/iris/versions/3", model("iris", Operation::Metadata)),
-            ("/v2/models/iris/versions/3/ready", model("iris", Operation::Ready)),
+            ("/v2/models/iris/versions/3/infer", version(Operation::Infer)),
+            ("/v2/models/iris/versions/3", version(Operation::Metadata)),
+            ("/v2/models/iris/versions/3/ready", version(Operation::Ready)),
             ("/v2/models/iris/stats", model("iris", Operation::Statistics)),
             (
                 "/v2/models/llm/infer/chat/completions",
@@ -165,7 +192,11 @@ mod tests {
             ("/v2/repository/index", Some(Path::Index)),
             ("/v2/repository/models/iris/load", Some(Path::Load("iris"))),
             ("/v2/repository/models/iris/unload", Some(Path::Unload("iris"))),
-            ("/v2/pipelines/p/infer", Some(Path::Pipeline)),
+            ("/v2/pipelines/p/infer", pipeline(Operation::Infer)),
+            ("/v2/pipelines/p/ready", pipeline(Operation::Ready)),
+            ("/v2/pipelines/p", pipeline(Operation::Metadata)),
+            ("/v2/pipelines/p/stats", None),
+            ("/v2/pipelines//infer", None),
             ("/v2/models//infer", None),
             ("/v2/models/", None),
             ("/v2/models", None),

@@ -1,7 +1,8 @@
 //! Completion of a request: metrics, breaker and span are updated exactly once.
 
-use super::{Shared, spans};
+use super::{Call, Shared, spans};
 use crate::{policy::breaker::Outcome, routes::InFlightRequest};
+use gantry_oip::Error;
 use gantry_transport::Protocol;
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
@@ -42,14 +43,16 @@ impl RequestGuard {
     }
 
     /// Starts the upstream span and propagates it.
-    pub(super) fn trace(&mut self, parent: Option<gantry_trace::SpanContext>, headers: &mut HeaderMap) {
-        self.span = spans::target(&self.shared.config.tracer, parent, &self.in_flight);
+    pub(super) fn trace(&mut self, call: &Call, headers: &mut HeaderMap) {
+        self.span = spans::target(&self.shared.config.tracer, call, &self.in_flight);
         self.span.inject(headers);
     }
 
     /// Response headers received from the replica.
     pub(super) fn on_response(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.outcome = Outcome::Answered;
+        // A proxy in front of the server responds 502 when the server is gone.
+        let is_gone = status == StatusCode::BAD_GATEWAY;
+        self.outcome = if is_gone { Outcome::Failed } else { Outcome::Answered };
         match self.protocol {
             Protocol::Rest => self.code = status.as_u16(),
             Protocol::Grpc => {
@@ -74,9 +77,33 @@ impl RequestGuard {
         self.code = if self.protocol == Protocol::Grpc { 14 } else { 503 };
     }
 
-    /// The client chose the deadline: no evidence about the replica.
-    pub(super) fn on_timeout(&mut self) {
+    /// The replica responded that it does not have the model.
+    pub(super) fn on_missing_model(&mut self) {
+        self.in_flight.on_missing_model();
+        self.outcome = Outcome::Answered;
+        self.code = if self.protocol == Protocol::Grpc { 14 } else { 503 };
+    }
+
+    /// The client chose the deadline: a failure of the replica only if it was `silent`.
+    pub(crate) fn on_timeout(&mut self, silent: bool) {
+        if silent {
+            self.outcome = Outcome::Failed;
+        }
         self.code = if self.protocol == Protocol::Grpc { 4 } else { 504 };
+    }
+
+    /// An in-process server answered.
+    pub(super) fn on_answer(&mut self, error: Option<&Error>) {
+        self.outcome = Outcome::Answered;
+        match error {
+            Some(error) => self.on_error(error),
+            None => self.code = self.protocol.ok(),
+        }
+    }
+
+    /// The request failed in this process.
+    pub(super) fn on_error(&mut self, error: &Error) {
+        self.code = self.protocol.code(error);
     }
 
     pub(crate) fn done(self) {

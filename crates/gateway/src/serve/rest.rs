@@ -2,34 +2,58 @@
 
 use super::{
     Worker,
-    forward::{Call, Head, Target},
+    client::Exchange,
+    destination::{Destination, Name},
+    forward::{Call, Head, Target, version_number},
     headers, local_response,
+    mirror::Original,
     path::{self, Operation, Path},
-    request_body, spans,
+    pipelines::PipelineRequest,
+    request_body::{BodyLimits, SMALL},
+    spans,
 };
-use crate::body::ResponseBody;
+use crate::{body::ResponseBody, routes::SelectError};
 use gantry_oip::{Code, Error, server};
 use gantry_transport::{Protocol, body::Payload, deadline, request_id};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Worker {
-    pub(super) async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
-        let (mut parts, body) = request.into_parts();
+    pub(super) async fn handle(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        exchange: &mut Exchange,
+    ) -> Response<ResponseBody> {
+        let (mut parts, mut body) = request.into_parts();
+        let is_http1 = parts.version < Version::HTTP_2;
+        let expects_continue = parts.headers.contains_key(header::EXPECT);
         let request_id = match parts.headers.get(headers::REQUEST_ID) {
             Some(id) if request_id::is_sane(id) => id.clone(),
             _ => self.ids.next(),
         };
         let is_grpc = Protocol::of(&parts.headers) == Protocol::Grpc;
         let mut span = spans::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
-        let mut response = if is_grpc {
-            self.grpc(parts, body, request_id.clone()).await
+        let mut response;
+        let closes;
+        if let Some(rejection) = invalid_head(&parts) {
+            (response, closes) = (rejection, true);
+        } else if is_grpc {
+            response = self.grpc(parts, body, request_id.clone(), exchange).await;
+            closes = true;
         } else {
-            let answered = self.rest(parts, body, request_id.clone()).await;
-            answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Rest))
-        };
+            let is_head = parts.method == Method::HEAD;
+            let answered = self.rest(parts, &mut body, request_id.clone(), exchange).await;
+            response = answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Rest));
+            if is_head {
+                response = local_response::without_body(response);
+            }
+            closes = is_http1 && self.closes(&mut body, expects_continue).await;
+        }
+        if is_http1 && closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         spans::response(&mut span, &response, is_grpc);
         response.headers_mut().insert(headers::REQUEST_ID, request_id);
         response
@@ -38,8 +62,9 @@ impl Worker {
     async fn rest(
         self: &Arc<Self>,
         parts: Parts,
-        body: Incoming,
+        body: &mut Incoming,
         request_id: HeaderValue,
+        exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let Some(path) = Path::parse(parts.uri.path()) else {
             let shown: String = parts.uri.path().chars().take(100).collect();
@@ -47,18 +72,35 @@ impl Worker {
             return Err(Error::not_found(format!("there is no path {shown}: the nearest is {nearest}")));
         };
         let allowed = path.method();
-        if parts.method != allowed {
+        let is_head =
+            parts.method == Method::HEAD && matches!(path, Path::ServerMetadata | Path::Live | Path::Ready);
+        if parts.method != allowed && !is_head {
             return Ok(method_not_allowed(&parts.method, &allowed));
         }
         match path {
-            Path::Model { .. } => self.model(parts, body, request_id).await,
-            Path::Pipeline => Err(Error::not_found("pipelines are not served yet")),
+            Path::Model { .. } => self.model(parts, body, request_id, exchange).await,
+            Path::Pipeline { pipeline, operation } => {
+                let name = Name::of(&parts.headers, "").map(|name| match name {
+                    Name::Model(_) => Name::Pipeline(pipeline),
+                    named => named,
+                })?;
+                let sticky = headers::sticky(&parts.headers);
+                match self.destination(name, sticky.as_ref(), Protocol::Rest)? {
+                    Destination::Pipeline(wanted) => {
+                        let request = PipelineRequest { wanted: *wanted, sticky, request_id, exchange };
+                        self.rest_pipeline(request, operation, &parts, body).await
+                    }
+                    Destination::Model(_) => Err(Error::invalid(
+                        "the experiment chooses between models: use /v2/models/{model}/infer",
+                    )),
+                }
+            }
             Path::ServerMetadata => Ok(Self::server_metadata_response()),
             Path::Live => Ok(json_response("{\"live\":true}")),
             Path::Ready => self.server_ready(),
             Path::AllStatistics => self.all_statistics().await,
-            Path::Index => self.index(body).await,
-            Path::Load(model) => self.load(model).await,
+            Path::Index => self.index(body, exchange).await,
+            Path::Load(model) => self.load(model, body, exchange).await,
             Path::Unload(model) => self.unload(model).await,
         }
     }
@@ -66,46 +108,69 @@ impl Worker {
     async fn model(
         self: &Arc<Self>,
         mut parts: Parts,
-        mut body: Incoming,
+        body: &mut Incoming,
         request_id: HeaderValue,
+        exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
-        let Some(Path::Model { model: path_model, operation }) = Path::parse(parts.uri.path()) else {
+        let Some(Path::Model { model: path_model, version, operation }) = Path::parse(parts.uri.path())
+        else {
             return Err(Error::internal("model path could not be parsed again"));
         };
-        let model = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
-            None => path_model,
-            Some(Ok(name)) => plain_model(name, Protocol::Rest)?,
-            Some(Err(_)) => return Err(Error::invalid("header seldon-model: invalid model name")),
+        let sticky = headers::sticky(&parts.headers);
+        let name = Name::of(&parts.headers, path_model)?;
+        let wanted = match self.destination(name, sticky.as_ref(), Protocol::Rest)? {
+            Destination::Model(wanted) => wanted.with_version(version.is_some()),
+            Destination::Pipeline(wanted) => {
+                let request = PipelineRequest { wanted: *wanted, sticky, request_id, exchange };
+                return self.rest_pipeline(request, operation, &parts, body).await;
+            }
         };
-        let _counted = self.admit()?;
-        let limit = self.shared.config.max_body;
-        let size = request_body::announced(&body, limit)?;
-        let sticky = parts.headers.get(headers::ROUTE);
+        let model = &*wanted.model;
         let infer = matches!(operation, Operation::Infer | Operation::Other(_));
         let deadline = deadline(started, self.shared.config.request_timeout);
-        let in_flight = if infer {
-            self.acquire_or_wake(model, sticky, Protocol::Rest, deadline).await?
-        } else {
-            self.acquire(model, sticky, Protocol::Rest, &[])?
+        let limits = BodyLimits {
+            client: &exchange.client,
+            protocol: Protocol::Rest,
+            max: self.shared.config.max_body,
+            deadline,
         };
+        let is_small = body.size_hint().exact().is_some_and(|n| n <= SMALL as u64);
+        if !is_small && !self.shared.routes.contains(model) {
+            let nearest = self.shared.routes.nearest(model);
+            return Err(local_response::select_error(
+                &SelectError::UnknownModel,
+                model,
+                Protocol::Rest,
+                nearest,
+            ));
+        }
+        let whole = self.read_body(body, &limits).await?;
+        exchange.admitted = Some(self.admit(&exchange.client, Protocol::Rest)?);
+        let version = version.map(|text| version_number(model, text)).transpose()?;
+        let in_flight = if infer {
+            self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Rest, deadline).await?
+        } else {
+            self.acquire(wanted, sticky.as_ref(), Protocol::Rest)?
+        };
+        if let Some(experiment) = &in_flight.experiment
+            && operation == Operation::Infer
+        {
+            let (headers, protocol) = (&parts.headers, Protocol::Rest);
+            let original = Original { protocol, headers, request_id: &request_id, body: &whole };
+            self.mirror(experiment, &original);
+        }
         let call = Call {
             model: Arc::clone(&in_flight.version.model),
-            sticky: sticky.cloned(),
+            sticky,
+            version,
+            sequence: None,
             protocol: Protocol::Rest,
             infer,
             started,
             deadline,
             trace: self.shared.config.tracer.context(&parts.headers),
-        };
-        let payload = if size.is_some_and(|n| n <= request_body::SMALL) {
-            let reading = request_body::read_all(&mut body, limit);
-            match tokio::time::timeout_at(call.deadline, reading).await {
-                Ok(bytes) => Payload::Whole(bytes?),
-                Err(_) => return Err(Error::new(Code::DeadlineExceeded, "the body did not arrive in time")),
-            }
-        } else {
-            Payload::Partial { first: bytes::Bytes::new(), rest: body }
+            step: None,
         };
         let target = Target::Rest {
             tail: operation.tail(),
@@ -119,7 +184,7 @@ impl Worker {
             headers.entry(header::HOST).or_insert(host);
         }
         let head = Head { method: parts.method, headers, request_id };
-        let answer = self.forward(&call, in_flight, &target, head, payload).await?;
+        let answer = self.forward(&call, in_flight, &target, head, Payload::Whole(whole)).await?;
         // Readiness bodies differ between servers; KServe clients expect this one.
         if operation == Operation::Ready && answer.status() == StatusCode::OK {
             let (head, _) = answer.into_parts();
@@ -129,45 +194,39 @@ impl Worker {
         }
         Ok(answer)
     }
-
-    /// Counts a request in flight, or sheds it.
-    pub(super) fn admit(&self) -> Result<Admitted<'_>, Error> {
-        let metrics = &self.shared.metrics;
-        let before = metrics.in_flight.inc();
-        let admitted = Admitted { worker: self };
-        if usize::try_from(before).unwrap_or(0) >= self.shared.config.max_in_flight {
-            metrics.shed.inc();
-            return Err(Error::unavailable("the gateway is at its request limit: retry in 1 s", 1));
-        }
-        Ok(admitted)
-    }
-}
-
-/// A request counted in flight until dropped.
-pub(super) struct Admitted<'a> {
-    worker: &'a Worker,
-}
-
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        self.worker.shared.metrics.in_flight.dec();
-    }
-}
-
-/// The model named by `seldon-model`; a suffix denotes pipelines and experiments.
-pub(super) fn plain_model(name: &str, protocol: Protocol) -> Result<&str, Error> {
-    let code = if protocol == Protocol::Grpc { Code::Unimplemented } else { Code::NotFound };
-    if name.ends_with(".pipeline") {
-        return Err(Error::new(code, "pipelines are not served yet"));
-    }
-    if name.ends_with(".experiment") {
-        return Err(Error::new(code, "experiments are not served yet"));
-    }
-    Ok(name)
 }
 
 pub(super) fn json_response(body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
     local_response::from_reply(server::json(StatusCode::OK, body.into()))
+}
+
+/// Refuses requests that another HTTP implementation may read differently.
+fn invalid_head(parts: &Parts) -> Option<Response<ResponseBody>> {
+    let rejected = |status, message: &str| {
+        let mut response = local_response::error(&Error::invalid(message), Protocol::Rest);
+        *response.status_mut() = status;
+        Some(response)
+    };
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() || (host.is_none() && parts.version == Version::HTTP_11) {
+        return rejected(StatusCode::BAD_REQUEST, "a request must have one host header");
+    }
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        return rejected(
+            StatusCode::NOT_IMPLEMENTED,
+            "the only supported transfer-encoding is chunked: use content-encoding to compress",
+        );
+    }
+    let content_type = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if content_type.is_some_and(|t| t.starts_with(b"application/grpc-web")) {
+        return rejected(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "gRPC-Web is not supported: use gRPC (application/grpc) or REST",
+        );
+    }
+    None
 }
 
 fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {

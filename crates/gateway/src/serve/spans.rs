@@ -1,9 +1,9 @@
 //! Trace spans of requests; no work is done while tracing is off.
 
-use super::{headers, path::Path};
+use super::{Call, headers, path::Path};
 use crate::{body::ResponseBody, routes::InFlightRequest};
 use gantry_oip::grpc::SERVICE;
-use gantry_trace::{Span, SpanContext, Tracer};
+use gantry_trace::{Span, Tracer};
 use gantry_transport::Protocol;
 use http::{HeaderValue, Response, request::Parts};
 
@@ -16,7 +16,7 @@ pub(super) fn request(tracer: &Tracer, parts: &mut Parts, request_id: &HeaderVal
     let is_model_request = if is_grpc {
         path.strip_prefix(SERVICE).is_some_and(|method| method.starts_with("Model"))
     } else {
-        matches!(Path::parse(path), Some(Path::Model { .. }))
+        matches!(Path::parse(path), Some(Path::Model { .. } | Path::Pipeline { .. }))
     };
     if !is_model_request {
         return Span::default();
@@ -25,6 +25,9 @@ pub(super) fn request(tracer: &Tracer, parts: &mut Parts, request_id: &HeaderVal
         Some(Path::Model { operation, .. }) if !is_grpc => {
             // Low cardinality: the span name does not contain the model.
             format!("{} /v2/models/{{model}}{}", parts.method, operation.tail())
+        }
+        Some(Path::Pipeline { operation, .. }) if !is_grpc => {
+            format!("{} /v2/pipelines/{{pipeline}}{}", parts.method, operation.tail())
         }
         _ => path.trim_start_matches('/').to_owned(),
     });
@@ -69,9 +72,13 @@ pub(super) fn response(span: &mut Span, response: &Response<ResponseBody>, is_gr
 }
 
 /// Span of the upstream request.
-pub(super) fn target(tracer: &Tracer, parent: Option<SpanContext>, in_flight: &InFlightRequest) -> Span {
-    let mut span = tracer.client(parent, || "target".to_owned());
+pub(super) fn target(tracer: &Tracer, call: &Call, in_flight: &InFlightRequest) -> Span {
+    let what = if call.step.is_some() { "step" } else { "target" };
+    let mut span = tracer.client(call.trace.clone(), || what.to_owned());
     if span.is_recording() {
+        if let Some(step) = &call.step {
+            span.set("gantry.step", step.to_string());
+        }
         span.set("gantry.model", in_flight.version.internal.to_string());
         span.set("gantry.server", in_flight.endpoint.server.clone());
         span.set("gantry.replica", i64::from(in_flight.endpoint.replica));

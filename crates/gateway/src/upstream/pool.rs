@@ -16,7 +16,8 @@ use std::{
 };
 
 const MAX_IDLE_PER_REPLICA: usize = 256;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+/// Below the 10 s after which agents close idle connections: no request meets a connection that is being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_STREAMS_PER_CONNECTION: usize = 100;
 
 /// The pools of one worker; the lock is uncontended.
@@ -201,5 +202,16 @@ impl Pools {
             pool.shared.retain(|s| !s.sender.is_closed());
             pool.endpoint.strong_count() > 0
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connections_close_before_agents_close_them() {
+        let agent = gantry_transport::ServerOptions::default().header_timeout;
+        assert!(IDLE_TIMEOUT * 2 <= agent, "{IDLE_TIMEOUT:?} {agent:?}");
     }
 }

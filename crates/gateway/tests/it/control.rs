@@ -1,16 +1,12 @@
-//! Route subscription, repository calls and demand reports against a fake scheduler.
+//! Route subscription and demand reports against a fake scheduler.
 
-use crate::support::{FakeLocal, Running, TEST_TIMEOUT, local_endpoint, route, until, unused_address};
+use crate::support::{FakeLocal, Running, TEST_TIMEOUT, local_endpoint, route, until};
 use gantry_gateway::control;
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
     Synced, WatchRoutesRequest,
     route_event::Event,
     routing_server::{Routing, RoutingServer},
-};
-use gantry_proto::{
-    inference::{self as oip, grpc_inference_service_client::GrpcInferenceServiceClient},
-    scheduler as pb,
 };
 use std::{
     net::SocketAddr,
@@ -88,16 +84,17 @@ impl FakeScheduler {
     }
 
     async fn acknowledged(&self, epoch: u64, applied: u64, drained: u64) {
-        let wanted = RouteAcknowledgement { subscriber: "gw".into(), epoch, applied, drained };
+        let wanted = (epoch, applied, drained);
         until(&format!("{wanted:?}"), || async {
-            self.acknowledgements.lock().unwrap().last() == Some(&wanted)
+            let all = self.acknowledgements.lock().unwrap();
+            all.last().is_some_and(|a| a.subscriber == "gw" && (a.epoch, a.applied, a.drained) == wanted)
         })
         .await;
     }
 }
 
 async fn send(events: &Events, epoch: u64, sequence: u64, event: Event) {
-    events.send(Ok(RouteEvent { epoch, event: Some(event), sequence })).await.unwrap();
+    events.send(Ok(RouteEvent { epoch, event: Some(event), sequence, ..Default::default() })).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,137 +157,6 @@ async fn routes_survive_scheduler_restart() {
     shutdown.cancel();
     tokio::time::timeout(TEST_TIMEOUT, following).await.unwrap().unwrap();
     stop.cancel();
-}
-
-/// A repository with one model, recording calls.
-#[derive(Clone, Default)]
-struct FakeModels {
-    loaded: Arc<Mutex<Vec<String>>>,
-    unloaded: Arc<Mutex<Vec<String>>>,
-}
-
-fn iris(name: &str, state: pb::model_status::ModelState, reason: &str) -> pb::ModelStatusResponse {
-    let meta = pb::MetaData { name: name.into(), ..Default::default() };
-    let version = pb::ModelVersionStatus {
-        version: 4,
-        state: Some(pb::ModelStatus { state: state.into(), reason: reason.into(), ..Default::default() }),
-        model_defn: Some(pb::Model { meta: Some(meta), ..Default::default() }),
-        ..Default::default()
-    };
-    pb::ModelStatusResponse { model_name: name.into(), versions: vec![version], ..Default::default() }
-}
-
-impl FakeModels {
-    fn answer(request: &pb::ModelStatusRequest) -> Vec<pb::ModelStatusResponse> {
-        use pb::model_status::ModelState;
-        let all = [
-            iris("iris", ModelState::ModelAvailable, ""),
-            iris("big", ModelState::ScheduleFailed, "needs 6 GB"),
-        ];
-        let wanted = request.model.as_ref().map(|m| m.name.clone());
-        all.into_iter().filter(|m| wanted.as_ref().is_none_or(|w| *w == m.model_name)).collect()
-    }
-}
-
-/// Implements only the three methods that the gateway calls.
-impl tonic::codegen::Service<http::Request<tonic::body::Body>> for FakeModels {
-    type Response = http::Response<tonic::body::Body>;
-    type Error = std::convert::Infallible;
-    type Future = futures::future::BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let fake = self.clone();
-        Box::pin(async move {
-            use gantry_oip::{grpc, server};
-            use http_body_util::BodyExt as _;
-            use prost::Message as _;
-            let path = request.uri().path().to_owned();
-            let body = request.into_body().collect().await.unwrap().to_bytes();
-            let message = grpc::decode_frame(&body, None, 1 << 20).unwrap();
-            let reply = match path.rsplit('/').next().unwrap() {
-                "ModelStatus" => {
-                    let request = pb::ModelStatusRequest::decode(message).unwrap();
-                    let frames: Vec<_> = Self::answer(&request).iter().map(grpc::encode_frame).collect();
-                    server::grpc_frame(frames.concat().into())
-                }
-                "LoadModel" => {
-                    let model = pb::LoadModelRequest::decode(message).unwrap().model.unwrap();
-                    fake.loaded.lock().unwrap().push(model.meta.unwrap().name);
-                    server::grpc_reply(&pb::LoadModelResponse {})
-                }
-                "UnloadModel" => {
-                    let name = pb::UnloadModelRequest::decode(message).unwrap().model.unwrap().name;
-                    if name != "iris" {
-                        let error = gantry_oip::Error::not_found(format!("no model {name}"));
-                        return Ok(server::grpc_error(&error).map(tonic::body::Body::new));
-                    }
-                    fake.unloaded.lock().unwrap().push(name);
-                    server::grpc_reply(&pb::UnloadModelResponse {})
-                }
-                other => panic!("unexpected call {other}"),
-            };
-            Ok(reply.map(tonic::body::Body::new))
-        })
-    }
-}
-
-impl tonic::server::NamedService for FakeModels {
-    const NAME: &'static str = "seldon.mlops.scheduler.Scheduler";
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn repository_calls_reach_the_scheduler() {
-    let fake = FakeModels::default();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = tonic::transport::Server::builder().add_service(fake.clone());
-    let serving = tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
-    let running = Running::start(crate::support::config(), |g| {
-        g.set_control(Arc::new(control::SchedulerControl::new(channel)));
-    });
-    let client = running.client();
-    let big = r#"{"name":"big","version":"4","state":"UNAVAILABLE","reason":"needs 6 GB"}"#;
-    let iris = r#"{"name":"iris","version":"4","state":"READY","reason":""}"#;
-    let index =
-        |body: &'static str| async move { client.send("POST", "/v2/repository/index", &[], body).await };
-    assert_eq!(index("").await.text(), format!("[{big},{iris}]"));
-    assert_eq!(index("{}").await.text(), format!("[{big},{iris}]"));
-    assert_eq!(index("{\"ready\":true}").await.text(), format!("[{iris}]"));
-    assert_eq!(index("[]").await.status, 400);
-
-    let post = |path: &'static str| async move { client.send("POST", path, &[], "").await };
-    assert_eq!(post("/v2/repository/models/iris/load").await.status, 200);
-    assert_eq!(*fake.loaded.lock().unwrap(), ["iris"]);
-    let missing = post("/v2/repository/models/nope/load").await;
-    assert_eq!(missing.status, 404);
-    assert!(missing.text().contains("apply a Model with its storageUri first"), "{missing:?}");
-    assert_eq!(post("/v2/repository/models/iris/unload").await.status, 200);
-    assert_eq!(*fake.unloaded.lock().unwrap(), ["iris"]);
-    assert_eq!(post("/v2/repository/models/nope/unload").await.status, 404);
-
-    let mut grpc = GrpcInferenceServiceClient::connect(format!("http://{}", running.address)).await.unwrap();
-    let models =
-        grpc.repository_index(oip::RepositoryIndexRequest::default()).await.unwrap().into_inner().models;
-    assert_eq!(models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["big", "iris"]);
-    let load = oip::RepositoryModelLoadRequest { model_name: "iris".into(), ..Default::default() };
-    grpc.repository_model_load(load).await.unwrap();
-    assert_eq!(fake.loaded.lock().unwrap().len(), 2);
-    let unload = oip::RepositoryModelUnloadRequest { model_name: "nope".into(), ..Default::default() };
-    assert_eq!(grpc.repository_model_unload(unload).await.unwrap_err().code(), tonic::Code::NotFound);
-
-    serving.abort();
-    let channel = Endpoint::from_shared(format!("http://{}", unused_address())).unwrap().connect_lazy();
-    let alone = Running::start(crate::support::config(), |g| {
-        g.set_control(Arc::new(control::SchedulerControl::new(channel)));
-    });
-    let answer = alone.client().send("POST", "/v2/repository/index", &[], "").await;
-    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "5"));
-    assert!(answer.text().contains("the scheduler is unreachable"), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,3 +89,55 @@ async fn scale_up_timeout_returns_the_route_reason() {
     let answer = running.client().send("POST", "/v2/models/iris/infer", &[], "{}").await;
     assert!(answer.status == 503 && answer.text().contains("no server offers onnx"), "{answer:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_load_ends_the_wait() {
+    let running = Running::start(config(), |_| {});
+    running.route(scaled_to_zero("scaled to zero"));
+    let client = running.client();
+    let asking = tokio::spawn(async move { client.infer("iris").await });
+    running.routes.scale_up_requested().await;
+    running.route(Route { sleeps: false, ..scaled_to_zero("") });
+    running.routes.scale_up_requested().await;
+    assert!(!asking.is_finished(), "it is loading");
+    running.route(Route { sleeps: false, failed: true, ..scaled_to_zero("s-0: no such file") });
+    let answer = asking.await.unwrap();
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("s-0: no such file"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_requests_are_bounded_and_leave_room_for_other_models() {
+    let limits = gantry_gateway::Config { max_in_flight: 3, max_in_flight_per_replica: 2, ..config() };
+    let local = FakeLocal::new();
+    let running = Running::start(limits, |g| g.register_local("builtin", 0, Arc::clone(&local) as _));
+    running.route(route("awake", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    for model in ["iris", "other"] {
+        running.route(Route { model: model.into(), ..scaled_to_zero("scaled to zero") });
+    }
+    let client = running.client();
+    let waiting = |models: &[&str]| {
+        let demand = running.routes.demand(Duration::from_secs(1));
+        demand.iter().filter(|d| models.contains(&&*d.model)).map(|d| d.in_flight_milli).sum::<u64>() / 1000
+    };
+    let mut asking: Vec<_> =
+        (0..2).map(|_| tokio::spawn(async move { client.infer("iris").await })).collect();
+    until("two wait", || async { waiting(&["iris"]) == 2 }).await;
+    let refused = client.infer("iris").await;
+    assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, "1"));
+    assert!(refused.text().contains("too many requests wait for model iris"), "{refused:?}");
+    asking.push(tokio::spawn(async move { client.infer("other").await }));
+    until("three wait", || async { waiting(&["iris", "other"]) == 3 }).await;
+    assert_eq!(client.infer("other").await.status, 429, "all that may wait do");
+    for _ in 0..5 {
+        assert_eq!(client.infer("awake").await.status, 200);
+    }
+    for model in ["iris", "other"] {
+        running.route(route(model, &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    }
+    for one in asking {
+        let status = one.await.unwrap().status.as_u16();
+        assert!([200, 429].contains(&status), "{status}: a replica takes two at a time");
+    }
+    until("no request is in flight", || async { running.metric("gantry_gateway_in_flight ") == 0 }).await;
+}

@@ -77,7 +77,7 @@ async fn all_grpc_methods_are_served() {
         let mut piped = Request::new(infer("iris"));
         piped.metadata_mut().insert("seldon-model", "p.pipeline".parse().unwrap());
         let status = client.model_infer(piped).await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (Code::Unimplemented, "pipelines are not served yet"));
+        assert_eq!((status.code(), status.message()), (Code::Unimplemented, "there is no pipeline \"p\""));
         let mut named = Request::new(infer("ignored"));
         named.metadata_mut().insert("seldon-model", "iris".parse().unwrap());
         assert_eq!(client.model_infer(named).await.unwrap().into_inner().model_name, "iris_3");
@@ -153,6 +153,35 @@ async fn large_compressed_messages_are_forwarded() {
     }
 }
 
+/// The gateway reads the name of a message that it cannot inflate.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_message_is_not_inflated_for_its_name() {
+    use gantry_oip::rest::{Encoding, compress};
+    let local = FakeLocal::new();
+    let running = Running::start(gantry_gateway::Config { max_body: 1 << 20, ..config() }, |g| {
+        g.register_local("builtin", 0, Arc::clone(&local) as _);
+    });
+    running.route(route("m", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    let request = pb::ModelInferRequest { raw_input_contents: vec![vec![0; 4 << 20].into()], ..infer("m") };
+    let packed = compress(&prost::Message::encode_to_vec(&request), Encoding::Gzip).unwrap();
+    let length = u32::try_from(packed.len()).unwrap().to_be_bytes();
+    let body = Bytes::from([&[1], length.as_slice(), &packed].concat());
+    let stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    let (executor, io) = (hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream));
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://test/inference.GRPCInferenceService/ModelInfer")
+        .header("content-type", "application/grpc")
+        .header("grpc-encoding", "gzip")
+        .body(http_body_util::Full::new(body))
+        .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    drop(http_body_util::BodyExt::collect(answer.into_body()).await);
+    assert_eq!(local.arrived(), 1);
+    let seen = local.seen.lock().unwrap().last().unwrap().clone();
+    assert_eq!(seen.get("grpc-encoding").unwrap(), "gzip");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_messages_are_routed_individually() {
     for remote in [false, true] {
@@ -218,4 +247,25 @@ async fn grpc_health_and_reflection_are_served() {
         panic!("{answer:?}");
     };
     assert!(list.service.iter().any(|s| s.name == "inference.GRPCInferenceService"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsupported_encodings_and_content_types_are_rejected() {
+    let running = Running::with_iris(&FakeLocal::new());
+    let path = "/inference.GRPCInferenceService/ModelInfer";
+    let headers = [("content-type", "application/grpc"), ("grpc-encoding", "zstd")];
+    let answer = running.client().send("POST", path, &headers, Bytes::new()).await;
+    assert_eq!(
+        (answer.header("grpc-status"), answer.header("grpc-accept-encoding")),
+        ("12", "identity,gzip,deflate")
+    );
+    for content_type in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text"] {
+        let answer =
+            running.client().send("POST", path, &[("content-type", content_type)], Bytes::new()).await;
+        assert_eq!(answer.status, 415);
+        assert_eq!(
+            answer.text(),
+            "{\"error\":\"gRPC-Web is not supported: use gRPC (application/grpc) or REST\"}"
+        );
+    }
 }

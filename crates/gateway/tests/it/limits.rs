@@ -161,9 +161,12 @@ async fn idle_connection_is_closed_after_linger() {
 async fn server_panic_fails_only_its_request() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
-    let answer = running.client().send("POST", "/v2/models/iris/infer/panic", &[], "{}").await;
+    running.route(route("panic", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    let answer = running.client().infer("panic").await;
     assert_eq!(answer.status, 500);
-    assert_eq!(answer.text(), "{\"error\":\"the server of model iris panicked\"}");
+    assert_eq!(answer.text(), "{\"error\":\"the server of model panic panicked\"}");
+    let line = "seldon_model_infer_total{server=\"builtin\",server_replica=\"0\",model=\"panic\",model_internal=\"panic_1\",method_type=\"rest\",code=\"500\"}";
+    assert_eq!(running.metric(line), 1);
     assert_eq!(running.client().infer("iris").await.status, 200);
 }
 

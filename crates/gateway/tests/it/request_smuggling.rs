@@ -32,6 +32,12 @@ async fn ambiguous_requests_are_rejected() {
             format!("{post}transfer-encoding: chunked\r\n\r\nzz\r\n{{}}\r\n0\r\n\r\n"),
         ),
         ("chunked not last", format!("{post}transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n")),
+        (
+            "two hosts",
+            "POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\nhost: y\r\ncontent-length: 2\r\n\r\n{}"
+                .to_owned(),
+        ),
+        ("no host", "POST /v2/models/iris/infer HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}".to_owned()),
         ("a null in a header", format!("{post}x-a: a\0b\r\ncontent-length: 2\r\n\r\n{{}}")),
         ("no version", "POST /v2/models/iris/infer\r\n\r\n".to_owned()),
         ("another version", "POST /v2/models/iris/infer HTTP/3.7\r\nhost: x\r\n\r\n".to_owned()),
@@ -44,6 +50,13 @@ async fn ambiguous_requests_are_rejected() {
         let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
         assert!(refused, "{what}: {answer}");
         assert_eq!(local.arrived(), 0, "{what} reached the model");
+    }
+
+    for codings in ["gzip, chunked", "gzip\r\ntransfer-encoding: chunked"] {
+        let compressed = format!("{post}transfer-encoding: {codings}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n");
+        let answer = raw(&running, compressed.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 501"), "{codings}: {answer}");
+        assert_eq!(local.arrived(), 0);
     }
 
     // Content-Length beside chunked encoding: chunks win, and no request is hidden behind them.
@@ -105,4 +118,36 @@ async fn rapid_stream_resets_close_the_connection() {
     running.routes.drained("iris", 1).await;
     local.gate.add_permits(1);
     assert_eq!(running.client().infer("iris").await.status, 200, "others are served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_frame_floods_close_the_connection() {
+    let running = Running::with_iris(&FakeLocal::new());
+    let window_update = [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let priority = [0, 0, 5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
+    for (what, frame) in [("WINDOW_UPDATE", &window_update[..]), ("PRIORITY", &priority)] {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+        stream.write_all(&preface).await.unwrap();
+        let _ = stream.write_all(&frame.repeat(50_000)).await;
+        let mut received = Vec::new();
+        let ended = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut received)).await;
+        assert!(ended.is_ok(), "{what}: the connection must end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closed_connection_gets_its_response() {
+    let local = FakeLocal::held();
+    let running = Running::with_iris(&local);
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let request = b"POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    stream.write_all(request).await.unwrap();
+    stream.shutdown().await.unwrap();
+    crate::support::until("it arrives", || async { local.arrived() == 1 }).await;
+    local.gate.add_permits(1);
+    let mut answer = String::new();
+    let reading = stream.read_to_string(&mut answer);
+    tokio::time::timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -22,7 +22,7 @@ async fn model_paths_are_forwarded() {
         };
         for (method, path, upstream_path) in [
             ("POST", "/v2/models/iris/infer", "/v2/models/iris_1/infer"),
-            ("POST", "/v2/models/iris/versions/7/infer", "/v2/models/iris_1/infer"),
+            ("POST", "/v2/models/iris/versions/1/infer", "/v2/models/iris_1/infer"),
             ("GET", "/v2/models/iris", "/v2/models/iris_1"),
             ("GET", "/v2/models/iris/ready", "/v2/models/iris_1/ready"),
             ("GET", "/v2/models/iris/versions/1/ready", "/v2/models/iris_1/ready"),
@@ -66,11 +66,11 @@ async fn builtin_endpoints_are_served() {
     running.routes.apply(reset());
     running.routes.apply(gantry_proto::gantry::RouteEvent {
         epoch: 1,
-        sequence: 0,
         event: Some(gantry_proto::gantry::route_event::Event::Upsert(route(
             "iris",
             &[(1, 1, &[local_endpoint("builtin", 0)])],
         ))),
+        ..Default::default()
     });
     running.routes.apply(synced());
     assert_eq!(client.get("/v2/health/ready").await.text(), "{\"ready\":true}");
@@ -102,7 +102,7 @@ async fn error_responses_state_the_cause() {
             "there is no path /v2/models/iris/infr: the nearest is /v2/models/{model}/infer",
         ),
         ("GET", "/", 404, "there is no path /: the nearest is /v2"),
-        ("POST", "/v2/pipelines/p/infer", 404, "pipelines are not served yet"),
+        ("POST", "/v2/pipelines/p/infer", 404, "there is no pipeline \"p\""),
         ("POST", "/v2/repository/index", 501, "no scheduler is configured"),
         ("POST", "/v2/models/iris%2F..%2Fx/infer", 404, "there is no model \"iris%2F..%2Fx\""),
     ];
@@ -184,4 +184,51 @@ async fn large_bodies_are_forwarded_unchanged() {
             assert!(answer.body == body, "{model} {size}: {} bytes came back", answer.body.len());
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rejected_requests_keep_the_connection() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let running = Running::with_iris(&FakeLocal::new());
+    let mut stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    for (path, status) in [("models/missing/infer", "404"), ("nowhere", "404"), ("models/iris/ready", "405")]
+    {
+        for index in 0..70 {
+            let head = format!("POST /v2/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            tokio::task::yield_now().await;
+            stream.write_all(b"0123456789").await.expect("the connection is open");
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"}") {
+                let read = stream.read_buf(&mut answer).await.unwrap();
+                assert!(read > 0, "{path}: closed at request {index}");
+            }
+            let answer = String::from_utf8(answer).unwrap().to_lowercase();
+            assert!(answer.starts_with(&format!("http/1.1 {status}")), "{answer}");
+            assert!(!answer.contains("connection: close"), "{answer}");
+        }
+    }
+    // A large body is not read: the response announces the end of the connection.
+    let head = b"POST /v2/models/missing/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    stream.write_all(&vec![b'x'; 100_000]).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}") {
+        assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    let answer = String::from_utf8(answer).unwrap().to_lowercase();
+    assert!(answer.starts_with("http/1.1 404") && answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_answers_head() {
+    let running = Running::with_iris(&FakeLocal::new());
+    let answer = running.client().send("HEAD", "/v2/health/live", &[], Bytes::new()).await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-length")), (200, "13"));
+    assert!(answer.body.is_empty());
+    let early = running.client().send("HEAD", "/v2/health/ready", &[], Bytes::new()).await;
+    assert_eq!((early.status.as_u16(), early.header("retry-after")), (503, "1"));
+    let infer = running.client().send("HEAD", "/v2/models/iris/infer", &[], Bytes::new()).await;
+    assert_eq!(infer.status, 405);
 }

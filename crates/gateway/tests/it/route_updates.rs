@@ -84,7 +84,7 @@ async fn resync_takes_effect_at_synced() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
-    let at = |epoch, what| RouteEvent { epoch, event: Some(what), sequence: 0 };
+    let at = |epoch, what| RouteEvent { epoch, event: Some(what), ..Default::default() };
     let routes = &running.routes;
     routes.apply(at(5, Event::Reset(gantry_proto::gantry::Reset {})));
     routes.apply(at(5, Event::Upsert(route("other", &[(1, 1, &here)]))));

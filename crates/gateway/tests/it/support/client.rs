@@ -1,7 +1,8 @@
-//! A minimal HTTP/1.1 client.
+//! Minimal HTTP clients.
 
 use super::TEST_TIMEOUT;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
@@ -62,6 +63,47 @@ impl Client {
 
     pub(crate) async fn infer(&self, model: &str) -> Answer {
         self.send("POST", &format!("/v2/models/{model}/infer"), &[], "{}").await
+    }
+}
+
+type Parts = tokio::sync::mpsc::Sender<Result<http_body::Frame<Bytes>, std::convert::Infallible>>;
+type PartsBody = http_body_util::StreamBody<
+    tokio_stream::wrappers::ReceiverStream<Result<http_body::Frame<Bytes>, std::convert::Infallible>>,
+>;
+
+/// An HTTP/2 connection whose request bodies stay open until their sender is dropped.
+pub(crate) struct Http2 {
+    sender: hyper::client::conn::http2::SendRequest<PartsBody>,
+}
+
+impl Http2 {
+    /// With a window of 0 the client reads no response body.
+    pub(crate) async fn connect(address: SocketAddr, window: u32) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+        builder.initial_stream_window_size(window);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Self { sender }
+    }
+
+    /// Sends the headers and the first part of a body.
+    pub(crate) async fn start(
+        &mut self,
+        path: &str,
+        content_type: &str,
+        first: impl Into<Bytes>,
+    ) -> (Parts, BoxFuture<'static, hyper::Result<http::Response<hyper::body::Incoming>>>) {
+        let (parts, receiver) = tokio::sync::mpsc::channel(4);
+        parts.send(Ok(http_body::Frame::data(first.into()))).await.unwrap();
+        let body = http_body_util::StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(receiver));
+        let request = Request::post(format!("http://test{path}"))
+            .header("content-type", content_type)
+            .header("te", "trailers")
+            .body(body)
+            .unwrap();
+        self.sender.ready().await.unwrap();
+        (parts, Box::pin(self.sender.send_request(request)))
     }
 }
 

@@ -16,6 +16,12 @@ use std::sync::{
 };
 use tokio::sync::Semaphore;
 
+/// More than the buffers of a loopback connection.
+pub(crate) const LARGE: usize = 32 << 20;
+
+/// Responds instead of the default, if it returns a response.
+type Script = Box<dyn Fn(&Request<Bytes>) -> Option<Response<Reply>> + Send>;
+
 pub(crate) struct FakeLocal {
     /// One permit per response; unlimited unless the test holds requests back.
     pub(crate) gate: Semaphore,
@@ -24,6 +30,7 @@ pub(crate) struct FakeLocal {
     /// Requests cancelled before their response.
     pub(crate) dropped: Arc<AtomicUsize>,
     pub(crate) seen: Mutex<Vec<HeaderMap>>,
+    script: Mutex<Option<Script>>,
 }
 
 impl FakeLocal {
@@ -41,7 +48,16 @@ impl FakeLocal {
             answered: AtomicUsize::new(0),
             dropped: Arc::default(),
             seen: Mutex::default(),
+            script: Mutex::default(),
         })
+    }
+
+    /// Responds by `script` where it returns a response, without waiting for the gate.
+    pub(crate) fn respond_by(
+        &self,
+        script: impl Fn(&Request<Bytes>) -> Option<Response<Reply>> + Send + 'static,
+    ) {
+        *self.script.lock().unwrap() = Some(Box::new(script));
     }
 
     pub(crate) fn arrived(&self) -> usize {
@@ -64,6 +80,10 @@ impl InferenceServer for FakeLocal {
         Box::pin(async move {
             self.arrived.fetch_add(1, Ordering::SeqCst);
             self.seen.lock().unwrap().push(request.headers().clone());
+            let scripted = self.script.lock().unwrap().as_ref().and_then(|script| script(&request));
+            if let Some(response) = scripted {
+                return response;
+            }
             let mut watch = CountDrop(Arc::clone(&self.dropped), false);
             self.gate.acquire().await.unwrap().forget();
             watch.1 = true;
@@ -76,6 +96,9 @@ impl InferenceServer for FakeLocal {
             assert!(!path.contains("panic"), "panic requested");
             if path == "/v2/models/stats" {
                 return json(StatusCode::OK, "{\"model_stats\":[{\"name\":\"iris_1\"}]}".into());
+            }
+            if request.uri().query() == Some("large") {
+                return Response::new(Reply::new(vec![b'x'; LARGE].into()));
             }
             if request.uri().query() == Some("echo") {
                 return Response::new(Reply::new(request.into_body()));

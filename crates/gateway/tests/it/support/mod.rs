@@ -2,10 +2,15 @@
 
 mod client;
 mod local;
+mod models;
 mod remote;
 
-pub(crate) use client::{Client, send};
-pub(crate) use local::FakeLocal;
+pub(crate) use client::{Answer, Client, Http2, send};
+pub(crate) use local::{FakeLocal, LARGE};
+pub(crate) use models::{
+    FakeModels, Pipelined, Placement, grpc_outputs, grpc_request, outputs, pipeline, pipeline_route, request,
+    rows, step,
+};
 pub(crate) use remote::FakeRemote;
 
 use gantry_gateway::{Config, Gateway, Routes};
@@ -65,7 +70,7 @@ pub(crate) fn config() -> Config {
 }
 
 pub(crate) fn event(event: Event) -> RouteEvent {
-    RouteEvent { epoch: 1, event: Some(event), sequence: 0 }
+    RouteEvent { epoch: 1, event: Some(event), ..Default::default() }
 }
 
 pub(crate) fn reset() -> RouteEvent {
@@ -100,6 +105,7 @@ pub(crate) fn remote_endpoint(server: &str, replica: u32, address: SocketAddr) -
         host: address.ip().to_string(),
         http_port: port,
         grpc_port: port,
+        disconnected: false,
     }
 }
 

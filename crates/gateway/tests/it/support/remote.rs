@@ -1,8 +1,10 @@
-//! A TCP replica with HTTP/1.1 and HTTP/2 on one port, backed by a [`FakeLocal`].
+//! A TCP replica with HTTP/1.1 and HTTP/2 on one port, backed by an in-process server.
 
-use super::FakeLocal;
 use bytes::Bytes;
-use gantry_oip::server::{InferenceServer as _, Reply};
+use gantry_oip::{
+    Code, Error,
+    server::{InferenceServer, Reply, grpc_error},
+};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, service::service_fn};
@@ -27,11 +29,11 @@ pub(crate) struct FakeRemote {
 }
 
 impl FakeRemote {
-    pub(crate) async fn start(server: Arc<FakeLocal>) -> Self {
+    pub(crate) async fn start(server: Arc<impl InferenceServer + 'static>) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), server).await
     }
 
-    pub(crate) async fn start_at(address: SocketAddr, server: Arc<FakeLocal>) -> Self {
+    pub(crate) async fn start_at(address: SocketAddr, server: Arc<impl InferenceServer + 'static>) -> Self {
         let listener = tokio::net::TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -59,7 +61,13 @@ impl FakeRemote {
     }
 }
 
-async fn answer(server: Arc<FakeLocal>, request: Request<Incoming>) -> Result<Response<Reply>, Infallible> {
+async fn answer(
+    server: Arc<impl InferenceServer>,
+    request: Request<Incoming>,
+) -> Result<Response<Reply>, Infallible> {
+    if request.uri().path().ends_with("ModelStreamInfer") {
+        return Ok(grpc_error(&Error::new(Code::Unimplemented, "this server does not support streams")));
+    }
     let (parts, body) = request.into_parts();
     let Ok(body) = body.collect().await else {
         return Ok(Response::new(Reply::default()));

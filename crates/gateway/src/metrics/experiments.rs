@@ -1,0 +1,82 @@
+//! Series of experiments' candidates, removed after the experiment.
+
+use super::retention::{Retained, Used};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use tokio::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CandidateLabels {
+    experiment: String,
+    candidate: String,
+}
+
+pub(super) struct ExperimentSeries {
+    requests: Family<CandidateLabels, Counter>,
+    mirrored: Family<CandidateLabels, Counter>,
+    dropped: Family<CandidateLabels, Counter>,
+    retained: Retained<CandidateLabels>,
+}
+
+/// Series of a candidate or a mirror.
+pub(crate) struct CandidateMetrics {
+    /// Requests that the experiment sends to it.
+    pub(crate) requests: Counter,
+    /// Copies sent to it as a mirror.
+    pub(crate) mirrored: Counter,
+    /// Copies that were not sent because too many are in flight.
+    pub(crate) dropped: Counter,
+    _used: Used<CandidateLabels>,
+}
+
+impl ExperimentSeries {
+    pub(super) fn new() -> Self {
+        Self {
+            requests: Family::default(),
+            mirrored: Family::default(),
+            dropped: Family::default(),
+            retained: Retained::new(),
+        }
+    }
+
+    pub(super) fn register(&self, r: &mut Registry) {
+        r.register(
+            "gantry_experiment_requests",
+            "Requests that an experiment sends to a candidate",
+            self.requests.clone(),
+        );
+        r.register(
+            "gantry_experiment_mirrored",
+            "Copies of requests sent to the mirror of an experiment",
+            self.mirrored.clone(),
+        );
+        r.register(
+            "gantry_experiment_mirror_dropped",
+            "Copies of requests that were not sent because too many are in flight",
+            self.dropped.clone(),
+        );
+    }
+
+    pub(super) fn candidate(&self, experiment: &str, candidate: &str) -> CandidateMetrics {
+        let labels = CandidateLabels { experiment: experiment.into(), candidate: candidate.into() };
+        let used = self.retained.user();
+        used.add(&labels);
+        CandidateMetrics {
+            requests: self.requests.get_or_create(&labels).clone(),
+            mirrored: self.mirrored.get_or_create(&labels).clone(),
+            dropped: self.dropped.get_or_create(&labels).clone(),
+            _used: used,
+        }
+    }
+
+    pub(super) fn sweep(&self, now: Instant) {
+        self.retained.sweep(now, |labels| {
+            self.requests.remove(labels);
+            self.mirrored.remove(labels);
+            self.dropped.remove(labels);
+        });
+    }
+}

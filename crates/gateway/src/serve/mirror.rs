@@ -1,0 +1,143 @@
+//! Mirrors of experiments: copies of requests, sent in the background. The response of a mirror is dropped.
+//!
+//! A mirror has limits of its own, so that one that hangs takes nothing from the requests that it copies.
+
+use super::{
+    Worker,
+    destination::Wanted,
+    forward::{Call, Head, Target},
+};
+use crate::routes::{Candidate, Experiment};
+use bytes::Bytes;
+use gantry_oip::grpc::MODEL_INFER;
+use gantry_transport::{
+    Protocol,
+    body::Payload,
+    deadline,
+    memory::{ConnectionMemory, Held, MemoryBudget},
+};
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use http_body_util::BodyExt as _;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Copies in flight, of all mirrors.
+const MAX_MIRRORED: usize = 256;
+/// Memory of the copies in flight.
+const MAX_MIRRORED_BYTES: usize = 64 << 20;
+/// From the start of a copy to its end.
+pub(crate) const MIRROR_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) struct Mirrors {
+    in_flight: AtomicUsize,
+    pub(crate) memory: Arc<ConnectionMemory>,
+}
+
+/// A copy in flight until dropped.
+pub(crate) struct Mirrored {
+    worker: Arc<Worker>,
+    pub(crate) target: Arc<str>,
+}
+
+impl Mirrors {
+    pub(crate) fn new() -> Self {
+        let budget = Arc::new(MemoryBudget::new(MAX_MIRRORED_BYTES, MAX_MIRRORED_BYTES));
+        Self { in_flight: AtomicUsize::new(0), memory: ConnectionMemory::new(&budget) }
+    }
+}
+
+impl Drop for Mirrored {
+    fn drop(&mut self) {
+        self.worker.shared.mirrors.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An inference request to copy.
+pub(super) struct Original<'a> {
+    pub(super) protocol: Protocol,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) request_id: &'a HeaderValue,
+    pub(super) body: &'a Bytes,
+}
+
+impl Worker {
+    /// Copies a share of the requests to the experiment's mirror.
+    pub(super) fn mirror(self: &Arc<Self>, experiment: &Experiment, original: &Original<'_>) {
+        let Some((mirrored, held)) = self.mirrored(experiment, original.body.len()) else { return };
+        let worker = Arc::clone(self);
+        let head = Head {
+            method: Method::POST,
+            headers: original.headers.clone(),
+            request_id: original.request_id.clone(),
+        };
+        let (protocol, body) = (original.protocol, original.body.clone());
+        tokio::spawn(async move {
+            let started = Instant::now();
+            let sending = worker.send_copy(&mirrored, protocol, head, body, started);
+            let _ = tokio::time::timeout_at(deadline(started, MIRROR_TIMEOUT), sending).await;
+            drop((held, mirrored));
+        });
+    }
+
+    /// Counts a copy of this size in flight, if the request is one of the mirrored share.
+    pub(crate) fn mirrored(
+        self: &Arc<Self>,
+        experiment: &Experiment,
+        bytes: usize,
+    ) -> Option<(Mirrored, Option<Held>)> {
+        let target: &Candidate = experiment.mirror(fastrand::u64(..))?;
+        let mirrors = &self.shared.mirrors;
+        let before = mirrors.in_flight.fetch_add(1, Ordering::Relaxed);
+        let mirrored = Mirrored { worker: Arc::clone(self), target: Arc::clone(&target.name) };
+        let held = mirrors.memory.hold(bytes).ok().filter(|_| before < MAX_MIRRORED);
+        if held.is_none() {
+            target.metrics.dropped.inc();
+        } else {
+            target.metrics.mirrored.inc();
+        }
+        held.map(|held| (mirrored, held))
+    }
+
+    async fn send_copy(
+        self: &Arc<Self>,
+        mirrored: &Mirrored,
+        protocol: Protocol,
+        head: Head,
+        body: Bytes,
+        started: Instant,
+    ) {
+        // The original is charged to the client's connection until its bytes are dropped.
+        let Ok(body) = tokio::task::spawn_blocking(move || Bytes::copy_from_slice(&body)).await else {
+            return;
+        };
+        let wanted = Wanted::internal(&mirrored.target, true);
+        let Ok(in_flight) = self.acquire(wanted, None, protocol) else { return };
+        let call = Call {
+            model: Arc::clone(&in_flight.version.model),
+            sticky: None,
+            version: None,
+            sequence: None,
+            protocol,
+            infer: true,
+            started,
+            deadline: deadline(started, MIRROR_TIMEOUT),
+            trace: None,
+            step: None,
+        };
+        let uri = Uri::from_static(MODEL_INFER);
+        let target = match protocol {
+            Protocol::Rest => Target::Rest { tail: "/infer", query: None, infer: true },
+            Protocol::Grpc => Target::Grpc(&uri),
+        };
+        if let Ok(response) = self.forward(&call, in_flight, &target, head, Payload::Whole(body)).await {
+            let mut body = response.into_body();
+            while let Some(Ok(_)) = body.frame().await {}
+        }
+    }
+}

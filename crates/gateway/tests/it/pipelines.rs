@@ -1,0 +1,477 @@
+//! Pipelines over REST and gRPC, with models in process and on remote servers.
+
+use crate::support::{
+    Pipelined, Placement, grpc_outputs, grpc_request, outputs, pipeline, pipeline_route, request, step, until,
+};
+use gantry_oip::Code;
+use gantry_proto::{
+    gantry::{PipelineRoute, route_event::Event},
+    inference::{self as pb, grpc_inference_service_client::GrpcInferenceServiceClient},
+    scheduler::{Pipeline, PipelineOutput, PipelineStep},
+};
+use http::StatusCode;
+use std::sync::atomic::Ordering;
+use tonic::{Request, transport::Channel};
+
+async fn grpc(pipelined: &Pipelined) -> GrpcInferenceServiceClient<Channel> {
+    GrpcInferenceServiceClient::connect(format!("http://{}", pipelined.running.address)).await.unwrap()
+}
+
+fn named<M>(message: M, name: &str) -> Request<M> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("seldon-model", name.parse().unwrap());
+    request
+}
+
+fn outer(step: PipelineStep) -> PipelineStep {
+    PipelineStep { inputs_join: 1, ..step }
+}
+
+fn any(step: PipelineStep) -> PipelineStep {
+    PipelineStep { inputs_join: 2, ..step }
+}
+
+fn triggered(step: PipelineStep, triggers: &[&str]) -> PipelineStep {
+    PipelineStep { triggers: triggers.iter().map(|&t| t.to_owned()).collect(), ..step }
+}
+
+fn renamed(step: PipelineStep, from: &str, to: &str) -> PipelineStep {
+    PipelineStep { tensor_map: [(from.to_owned(), to.to_owned())].into(), ..step }
+}
+
+/// Pipelines with the inputs of a request, and the outputs or the error. The model `two` returns the tensors `y` and
+/// `z`, all others return `y`.
+fn table() -> Vec<(Pipeline, &'static [&'static str], &'static str)> {
+    let joined =
+        |join| PipelineOutput { steps: vec!["b".into(), "c".into()], steps_join: join, ..Default::default() };
+    vec![
+        (pipeline("one", vec![step("a", &[])], &["a"]), &["x"], "y=a(x=1)"),
+        (pipeline("chain", vec![step("a", &[]), step("b", &["a"])], &["b"]), &["x"], "y=b(y=a(x=1))"),
+        (
+            pipeline("three", vec![step("a", &[]), step("b", &["a"]), step("c", &["b.outputs"])], &["c"]),
+            &["x"],
+            "y=c(y=b(y=a(x=1)))",
+        ),
+        (
+            pipeline("tensor", vec![step("two", &[]), step("b", &["two.outputs.z"])], &["b"]),
+            &["x"],
+            "y=b(z=two(x=1))",
+        ),
+        (
+            pipeline(
+                "renamed",
+                vec![step("two", &[]), renamed(step("b", &["two.outputs.z"]), "two.outputs.z", "w")],
+                &["b"],
+            ),
+            &["x"],
+            "y=b(w=two(x=1))",
+        ),
+        (
+            pipeline(
+                "diamond",
+                vec![
+                    step("a", &[]),
+                    renamed(step("b", &["a"]), "a.outputs.y", "l"),
+                    renamed(step("c", &["a"]), "a.outputs.y", "r"),
+                    PipelineStep {
+                        tensor_map: [("b.outputs.y".into(), "m".into()), ("c.outputs.y".into(), "n".into())]
+                            .into(),
+                        ..step("d", &["b", "c"])
+                    },
+                ],
+                &["d"],
+            ),
+            &["x"],
+            "y=d(m=b(l=a(x=1)),n=c(r=a(x=1)))",
+        ),
+        (
+            pipeline("inputs", vec![step("a", &[]), step("b", &["a.inputs.x2"])], &["b"]),
+            &["x1", "x2"],
+            "y=b(x2=1)",
+        ),
+        (
+            pipeline("absent", vec![step("a", &[]), step("b", &["a.outputs.none"])], &["a"]),
+            &["x"],
+            "y=a(x=1)",
+        ),
+        (
+            pipeline(
+                "outer",
+                vec![step("a", &[]), step("b", &["a.outputs.none"]), outer(step("c", &["a", "b"]))],
+                &["c"],
+            ),
+            &["x"],
+            "y=c(y=a(x=1))",
+        ),
+        (
+            pipeline(
+                "any",
+                vec![step("a", &[]), step("b", &["a.outputs.none"]), any(step("c", &["a", "b"]))],
+                &["c"],
+            ),
+            &["x"],
+            "y=c(y=a(x=1))",
+        ),
+        (
+            pipeline("trigger", vec![step("a", &[]), triggered(step("b", &["a.inputs"]), &["a"])], &["b"]),
+            &["x"],
+            "y=b(x=1)",
+        ),
+        (
+            Pipeline {
+                output: Some(joined(2)),
+                ..pipeline(
+                    "condition",
+                    vec![step("two", &[]), step("b", &["two.outputs.z"]), step("c", &["two.outputs.none"])],
+                    &[],
+                )
+            },
+            &["x"],
+            "y=b(z=two(x=1))",
+        ),
+        (
+            Pipeline {
+                output: Some(PipelineOutput {
+                    tensor_map: [("a.outputs.y".into(), "result".into())].into(),
+                    ..PipelineOutput { steps: vec!["a".into()], ..Default::default() }
+                }),
+                ..pipeline("output", vec![step("a", &[])], &[])
+            },
+            &["x"],
+            "result=a(x=1)",
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graphs_return_the_same_over_rest_and_grpc_from_all_servers() {
+    for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        pipelined.models.returns("two", &["y", "z"]);
+        let mut grpc = grpc(&pipelined).await;
+        for (definition, inputs, expected) in table() {
+            let name = definition.name.clone();
+            pipelined.pipeline(definition);
+            let answer = pipelined.infer(&name, inputs).await;
+            assert_eq!(
+                (answer.status, &*outputs(&answer)),
+                (StatusCode::OK, expected),
+                "{name} {placement:?}"
+            );
+            assert_eq!(answer.header("x-pipeline-version"), "1");
+            let fields: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+            assert_eq!((&fields["model_name"], &fields["id"]), (&"".into(), &"7".into()));
+            let by_header = [("seldon-model", &*format!("{name}.pipeline"))];
+            let client = pipelined.running.client();
+            let answer = client.send("POST", "/v2/models/other/infer", &by_header, request(inputs)).await;
+            assert_eq!(outputs(&answer), expected, "{name} {placement:?}");
+            let request = named(grpc_request(inputs), &format!("{name}.pipeline"));
+            let response = grpc.model_infer(request).await.unwrap();
+            assert_eq!(response.metadata().get("x-pipeline-version").unwrap(), "1");
+            let response = response.into_inner();
+            assert_eq!((&*response.model_name, &*response.id), ("", "7"));
+            assert_eq!(grpc_outputs(response), expected, "{name} {placement:?}");
+        }
+        let typed = pipelined.models.typed.load(Ordering::SeqCst);
+        assert_eq!(typed > 0, placement == Placement::Local, "tensors are encoded for remote servers only");
+    }
+}
+
+/// Join type by source that is present or absent by trigger, over REST and gRPC.
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_and_triggers_decide_whether_a_step_runs() {
+    let pipelined = Pipelined::local().await;
+    pipelined.models.returns("l", &["m"]);
+    pipelined.models.returns("r", &["n"]);
+    let mut grpc = grpc(&pipelined).await;
+    let mut count = 0;
+    for join in 0..3 {
+        for present in [[true, true], [true, false], [false, true], [false, false]] {
+            for trigger in [None, Some(true), Some(false)] {
+                count += 1;
+                let name = format!("p{count}");
+                let [left, right] = present;
+                let sources = [
+                    if left { "l.outputs.m" } else { "l.outputs.none" },
+                    if right { "r.outputs.n" } else { "r.outputs.none" },
+                ];
+                let relay = step("relay", &[if trigger == Some(false) { "l.outputs.none" } else { "l" }]);
+                let triggers: &[&str] = if trigger.is_some() { &["relay"] } else { &[] };
+                let joined = triggered(PipelineStep { inputs_join: join, ..step("d", &sources) }, triggers);
+                let steps = vec![step("l", &[]), step("r", &[]), relay, joined];
+                pipelined.pipeline(pipeline(&name, steps, &["d"]));
+
+                let arrived: Vec<&str> = [(left, "m=l(x=1)"), (right, "n=r(x=1)")]
+                    .into_iter()
+                    .filter_map(|(is_there, tensor)| is_there.then_some(tensor))
+                    .collect();
+                let inputs: Vec<String> = match join {
+                    // Inner: all. Outer: those that arrive. Any: the first of them.
+                    0 if arrived.len() < 2 => Vec::new(),
+                    0 | 1 => vec![arrived.join(",")],
+                    _ => arrived.iter().map(|&one| one.to_owned()).collect(),
+                };
+                let runs = trigger != Some(false) && inputs.iter().any(|inputs| !inputs.is_empty());
+                let expected: Vec<_> = inputs.iter().map(|inputs| format!("y=d({inputs})")).collect();
+
+                let what = format!("join {join}, sources {present:?}, trigger {trigger:?}");
+                let answer = pipelined.infer(&name, &["x"]).await;
+                let request = named(grpc_request(&["x"]), &format!("{name}.pipeline"));
+                let response = grpc.model_infer(request).await;
+                if runs {
+                    assert!(expected.contains(&outputs(&answer)), "{what}: {answer:?}");
+                    let over_grpc = grpc_outputs(response.unwrap().into_inner());
+                    assert!(expected.contains(&over_grpc), "{what}: {over_grpc}");
+                } else {
+                    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{what}: {answer:?}");
+                    assert!(answer.text().contains("no output"), "{what}: {answer:?}");
+                    assert_eq!(response.unwrap_err().code(), tonic::Code::Unknown, "{what}");
+                }
+            }
+        }
+    }
+    assert_eq!(count, 36);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn response_names_the_routes_of_its_steps() {
+    let pipelined = Pipelined::local().await;
+    pipelined.pipeline(pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]));
+    let headers = [("x-request-id", "mine"), ("x-user", "ada"), ("authorization", "secret")];
+    let answer = pipelined.send("p", &headers, &["x"]).await;
+    let routes: Vec<_> = answer.headers.get_all("x-seldon-route").iter().collect();
+    assert_eq!(routes, [":a_1:", ":b_1:", ":p.pipeline:"]);
+    assert_eq!(answer.header("x-request-id"), "mine");
+    for headers in &*pipelined.models.headers.lock().unwrap() {
+        assert_eq!(headers.get("x-user").unwrap(), "ada", "x-… headers reach the models");
+        assert_eq!(headers.get("authorization"), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_names_steps_replicas_and_skipped_steps() {
+    let pipelined = Pipelined::local().await;
+    let steps = vec![step("a", &[]), step("b", &["a"]), step("c", &["a.outputs.none"])];
+    pipelined.pipeline(pipeline("p", steps, &["b"]));
+    assert_eq!(pipelined.infer("p", &["x"]).await.header("x-gantry-trace"), "");
+    let answer = pipelined.send("p", &[("x-gantry-trace", "true")], &["x"]).await;
+    let trace: serde_json::Value = serde_json::from_str(answer.header("x-gantry-trace")).unwrap();
+    assert_eq!((&trace["pipeline"], &trace["version"]), (&"p".into(), &1.into()));
+    let steps = trace["steps"].as_array().unwrap();
+    let fields: Vec<_> = steps.iter().map(|s| (&s["step"], &s["replica"], &s["model"])).collect();
+    let text = |s: &str| serde_json::Value::from(s);
+    assert_eq!(
+        fields,
+        [(&text("a"), &text("builtin-0"), &text("a_1")), (&text("b"), &text("builtin-0"), &text("b_1"))]
+    );
+    assert_eq!(steps[1]["inputs"], serde_json::json!(["y"]));
+    assert_eq!(trace["skipped"][0]["step"], "c");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_and_metadata_of_pipelines() {
+    let pipelined = Pipelined::local().await;
+    pipelined.pipeline(pipeline("p", vec![step("a", &[])], &["a"]));
+    let client = pipelined.running.client();
+    assert_eq!(client.get("/v2/pipelines/p/ready").await.status, StatusCode::OK);
+    assert_eq!(client.get("/v2/pipelines/q/ready").await.status, StatusCode::NOT_FOUND);
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&client.get("/v2/pipelines/p").await.body).unwrap();
+    assert_eq!((&metadata["name"], &metadata["versions"]), (&"p".into(), &serde_json::json!(["1"])));
+    let mut grpc = grpc(&pipelined).await;
+    let ready = |name: &str| named(pb::ModelReadyRequest::default(), name);
+    assert!(grpc.model_ready(ready("p.pipeline")).await.unwrap().into_inner().ready);
+
+    let definition = pipeline("p", vec![step("a", &[])], &["a"]);
+    let reason = "model a of step a is not available".to_owned();
+    let route = PipelineRoute { ready: false, reason, ..pipeline_route(definition) };
+    pipelined.apply(Event::UpsertPipeline(route));
+    let answer = client.get("/v2/pipelines/p/ready").await;
+    assert_eq!(answer.status.as_u16(), 424);
+    assert!(answer.text().contains("model a of step a is not available"), "{answer:?}");
+    assert!(!grpc.model_ready(ready("p.pipeline")).await.unwrap().into_inner().ready);
+    assert!(!grpc.model_ready(ready("q.pipeline")).await.unwrap().into_inner().ready);
+    assert_eq!(outputs(&pipelined.infer("p", &["x"]).await), "y=a(x=1)", "requests still run");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_pipeline_names_the_nearest() {
+    let pipelined = Pipelined::local().await;
+    pipelined.pipeline(pipeline("checkout", vec![step("a", &[])], &["a"]));
+    let answer = pipelined.infer("chekout", &["x"]).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND);
+    assert!(answer.text().contains("did you mean \\\"checkout\\\"?"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn definition_that_does_not_compile_is_a_route_with_the_reason() {
+    let pipelined = Pipelined::local().await;
+    let definition = pipeline("p", vec![step("a", &["missing"])], &["a"]);
+    pipelined.apply(Event::UpsertPipeline(pipeline_route(definition)));
+    let answer = pipelined.infer("p", &["x"]).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.text().contains("missing"), "{answer:?}");
+    assert_eq!(pipelined.running.client().get("/v2/pipelines/p/ready").await.status.as_u16(), 424);
+    assert_eq!(pipelined.running.routes.pipelines(), ["p"]);
+    pipelined.apply(Event::DeletePipeline("p".into()));
+    assert_eq!(pipelined.infer("p", &["x"]).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requested_outputs_and_metrics_follow_the_request() {
+    let pipelined = Pipelined::local().await;
+    pipelined.models.returns("a", &["y", "z"]);
+    pipelined.pipeline(pipeline("p", vec![step("a", &[])], &["a"]));
+    let mut body: serde_json::Value = serde_json::from_str(&request(&["x"])).unwrap();
+    body["outputs"] = serde_json::json!([{ "name": "z" }, { "name": "none" }]);
+    let client = pipelined.running.client();
+    let answer = client.send("POST", "/v2/pipelines/p/infer", &[], body.to_string()).await;
+    assert_eq!(outputs(&answer), "z=a(x=1)");
+    let answer = client.send("POST", "/v2/pipelines/p/infer", &[], "{\"inputs\":").await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
+    let line = |code: u16| {
+        format!(
+            "seldon_pipeline_infer_total{{server=\"pipeline-gateway\",pipeline=\"p\",method_type=\"rest\",code=\"{code}\"}}"
+        )
+    };
+    let metric = |code| pipelined.running.metric(&line(code));
+    until("both are recorded", || async { (metric(200), metric(400)) == (1, 1) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn step_that_the_response_does_not_need_runs_after_it() {
+    let pipelined = Pipelined::local().await;
+    pipelined.models.waits("slow");
+    let steps = vec![step("a", &[]), step("slow", &["a"]), step("after", &["slow"])];
+    pipelined.pipeline(pipeline("p", steps, &["a"]));
+    assert_eq!(outputs(&pipelined.infer("p", &["x"]).await), "y=a(x=1)");
+    assert_eq!(pipelined.models.calls("after_1"), 0);
+    pipelined.models.release();
+    until("the last step runs", || async { pipelined.models.calls("after_1") == 1 }).await;
+
+    pipelined.models.waits("slow");
+    let steps = vec![step("a", &[]), step("slow", &["a"]), step("after", &["slow"])];
+    pipelined.pipeline(pipeline("q", steps, &["a.outputs.none"]));
+    let answer = pipelined.infer("q", &["x"]).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert!(answer.text().contains("q : no output for this request"), "{answer:?}");
+    pipelined.models.release();
+    until("the last step runs", || async { pipelined.models.calls("after_1") == 2 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_tensors_pass_through_all_servers() {
+    for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        pipelined.models.by_row("a");
+        pipelined.models.by_row("b");
+        pipelined.pipeline(pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]));
+        let row = "x".repeat(1000);
+        let body = crate::support::rows(&vec![&*row; 1000]);
+        let client = pipelined.running.client();
+        let answer = client.send("POST", "/v2/pipelines/p/infer", &[], body).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        let expected = vec![format!("b(a({row}))"); 1000].join("+");
+        assert_eq!(outputs(&answer), format!("y={expected}"), "{placement:?}");
+        let request = pb::ModelInferRequest { ..grpc_request(&["x"]) };
+        assert!(grpc(&pipelined).await.model_infer(named(request, "p.pipeline")).await.is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipelines_resync_with_the_models() {
+    let pipelined = Pipelined::local().await;
+    let definition = |name| pipeline_route(pipeline(name, vec![step("a", &[])], &["a"]));
+    pipelined.apply(Event::UpsertPipeline(definition("old")));
+    let routes = &pipelined.running.routes;
+    routes.apply(crate::support::reset());
+    pipelined.apply(Event::UpsertPipeline(definition("new")));
+    pipelined.apply(Event::UpsertPipeline(definition("gone")));
+    pipelined.apply(Event::DeletePipeline("gone".into()));
+    assert_eq!(routes.pipelines(), ["old"], "no change before Synced");
+    routes.apply(crate::support::synced());
+    assert_eq!(routes.pipelines(), ["new"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn update_under_load_fails_no_request_and_mixes_no_versions() {
+    let pipelined = std::sync::Arc::new(Pipelined::local().await);
+    let version = |n: u32| {
+        let (first, second) = (format!("first-{n}"), format!("second-{n}"));
+        Pipeline {
+            version: n,
+            uid: format!("p-{n}"),
+            ..pipeline("p", vec![step(&first, &[]), step(&second, &[&first])], &[&second])
+        }
+    };
+    pipelined.pipeline(version(1));
+    let stop = tokio_util::sync::CancellationToken::new();
+    let load: Vec<_> = (0..4)
+        .map(|_| {
+            let (pipelined, stop) = (std::sync::Arc::clone(&pipelined), stop.clone());
+            tokio::spawn(async move {
+                let mut answered = 0;
+                while !stop.is_cancelled() {
+                    let answer = pipelined.infer("p", &["x"]).await;
+                    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+                    let n = answer.header("x-pipeline-version").to_owned();
+                    assert_eq!(outputs(&answer), format!("y=second-{n}(y=first-{n}(x=1))"));
+                    answered += 1;
+                }
+                answered
+            })
+        })
+        .collect();
+    for n in 2..=30 {
+        let before = pipelined.models.called.lock().unwrap().len();
+        until("requests run", || async { pipelined.models.called.lock().unwrap().len() > before + 8 }).await;
+        pipelined.pipeline(version(n));
+    }
+    stop.cancel();
+    for client in load {
+        assert!(client.await.unwrap() > 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cycle_ends_at_its_limit_with_the_references_error() {
+    let pipelined = Pipelined::local().await;
+    let definition = Pipeline {
+        allow_cycles: true,
+        max_step_revisits: 3,
+        ..pipeline("p", vec![any(step("a", &["p.inputs", "b"])), step("b", &["a"])], &["b.outputs.none"])
+    };
+    pipelined.pipeline(definition);
+    let answer = pipelined.infer("p", &["x"]).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
+    assert!(answer.text().contains("ERROR: Max step revisits (3) exceeded"), "{answer:?}");
+    assert_eq!(Code::StepFailed.grpc(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_runs_are_kept_with_tensors_only_if_configured() {
+    for keep_pipeline_payloads in [false, true] {
+        let config = gantry_gateway::Config { keep_pipeline_payloads, ..crate::support::config() };
+        let pipelined = Pipelined::start_with(Placement::Local, config).await;
+        pipelined.pipeline(pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]));
+        for n in 0..20 {
+            pipelined.send("p", &[("x-request-id", &format!("r{n}"))], &["x"]).await;
+        }
+        pipelined.models.fails("b", Code::Internal, "broken");
+        pipelined.infer("p", &["x"]).await;
+        assert_eq!(pipelined.running.routes.recent_runs("q"), None);
+        let kept = pipelined.running.routes.recent_runs("p").unwrap();
+        let runs = kept["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 16);
+        assert_eq!(runs[0]["error"], "b : broken");
+        assert_eq!((&runs[1]["request_id"], &runs[15]["request_id"]), (&"r19".into(), &"r5".into()));
+        let [first, second] = runs[1]["steps"].as_array().unwrap().as_slice() else { panic!("{kept}") };
+        assert_eq!((&first["step"], &second["inputs"]), (&"a".into(), &serde_json::json!(["y"])));
+        let tensor = |name: &str, value: &str| serde_json::json!([{ "name": name, "shape": [1], "datatype": "BYTES", "data": [value] }]);
+        let expected = |tensor| if keep_pipeline_payloads { tensor } else { serde_json::Value::Null };
+        assert_eq!(runs[1]["input_tensors"], expected(tensor("x", "1")));
+        assert_eq!(runs[1]["output_tensors"], expected(tensor("y", "b(y=a(x=1))")));
+        assert_eq!(second["input_tensors"], expected(tensor("y", "a(x=1)")));
+        assert_eq!(second["output_tensors"], expected(tensor("y", "b(y=a(x=1))")));
+    }
+}
