@@ -74,6 +74,8 @@ impl RequestMatch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Fault {
+    /// 403.
+    Forbidden,
     /// 409.
     Conflict,
     /// 429 with `Retry-After`.

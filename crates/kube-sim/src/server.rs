@@ -319,6 +319,12 @@ impl Hooks {
 
 fn refusal(fault: &Fault, request: &Request) -> Option<Failure> {
     let failure = match fault {
+        Fault::Forbidden => {
+            let (verb, kind, namespace) = (request.verb, request.kind.id(), &request.namespace);
+            let message =
+                format!("{kind} is forbidden: cannot {verb} resource in the namespace \"{namespace}\"");
+            Failure::new(403, "Forbidden", message)
+        }
         Fault::Conflict => {
             Failure::conflict(&request.kind, &request.name, "the object has been modified: read it again")
         }
