@@ -32,13 +32,15 @@ impl From<ApiError> for Stop {
 
 type Object<C> = Custom<<C as Controller>::Kind>;
 
-/// Actions in their order and the status after them, or before them if the plan demands it.
+/// Actions in their order and the status after them, or before them if the plan demands it. `object` is the version that
+/// the plan was made for.
 pub(crate) async fn apply<C: Controller>(
     context: &Context,
     key: &Key,
+    object: Option<Arc<Object<C>>>,
     plan: Plan<<C::Kind as CustomKind>::Status>,
 ) -> Result<Applied, ApiError> {
-    match run::<C>(context, key, plan).await {
+    match run::<C>(context, key, object, plan).await {
         Ok(true) => Ok(Applied::Something),
         Ok(false) => Ok(Applied::Nothing),
         Err(Stop::Early(applied)) => Ok(applied),
@@ -50,17 +52,25 @@ pub(crate) async fn apply<C: Controller>(
 async fn run<C: Controller>(
     context: &Context,
     key: &Key,
+    mut object: Option<Arc<Object<C>>>,
     plan: Plan<<C::Kind as CustomKind>::Status>,
 ) -> Result<bool, Stop> {
-    let cache = context.caches.of::<C::Kind>();
-    let mut object: Option<Arc<Object<C>>> = cache.get(key);
     if object.is_none() {
         context.caches.recent_failures.forget::<C::Kind>(key);
+        if plan.actions.is_empty() && plan.requeue_after.is_none() {
+            context.caches.schedulers.forget_request::<C::Kind>(key);
+        }
     }
     let mut changed = false;
     if plan.status_first {
         changed |= write_status::<C>(context, key, object.as_deref(), &plan).await?;
-        object = cache.get(key);
+        let written = context.caches.of::<C::Kind>().get(key);
+        let spec_of = |object: &Arc<Object<C>>| (object.uid().to_owned(), object.generation());
+        if written.as_ref().map(spec_of) != object.as_ref().map(spec_of) {
+            // The plan was made for another spec.
+            return Err(Stop::Early(Applied::Something));
+        }
+        object = written;
     }
     let mut is_owner_confirmed = false;
     for action in &plan.actions {
@@ -161,28 +171,8 @@ async fn send_to_scheduler<C: Controller>(
     if !context.may_write() {
         return Err(ApiError::NotLeading.into());
     }
-    let (operation, outcome) = match action.clone() {
-        SchedulerAction::LoadModel(model) => (
-            Operation::Load,
-            context
-                .connection(&key.namespace, |connection| async move { connection.load(*model).await })
-                .await,
-        ),
-        SchedulerAction::UnloadModel(request) => (
-            Operation::Unload,
-            context
-                .connection(&key.namespace, |connection| async move { connection.unload(request).await })
-                .await,
-        ),
-        SchedulerAction::NotifyServer(server) => (
-            Operation::Notify,
-            context
-                .connection(&key.namespace, |connection| async move { connection.notify(server).await })
-                .await,
-        ),
-        SchedulerAction::AcknowledgeScaling => return Ok(true),
-    };
-    record_outcome(context, key, operation, object, outcome)?;
+    let outcome = context.send(&key.namespace, action.clone()).await;
+    record_outcome(context, key, action.operation(), object, outcome)?;
     Ok(true)
 }
 
@@ -233,18 +223,12 @@ fn record_outcome<K: CustomKind>(
     outcome: RpcOutcome,
 ) -> Result<(), ApiError> {
     let schedulers = &context.caches.schedulers;
-    let Some(object) = object else {
-        schedulers.forget_request::<K>(key);
-        return match outcome {
-            RpcOutcome::Accepted => Ok(()),
-            RpcOutcome::Rejected(why) => Err(ApiError::Rejected(why)),
-            RpcOutcome::Unavailable(why) => Err(ApiError::Transient(why)),
-        };
-    };
-    let request =
-        SchedulerRequest { operation, uid: object.uid().to_owned(), generation: object.generation() };
+    let request = SchedulerRequest::new(operation, object);
     match outcome {
         RpcOutcome::Accepted => schedulers.record_response::<K>(key, request, None),
+        // Without an object there is no status to report it in: the work queue retries with backoff.
+        RpcOutcome::Rejected(why) if object.is_none() => return Err(ApiError::Rejected(why)),
+        RpcOutcome::Unavailable(why) if object.is_none() => return Err(ApiError::Transient(why)),
         RpcOutcome::Rejected(why) => schedulers.record_response::<K>(key, request, Some(why)),
         RpcOutcome::Unavailable(why) => schedulers.record_failure::<K>(key, request, why),
     }

@@ -60,6 +60,12 @@ impl ConditionUpdate {
     ) -> Self {
         Self { status: status.into(), reason: reason.into(), message: message.into(), progress }
     }
+
+    /// For a condition that cannot be determined, with the same explanation.
+    #[must_use]
+    pub fn unknown(&self) -> Self {
+        Self { status: ConditionStatus::Unknown, ..self.clone() }
+    }
 }
 
 /// The conditions of a status: the kind's own, `Ready`, those of kstatus, then those of other controllers.

@@ -10,7 +10,8 @@ use std::{
 
 /// Opens or closes the connection of a namespace, as its objects require.
 pub(crate) fn update(context: &Arc<Context>, namespace: &str) {
-    if !context.may_write() {
+    // The initial sync with a scheduler has to be complete.
+    if !context.may_write() || !context.is_synced(namespace) {
         return;
     }
     let is_needed = is_needed(context, namespace);
@@ -50,8 +51,9 @@ fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {
     let notify = move |event| to.queues.scheduler_changed(&to.caches, &name, event);
     let (of, name) = (Arc::clone(context), namespace.to_owned());
     let servers = move || of.may_write().then(|| server::deployed(&of.caches, &name));
+    let (connector, fence) = (Arc::clone(&context.connector), context.fence.clone());
     let schedulers = Arc::clone(&context.caches.schedulers);
-    SchedulerConnection::open(namespace, Arc::clone(&context.connector), schedulers, servers, notify)
+    SchedulerConnection::open(namespace, connector, schedulers, fence, servers, notify)
 }
 
 /// Opens every connection that is needed, once this operator leads.

@@ -3,7 +3,10 @@
 use crate::{
     caches::Caches,
     cluster::{WriteFence, Writer},
+    connections,
+    health::{Health, SyncChange},
     metrics::Metrics,
+    plan::SchedulerAction,
     schedulers::{RpcOutcome, SchedulerConnection, SchedulerConnector},
     triggers::WorkQueues,
 };
@@ -11,7 +14,6 @@ use k8s_openapi::jiff::Timestamp;
 use std::{
     collections::BTreeMap,
     fmt,
-    future::Future,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -25,6 +27,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
     pub(crate) fence: WriteFence,
+    pub(crate) health: Health,
     pub(crate) connector: Arc<dyn SchedulerConnector>,
     /// Scheduler connections by namespace.
     pub(crate) connections: Mutex<BTreeMap<String, SchedulerConnection>>,
@@ -42,16 +45,29 @@ impl Context {
         self.fence.remaining().is_some()
     }
 
-    /// Calls the scheduler of a namespace.
-    pub(crate) async fn connection<F: Future<Output = RpcOutcome>>(
-        &self,
-        namespace: &str,
-        call: impl FnOnce(SchedulerConnection) -> F,
-    ) -> RpcOutcome {
+    /// Whether the caches have every object of a namespace. What they lack elsewhere is unknown, not absent.
+    pub(crate) fn is_synced(&self, namespace: &str) -> bool {
+        self.health.is_synced(self.caches.settings.scope.of(namespace))
+    }
+
+    /// Reacts to the state of a watch: objects of a synced scope can be reconciled, and retries need not wait for the
+    /// rest of their backoff after an outage.
+    pub(crate) fn watch_changed(self: &Arc<Self>, scope: &str, change: SyncChange) {
+        if change.is_recovered {
+            self.queues.retry_now();
+        }
+        if change.is_scope_synced && !scope.is_empty() {
+            connections::update(self, scope);
+            self.queues.add_all_in(&self.caches, scope);
+        }
+    }
+
+    /// Sends a request to the scheduler of a namespace.
+    pub(crate) async fn send(&self, namespace: &str, action: SchedulerAction) -> RpcOutcome {
         let connection =
             self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
         match connection {
-            Some(connection) => call(connection).await,
+            Some(connection) => connection.send(action).await,
             None => RpcOutcome::Unavailable(crate::schedulers::NO_SCHEDULER.into()),
         }
     }

@@ -24,6 +24,8 @@ pub trait Controller: Send + Sync + Sized + 'static {
     const READS: &'static [ResourceKind] = &[];
     /// Kinds of the objects in [`inputs`](Self::inputs).
     const INPUTS: &'static [ResourceKind] = &[];
+    /// Whether only objects in the operator's namespace are used. With a list of namespaces, others are not watched.
+    const OPERATOR_NAMESPACE_ONLY: bool = false;
     const SCHEDULER: SchedulerRole = SchedulerRole::None;
     /// Whether it patches its objects outside their status: finalizers, replicas.
     const PATCHES: bool = false;

@@ -1,6 +1,9 @@
 //! Leader election by a Lease: one operator writes, the others stand by.
 
-use crate::{cluster::WriteFence, metrics::Metrics};
+use crate::{
+    cluster::{ApiError, WriteFence},
+    metrics::Metrics,
+};
 use gantry_core::leader_election::{LeaseRecord, Step, step};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -8,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// The Lease of Seldon's operator, so that only one of the two leads.
 pub const LEASE: &str = "e98130ae.seldon.io";
@@ -16,8 +19,10 @@ pub const LEASE: &str = "e98130ae.seldon.io";
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long a leader writes after its last renewal: shorter than the lease by more than clocks drift meanwhile.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Interval of the attempts, from start to start: a slow response does not delay the next one.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Half of the deadline: a request that gets no response leaves time for another one.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Election {
     api: Api<Lease>,
@@ -26,6 +31,8 @@ pub struct Election {
     metrics: Arc<Metrics>,
     clock: crate::context::Clock,
     seen: Option<(LeaseRecord, Instant)>,
+    /// The lease as this operator wrote it last: the next renewal needs no read.
+    held: Option<Lease>,
 }
 
 impl std::fmt::Debug for Election {
@@ -44,7 +51,15 @@ impl Election {
         metrics: Arc<Metrics>,
         clock: crate::context::Clock,
     ) -> Self {
-        Self { api: Api::namespaced(client, namespace), identity, fence, metrics, clock, seen: None }
+        Self {
+            api: Api::namespaced(client, namespace),
+            identity,
+            fence,
+            metrics,
+            clock,
+            seen: None,
+            held: None,
+        }
     }
 
     /// Waits until this operator leads.
@@ -71,8 +86,12 @@ impl Election {
     /// Renews the lease; returns why it is lost.
     pub async fn renew(&mut self) -> String {
         let mut why = String::new();
+        let mut attempts = interval(RETRY_PERIOD);
+        attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is immediate, and the lease is new.
+        attempts.tick().await;
         loop {
-            tokio::time::sleep(RETRY_PERIOD).await;
+            attempts.tick().await;
             match self.try_once().await {
                 Ok(None) => why.clear(),
                 Ok(Some(holder)) => {
@@ -116,7 +135,15 @@ impl Election {
 
     /// Acquires or renews the lease if possible; otherwise returns the current holder.
     async fn try_once(&mut self) -> Result<Option<String>, String> {
-        let lease = self.read().await?;
+        if let Some(lease) = self.held.clone() {
+            match self.hold(Some(lease), None).await {
+                Ok(()) => return Ok(None),
+                // Another operator wrote it, or an own write had an effect without a response.
+                Err(ApiError::Conflict | ApiError::NotFound) => self.held = None,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let lease = self.read().await.map_err(|error| error.to_string())?;
         let record = lease.as_ref().map(record_of);
         let unchanged = self.unchanged(record.as_ref());
         let transitions = match step(&self.identity, record.as_ref(), unchanged) {
@@ -124,6 +151,11 @@ impl Election {
             Step::Acquire { transitions } => Some(transitions),
             Step::Renew => None,
         };
+        self.hold(lease, transitions).await.map(|()| None).map_err(|error| error.to_string())
+    }
+
+    /// Writes the lease as held by this operator from now on. With `transitions` it is a new term.
+    async fn hold(&mut self, lease: Option<Lease>, transitions: Option<u32>) -> Result<(), ApiError> {
         let now = MicroTime((self.clock)());
         let old = lease.as_ref().and_then(|l| l.spec.clone()).unwrap_or_default();
         let spec = LeaseSpec {
@@ -139,10 +171,10 @@ impl Election {
         let sent = Instant::now();
         // The resource version makes this a compare-and-swap.
         let written = self.write(Lease { metadata, spec: Some(spec) }).await?;
-        let record = record_of(&written);
-        self.seen = Some((record, sent));
+        self.seen = Some((record_of(&written), sent));
+        self.held = Some(written);
         self.fence.extend(sent + RENEW_DEADLINE);
-        Ok(None)
+        Ok(())
     }
 
     /// Time since the record last changed, by the local clock.
@@ -157,24 +189,26 @@ impl Election {
         }
     }
 
-    async fn read(&self) -> Result<Option<Lease>, String> {
-        with_timeout(self.api.get_opt(LEASE)).await
+    async fn read(&self) -> Result<Option<Lease>, ApiError> {
+        self.limited(self.api.get_opt(LEASE)).await
     }
 
-    async fn write(&self, lease: Lease) -> Result<Lease, String> {
+    async fn write(&self, lease: Lease) -> Result<Lease, ApiError> {
         let params = PostParams::default();
         if lease.metadata.resource_version.is_some() {
-            with_timeout(self.api.replace(LEASE, &params, &lease)).await
+            self.limited(self.api.replace(LEASE, &params, &lease)).await
         } else {
-            with_timeout(self.api.create(&params, &lease)).await
+            self.limited(self.api.create(&params, &lease)).await
         }
     }
-}
 
-async fn with_timeout<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
-    match tokio::time::timeout(CALL_TIMEOUT, call).await {
-        Ok(outcome) => outcome.map_err(|e| crate::cluster::ApiError::from(e).to_string()),
-        Err(_) => Err(format!("no response within {} s", CALL_TIMEOUT.as_secs())),
+    /// A leader waits no longer than it leads.
+    async fn limited<T>(&self, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+        let limit = self.fence.remaining().map_or(CALL_TIMEOUT, |left| left.min(CALL_TIMEOUT));
+        match tokio::time::timeout(limit, call).await {
+            Ok(outcome) => outcome.map_err(ApiError::from),
+            Err(_) => Err(ApiError::Transient(format!("no response within {:.1} s", limit.as_secs_f64()))),
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 //! because caches of owned objects select by our label.
 
 use crate::{
-    cluster::{Cache, Key, KindId, OwnedObject, ResourceKind, run_watch},
+    cluster::{Cache, Key, KindId, OwnedObject, ResourceKind, WatchSource, run_watch, strip_metadata},
     context::Context,
     controller::Controller,
-    health::Health,
+    health::{Health, SyncChange},
     plan::Known,
+    workqueue::Priority,
 };
 use kube::{Api, runtime::watcher};
 use std::{
@@ -104,15 +105,21 @@ fn watch(context: &Arc<Context>, (kind, key): &InputRef) -> Watch {
     let enqueue = Arc::new(move || {
         let Some(context) = weak.upgrade() else { return };
         for (kind, key) in context.caches.inputs.users(&input) {
-            context.queues.get(kind).add(key);
+            context.queues.get(kind).add(key, Priority::Urgent);
         }
     });
     let changed = Arc::clone(&enqueue);
     cache.subscribe(move |_| changed());
     let api = Api::namespaced_with(context.writer.client().clone(), &key.namespace, &kind.api_resource());
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
-    let report = Health::default().watch(format!("{} {key}", kind.plural));
+    let report = Health::default().watch(kind.plural, &key.to_string());
     // A list without the object is an answer, too.
-    let run = run_watch(api, config, key.namespace.clone(), Arc::clone(&cache), report, move || enqueue());
+    let notify = move |change: SyncChange| {
+        if change.is_listed {
+            enqueue();
+        }
+    };
+    let source = WatchSource { api, config, scope: key.namespace.clone(), strip: strip_metadata };
+    let run = run_watch(source, Arc::clone(&cache), report, None, notify);
     Watch { cache, task: tokio::spawn(run).abort_handle() }
 }

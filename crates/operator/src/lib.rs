@@ -45,7 +45,7 @@ pub use client::connect;
 pub use context::Clock;
 pub use controller::{Controller, SchedulerRole};
 pub use election::{Election, LEASE};
-pub use health::{Health, WatchReport};
+pub use health::{Health, SyncChange, WatchReport};
 pub use inputs::{InputRef, Inputs};
 pub use metrics::Metrics;
 pub use operator::{Operator, RunError};

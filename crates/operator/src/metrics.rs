@@ -44,6 +44,12 @@ struct AdmissionLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ScopeLabels {
+    /// Empty for the whole cluster.
+    namespace: String,
+}
+
 #[derive(Debug)]
 pub struct Metrics {
     writes: Family<WriteLabels, Counter>,
@@ -51,6 +57,8 @@ pub struct Metrics {
     seconds: Family<ControllerLabels, Histogram>,
     waiting: Family<QueueLabels, Gauge>,
     leading: Gauge,
+    /// At most one per watched namespace.
+    synced: Family<ScopeLabels, Gauge>,
     admissions: Family<AdmissionLabels, Counter>,
     certificate: Gauge,
 }
@@ -63,6 +71,7 @@ impl Default for Metrics {
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8))),
             waiting: Family::default(),
             leading: Gauge::default(),
+            synced: Family::default(),
             admissions: Family::default(),
             certificate: Gauge::default(),
         }
@@ -79,6 +88,11 @@ impl Metrics {
             "gantry_operator_leading",
             "1 while this operator is the leader",
             self.leading.clone(),
+        );
+        registry.register(
+            "gantry_operator_namespace_synced",
+            "1 while every watch of a namespace works; 0 while one fails or is being listed",
+            self.synced.clone(),
         );
         registry.register(
             "gantry_operator_admissions",
@@ -114,6 +128,11 @@ impl Metrics {
 
     pub(crate) fn set_certificate_expiry(&self, until: Timestamp) {
         self.certificate.set(until.as_second());
+    }
+
+    pub(crate) fn set_scope_synced(&self, scope: &str, is_synced: bool) {
+        let labels = ScopeLabels { namespace: scope.to_owned() };
+        self.synced.get_or_create(&labels).set(i64::from(is_synced));
     }
 
     pub(crate) fn set_leading(&self, leads: bool) {

@@ -3,18 +3,20 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Custom, CustomKind, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope, WriteFence, Writer,
-        run_watch,
+        Cache, Custom, CustomKind, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope, WatchSource,
+        WriteFence, Writer, run_watch, strip_metadata,
     },
     connections,
     context::{Clock, Context},
+    controller::Controller,
     controllers::Registry,
     election::Election,
-    health::{Health, WatchReport},
+    health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
     schedulers::SchedulerConnector,
     settings::Settings,
     triggers::WorkQueues,
+    workload::strip_autoscaler,
 };
 use kube::{Api, Client, runtime::watcher};
 use std::{
@@ -22,7 +24,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Time for reconciliations in hand when the operator stops.
@@ -32,19 +34,21 @@ const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of the search for optional kinds that the API server does not serve yet.
 const DISCOVERY_INTERVAL: Duration = Duration::from_mins(1);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Concurrent first lists: bounds memory and the load on the API server with many namespaces.
+const MAX_FIRST_LISTS: usize = 32;
 /// Workers of a controller that expects few objects.
 const FEW_WORKERS: usize = 4;
 
 /// Build an operator, then [`run`](Self::run) it.
 pub struct Operator {
     context: Arc<Context>,
-    health: Health,
     client: Client,
+    first_lists: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Operator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operator").field("health", &self.health).finish_non_exhaustive()
+        f.debug_struct("Operator").field("health", &self.context.health).finish_non_exhaustive()
     }
 }
 
@@ -81,6 +85,7 @@ impl Operator {
         let metrics = Arc::new(Metrics::default());
         let context = Arc::new(Context {
             queues: WorkQueues::new(&registry, settings.seed),
+            health: Health::new(&settings.namespace, Arc::clone(&metrics)),
             caches: Caches::with_registry(settings, registry),
             writer: Writer::new(client.clone(), fence.clone(), Arc::clone(&metrics)),
             metrics,
@@ -90,7 +95,7 @@ impl Operator {
             connections: Mutex::default(),
         });
         context.caches.registry.iter().for_each(|registration| (registration.subscribe)(&context));
-        Self { context, health: Health::default(), client }
+        Self { context, client, first_lists: Arc::new(Semaphore::new(MAX_FIRST_LISTS)) }
     }
 
     pub(crate) fn context(&self) -> Arc<Context> {
@@ -106,7 +111,7 @@ impl Operator {
     }
 
     pub fn health(&self) -> Health {
-        self.health.clone()
+        self.context.health.clone()
     }
 
     /// Runs until `stop`, or until leadership is lost.
@@ -121,20 +126,14 @@ impl Operator {
                 () = stop.cancelled() => return Ok(()),
             }
         }
-        tokio::select! {
-            () = self.caches_synced() => {}
-            () = stop.cancelled() => return Ok(()),
-        }
         let work = CancellationToken::new();
         let mut workers = JoinSet::new();
-        connections::open_all(&self.context);
-        self.start_workers(&mut workers, &work);
+        // The lease is renewed from now on, also while lists are incomplete.
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             why = renew(&mut election) => Err(RunError::LeadershipLost(why)),
             _ = watches.join_next() => Err(RunError::TaskEnded("a watch")),
-            _ = workers.join_next() => Err(RunError::TaskEnded("a controller")),
-            () = self.resync() => Err(RunError::TaskEnded("the resync")),
+            ended = self.lead(&mut workers, &work) => Err(RunError::TaskEnded(ended)),
         };
         if outcome.is_err() {
             // The new leader must not compete with writes of this one.
@@ -150,9 +149,28 @@ impl Operator {
         outcome
     }
 
+    /// Reconciles once the caches are synced; returns what ended.
+    async fn lead(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) -> &'static str {
+        let mut openings = self.context.fence.openings();
+        self.caches_synced().await;
+        connections::open_all(&self.context);
+        self.start_workers(workers, stop);
+        // A lease that had lapsed is valid again: workers continue, and connections were not opened meanwhile.
+        let reopen = async {
+            while openings.changed().await.is_ok() {
+                connections::open_all(&self.context);
+            }
+        };
+        tokio::select! {
+            _ = workers.join_next() => "a controller",
+            () = self.resync() => "the resync",
+            () = reopen => "the write fence",
+        }
+    }
+
     /// Waits until every list is complete: an object missing from an incomplete cache is unknown, not absent.
     async fn caches_synced(&self) {
-        while !self.health.not_ready().is_empty() {
+        while !self.context.health.not_ready().is_empty() {
             tokio::time::sleep(SYNC_POLL_INTERVAL).await;
         }
     }
@@ -196,17 +214,33 @@ impl Operator {
         watcher::Config::default().timeout(seconds.clamp(1, 294))
     }
 
-    pub(crate) fn watch_custom<K: CustomKind>(&self, tasks: &mut JoinSet<()>) {
-        let scopes = match K::SCOPE {
-            ResourceScope::Namespaced => self.scopes(),
+    pub(crate) fn watch_custom<C: Controller>(&self, tasks: &mut JoinSet<()>) {
+        let settings = &self.context.caches.settings;
+        let scopes = match C::Kind::SCOPE {
             ResourceScope::Cluster => BTreeSet::from([String::new()]),
+            ResourceScope::Namespaced if C::OPERATOR_NAMESPACE_ONLY => {
+                BTreeSet::from([settings.scope.of(&settings.namespace).to_owned()])
+            }
+            ResourceScope::Namespaced => self.scopes(),
         };
         for scope in scopes {
-            let api = Custom::<K>::api(self.client.clone(), &scope);
-            let report = self.health.watch(watch_name(K::PLURAL, &scope));
-            let cache = self.context.caches.of::<K>();
-            tasks.spawn(run_watch(api, self.watch_config(), scope, cache, report, || {}));
+            let api = Custom::<C::Kind>::api(self.client.clone(), &scope);
+            let report = self.context.health.watch(C::Kind::PLURAL, &scope);
+            let cache = self.context.caches.of::<C::Kind>();
+            let notify = self.notify(&scope);
+            let source = WatchSource { api, config: self.watch_config(), scope, strip: strip_metadata };
+            let first_lists = Arc::clone(&self.first_lists);
+            tasks.spawn(async move {
+                let permit = first_lists.acquire_owned().await.ok();
+                run_watch(source, cache, report, permit, notify).await;
+            });
         }
+    }
+
+    /// Passes on the state of a watch.
+    fn notify(&self, scope: &str) -> impl Fn(SyncChange) + Send + Sync + use<> {
+        let (context, scope) = (Arc::clone(&self.context), scope.to_owned());
+        move |change| context.watch_changed(&scope, change)
     }
 
     fn watch_resource(
@@ -223,31 +257,48 @@ impl Operator {
             } else {
                 Api::namespaced_with(self.client.clone(), &scope, &resource)
             };
-            let report = self.health.watch(watch_name(kind.plural, &scope));
-            let (cache, config) = (Arc::clone(cache), config.clone());
-            if !kind.optional {
-                tasks.spawn(run_watch(api, config, scope, cache, report, || {}));
-                continue;
-            }
+            let report = self.context.health.watch(kind.plural, &scope);
+            let cache = Arc::clone(cache);
+            let notify = self.notify(&scope);
+            let strip: fn(OwnedObject) -> OwnedObject = if kind == ResourceKind::HORIZONTAL_POD_AUTOSCALER {
+                strip_autoscaler
+            } else {
+                strip_metadata
+            };
+            let source = WatchSource { api, config: config.clone(), scope, strip };
             let (client, context) = (self.client.clone(), Arc::clone(&self.context));
+            let first_lists = Arc::clone(&self.first_lists);
             tasks.spawn(async move {
-                discovered(&client, kind, &report).await;
-                // Controllers that wait for the kind get their turn, also when no object of it exists.
-                let synced = move || context.queues.add_users_of(&context.caches, kind);
-                run_watch(api, config, scope, cache, report, synced).await;
+                if kind.optional {
+                    discovered(&client, kind, &report, &notify).await;
+                }
+                let permit = first_lists.acquire_owned().await.ok();
+                let notify = move |change: SyncChange| {
+                    notify(change);
+                    // Controllers that wait for the kind get their turn, also when no object of it exists.
+                    if kind.optional && change.is_listed {
+                        context.queues.add_users_of(&context.caches, kind);
+                    }
+                };
+                run_watch(source, cache, report, permit, notify).await;
             });
         }
     }
 }
 
 /// Waits until the API server serves a kind. Readiness does not wait for one that is not served.
-async fn discovered(client: &Client, kind: ResourceKind, report: &WatchReport) {
+async fn discovered(
+    client: &Client,
+    kind: ResourceKind,
+    report: &WatchReport,
+    notify: &(impl Fn(SyncChange) + Sync),
+) {
     loop {
         match tokio::time::timeout(DISCOVERY_TIMEOUT, is_served(client, kind)).await {
             Ok(Ok(true)) => return,
-            Ok(Ok(false)) => report.not_served(),
-            Ok(Err(error)) => report.failed(&error.to_string()),
-            Err(_) => report.failed("discovery timed out"),
+            Ok(Ok(false)) => notify(report.not_served()),
+            Ok(Err(error)) => report.discovery_failed(&error.to_string()),
+            Err(_) => report.discovery_failed("discovery timed out"),
         }
         tokio::time::sleep(DISCOVERY_INTERVAL).await;
     }
@@ -272,8 +323,4 @@ async fn renew(election: &mut Option<Election>) -> String {
         Some(election) => election.renew().await,
         None => std::future::pending().await,
     }
-}
-
-fn watch_name(plural: &str, scope: &str) -> String {
-    if scope.is_empty() { plural.to_owned() } else { format!("{plural} in {scope}") }
 }

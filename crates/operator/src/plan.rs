@@ -1,6 +1,9 @@
 //! Plans: ordered actions, status, events, requeue delay.
 
-use crate::cluster::{DeleteTarget, Desired, EventDraft};
+use crate::{
+    cluster::{DeleteTarget, Desired, EventDraft},
+    schedulers::Operation,
+};
 use gantry_proto::scheduler as pb;
 use std::time::Duration;
 
@@ -39,11 +42,39 @@ pub enum ClusterAction {
 /// A request to the scheduler of the object's namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SchedulerAction {
-    LoadModel(Box<pb::Model>),
+    LoadModel {
+        model: Box<pb::Model>,
+        /// The generation that the scheduler has, 0 for none: it refuses a request that arrives after a newer one.
+        replaces: i64,
+    },
     UnloadModel(pb::UnloadModelRequest),
+    LoadPipeline {
+        pipeline: Box<pb::Pipeline>,
+        /// As for models.
+        replaces: i64,
+    },
+    UnloadPipeline(String),
+    StartExperiment {
+        experiment: Box<pb::Experiment>,
+        /// As for models.
+        replaces: i64,
+    },
+    StopExperiment(String),
     NotifyServer(pb::ServerNotify),
     /// Clears the scheduler's pending scaling request; nothing is sent.
     AcknowledgeScaling,
+}
+
+impl SchedulerAction {
+    pub const fn operation(&self) -> Operation {
+        match self {
+            Self::LoadModel { .. } | Self::LoadPipeline { .. } | Self::StartExperiment { .. } => {
+                Operation::Load
+            }
+            Self::UnloadModel(_) | Self::UnloadPipeline(_) | Self::StopExperiment(_) => Operation::Unload,
+            Self::NotifyServer(_) | Self::AcknowledgeScaling => Operation::Notify,
+        }
+    }
 }
 
 impl From<ClusterAction> for Action {

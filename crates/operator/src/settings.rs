@@ -11,6 +11,8 @@ pub struct Settings {
     pub use_deployments: bool,
     /// The image of containers without one.
     pub image: String,
+    /// Secrets that agents may read, by name; `*` is all of their namespace.
+    pub agent_secrets: Vec<String>,
     /// Concurrent reconciliations of one controller.
     pub workers: usize,
     /// Timeout of one watch request.
@@ -33,6 +35,14 @@ impl Scope {
         matches!(self, Self::Namespaces(names) if names.contains(namespace))
     }
 
+    /// The scope that contains a namespace.
+    pub const fn of<'a>(&self, namespace: &'a str) -> &'a str {
+        match self {
+            Self::Cluster => "",
+            Self::Namespaces(_) => namespace,
+        }
+    }
+
     /// Scopes of the watches: namespaces, or `""` for the whole cluster.
     pub fn watched(&self, own: &str) -> BTreeSet<String> {
         match self {
@@ -51,6 +61,7 @@ impl Default for Settings {
             scope: Scope::Cluster,
             use_deployments: false,
             image: concat!("gantry:", env!("CARGO_PKG_VERSION")).into(),
+            agent_secrets: Vec::new(),
             workers: 16,
             watch_timeout: Duration::from_secs(290),
             seed: 1,

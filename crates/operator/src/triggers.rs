@@ -10,7 +10,7 @@ use crate::{
     controller::{Controller, SchedulerRole},
     controllers::Registry,
     schedulers::ChangeEvent,
-    workqueue::WorkQueue,
+    workqueue::{Priority, WorkQueue},
 };
 use kube::Resource;
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -38,13 +38,23 @@ impl WorkQueues {
     fn add_keys(&self, id: KindId, keys: Vec<Key>) {
         let queue = self.get(id);
         for key in keys {
-            queue.add(key);
+            queue.add(key, Priority::Background);
         }
     }
 
     /// Enqueues every object.
     pub(crate) fn add_all(&self, caches: &Caches) {
         caches.registry.iter().for_each(|r| self.add_keys(r.id, caches.keys(r.id)));
+    }
+
+    /// Enqueues every object of a namespace.
+    pub(crate) fn add_all_in(&self, caches: &Caches, namespace: &str) {
+        caches.registry.iter().for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
+    }
+
+    /// Ends the backoff of every failed object.
+    pub(crate) fn retry_now(&self) {
+        self.0.values().for_each(|queue| queue.retry_now());
     }
 
     /// Enqueues every object of the kinds that own or read a resource kind.
@@ -58,13 +68,15 @@ impl WorkQueues {
         let clients = caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None);
         clients.for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
         for (kind, name) in caches.schedulers.owned_by(namespace) {
-            self.get(kind).add(Key::new(namespace, name));
+            self.get(kind).add(Key::new(namespace, name), Priority::Background);
         }
     }
 
     pub(crate) fn scheduler_changed(&self, caches: &Caches, namespace: &str, event: ChangeEvent) {
         match event {
-            ChangeEvent::Object(kind, name) => self.get(kind).add(Key::new(namespace, name)),
+            ChangeEvent::Object(kind, name) => {
+                self.get(kind).add(Key::new(namespace, name), Priority::Urgent);
+            }
             ChangeEvent::Namespace => self.add_namespace(caches, namespace),
         }
     }
@@ -110,10 +122,17 @@ fn enqueue<O: Resource + Send + Sync + 'static>(
     cache.subscribe(move |change| {
         if let Some(context) = context.upgrade() {
             for key in keys(&context.caches, change) {
-                queue.add(key);
+                queue.add(key, priority(change.origin));
             }
         }
     });
+}
+
+const fn priority(origin: Origin) -> Priority {
+    match origin {
+        Origin::List => Priority::Background,
+        Origin::Watch | Origin::Write => Priority::Urgent,
+    }
 }
 
 /// Connects the caches to the work queue of a controller.
@@ -123,8 +142,8 @@ pub(crate) fn subscribe<C: Controller>(context: &Arc<Context>) {
     let own = Arc::clone(&queue);
     cache.subscribe(move |change| {
         // Reconciliation plans again after its own writes.
-        if change.origin == Origin::Watch {
-            own.add(change.key.clone());
+        if change.origin != Origin::Write {
+            own.add(change.key.clone(), priority(change.origin));
         }
     });
     if C::SCHEDULER != SchedulerRole::None {

@@ -1,8 +1,8 @@
-//! De-duplicating work queue with delayed and rate-limited requeue.
+//! De-duplicating work queue with two priorities, and with delayed and rate-limited requeue.
 
 use crate::cluster::Key;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,6 +10,17 @@ use tokio::{sync::Notify, time::Instant};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
+/// One key in this many is taken from the background while others are urgent, so that neither waits without limit.
+const BACKGROUND_SHARE: u64 = 8;
+
+/// Which keys a worker takes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Priority {
+    /// Keys of a list, a resync or a connected scheduler: many at once, most of them unchanged.
+    Background,
+    /// A single change.
+    Urgent,
+}
 
 /// Each key is queued once, and processed by one worker at a time.
 #[derive(Debug)]
@@ -20,13 +31,18 @@ pub(crate) struct WorkQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    ready: VecDeque<Key>,
-    queued: HashSet<Key>,
+    /// In the order of arrival.
+    urgent: BTreeMap<u64, Key>,
+    background: BTreeMap<u64, Key>,
+    queued: HashMap<Key, (Priority, u64)>,
+    /// Number of the next arrival.
+    arrivals: u64,
+    taken: u64,
     delayed: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
     processing: HashSet<Key>,
     /// Added while it was processed: queued again afterwards.
-    dirty: HashSet<Key>,
+    dirty: HashMap<Key, Priority>,
     failures: BTreeMap<Key, u32>,
     rng: fastrand::Rng,
 }
@@ -42,14 +58,8 @@ impl WorkQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, key: Key) {
-        let mut state = self.lock();
-        if state.processing.contains(&key) {
-            state.dirty.insert(key);
-        } else if state.queued.insert(key.clone()) {
-            state.ready.push_back(key);
-        }
-        drop(state);
+    pub(crate) fn add(&self, key: Key, priority: Priority) {
+        self.lock().add(key, priority);
         self.wake.notify_one();
     }
 
@@ -75,10 +85,9 @@ impl WorkQueue {
             let soonest = {
                 let mut state = self.lock();
                 state.promote_due();
-                if let Some(key) = state.ready.pop_front() {
-                    state.queued.remove(&key);
+                if let Some(key) = state.take() {
                     state.processing.insert(key.clone());
-                    let more = !state.ready.is_empty();
+                    let more = !state.queued.is_empty();
                     drop(state);
                     if more {
                         self.wake.notify_one();
@@ -101,11 +110,24 @@ impl WorkQueue {
     pub(crate) fn done(&self, key: &Key) {
         let mut state = self.lock();
         state.processing.remove(key);
-        if state.dirty.remove(key) && state.queued.insert(key.clone()) {
-            state.ready.push_back(key.clone());
+        if let Some(priority) = state.dirty.remove(key) {
+            state.add(key.clone(), priority);
             drop(state);
             self.wake.notify_one();
         }
+    }
+
+    /// Ends the backoff of every failed key.
+    pub(crate) fn retry_now(&self) {
+        let mut state = self.lock();
+        for key in std::mem::take(&mut state.failures).into_keys() {
+            if let Some(at) = state.due.remove(&key) {
+                state.delayed.remove(&(at, key.clone()));
+                state.add(key, Priority::Background);
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
     }
 
     pub(crate) fn reset_backoff(&self, key: &Key) {
@@ -129,21 +151,48 @@ impl WorkQueue {
     /// Keys ready for a worker, and delayed keys.
     pub(crate) fn depth(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.ready.len(), state.delayed.len())
+        (state.queued.len(), state.delayed.len())
     }
 }
 
 impl State {
+    fn add(&mut self, key: Key, priority: Priority) {
+        if self.processing.contains(&key) {
+            let known = self.dirty.entry(key).or_insert(priority);
+            *known = priority.max(*known);
+            return;
+        }
+        match self.queued.get(&key) {
+            Some((known, _)) if *known >= priority => return,
+            Some((_, arrival)) => drop(self.background.remove(arrival)),
+            None => {}
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.queued.insert(key.clone(), (priority, arrival));
+        let keys = if priority == Priority::Urgent { &mut self.urgent } else { &mut self.background };
+        keys.insert(arrival, key);
+    }
+
+    fn take(&mut self) -> Option<Key> {
+        self.taken = self.taken.wrapping_add(1);
+        let is_background_first = self.taken.is_multiple_of(BACKGROUND_SHARE);
+        let (first, second) = if is_background_first {
+            (&mut self.background, &mut self.urgent)
+        } else {
+            (&mut self.urgent, &mut self.background)
+        };
+        let (_, key) = first.pop_first().or_else(|| second.pop_first())?;
+        self.queued.remove(&key);
+        Some(key)
+    }
+
     fn promote_due(&mut self) {
         let now = Instant::now();
         while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.delayed.pop_first() else { return };
             self.due.remove(&key);
-            if self.processing.contains(&key) {
-                self.dirty.insert(key);
-            } else if self.queued.insert(key.clone()) {
-                self.ready.push_back(key);
-            }
+            self.add(key, Priority::Urgent);
         }
     }
 }
@@ -167,9 +216,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn key_added_twice_is_queued_once() {
         let queue = WorkQueue::new(1);
-        queue.add(key("a"));
-        queue.add(key("a"));
-        queue.add(key("b"));
+        queue.add(key("a"), Priority::Urgent);
+        queue.add(key("a"), Priority::Urgent);
+        queue.add(key("b"), Priority::Urgent);
         assert_eq!(queue.next().await, key("a"));
         assert_eq!(queue.next().await, key("b"));
         assert_eq!(queue.depth(), (0, 0));
@@ -178,9 +227,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn key_added_while_processing_is_requeued() {
         let queue = WorkQueue::new(1);
-        queue.add(key("a"));
+        queue.add(key("a"), Priority::Urgent);
         let processing_key = queue.next().await;
-        queue.add(key("a"));
+        queue.add(key("a"), Priority::Urgent);
         assert_eq!(queue.depth(), (0, 0), "one worker at a time");
         queue.done(&processing_key);
         assert_eq!(queue.next().await, key("a"));
@@ -210,14 +259,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failing_key_does_not_block_others() {
         let queue = WorkQueue::new(1);
-        queue.add(key("bad"));
+        queue.add(key("bad"), Priority::Urgent);
         for round in 1..=8 {
             let bad = queue.next().await;
             let (failures, wait) = queue.add_with_backoff(bad.clone(), Duration::ZERO);
             queue.done(&bad);
             assert_eq!(failures, round);
             assert!(wait <= BACKOFF_MAX);
-            queue.add(key("good"));
+            queue.add(key("good"), Priority::Urgent);
             let begin = Instant::now();
             let good = queue.next().await;
             assert_eq!((good.name.as_str(), begin.elapsed()), ("good", Duration::ZERO));
@@ -226,6 +275,75 @@ mod tests {
         queue.reset_backoff(&key("bad"));
         let bad = queue.next().await;
         assert_eq!(queue.add_with_backoff(bad, Duration::ZERO).0, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn urgent_key_is_taken_before_background_keys() {
+        let queue = WorkQueue::new(1);
+        for number in 0..10_000 {
+            queue.add(key(&format!("listed-{number}")), Priority::Background);
+        }
+        let listed = queue.next().await;
+        queue.done(&listed);
+        queue.add(key("edited"), Priority::Urgent);
+        queue.add(key("listed-9000"), Priority::Urgent);
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let next = queue.next().await;
+            queue.done(&next);
+            taken.push(next.name);
+        }
+        assert_eq!(taken, ["edited", "listed-9000", "listed-1"]);
+        assert_eq!(queue.depth(), (9_997, 0), "a key has one place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn background_key_is_taken_while_others_are_urgent() {
+        let queue = WorkQueue::new(1);
+        queue.add(key("listed"), Priority::Background);
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            queue.add(key("busy"), Priority::Urgent);
+            let next = queue.next().await;
+            queue.done(&next);
+            if next.name == "listed" {
+                break;
+            }
+            assert!(rounds < 100);
+        }
+        assert!(rounds <= BACKGROUND_SHARE, "{rounds}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn priority_is_kept_while_processing() {
+        let queue = WorkQueue::new(1);
+        queue.add(key("a"), Priority::Urgent);
+        let processing = queue.next().await;
+        queue.add(key("a"), Priority::Urgent);
+        queue.add(key("a"), Priority::Background);
+        queue.add(key("b"), Priority::Background);
+        queue.done(&processing);
+        assert_eq!(queue.next().await, key("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retry_now_ends_the_backoff_of_failed_keys_only() {
+        let queue = WorkQueue::new(1);
+        for _ in 0..12 {
+            queue.add_with_backoff(key("failed"), Duration::ZERO);
+            let failed = queue.next().await;
+            queue.done(&failed);
+        }
+        queue.add_with_backoff(key("failed"), Duration::ZERO);
+        queue.add_after(key("waiting"), Duration::from_secs(30));
+        let begin = Instant::now();
+        queue.retry_now();
+        assert_eq!(queue.next().await, key("failed"));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        assert_eq!(queue.next().await, key("waiting"));
+        assert_eq!(begin.elapsed().as_secs(), 30);
+        assert_eq!(queue.add_with_backoff(key("failed"), Duration::ZERO).0, 1, "the count starts again");
     }
 
     proptest! {

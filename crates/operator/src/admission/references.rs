@@ -12,7 +12,7 @@ use crate::{
     plan::Known,
     schedulers::ServerView,
 };
-use gantry_api::ResourceType;
+use gantry_api::{PipelineSpec, ResourceType};
 
 /// Dependents listed by name.
 const MAX_LISTED: usize = 3;
@@ -54,19 +54,13 @@ impl References for Model {
 
     fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
-        let mut warnings = Vec::new();
         let pipelines = users(&caches.of::<Pipeline>(), &key.namespace, |p| {
             p.spec.as_ref().is_ok_and(|spec| spec.steps.iter().any(|step| step.name == key.name))
         });
         let experiments = users(&caches.of::<Experiment>(), &key.namespace, |e| {
             e.spec.as_ref().is_ok_and(|s| s.resource_type == ResourceType::Model && compares(s, &key.name))
         });
-        for (kind, names) in [("Pipelines", pipelines), ("Experiments", experiments)] {
-            if !names.is_empty() {
-                warnings.push(format!("Model \"{}\" is used by {kind} {}", key.name, listed(&names)));
-            }
-        }
-        warnings
+        used_by("Model", &key, &[("Pipelines", pipelines), ("Experiments", experiments)])
     }
 }
 
@@ -187,25 +181,47 @@ impl References for SeldonConfig {
 
 impl References for Pipeline {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
-        let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
+        let (Ok(spec), key) = (&object.spec, object.key()) else { return Vec::new() };
         let steps = spec.steps.iter().enumerate();
+        let steps = steps.map(|(i, step)| (format!("spec.steps[{i}].name"), true, step.name.as_str()));
+        // Its own inputs and outputs are no reference.
+        let sources = sources(spec).filter(|(_, name)| *name != key.name);
+        let sources = sources.map(|(field, name)| (field, false, name));
         steps
-            .filter_map(|(i, step)| {
-                missing(&format!("spec.steps[{i}].name"), true, caches, namespace, &step.name)
-            })
+            .chain(sources)
+            .filter_map(|(field, is_model, name)| missing(&field, is_model, caches, &key.namespace, name))
             .collect()
     }
 
     fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let key = object.key();
+        let pipelines = users(&caches.of::<Pipeline>(), &key.namespace, |p| {
+            let reads = |spec| sources(spec).any(|(_, name)| name == key.name);
+            p.key().name != key.name && p.spec.as_ref().is_ok_and(reads)
+        });
         let experiments = users(&caches.of::<Experiment>(), &key.namespace, |e| {
             e.spec.as_ref().is_ok_and(|s| s.resource_type == ResourceType::Pipeline && compares(s, &key.name))
         });
-        if experiments.is_empty() {
-            return Vec::new();
-        }
-        vec![format!("Pipeline \"{}\" is used by Experiments {}", key.name, listed(&experiments))]
+        used_by("Pipeline", &key, &[("Pipelines", pipelines), ("Experiments", experiments)])
     }
+}
+
+/// The pipelines that a pipeline takes its input from, each with the field that names it.
+fn sources(spec: &PipelineSpec) -> impl Iterator<Item = (String, &str)> {
+    let lists = spec.input.iter().flat_map(|input| {
+        [("externalInputs", &input.external_inputs), ("externalTriggers", &input.external_triggers)]
+    });
+    lists.flat_map(|(list, sources)| {
+        sources.iter().enumerate().map(move |(i, source)| {
+            let pipeline = source.split('.').next().unwrap_or_default();
+            (format!("spec.input.{list}[{i}]"), pipeline)
+        })
+    })
+}
+
+fn used_by(kind: &str, key: &Key, users: &[(&str, Vec<String>)]) -> Vec<String> {
+    let used = users.iter().filter(|(_, names)| !names.is_empty());
+    used.map(|(by, names)| format!("{kind} \"{}\" is used by {by} {}", key.name, listed(names))).collect()
 }
 
 impl References for Experiment {

@@ -5,13 +5,18 @@ use super::{
     cache::{Cache, Origin},
     custom_resource::{Custom, CustomKind, Key, KindId},
     error::ApiError,
+    event_series::{Emission, EventSeries},
     owned_object::{Desired, OwnedObject},
     ownership::{Ownership, ownership_of},
     resource_kind::ResourceKind,
     write_fence::WriteFence,
 };
 use crate::metrics::Metrics;
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::{
+    api::events::v1::Event,
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions},
@@ -26,6 +31,7 @@ pub struct Writer {
     client: Client,
     fence: WriteFence,
     metrics: Arc<Metrics>,
+    series: Arc<EventSeries>,
 }
 
 /// Preconditions of a delete: this object in this version, and no other of its name.
@@ -52,8 +58,8 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub const fn new(client: Client, fence: WriteFence, metrics: Arc<Metrics>) -> Self {
-        Self { client, fence, metrics }
+    pub fn new(client: Client, fence: WriteFence, metrics: Arc<Metrics>) -> Self {
+        Self { client, fence, metrics, series: Arc::default() }
     }
 
     /// For reads.
@@ -286,15 +292,55 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an event; a failure is only logged.
+    /// Writes an event, or counts its repetition in the series of the first one; a failure is only logged.
     pub async fn emit<K: CustomKind>(&self, object: &Custom<K>, event: &EventDraft, now: Timestamp) {
-        // Events of cluster-scoped objects belong to the namespace "default".
-        let namespace = object.metadata.namespace.clone().unwrap_or_else(|| "default".into());
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let event_name = format!("{name}.{}.{}", event.reason.to_lowercase(), now.as_millisecond());
-        let event: k8s_openapi::api::events::v1::Event = match serde_json::from_value(json!({
+        let key = (object.uid().to_owned(), event.reason, event.message.clone());
+        let object_name = object.metadata.name.as_deref().unwrap_or_default();
+        let new = || format!("{object_name}.{}.{}", event.reason.to_lowercase(), now.as_millisecond());
+        let outcome = match self.series.count(key.clone(), new()) {
+            Emission::Skip => return,
+            Emission::Create(name) => self.create_event(object, event, &name, now).await,
+            Emission::Update { name, count } => match self.update_series(object, &name, count, now).await {
+                // Events expire.
+                Err(ApiError::NotFound) => {
+                    self.series.forget(&key);
+                    match self.series.count(key, new()) {
+                        Emission::Create(name) => self.create_event(object, event, &name, now).await,
+                        Emission::Update { .. } | Emission::Skip => Ok(()),
+                    }
+                }
+                outcome => outcome,
+            },
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(object = %object.key(), reason = event.reason, %error, "event rejected");
+        }
+    }
+
+    async fn update_series<K: CustomKind>(
+        &self,
+        object: &Custom<K>,
+        name: &str,
+        count: i32,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
+        let patch = json!({ "series": { "count": count, "lastObservedTime": MicroTime(now) } });
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &event_namespace(object));
+        let params = PatchParams::default();
+        self.call("event", "Event", api.patch(name, &params, &Patch::Merge(&patch))).await.map(drop)
+    }
+
+    async fn create_event<K: CustomKind>(
+        &self,
+        object: &Custom<K>,
+        event: &EventDraft,
+        event_name: &str,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
+        let namespace = event_namespace(object);
+        let event: Event = serde_json::from_value(json!({
             "metadata": { "name": event_name, "namespace": namespace },
-            "eventTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),
+            "eventTime": MicroTime(now),
             "reportingController": "gantry-operator",
             "reportingInstance": "gantry-operator",
             "action": "Reconcile",
@@ -303,21 +349,19 @@ impl Writer {
             "type": if event.warning { "Warning" } else { "Normal" },
             "regarding": {
                 "apiVersion": KindId::of::<K>().api_version(),
-                "kind": K::KIND, "name": name, "namespace": namespace, "uid": object.uid(),
+                "kind": K::KIND, "name": object.metadata.name, "namespace": namespace, "uid": object.uid(),
                 "resourceVersion": object.metadata.resource_version,
             },
-        })) {
-            Ok(event) => event,
-            Err(error) => {
-                tracing::warn!(%error, "event not encoded");
-                return;
-            }
-        };
+        }))
+        .map_err(|error| ApiError::Rejected(error.to_string()))?;
         let api = Api::namespaced(self.client.clone(), &namespace);
-        if let Err(error) = self.call("event", "Event", api.create(&PostParams::default(), &event)).await {
-            tracing::debug!(object = %object.key(), reason = event.reason, %error, "event rejected");
-        }
+        self.call("event", "Event", api.create(&PostParams::default(), &event)).await.map(drop)
     }
+}
+
+/// Events of cluster-scoped objects belong to the namespace "default".
+fn event_namespace<K: CustomKind>(object: &Custom<K>) -> String {
+    object.metadata.namespace.clone().unwrap_or_else(|| "default".into())
 }
 
 /// Whether both have the same controlling owner.

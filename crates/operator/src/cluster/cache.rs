@@ -25,7 +25,9 @@ pub struct Change<O> {
 /// Source of a cache change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A list or a watch event.
+    /// A complete list.
+    List,
+    /// A watch event.
     Watch,
     /// The response to a write of this process.
     Write,
@@ -66,7 +68,7 @@ impl Tombstone {
     const fn admits(self, version: u64, origin: Origin) -> bool {
         match (self, origin) {
             (Self::Deleted(deleted), _) => version > deleted,
-            (Self::NotListed(seen), Origin::Watch) => version >= seen,
+            (Self::NotListed(seen), Origin::List | Origin::Watch) => version >= seen,
             (Self::NotListed(_), Origin::Write) => false,
         }
     }
@@ -226,7 +228,7 @@ impl<O: Resource> Cache<O> {
         drop(inner);
         for (key, before) in changed {
             let after = self.get(&key);
-            self.notify(&Change { key, before, after, origin: Origin::Watch });
+            self.notify(&Change { key, before, after, origin: Origin::List });
         }
     }
 }
@@ -337,7 +339,7 @@ mod tests {
         cache.put(object("b", "2", 9), Origin::Watch);
         let changes = recorded(&cache);
         cache.replace("ns", vec![object("b", "2", 8), object("c", "3", 8)]);
-        assert_eq!(*changes.lock().unwrap(), ["a: true → false by Watch", "c: false → true by Watch"]);
+        assert_eq!(*changes.lock().unwrap(), ["a: true → false by List", "c: false → true by List"]);
         assert_eq!(seen(&cache, "b").as_deref(), Some("9"));
         assert!(cache.is_listed(["ns"]) && !cache.is_listed(["other"]));
     }

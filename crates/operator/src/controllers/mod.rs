@@ -4,11 +4,11 @@ pub mod experiment;
 pub mod model;
 pub mod pipeline;
 mod registry;
+pub mod scheduled;
 pub mod seldon_config;
 pub mod seldon_runtime;
 pub mod server;
 pub mod server_config;
-mod unsupported;
 mod validate_only;
 mod validation;
 

@@ -151,7 +151,7 @@ impl Registration {
             type_id: TypeId::of::<C::Kind>(),
             new_cache: CacheSlot::new::<C::Kind>,
             subscribe: triggers::subscribe::<C>,
-            watch: Operator::watch_custom::<C::Kind>,
+            watch: Operator::watch_custom::<C>,
             work: |context, stop| Box::pin(reconcile::work::<C>(context, stop)),
         }
     }

@@ -9,10 +9,20 @@ use k8s_openapi::jiff::Timestamp;
 
 /// The spec if it is valid; otherwise the `Ready` condition with every violation.
 pub(super) fn validate<K: CustomKind>(object: &Custom<K>) -> Result<&K::Spec, ConditionUpdate> {
+    validate_ratcheted(object, false)
+}
+
+/// Like [`validate`]. The name of an object that has a workload is accepted: it cannot be changed, and the rule may be
+/// newer than the object.
+pub(super) fn validate_ratcheted<K: CustomKind>(
+    object: &Custom<K>,
+    has_workload: bool,
+) -> Result<&K::Spec, ConditionUpdate> {
     let invalid = |message: String| ConditionUpdate::new(false, "InvalidSpec", message, Progress::Stalled);
     let spec = object.spec.as_ref().map_err(|e| invalid(format!("spec cannot be read: {e}")))?;
     let name = object.metadata.name.as_deref().unwrap_or_default();
-    let violations = K::violations(name, spec);
+    let mut violations = K::violations(name, spec);
+    violations.retain(|(path, _)| !(has_workload && path == "metadata.name"));
     if violations.is_empty() {
         return Ok(spec);
     }

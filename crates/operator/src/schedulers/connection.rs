@@ -1,7 +1,10 @@
 //! The connection to a namespace's scheduler: status streams and calls.
 
 use super::{RpcOutcome, SchedulerCache, SchedulerConnector, rpc};
-use crate::cluster::{KindId, Model, Server};
+use crate::{
+    cluster::{Experiment, KindId, Model, Pipeline, Server, WriteFence},
+    plan::SchedulerAction,
+};
 use futures::{StreamExt as _, stream::BoxStream};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use std::{
@@ -30,8 +33,11 @@ pub enum ChangeEvent {
 /// A handle to a connection, which stays open until [`SchedulerConnection::close`].
 #[derive(Clone, Debug)]
 pub struct SchedulerConnection {
+    namespace: Arc<str>,
     client: Arc<Mutex<Option<SchedulerClient<Channel>>>>,
     closed: watch::Sender<bool>,
+    /// Bounds every call by the time that this operator leads.
+    fence: WriteFence,
 }
 
 impl SchedulerConnection {
@@ -41,11 +47,12 @@ impl SchedulerConnection {
         namespace: &str,
         connector: Arc<dyn SchedulerConnector>,
         cache: Arc<SchedulerCache>,
+        fence: WriteFence,
         servers: impl Fn() -> Option<Vec<pb::ServerNotify>> + Send + Sync + 'static,
         notify: impl Fn(ChangeEvent) + Send + Sync + 'static,
     ) -> Self {
         let (closed, mut end) = watch::channel(false);
-        let connection = Self { client: Arc::default(), closed };
+        let connection = Self { namespace: namespace.into(), client: Arc::default(), closed, fence };
         cache.add_namespace(namespace);
         let session = Session {
             namespace: namespace.to_owned(),
@@ -69,34 +76,25 @@ impl SchedulerConnection {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn client(&self) -> Option<SchedulerClient<Channel>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The client and the time limit of a call that starts now.
+    fn client(&self) -> Result<(SchedulerClient<Channel>, Duration), RpcOutcome> {
+        let unavailable = |why: &str| RpcOutcome::Unavailable(why.into());
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let client = client.ok_or_else(|| unavailable("not connected to the scheduler"))?;
+        Ok((client, self.limit().ok_or_else(|| unavailable("not the leader"))?))
     }
 
-    pub async fn load(&self, model: pb::Model) -> RpcOutcome {
+    /// A call must not take effect after the lease: the next leader sends newer requests.
+    fn limit(&self) -> Option<Duration> {
+        Some(self.fence.remaining()?.min(rpc::CALL_TIMEOUT))
+    }
+
+    pub async fn send(&self, action: SchedulerAction) -> RpcOutcome {
         match self.client() {
-            Some(mut client) => rpc::load(&mut client, model).await,
-            None => not_connected(),
+            Ok((mut client, limit)) => rpc::send(&mut client, &self.namespace, action, limit).await,
+            Err(outcome) => outcome,
         }
     }
-
-    pub async fn unload(&self, request: pb::UnloadModelRequest) -> RpcOutcome {
-        match self.client() {
-            Some(mut client) => rpc::unload(&mut client, request).await,
-            None => not_connected(),
-        }
-    }
-
-    pub async fn notify(&self, server: pb::ServerNotify) -> RpcOutcome {
-        match self.client() {
-            Some(mut client) => rpc::notify(&mut client, vec![server], false).await,
-            None => not_connected(),
-        }
-    }
-}
-
-fn not_connected() -> RpcOutcome {
-    RpcOutcome::Unavailable("not connected to the scheduler".into())
 }
 
 struct Session {
@@ -146,7 +144,7 @@ impl Session {
                 self.apply_changes(streams).await
             }
             Err(status) => {
-                format!("failed to list models and servers of the scheduler: {}", status.message())
+                format!("failed to list the objects of the scheduler: {}", status.message())
             }
         }
     }
@@ -160,49 +158,60 @@ impl Session {
                 .await?
                 .into_inner();
             self.announce_servers(client).await;
-            let models = client
-                .subscribe_model_status(pb::ModelSubscriptionRequest {
-                    subscriber_name: name(),
-                    is_model_gateway: false,
-                })
-                .await?
-                .into_inner();
-            let servers = client
-                .subscribe_server_status(pb::ServerSubscriptionRequest { subscriber_name: name() })
-                .await?
-                .into_inner();
-            let mut all = client
-                .model_status(pb::ModelStatusRequest {
-                    subscriber_name: name(),
-                    model: None,
-                    all_versions: false,
-                })
-                .await?
-                .into_inner();
-            while let Some(status) = all.message().await? {
-                self.cache.apply_model_status(&self.namespace, status);
-            }
-            let mut all = client
-                .server_status(pb::ServerStatusRequest { subscriber_name: name(), name: None })
-                .await?
-                .into_inner();
-            while let Some(status) = all.message().await? {
-                self.cache.apply_server_status(&self.namespace, &status);
-            }
-            Ok(StatusStreams { models: models.boxed(), servers: servers.boxed(), control: control.boxed() })
+            let models = pb::ModelSubscriptionRequest { subscriber_name: name(), is_model_gateway: false };
+            let models = client.subscribe_model_status(models).await?.into_inner();
+            let servers = pb::ServerSubscriptionRequest { subscriber_name: name() };
+            let servers = client.subscribe_server_status(servers).await?.into_inner();
+            let pipelines = pb::PipelineSubscriptionRequest { subscriber_name: name(), ..Default::default() };
+            let pipelines = client.subscribe_pipeline_status(pipelines).await?.into_inner();
+            let experiments = pb::ExperimentSubscriptionRequest { subscriber_name: name() };
+            let experiments = client.subscribe_experiment_status(experiments).await?.into_inner();
+            self.list(client).await?;
+            Ok(StatusStreams {
+                models: models.boxed(),
+                servers: servers.boxed(),
+                pipelines: pipelines.boxed(),
+                experiments: experiments.boxed(),
+                control: control.boxed(),
+            })
         };
         let slow = || Status::deadline_exceeded(format!("timed out after {} s", SYNC_TIMEOUT.as_secs()));
         tokio::time::timeout(SYNC_TIMEOUT, opening).await.map_err(|_| slow())?
     }
 
+    async fn list(&self, client: &mut SchedulerClient<Channel>) -> Result<(), Status> {
+        let name = || SUBSCRIBER.to_owned();
+        let all = pb::ModelStatusRequest { subscriber_name: name(), ..Default::default() };
+        let mut all = client.model_status(all).await?.into_inner();
+        while let Some(status) = all.message().await? {
+            self.cache.apply_model_status(&self.namespace, status);
+        }
+        let all = pb::ServerStatusRequest { subscriber_name: name(), name: None };
+        let mut all = client.server_status(all).await?.into_inner();
+        while let Some(status) = all.message().await? {
+            self.cache.apply_server_status(&self.namespace, &status);
+        }
+        let all = pb::PipelineStatusRequest { subscriber_name: name(), ..Default::default() };
+        let mut all = client.pipeline_status(all).await?.into_inner();
+        while let Some(status) = all.message().await? {
+            self.cache.apply_pipeline_status(&self.namespace, status);
+        }
+        let all = pb::ExperimentStatusRequest { subscriber_name: name(), name: None };
+        let mut all = client.experiment_status(all).await?.into_inner();
+        while let Some(status) = all.message().await? {
+            self.cache.apply_experiment_status(&self.namespace, status);
+        }
+        Ok(())
+    }
+
     /// Announces all Servers as the initial sync. Seldon's scheduler places no model and reports no status until then, for
     /// up to ten minutes.
     async fn announce_servers(&self, client: &mut SchedulerClient<Channel>) {
-        let Some(servers) = (self.servers)() else { return };
-        if let RpcOutcome::Rejected(reason) = rpc::notify(client, servers, true).await {
+        let (Some(servers), Some(limit)) = ((self.servers)(), self.connection.limit()) else { return };
+        if let RpcOutcome::Rejected(reason) = rpc::notify(client, servers, true, limit).await {
             // A Server has another owner there. Its own announcement is rejected too, which its status reports.
             tracing::debug!(namespace = %self.namespace, "initial server sync rejected: {reason}");
-            rpc::notify(client, Vec::new(), true).await;
+            rpc::notify(client, Vec::new(), true, limit).await;
         }
     }
 
@@ -232,6 +241,19 @@ impl Session {
                     }
                     other => return ended(other.and_then(Result::err)),
                 },
+                message = streams.pipelines.next() => match message {
+                    Some(Ok(status)) => {
+                        let name = status.pipeline_name.clone();
+                        if self.cache.apply_pipeline_status(&self.namespace, status) {
+                            (self.notify)(ChangeEvent::Object(KindId::of::<Pipeline>(), name));
+                        }
+                    }
+                    other => return ended(other.and_then(Result::err)),
+                },
+                message = streams.experiments.next() => match message {
+                    Some(Ok(status)) => self.experiment_changed(status),
+                    other => return ended(other.and_then(Result::err)),
+                },
                 message = streams.control.next() => match message {
                     // The scheduler may have lost its state.
                     Some(Ok(_)) => (self.notify)(ChangeEvent::Namespace),
@@ -240,10 +262,58 @@ impl Session {
             }
         }
     }
+
+    /// A model or pipeline is the default of one experiment: the end of one may allow another that was rejected.
+    fn experiment_changed(&self, status: pb::ExperimentStatusResponse) {
+        let name = status.experiment_name.clone();
+        if self.cache.apply_experiment_status(&self.namespace, status) {
+            let rejected = self.cache.forget_rejections::<Experiment>(&self.namespace);
+            for name in rejected.into_iter().chain([name]) {
+                (self.notify)(ChangeEvent::Object(KindId::of::<Experiment>(), name));
+            }
+        }
+    }
 }
 
 struct StatusStreams {
     models: BoxStream<'static, Result<pb::ModelStatusResponse, Status>>,
     servers: BoxStream<'static, Result<pb::ServerStatusResponse, Status>>,
+    pipelines: BoxStream<'static, Result<pb::PipelineStatusResponse, Status>>,
+    experiments: BoxStream<'static, Result<pb::ExperimentStatusResponse, Status>>,
     control: BoxStream<'static, Result<pb::ControlPlaneResponse, Status>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper_util::rt::TokioIo;
+    use tokio::time::Instant;
+    use tonic::transport::Endpoint;
+
+    #[tokio::test(start_paused = true)]
+    async fn call_ends_with_the_lease() {
+        // A scheduler that accepts the connection and never responds.
+        let (ours, _theirs) = tokio::io::duplex(1 << 16);
+        let mut ours = Some(ours);
+        let connector = tower::service_fn(move |_| {
+            let stream = ours.take().map(TokioIo::new).ok_or_else(|| std::io::Error::other("single-use"));
+            async move { stream }
+        });
+        let channel = Endpoint::from_static("http://scheduler").connect_with_connector_lazy(connector);
+        let fence = WriteFence::closed();
+        let unload = || SchedulerAction::UnloadModel(pb::UnloadModelRequest::default());
+        let connection = SchedulerConnection {
+            namespace: "ml".into(),
+            client: Arc::new(Mutex::new(Some(SchedulerClient::new(channel)))),
+            closed: watch::channel(false).0,
+            fence: fence.clone(),
+        };
+        let begin = Instant::now();
+        fence.extend(begin + Duration::from_secs(3));
+        let outcome = connection.send(unload()).await;
+        assert!(matches!(outcome, RpcOutcome::Unavailable(_)), "{outcome:?}");
+        assert_eq!(begin.elapsed().as_secs(), 3);
+        let late = connection.send(unload()).await;
+        assert_eq!((late, begin.elapsed().as_secs()), (RpcOutcome::Unavailable("not the leader".into()), 3));
+    }
 }

@@ -10,11 +10,10 @@ mod connection;
 mod connector;
 mod rpc;
 mod scheduler_cache;
+mod views;
 
 pub use connection::{ChangeEvent, SchedulerConnection};
 pub use connector::{SchedulerConnector, ServiceConnector};
 pub use rpc::RpcOutcome;
-pub use scheduler_cache::{
-    LastRequest, ModelView, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest, SchedulerView,
-    ServerView,
-};
+pub use scheduler_cache::{LastRequest, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest};
+pub use views::{ExperimentView, LoadedView, ModelView, PipelineView, SchedulerView, ServerView};

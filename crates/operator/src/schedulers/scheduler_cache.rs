@@ -1,7 +1,8 @@
 //! Objects as reported by the scheduler of each namespace, by kind.
 
+use super::views::{ExperimentView, ModelView, PipelineView, SchedulerView, ServerView};
 use crate::{
-    cluster::{CustomKind, Key, KindId, Model, Server},
+    cluster::{Custom, CustomKind, Key, KindId},
     plan::Known,
 };
 use gantry_proto::scheduler as pb;
@@ -15,14 +16,6 @@ use std::{
 use tokio::time::Instant;
 
 pub const NO_SCHEDULER: &str = "the namespace has no scheduler: create a SeldonRuntime in it";
-
-/// An object of a kind as reported by its scheduler.
-pub trait SchedulerView: Any + Clone + fmt::Debug + PartialEq + Send + Sync {
-    type Kind: CustomKind;
-
-    /// Whether the operator put it there for this namespace: without its object it is an orphan.
-    fn is_owned_by(&self, namespace: &str) -> bool;
-}
 
 /// A [`SchedulerView`] without its type.
 trait AnyView: fmt::Debug + Send + Sync {
@@ -38,35 +31,6 @@ impl<V: SchedulerView> AnyView for V {
     fn is_owned_by(&self, namespace: &str) -> bool {
         SchedulerView::is_owned_by(self, namespace)
     }
-}
-
-/// A model as reported by its scheduler.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelView {
-    /// Unload requested; the model may still be terminating.
-    pub deleted: bool,
-    /// The owner, such as `operator:ml`; empty when the scheduler does not report owners.
-    pub manager: String,
-    pub latest: Option<pb::ModelVersionStatus>,
-}
-
-/// A server as reported by its scheduler.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServerView {
-    /// Connected replicas.
-    pub available: i32,
-    /// Announced replicas.
-    pub expected: i32,
-    /// Loaded model replicas.
-    pub loaded_models: i32,
-    /// The announced generation.
-    pub generation: Option<i64>,
-    /// The namespace that announced it.
-    pub namespace: Option<String>,
-    /// The owner, such as `operator:ml`; empty when the scheduler does not report owners.
-    pub manager: String,
-    /// Replicas of a pending scaling request.
-    pub requested_replicas: Option<i32>,
 }
 
 /// State of all schedulers. Discarded when a connection is lost.
@@ -101,12 +65,20 @@ impl NamespaceState {
     }
 }
 
-/// A request for one object. The UID tells objects with the same name apart.
+/// A request for one object. The UID tells objects with the same name apart; it is empty for an object that only the
+/// scheduler has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerRequest {
     pub operation: Operation,
     pub uid: String,
     pub generation: i64,
+}
+
+impl SchedulerRequest {
+    pub fn new<K: CustomKind>(operation: Operation, object: Option<&Custom<K>>) -> Self {
+        let uid = object.map_or_else(String::new, |object| object.uid().to_owned());
+        Self { operation, uid, generation: object.map_or(0, Custom::generation) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,10 +93,26 @@ pub enum Operation {
 pub struct LastRequest {
     pub at: Instant,
     pub request: SchedulerRequest,
+    /// How often it was sent.
+    pub attempts: u32,
+    /// Whether the scheduler accepted it before: a rejected repetition then means that it is in progress.
+    pub was_accepted: bool,
     /// Why the scheduler rejected it.
     pub rejection: Option<String>,
     /// Why there was no response.
     pub failure: Option<String>,
+}
+
+impl LastRequest {
+    /// Whether the scheduler accepted it.
+    pub const fn is_accepted(&self) -> bool {
+        self.rejection.is_none() && self.failure.is_none()
+    }
+
+    /// Whether the scheduler has never accepted it.
+    const fn is_rejected(&self) -> bool {
+        self.rejection.is_some() && !self.was_accepted
+    }
 }
 
 impl SchedulerCache {
@@ -187,16 +175,46 @@ impl SchedulerCache {
     pub fn apply_model_status(&self, namespace: &str, status: pb::ModelStatusResponse) -> bool {
         let latest = status.versions.into_iter().max_by_key(|v| v.version);
         let view = ModelView { deleted: status.deleted, manager: status.manager, latest };
+        self.apply(namespace, &status.model_name, view)
+    }
+
+    /// Returns whether the pipeline changed.
+    pub fn apply_pipeline_status(&self, namespace: &str, status: pb::PipelineStatusResponse) -> bool {
+        let version = |v: &pb::PipelineWithState| v.state.as_ref().map_or(0, |state| state.pipeline_version);
+        let Some(latest) = status.versions.into_iter().max_by_key(version) else { return false };
+        let (pipeline, state) = (latest.pipeline.unwrap_or_default(), latest.state.unwrap_or_default());
+        let view = PipelineView { manager: status.manager, pipeline, state };
+        self.apply(namespace, &status.pipeline_name, view)
+    }
+
+    /// Returns whether the experiment changed.
+    pub fn apply_experiment_status(&self, namespace: &str, status: pb::ExperimentStatusResponse) -> bool {
+        let name = status.experiment_name.clone();
+        self.apply(namespace, &name, ExperimentView(status))
+    }
+
+    fn apply<V: SchedulerView>(&self, namespace: &str, name: &str, view: V) -> bool {
         self.update(namespace, |state| {
-            if !state.set_view(&status.model_name, view) {
+            if !state.set_view(name, view) {
                 return false;
             }
             // A request rejected in the previous state may be accepted now.
-            let key = (KindId::of::<Model>(), status.model_name);
-            if state.requests.get(&key).is_some_and(|last| last.rejection.is_some()) {
+            let key = (KindId::of::<V::Kind>(), name.to_owned());
+            if state.requests.get(&key).is_some_and(LastRequest::is_rejected) {
                 state.requests.remove(&key);
             }
             true
+        })
+    }
+
+    /// Forgets the rejected requests of a kind, so that they are sent again; returns the names of their objects.
+    pub fn forget_rejections<K: CustomKind>(&self, namespace: &str) -> Vec<String> {
+        self.update(namespace, |state| {
+            let is_rejected = |(kind, _): &(KindId, String), last: &mut LastRequest| {
+                *kind == KindId::of::<K>() && last.is_rejected()
+            };
+            let rejected = state.requests.extract_if(.., is_rejected);
+            rejected.map(|((_, name), _)| name).collect()
         })
     }
 
@@ -233,17 +251,32 @@ impl SchedulerCache {
         request: SchedulerRequest,
         rejection: Option<String>,
     ) {
-        self.record::<K>(key, LastRequest { at: Instant::now(), request, rejection, failure: None });
+        self.record::<K>(key, request, rejection, None);
     }
 
     pub fn record_failure<K: CustomKind>(&self, key: &Key, request: SchedulerRequest, reason: String) {
-        let failure = Some(reason);
-        self.record::<K>(key, LastRequest { at: Instant::now(), request, rejection: None, failure });
+        self.record::<K>(key, request, None, Some(reason));
     }
 
-    fn record<K: CustomKind>(&self, key: &Key, last: LastRequest) {
+    fn record<K: CustomKind>(
+        &self,
+        key: &Key,
+        request: SchedulerRequest,
+        rejection: Option<String>,
+        failure: Option<String>,
+    ) {
         self.update(&key.namespace, |state| {
-            state.requests.insert((KindId::of::<K>(), key.name.clone()), last);
+            let at = (KindId::of::<K>(), key.name.clone());
+            let earlier = state.requests.get(&at).filter(|earlier| earlier.request == request);
+            let last = LastRequest {
+                at: Instant::now(),
+                attempts: earlier.map_or(0, |earlier| earlier.attempts).saturating_add(1),
+                was_accepted: earlier.is_some_and(|earlier| earlier.was_accepted || earlier.is_accepted()),
+                request,
+                rejection,
+                failure,
+            };
+            state.requests.insert(at, last);
         });
     }
 
@@ -293,53 +326,10 @@ impl SchedulerCache {
     }
 }
 
-fn is_managed_by(manager: &str, namespace: &str) -> bool {
-    manager.is_empty() || manager == format!("operator:{namespace}")
-}
-
-impl SchedulerView for ServerView {
-    type Kind = Server;
-
-    fn is_owned_by(&self, namespace: &str) -> bool {
-        self.is_expected_for(namespace)
-    }
-}
-
-impl SchedulerView for ModelView {
-    type Kind = Model;
-
-    fn is_owned_by(&self, namespace: &str) -> bool {
-        !self.deleted && self.is_from(namespace)
-    }
-}
-
-impl ServerView {
-    /// Whether the operator announced replicas for this namespace.
-    pub fn is_expected_for(&self, namespace: &str) -> bool {
-        self.expected > 0
-            && is_managed_by(&self.manager, namespace)
-            && self.namespace.as_deref() == Some(namespace)
-    }
-}
-
-impl ModelView {
-    /// Whether the operator loaded it for this namespace.
-    pub fn is_from(&self, namespace: &str) -> bool {
-        let meta = self.latest.as_ref().and_then(|l| l.kubernetes_meta.as_ref());
-        is_managed_by(&self.manager, namespace) && meta.is_some_and(|m| m.namespace == namespace)
-    }
-
-    pub fn state(&self) -> pb::model_status::ModelState {
-        self.latest
-            .as_ref()
-            .and_then(|l| l.state.as_ref())
-            .map_or_else(Default::default, pb::ModelStatus::state)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Model;
 
     #[tokio::test]
     async fn late_results_do_not_bring_back_a_removed_namespace() {

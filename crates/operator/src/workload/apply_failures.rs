@@ -98,8 +98,8 @@ impl ApplyFailure {
 #[derive(Clone, Debug, Default)]
 pub struct ApplyActions {
     pub actions: Vec<Action>,
-    /// The first failure that still applies.
-    pub failure: Option<ApplyFailure>,
+    /// Failures that still apply.
+    pub failures: Vec<ApplyFailure>,
     pub retry_after: Option<Duration>,
 }
 
@@ -112,7 +112,7 @@ pub fn apply_actions(desired: &[Desired], owned: &OwnedObjects, failures: &[Appl
         if let Some(failure) = failures.iter().find(|failure| failure.applies_to(&desired, owned)) {
             let left = failure.retry_interval().saturating_sub(failure.age);
             result.retry_after = Some(result.retry_after.map_or(left, |known| known.min(left)));
-            result.failure.get_or_insert_with(|| failure.clone());
+            result.failures.push(failure.clone());
         } else {
             result.actions.extend(hand_over_replicas(live, &desired));
             result.actions.push(ClusterAction::Apply(Box::new(desired)).into());

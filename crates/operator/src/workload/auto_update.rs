@@ -1,8 +1,9 @@
 //! `disableAutoUpdate`: objects that are not updated when only their configuration changes.
 //!
-//! Two annotations record the source of an object: the generation of its configuration and a hash of the owner's spec.
+//! Two annotations record the source of an object: the version of its configuration and a hash of the owner's spec.
 //! An object with the same hash and another generation is kept; a changed spec is built from the latest configuration.
 
+use super::inherited::Inherited;
 use crate::cluster::{Desired, OwnedObject, digest};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,6 +26,18 @@ impl ConfigRevision {
     pub fn new(config_uid: &str, config_generation: i64, spec: &impl Serialize) -> Self {
         let spec = serde_json::to_value(spec).unwrap_or_default();
         Self { config: format!("{config_uid}/{config_generation}"), spec_hash: digest(&spec) }
+    }
+
+    /// Adds inherited metadata, which has no generation. Without any, the revision is as older versions recorded it.
+    #[must_use]
+    pub fn with_metadata(mut self, config: &Inherited, owner: &Inherited) -> Self {
+        if !config.is_empty() {
+            self.config = format!("{}/{}", self.config, digest(&json!(config)));
+        }
+        if !owner.is_empty() {
+            self.spec_hash = digest(&json!([self.spec_hash, owner]));
+        }
+        self
     }
 
     pub fn annotations(&self) -> BTreeMap<String, String> {
@@ -57,12 +70,12 @@ impl ConfigRevision {
                 };
             }
         }
-        let annotations = live.metadata.annotations.iter().flatten();
         let names = [CONFIG_GENERATION, SPEC_HASH, LEGACY_SPEC_HASH];
-        let revision: BTreeMap<&String, &String> =
-            annotations.filter(|(name, _)| names.contains(&name.as_str())).collect();
-        if let Some(metadata) = body.pointer_mut("/metadata").and_then(Value::as_object_mut) {
-            metadata.insert("annotations".into(), json!(revision));
+        let recorded = live.metadata.annotations.iter().flatten();
+        let recorded = recorded.filter(|(name, _)| names.contains(&name.as_str()));
+        if let Some(annotations) = body.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|name, _| !names.contains(&name.as_str()));
+            annotations.extend(recorded.map(|(name, value)| (name.clone(), json!(value))));
         }
         Some(Desired::new(desired.kind, desired.key.clone(), body))
     }
@@ -127,6 +140,20 @@ mod tests {
             assert!(!ConfigRevision::new("u", 2, &"another spec").keeps(&object));
         }
         assert!(!ConfigRevision::new("u", 2, &"spec").keeps(&OwnedObject::default()), "unknown source");
+    }
+
+    #[test]
+    fn inherited_metadata_counts_as_its_source() {
+        let inherited =
+            |team: &str| Inherited { labels: [("team".into(), team.into())].into(), ..Inherited::default() };
+        let (none, red, blue) = (Inherited::default(), inherited("red"), inherited("blue"));
+        let plain = ConfigRevision::new("u", 1, &"spec");
+        assert_eq!(plain.clone().with_metadata(&none, &none), plain);
+        let current = live(&workload(&plain.clone().with_metadata(&red, &red), 1, "old"));
+        assert!(plain.clone().with_metadata(&blue, &red).keeps(&current), "only the configuration changed");
+        assert!(plain.clone().with_metadata(&none, &red).keeps(&current));
+        assert!(!plain.clone().with_metadata(&red, &blue).keeps(&current), "the owner changed");
+        assert!(!plain.with_metadata(&red, &red).keeps(&current), "unchanged");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Builds `StatefulSets`, Deployments and `PodDisruptionBudgets`.
 
-use super::{hpa::mark_autoscaled, owned_objects::Owner};
+use super::{hpa::mark_autoscaled, inherited::Inherited, owned_objects::Owner, pod_spec_merge::merge};
 use crate::cluster::{Desired, Key, ResourceKind};
 use gantry_api::VolumeClaimTemplate;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+
+type Pairs = BTreeMap<String, String>;
 
 /// A `StatefulSet` or Deployment to build.
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub struct Workload<'a> {
     pub owner: Owner<'a>,
     /// Immutable label selector of the pods.
     pub selector: BTreeMap<String, String>,
+    /// Metadata of the object and its pods; the operator's own wins.
+    pub inherited: Inherited,
     /// Additional labels of the object and its pods.
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -25,7 +29,7 @@ pub struct Workload<'a> {
     pub pod: Value,
     /// The pod spec without the operator's own additions, to compare with adopted objects.
     pub bare: Value,
-    /// Volume claim templates of a `StatefulSet`.
+    /// Volume claim templates of a `StatefulSet`; a Deployment has a volume with the lifetime of the pod for each.
     pub claims: &'a [VolumeClaimTemplate],
     /// Additional fields of the object's spec.
     pub more: Map<String, Value>,
@@ -33,15 +37,19 @@ pub struct Workload<'a> {
 
 impl Workload<'_> {
     pub fn desired(&self) -> Desired {
-        let mut labels = self.labels.clone();
-        labels.extend(self.selector.clone());
+        let labels = over(&over(&self.inherited.labels, &self.labels), &self.selector);
         let mut spec = self.more.clone();
         spec.insert("selector".into(), json!({ "matchLabels": self.selector }));
-        let mut pods = json!({ "labels": labels });
-        if !self.pod_annotations.is_empty() {
-            set(&mut pods, "annotations", json!(self.pod_annotations));
-        }
-        spec.insert("template".into(), json!({ "metadata": pods, "spec": self.pod }));
+        let template = |labels: &Pairs, own: &Pairs, pod: &Value| {
+            let mut metadata = json!({ "labels": labels });
+            set_annotations(&mut metadata, &over(&self.inherited.annotations, own));
+            let mut pod = pod.clone();
+            if self.kind == ResourceKind::DEPLOYMENT {
+                add_claimed_volumes(&mut pod, self.claims);
+            }
+            json!({ "metadata": metadata, "spec": pod })
+        };
+        spec.insert("template".into(), template(&labels, &self.pod_annotations, &self.pod));
         if let Some(replicas) = self.replicas {
             spec.insert("replicas".into(), json!(replicas));
         }
@@ -55,22 +63,37 @@ impl Workload<'_> {
             }
         }
         let mut metadata = json!({ "labels": labels, "ownerReferences": self.owner.references() });
-        let mut annotations = self.annotations.clone();
+        let mut annotations = over(&self.inherited.annotations, &self.annotations);
         if self.replicas.is_none() {
             mark_autoscaled(&mut annotations);
         }
-        if !annotations.is_empty() {
-            set(&mut metadata, "annotations", json!(annotations));
-        }
-        let bare = json!({ "metadata": { "labels": self.selector }, "spec": self.bare });
+        set_annotations(&mut metadata, &annotations);
+        let mut bare_labels = self.inherited.labels.clone();
+        bare_labels.retain(|name, _| !self.labels.contains_key(name));
+        bare_labels.extend(self.selector.clone());
+        let bare = template(&bare_labels, &Pairs::new(), &self.bare);
         let body = json!({ "metadata": metadata, "spec": spec });
         Desired::new(self.kind, self.key.clone(), body).with_base_pod(bare)
     }
 }
 
-fn set(at: &mut Value, name: &str, value: Value) {
-    if let Value::Object(fields) = at {
-        fields.insert(name.to_owned(), value);
+fn over(base: &Pairs, own: &Pairs) -> Pairs {
+    base.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn set_annotations(metadata: &mut Value, annotations: &Pairs) {
+    if let Value::Object(fields) = metadata
+        && !annotations.is_empty()
+    {
+        fields.insert("annotations".into(), json!(annotations));
+    }
+}
+
+/// A volume of the pod with the name of a claim template stays.
+fn add_claimed_volumes(pod: &mut Value, claims: &[VolumeClaimTemplate]) {
+    let volumes: Vec<Value> = claims.iter().map(|c| json!({ "name": c.name, "emptyDir": {} })).collect();
+    if !volumes.is_empty() {
+        *pod = merge(&json!({ "volumes": volumes }), pod);
     }
 }
 

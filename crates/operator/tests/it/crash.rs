@@ -40,6 +40,72 @@ async fn model_scenario_reaches_the_expected_states() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pipeline_scenario_reaches_the_expected_states() {
+    let harness = Harness::started().await;
+    let case = Scenario::Pipelines;
+    let no = |reason: &str| ("False".to_owned(), reason.to_owned());
+    for number in 0..case.steps() {
+        case.step(&harness, number).await;
+        harness.settle().await;
+        let (pipelines, experiments) =
+            (harness.scheduler_pipelines().await, harness.scheduler_experiments().await);
+        match number {
+            0 | 2 => {
+                for (kind, name, own, finalizer) in [
+                    (
+                        "Pipeline",
+                        "chain",
+                        ["PipelineReady", "PipelineGwReady", "ModelsReady"],
+                        "seldon.pipeline.finalizer",
+                    ),
+                    (
+                        "Experiment",
+                        "split",
+                        ["ExperimentReady", "CandidatesReady", "MirrorReady"],
+                        "seldon.experiment.finalizer",
+                    ),
+                ] {
+                    assert_eq!(harness.ready(kind, name).await, (yes(), format!("{kind}Ready")));
+                    for condition in own {
+                        assert_eq!(harness.condition(kind, name, condition).await.0, "True", "{condition}");
+                    }
+                    let held = harness.get(kind, name).await.unwrap()["metadata"]["finalizers"].clone();
+                    assert_eq!(held, serde_json::json!([finalizer]));
+                }
+                let (steps, weights) = if number == 0 {
+                    ("iris wine", "iris 50, wine 50")
+                } else {
+                    ("wine", "iris 90, wine 10")
+                };
+                assert_eq!(pipelines["chain"], format!("{steps} for operator:ml"));
+                assert_eq!(experiments["split"], format!("{weights} for operator:ml"));
+            }
+            1 => {
+                assert_eq!(harness.ready("Pipeline", "lost").await, no("ModelsNotReady"));
+                assert_eq!(harness.ready("Experiment", "idle").await, no("CandidatesNotReady"));
+                for (kind, name) in [("Pipeline", "lost"), ("Experiment", "idle")] {
+                    let (_, message) = harness.condition(kind, name, "Ready").await;
+                    assert!(message.contains("nowhere"), "{message}");
+                }
+            }
+            3 => {
+                assert!(harness.get("Pipeline", "chain").await.is_none() && !pipelines.contains_key("chain"));
+                assert!(
+                    harness.get("Experiment", "split").await.is_none() && !experiments.contains_key("split")
+                );
+            }
+            _ => {
+                assert_eq!(harness.ready("Pipeline", "chain").await.0, "True");
+                assert_eq!(harness.ready("Experiment", "split").await.0, "True");
+                assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["chain"]);
+                assert_eq!(pipelines["chain"], "wine iris for operator:ml");
+                assert_eq!(experiments.keys().collect::<Vec<_>>(), ["split"]);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn workload_scenario_reaches_the_expected_states() {
     let harness = Harness::started().await;
     let case = Scenario::Workloads;
@@ -124,6 +190,11 @@ async fn crash_after_any_model_write_converges() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn crash_after_any_pipeline_write_converges() {
+    assert_crash_after_any_write_converges(Scenario::Pipelines).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn crash_after_any_workload_write_converges() {
     assert_crash_after_any_write_converges(Scenario::Workloads).await;
 }
@@ -171,6 +242,34 @@ async fn objects_changed_while_the_operator_is_down_are_reconciled() {
     assert_eq!(scheduler_models.get("iris").map(String::as_str), Some("gs://models/another"));
     assert_eq!(scheduler_models.get("wine"), None);
     assert_eq!(harness.ready("Model", "iris").await.0, "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pipelines_and_experiments_changed_while_the_operator_is_down_are_reconciled() {
+    let harness = Harness::started().await;
+    Scenario::Pipelines.record(&harness).await;
+    harness.create(NAMESPACE, "Pipeline", "other", scenario::chain(&["iris"])).await;
+    harness.create(NAMESPACE, "Experiment", "other", scenario::split(&[("iris", 1), ("wine", 1)])).await;
+    harness.settle().await;
+    harness.kill_operator();
+    for (kind, name) in
+        [("Pipeline", "chain"), ("Pipeline", "other"), ("Experiment", "split"), ("Experiment", "other")]
+    {
+        harness.set_finalizers(kind, name, &[]).await;
+        harness.delete(kind, name).await;
+    }
+    // Same name and generation, another definition.
+    harness.create(NAMESPACE, "Pipeline", "chain", scenario::chain(&["iris"])).await;
+    harness.create(NAMESPACE, "Experiment", "split", scenario::split(&[("wine", 5), ("iris", 5)])).await;
+    harness.start_operator();
+    harness.settle().await;
+    let only = |name: &str, definition: &str| {
+        [(name.to_owned(), format!("{definition} for operator:ml"))].into_iter().collect()
+    };
+    assert_eq!(harness.scheduler_pipelines().await, only("chain", "iris"));
+    assert_eq!(harness.scheduler_experiments().await, only("split", "wine 5, iris 5"));
+    assert_eq!(harness.ready("Pipeline", "chain").await.0, "True");
+    assert_eq!(harness.ready("Experiment", "split").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,6 +333,27 @@ async fn changes_in_write_responses_are_reconciled() {
     harness.set_agent(true);
     harness.settle().await;
     assert!(harness.get("Model", "iris").await.is_none(), "{:#?}", harness.write_requests());
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_pipeline_and_experiment_are_released_without_scheduler() {
+    let harness = Harness::started().await;
+    Scenario::Pipelines.record(&harness).await;
+    harness.kill_scheduler();
+    let all = [("Pipeline", "chain"), ("Experiment", "split")];
+    for (kind, name) in all {
+        harness.delete(kind, name).await;
+    }
+    harness.settle().await;
+    for (kind, name) in all {
+        assert!(harness.get(kind, name).await.is_none(), "{kind} {name}");
+    }
+    // They end after reconnect.
+    harness.start_scheduler();
+    harness.settle().await;
+    assert!(
+        harness.scheduler_pipelines().await.is_empty() && harness.scheduler_experiments().await.is_empty()
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,19 +1,23 @@
 //! Fault injection: every write fails once in every way; watches are delayed, cut or miss events.
 
 use crate::{
-    harness::{ClusterState, Harness, OPERATOR},
-    scenario::{Recording, Scenario, differences},
+    harness::{ClusterState, Harness, NAMESPACE, OPERATOR},
+    scenario::{self, Recording, Scenario, differences},
 };
 use gantry_kube_sim::{Fault, FaultPlan, FaultRule, RequestMatch, Verb};
+use gantry_operator::Settings;
 use serde_json::Value;
+use std::time::Duration;
 
-/// The state without model version numbers.
+/// The state without version numbers of models and pipelines.
 fn unversioned(cluster_state: &ClusterState) -> ClusterState {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(fields) => fields.values_mut().for_each(walk),
             Value::Array(items) => items.iter_mut().for_each(walk),
-            Value::String(text) if text.starts_with("serves version ") => *text = "serves".into(),
+            Value::String(text) if text.contains(" version ") => {
+                *text = text.replace(|c: char| c.is_ascii_digit(), "");
+            }
             _ => {}
         }
     }
@@ -69,6 +73,12 @@ async fn model_scenario_survives_write_timeouts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pipeline_scenario_survives_failed_writes() {
+    let timeout = Fault::TimeoutAfterCommit { millis: 30_000 };
+    assert_every_write_may_fail(Scenario::Pipelines, &[Fault::Conflict, Fault::InternalError, timeout]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn workload_scenario_survives_rejected_writes() {
     assert_every_write_may_fail(Scenario::Workloads, &REJECTED[..3]).await;
 }
@@ -88,8 +98,16 @@ fn watches(kind: &str, then: Fault) -> FaultRule {
     FaultRule { on, nth: 1, times: 3, then }
 }
 
-const WATCHED: [&str; 7] =
-    ["Model", "Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"];
+/// The kinds whose watches fail.
+const fn watched(case: Scenario) -> &'static [&'static str] {
+    match case {
+        Scenario::Models => &["Model"],
+        Scenario::Pipelines => &["Pipeline", "Experiment"],
+        Scenario::Workloads => {
+            &["Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"]
+        }
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn scenarios_survive_cut_expired_and_delayed_watches() {
@@ -101,7 +119,7 @@ async fn scenarios_survive_cut_expired_and_delayed_watches() {
             Fault::ExpireWatch { after: 2 },
             Fault::Coalesce { millis: 5_000 },
         ] {
-            for kind in WATCHED {
+            for kind in watched(case) {
                 assert_converges(case, vec![watches(kind, then.clone())], &recording).await;
             }
         }
@@ -113,7 +131,7 @@ async fn scenarios_survive_cut_expired_and_delayed_watches() {
 async fn scenarios_survive_missed_events() {
     for case in Scenario::ALL {
         let recording = reference(case).await;
-        for kind in WATCHED {
+        for kind in watched(case) {
             for nth in [1, 2, 3] {
                 let missed = watches(kind, Fault::HideEvents { from: nth, count: 1 });
                 let gone = watches(kind, Fault::ExpireWatch { after: nth });
@@ -123,11 +141,36 @@ async fn scenarios_survive_missed_events() {
     }
 }
 
+/// After failures of several minutes the next retry is minutes away.
+#[tokio::test(start_paused = true)]
+async fn backoff_ends_when_the_api_server_is_reachable_again() {
+    let harness = Harness::prepared().await;
+    let failing = |writes: bool| {
+        let on = RequestMatch { actor: Some(OPERATOR.into()), writes, ..RequestMatch::default() };
+        FaultPlan { rules: vec![FaultRule { on, nth: 1, times: u64::MAX, then: Fault::Unavailable }] }
+    };
+    harness.start_operator_with(Settings { watch_timeout: Duration::from_secs(20), ..Settings::default() });
+    harness.kube.start(failing(true));
+    for number in 0..20 {
+        harness.create(NAMESPACE, "Model", &format!("m{number}"), scenario::model("iris")).await;
+    }
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    harness.kube.start(failing(false));
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    harness.kube.start(FaultPlan::default());
+    // A quiet watch counts as recovered after 65 s.
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    for number in 0..20 {
+        assert_eq!(harness.ready("Model", &format!("m{number}")).await.0, "True", "m{number}");
+    }
+}
+
 /// An operator with a stale cache must not destroy anything.
 #[tokio::test(start_paused = true)]
 async fn stale_cache_destroys_nothing() {
     for (case, kinds) in [
         (Scenario::Models, ["models.mlops.seldon.io"].as_slice()),
+        (Scenario::Pipelines, &["pipelines.mlops.seldon.io", "experiments.mlops.seldon.io"]),
         (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
     ] {
         let recording = reference(case).await;
@@ -141,8 +184,8 @@ async fn stale_cache_destroys_nothing() {
                     case.step(&harness, number).await;
                     harness.settle().await;
                     if number == at {
-                        // A restarted operator with an old list may reload old models, but deletes nothing.
-                        if case == Scenario::Models {
+                        // A restarted operator with an old list may reload old objects, but deletes nothing.
+                        if case != Scenario::Workloads {
                             let revision = harness.kube.with(|state| state.revision()).saturating_sub(10);
                             harness.kill_operator();
                             harness.kube.travel(kind, revision);
@@ -152,7 +195,7 @@ async fn stale_cache_destroys_nothing() {
                         harness.kube.release(kind);
                         harness.settle().await;
                     }
-                    // Reloading old models increases version numbers.
+                    // Reloading increases version numbers.
                     let expected = unversioned(&recording.states[number]);
                     let differ = differences(&expected, &unversioned(&harness.cluster_state().await));
                     assert!(

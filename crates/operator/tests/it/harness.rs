@@ -2,7 +2,7 @@
 
 use crate::scheduler::{SchedulerListener, agent};
 use gantry_kube_sim::{Controllers, Registry, Server};
-use gantry_operator::{Clock, Election, Operator, RunError, Settings, cluster::WriteFence};
+use gantry_operator::{Clock, Election, Health, Metrics, Operator, RunError, Settings, cluster::WriteFence};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_scheduler::{Config, build, serve};
 use gantry_store::faulty_disk::Disk;
@@ -37,6 +37,8 @@ pub(crate) const OPERATOR: &str = "operator";
 const QUIET_PERIOD: Duration = Duration::from_secs(90);
 /// More than any scenario needs: a request loop would stop virtual time.
 const MAX_REQUESTS: u64 = 600;
+/// More than 1,000 objects of one kind need.
+const MANY_REQUESTS: u64 = 10_000;
 
 /// Objects by kind and name, without values that differ between runs.
 pub(crate) type ClusterState = BTreeMap<String, Value>;
@@ -49,6 +51,8 @@ pub(crate) struct Harness {
     disk: Disk,
     scheduler: Mutex<Option<JoinSet<()>>>,
     agent: watch::Sender<bool>,
+    /// Whether the agent confirms unload orders.
+    unloads: Arc<AtomicBool>,
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
     controllers: Mutex<Option<JoinHandle<()>>>,
     has_exceeded_limit: Arc<AtomicBool>,
@@ -56,6 +60,19 @@ pub(crate) struct Harness {
 
 impl Harness {
     pub(crate) fn new() -> Self {
+        Self::with_limit(MAX_REQUESTS)
+    }
+
+    /// With a running operator, for about 1,000 objects.
+    pub(crate) async fn started_for_many() -> Self {
+        let harness = Self::with_limit(MANY_REQUESTS);
+        harness.create_namespace(NAMESPACE).await;
+        harness.create_namespace(CONFIG_NAMESPACE).await;
+        harness.start_operator();
+        harness
+    }
+
+    fn with_limit(requests: u64) -> Self {
         let mut registry = Registry::built_in();
         for resource in gantry_api::resources() {
             registry.add_crd(&gantry_api::crd(&resource)).unwrap();
@@ -63,7 +80,7 @@ impl Harness {
         let kube = Server::new(registry, 7, "2026-01-01T00:00:00Z".parse().unwrap());
         let has_exceeded_limit = Arc::new(AtomicBool::new(false));
         let limit = Arc::clone(&has_exceeded_limit);
-        kube.after_attempt(MAX_REQUESTS, Some(OPERATOR), move || {
+        kube.after_attempt(requests, Some(OPERATOR), move || {
             limit.store(true, Ordering::Relaxed);
             panic!("the operator sends requests in a loop");
         });
@@ -73,6 +90,7 @@ impl Harness {
             disk: Disk::new(),
             scheduler: Mutex::default(),
             agent: watch::Sender::new(true),
+            unloads: Arc::new(AtomicBool::new(true)),
             operator: Arc::default(),
             controllers: Mutex::default(),
             has_exceeded_limit,
@@ -85,12 +103,15 @@ impl Harness {
     pub(crate) async fn prepared() -> Self {
         let harness = Self::new();
         for name in [NAMESPACE, CONFIG_NAMESPACE] {
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            let api: Api<DynamicObject> =
-                Api::all_with(harness.user(), &resource("v1", "Namespace", "namespaces"));
-            api.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+            harness.create_namespace(name).await;
         }
         harness
+    }
+
+    pub(crate) async fn create_namespace(&self, name: &str) {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let api: Api<DynamicObject> = Api::all_with(self.user(), &resource("v1", "Namespace", "namespaces"));
+        api.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
     }
 
     /// With a running operator.
@@ -125,7 +146,7 @@ impl Harness {
         let routes = scheduler.agent_routes().unwrap();
         tasks.spawn(serve("agents", routes, ReceiverStream::new(from_agents), stop));
         tasks.spawn(engine.run());
-        tasks.spawn(agent(self.listener.clone(), self.agent.subscribe()));
+        tasks.spawn(agent(self.listener.clone(), self.agent.subscribe(), Arc::clone(&self.unloads)));
         *self.scheduler.lock().unwrap() = Some(tasks);
     }
 
@@ -136,16 +157,35 @@ impl Harness {
         self.disk.kill();
     }
 
+    /// The next scheduler starts without objects.
+    pub(crate) fn lose_scheduler_state(&self) {
+        self.disk.wipe();
+    }
+
     pub(crate) fn set_agent(&self, is_running: bool) {
         self.agent.send_replace(is_running);
     }
 
-    pub(crate) fn start_operator(&self) {
-        start_operator(&self.kube, &self.listener, &self.operator, Settings::default());
+    /// Whether the agent confirms unload orders.
+    pub(crate) fn set_unloads(&self, unloads: bool) {
+        self.unloads.store(unloads, Ordering::Relaxed);
     }
 
-    pub(crate) fn start_operator_with(&self, settings: Settings) {
-        start_operator(&self.kube, &self.listener, &self.operator, settings);
+    pub(crate) fn start_operator(&self) {
+        self.start_operator_with(Settings::default());
+    }
+
+    /// Returns its metrics and the state of its watches.
+    pub(crate) fn start_operator_with(&self, settings: Settings) -> (Arc<Metrics>, Health) {
+        self.start_fenced_operator(settings, WriteFence::always_open())
+    }
+
+    pub(crate) fn start_fenced_operator(
+        &self,
+        settings: Settings,
+        fence: WriteFence,
+    ) -> (Arc<Metrics>, Health) {
+        start_operator(&self.kube, &self.listener, &self.operator, settings, fence)
     }
 
     pub(crate) fn kill_operator(&self) {
@@ -175,7 +215,7 @@ impl Harness {
             }
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                start_operator(&kube, &listener, &operator, Settings::default());
+                start_operator(&kube, &listener, &operator, Settings::default(), WriteFence::always_open());
             });
         });
     }
@@ -240,9 +280,15 @@ impl Harness {
         api.patch(name, &params, &Patch::Merge(&patch)).await.unwrap();
     }
 
+    pub(crate) async fn patch_status(&self, api_version: &str, kind: &str, name: &str, patch: Value) {
+        let api = self.built_in(api_version, kind);
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    }
+
     /// Scales it as an autoscaler would.
     pub(crate) async fn scale(&self, api_version: &str, kind: &str, name: &str, replicas: u32) {
-        let api = self.built_in(api_version, kind);
+        let is_built_in = !api_version.starts_with("mlops.seldon.io/");
+        let api = if is_built_in { self.built_in(api_version, kind) } else { self.api(kind, NAMESPACE) };
         let patch = json!({ "spec": { "replicas": replicas } });
         api.patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     }
@@ -256,13 +302,20 @@ impl Harness {
     }
 
     pub(crate) async fn change_in(&self, namespace: &str, kind: &str, name: &str, spec: Value) {
-        let patch = json!({ "spec": spec });
+        self.patch_custom(namespace, kind, name, json!({ "spec": spec })).await;
+    }
+
+    pub(crate) async fn patch_custom(&self, namespace: &str, kind: &str, name: &str, patch: Value) {
         let api = self.api(kind, namespace);
         api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     }
 
     pub(crate) async fn delete(&self, kind: &str, name: &str) {
-        self.api(kind, NAMESPACE).delete(name, &DeleteParams::default()).await.unwrap();
+        self.delete_in(NAMESPACE, kind, name).await;
+    }
+
+    pub(crate) async fn delete_in(&self, namespace: &str, kind: &str, name: &str) {
+        self.api(kind, namespace).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     pub(crate) async fn set_finalizers(&self, kind: &str, name: &str, finalizers: &[&str]) {
@@ -296,6 +349,15 @@ impl Harness {
         (text("status"), text("reason"))
     }
 
+    /// Status and message of a condition.
+    pub(crate) async fn condition(&self, kind: &str, name: &str, condition: &str) -> (String, String) {
+        let object = self.get(kind, name).await.unwrap_or_else(|| panic!("{kind} {name} not found"));
+        let conditions = object["status"]["conditions"].as_array().unwrap();
+        let found = conditions.iter().find(|c| c["type"] == condition).unwrap();
+        let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("message"))
+    }
+
     /// An object by its plural with group.
     pub(crate) fn live(&self, kind: &str, name: &str) -> Option<Value> {
         self.kube.with(|state| state.object(kind, NAMESPACE, name).map(|object| Value::clone(object)))
@@ -313,6 +375,12 @@ impl Harness {
         }
         for (name, expected) in self.scheduler_servers().await {
             cluster_state.insert(format!("scheduler's server {name}"), Value::String(expected));
+        }
+        for (name, steps) in self.scheduler_pipelines().await {
+            cluster_state.insert(format!("scheduler's pipeline {name}"), Value::String(steps));
+        }
+        for (name, candidates) in self.scheduler_experiments().await {
+            cluster_state.insert(format!("scheduler's experiment {name}"), Value::String(candidates));
         }
         cluster_state
     }
@@ -346,6 +414,41 @@ impl Harness {
         latest.kubernetes_meta.map(|meta| meta.generation)
     }
 
+    /// The scheduler's pipelines, with the steps and the owner of the latest version.
+    pub(crate) async fn scheduler_pipelines(&self) -> BTreeMap<String, String> {
+        use pb::pipeline_version_state::PipelineStatus;
+        let request = pb::PipelineStatusRequest { subscriber_name: "test".into(), ..Default::default() };
+        let mut all = self.scheduler_client().await.pipeline_status(request).await.unwrap().into_inner();
+        let mut found = BTreeMap::new();
+        while let Some(pipeline) = all.message().await.unwrap() {
+            let version = |v: &pb::PipelineWithState| v.state.as_ref().map(|state| state.pipeline_version);
+            let latest = pipeline.versions.into_iter().max_by_key(version).unwrap();
+            let ended = [PipelineStatus::PipelineTerminating, PipelineStatus::PipelineTerminated];
+            if !ended.contains(&latest.state.unwrap().status()) {
+                let steps: Vec<String> =
+                    latest.pipeline.unwrap().steps.into_iter().map(|step| step.name).collect();
+                found.insert(pipeline.pipeline_name, format!("{} for {}", steps.join(" "), pipeline.manager));
+            }
+        }
+        found
+    }
+
+    /// The scheduler's experiments, with candidates and owner.
+    pub(crate) async fn scheduler_experiments(&self) -> BTreeMap<String, String> {
+        let request = pb::ExperimentStatusRequest { subscriber_name: "test".into(), ..Default::default() };
+        let mut all = self.scheduler_client().await.experiment_status(request).await.unwrap().into_inner();
+        let mut found = BTreeMap::new();
+        while let Some(experiment) = all.message().await.unwrap() {
+            if !experiment.deleted {
+                let candidates = experiment.definition.unwrap().candidates.into_iter();
+                let shown: Vec<String> = candidates.map(|c| format!("{} {}", c.name, c.weight)).collect();
+                let shown = format!("{} for {}", shown.join(", "), experiment.manager);
+                found.insert(experiment.experiment_name, shown);
+            }
+        }
+        found
+    }
+
     /// The scheduler's servers with expected replicas and owner.
     pub(crate) async fn scheduler_servers(&self) -> BTreeMap<String, String> {
         let request = pb::ServerStatusRequest { subscriber_name: "test".into(), ..Default::default() };
@@ -366,6 +469,15 @@ impl Harness {
             .filter(|(key, _)| is_compared(key))
             .map(|(key, object)| (key, normalized(object)))
             .collect()
+    }
+
+    /// Events with a reason.
+    pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
+        let all = self.kube.with(|state| {
+            let events = state.objects().filter(|(key, _)| key.to_string().starts_with("events."));
+            events.map(|(_, event)| Value::clone(event)).collect::<Vec<_>>()
+        });
+        all.into_iter().filter(|event| event["reason"] == reason).collect()
     }
 
     /// Creations and deletions per object, except events.
@@ -422,13 +534,26 @@ fn start_operator(
     listener: &SchedulerListener,
     slot: &Arc<Mutex<Option<JoinHandle<()>>>>,
     settings: Settings,
-) {
-    let operator = operator(kube, listener, OPERATOR, WriteFence::always_open(), settings);
+    fence: WriteFence,
+) -> (Arc<Metrics>, Health) {
+    let operator = operator(kube, listener, OPERATOR, fence, settings);
+    let parts = (operator.metrics(), operator.health());
     let task = tokio::spawn(async move {
         let ended = operator.run(None, CancellationToken::new()).await;
         panic!("the operator stopped: {ended:?}");
     });
     *slot.lock().unwrap() = Some(task);
+    parts
+}
+
+/// The value of a metric with these labels; 0 without one.
+pub(crate) fn metric(metrics: &Metrics, name: &str, labels: &str) -> f64 {
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains(labels));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> ApiResource {

@@ -4,13 +4,13 @@ use futures::future::BoxFuture;
 use gantry_kube_sim::{Registry as Kinds, Server};
 use gantry_operator::{
     Caches, Controller, Operator, Settings,
-    cluster::{Custom, CustomKind, Desired, Key, KindId, ResourceKind, WriteFence},
+    cluster::{Custom, CustomKind, Desired, EventDraft, Key, KindId, ResourceKind, WriteFence},
     controllers::Registry,
     plan::{ClusterAction, Plan},
     schedulers::SchedulerConnector,
 };
 use k8s_openapi::{api::core::v1::Namespace, jiff::Timestamp};
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -140,4 +140,113 @@ async fn optional_kind_is_discovered_after_start() {
         "gadgets.gadgets.example.com ml/a",
     ];
     assert_eq!(writes, expected, "the status is written before the action");
+}
+
+/// A kind whose status is never what was written: another controller undoes it, or the plan is wrong.
+#[derive(Clone, Debug)]
+struct Restless;
+
+impl CustomKind for Restless {
+    const GROUP: &'static str = "reports.example.com";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Restless";
+    const PLURAL: &'static str = "restless";
+    type Spec = Value;
+    type Status = Value;
+}
+
+struct RestlessController;
+
+/// Ends a loop, which would stop virtual time.
+const MAX_ROUNDS: u64 = 1000;
+
+impl Controller for RestlessController {
+    type Kind = Restless;
+    type Snapshot = Option<Arc<Custom<Restless>>>;
+    const NAME: &'static str = "restless";
+
+    fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
+        caches.of::<Restless>().get(key)
+    }
+
+    fn plan(restless: &Self::Snapshot, _: Timestamp) -> Plan<Value> {
+        let status = restless.as_ref().map(|restless| {
+            let rounds = restless.status.as_ref().and_then(|status| status["rounds"].as_u64()).unwrap_or(0);
+            json!({ "rounds": (rounds + 1).min(MAX_ROUNDS) })
+        });
+        Plan { status, ..Plan::default() }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_that_never_settles_is_reconciled_with_backoff() {
+    let registry = Registry::built_in().with::<RestlessController>();
+    let kube = start(&[("restless", "Restless", true)], registry).await;
+    let objects: Api<Custom<Restless>> = Api::namespaced_with(kube.client("user", "ml"), "ml", &());
+    let object = json!({ "metadata": { "name": "a" }, "spec": {} });
+    objects.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let rounds = || get(&kube, "restless.reports.example.com", "ml", "a", "/status/rounds").as_u64().unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let first = rounds();
+    assert!((8..80).contains(&first), "{first}");
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    assert!((first + 8..first + 120).contains(&rounds()), "{} after {first}", rounds());
+}
+
+/// A kind that emits the same event with each reconciliation.
+#[derive(Clone, Debug)]
+struct Chatty;
+
+impl CustomKind for Chatty {
+    const GROUP: &'static str = "reports.example.com";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Chatty";
+    const PLURAL: &'static str = "chatties";
+    type Spec = Value;
+    type Status = Value;
+}
+
+struct ChattyController;
+
+impl Controller for ChattyController {
+    type Kind = Chatty;
+    type Snapshot = Option<Arc<Custom<Chatty>>>;
+    const NAME: &'static str = "chatty";
+
+    fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
+        caches.of::<Chatty>().get(key)
+    }
+
+    fn plan(chatty: &Self::Snapshot, _: Timestamp) -> Plan<Value> {
+        let mut plan = Plan::default();
+        if chatty.is_some() {
+            let event =
+                EventDraft { warning: true, reason: "Refused", message: "at most 1 is possible".into() };
+            plan.push(ClusterAction::Emit(event));
+        }
+        plan
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_events_are_one_series() {
+    let registry = Registry::built_in().with::<ChattyController>();
+    let kube = start(&[("chatties", "Chatty", true)], registry).await;
+    let objects: Api<Custom<Chatty>> = Api::namespaced_with(kube.client("user", "ml"), "ml", &());
+    let object = json!({ "metadata": { "name": "a" }, "spec": { "round": 0 } });
+    objects.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    for round in 1..=20 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let patch = json!({ "spec": { "round": round } });
+        objects.patch("a", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let events = kube.with(|state| {
+        let events = state.objects().filter(|(key, _)| key.to_string().starts_with("events."));
+        events.map(|(_, event)| Value::clone(event)).collect::<Vec<_>>()
+    });
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert!(events[0]["series"]["count"].as_i64() >= Some(12), "{:#}", events[0]);
+    let writes = kube.trace().writes(Some("operator")).count();
+    assert!(writes <= 5, "one write per minute, not {writes}");
 }

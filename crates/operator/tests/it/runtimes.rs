@@ -1,4 +1,4 @@
-//! Runtimes, configurations and unsupported kinds.
+//! Runtimes and configurations.
 
 use crate::{
     harness::{CONFIG_NAMESPACE, Harness, NAMESPACE},
@@ -61,25 +61,4 @@ async fn configurations_report_validity() {
     ] {
         assert_eq!(harness.ready_in(CONFIG_NAMESPACE, kind, name).await.0, ready, "{kind} {name}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn unsupported_kinds_are_reported_and_released() {
-    let harness = Harness::prepared().await;
-    // Created before the operator starts.
-    let held = json!({ "name": "chain", "finalizers": ["seldon.pipeline.finalizer"] });
-    harness.create_with(NAMESPACE, "Pipeline", held, json!({ "steps": [{ "name": "iris" }] })).await;
-    let split = json!({ "candidates": [{ "name": "iris", "weight": 100 }] });
-    harness.create(NAMESPACE, "Experiment", "split", split).await;
-    harness.start_operator();
-    harness.settle().await;
-    for (kind, name) in [("Pipeline", "chain"), ("Experiment", "split")] {
-        assert_eq!(harness.ready(kind, name).await, ("False".into(), "NotSupportedYet".into()));
-        harness.delete(kind, name).await;
-    }
-    harness.settle().await;
-    assert!(
-        harness.get("Pipeline", "chain").await.is_none()
-            && harness.get("Experiment", "split").await.is_none()
-    );
 }

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 pub(crate) enum Scenario {
     /// Create, change and delete models.
     Models,
+    /// Create, change and delete pipelines and experiments.
+    Pipelines,
     /// Create, change and delete a runtime and a server.
     Workloads,
 }
@@ -56,11 +58,12 @@ pub(crate) async fn settled(replicas: u32) -> Harness {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 2] = [Self::Models, Self::Workloads];
+    pub(crate) const ALL: [Self; 3] = [Self::Models, Self::Pipelines, Self::Workloads];
 
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
+            Self::Pipelines => 5,
             Self::Workloads => 9,
         }
     }
@@ -68,6 +71,7 @@ impl Scenario {
     pub(crate) async fn step(self, harness: &Harness, number: usize) {
         match self {
             Self::Models => models(harness, number).await,
+            Self::Pipelines => pipelines(harness, number).await,
             Self::Workloads => workloads(harness, number).await,
         }
     }
@@ -134,6 +138,53 @@ async fn models(harness: &Harness, number: usize) {
         5 => {
             harness.delete("Model", "lost").await;
             harness.create(NAMESPACE, "Model", "iris", model("again")).await;
+        }
+        _ => unreachable!("no such step"),
+    }
+}
+
+/// A pipeline whose steps run one after the other.
+pub(crate) fn chain(steps: &[&str]) -> Value {
+    let step = |(i, name): (usize, &&str)| match i.checked_sub(1) {
+        None => json!({ "name": name }),
+        Some(before) => json!({ "name": name, "inputs": [steps[before]] }),
+    };
+    let all: Vec<Value> = steps.iter().enumerate().map(step).collect();
+    json!({ "steps": all, "output": { "steps": &steps[steps.len() - 1..] } })
+}
+
+/// An experiment that takes over the name of its first candidate.
+pub(crate) fn split(weights: &[(&str, u32)]) -> Value {
+    let candidates: Vec<Value> =
+        weights.iter().map(|(name, weight)| json!({ "name": name, "weight": weight })).collect();
+    json!({ "default": weights[0].0, "candidates": candidates })
+}
+
+async fn pipelines(harness: &Harness, number: usize) {
+    match number {
+        0 => {
+            harness.create(NAMESPACE, "Model", "iris", model("iris")).await;
+            harness.create(NAMESPACE, "Model", "wine", model("wine")).await;
+            harness.create(NAMESPACE, "Pipeline", "chain", chain(&["iris", "wine"])).await;
+            harness.create(NAMESPACE, "Experiment", "split", split(&[("iris", 50), ("wine", 50)])).await;
+        }
+        1 => {
+            harness.create(NAMESPACE, "Pipeline", "lost", chain(&["iris", "nowhere"])).await;
+            harness.create(NAMESPACE, "Experiment", "idle", split(&[("wine", 1), ("nowhere", 1)])).await;
+        }
+        2 => {
+            harness.change("Pipeline", "chain", chain(&["wine"])).await;
+            harness.change("Experiment", "split", split(&[("iris", 90), ("wine", 10)])).await;
+        }
+        3 => {
+            harness.delete("Pipeline", "chain").await;
+            harness.delete("Experiment", "split").await;
+        }
+        4 => {
+            harness.delete("Pipeline", "lost").await;
+            harness.delete("Experiment", "idle").await;
+            harness.create(NAMESPACE, "Pipeline", "chain", chain(&["wine", "iris"])).await;
+            harness.create(NAMESPACE, "Experiment", "split", split(&[("wine", 1), ("iris", 2)])).await;
         }
         _ => unreachable!("no such step"),
     }

@@ -9,7 +9,10 @@ use gantry_proto::agent::{
 use hyper_util::rt::TokioIo;
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -81,11 +84,15 @@ impl SchedulerConnector for SchedulerListener {
 }
 
 /// Replica 0 of server `gantry`: reconnects while it should run, and confirms every operation.
-pub(crate) async fn agent(listener: SchedulerListener, mut is_running: watch::Receiver<bool>) {
+pub(crate) async fn agent(
+    listener: SchedulerListener,
+    mut is_running: watch::Receiver<bool>,
+    unloads: Arc<AtomicBool>,
+) {
     while is_running.wait_for(|is_running| *is_running).await.is_ok() {
         if let Ok(channel) = listener.connect(true).await {
             tokio::select! {
-                _ = serve_orders(AgentServiceClient::new(channel)) => {}
+                _ = serve_orders(AgentServiceClient::new(channel), &unloads) => {}
                 _ = is_running.wait_for(|is_running| !is_running) => {}
             }
         }
@@ -93,7 +100,10 @@ pub(crate) async fn agent(listener: SchedulerListener, mut is_running: watch::Re
     }
 }
 
-async fn serve_orders(mut client: AgentServiceClient<Channel>) -> Result<(), tonic::Status> {
+async fn serve_orders(
+    mut client: AgentServiceClient<Channel>,
+    unloads: &AtomicBool,
+) -> Result<(), tonic::Status> {
     let memory = 1 << 40;
     let request = AgentSubscribeRequest {
         server_name: "gantry".into(),
@@ -112,6 +122,9 @@ async fn serve_orders(mut client: AgentServiceClient<Channel>) -> Result<(), ton
     let mut orders = client.subscribe(request).await?.into_inner();
     while let Some(order) = orders.message().await? {
         let loads = order.operation() == Operation::LoadModel;
+        if !loads && !unloads.load(Ordering::Relaxed) {
+            continue;
+        }
         let version = order.model_version.unwrap();
         let report = ModelEventMessage {
             server_name: "gantry".into(),

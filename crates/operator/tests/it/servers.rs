@@ -1,7 +1,7 @@
 //! Servers: autoscaling, rejected applies, auto-update, stale reads.
 
 use crate::{
-    harness::{CONFIG_NAMESPACE, Harness, NAMESPACE, OPERATOR},
+    harness::{CONFIG_NAMESPACE, Harness, NAMESPACE, OPERATOR, metric},
     scenario::{self, settled},
 };
 use gantry_kube_sim::{Fault, FaultPlan, FaultRule, RequestMatch, Verb};
@@ -46,6 +46,62 @@ async fn autoscaler_owns_replicas_while_it_exists() {
     harness.settle().await;
     assert_eq!(replicas(&harness), Some(3.into()));
     assert!(harness.live("services", "gantry-4").is_none());
+}
+
+/// Seldon's documented way: the autoscaler changes `spec.replicas` of the Server.
+#[tokio::test(start_paused = true)]
+async fn autoscaler_of_a_server_wins_over_requests_of_the_scheduler() {
+    let harness = Harness::started().await;
+    scenario::configure(&harness).await;
+    let spec = json!({ "serverConfig": "builtin", "replicas": 1, "minReplicas": 1, "maxReplicas": 5 });
+    harness.create(NAMESPACE, "Server", "gantry", spec).await;
+    let mut autoscaler = autoscaler();
+    autoscaler["spec"]["scaleTargetRef"] =
+        json!({ "apiVersion": "mlops.seldon.io/v1alpha1", "kind": "Server", "name": "gantry" });
+    harness.create_built_in(autoscaler).await;
+    harness.settle().await;
+    let mut model = scenario::model("iris");
+    model["replicas"] = json!(2);
+    harness.create(NAMESPACE, "Model", "iris", model).await;
+    harness.settle().await;
+    let wanted = async || harness.get("Server", "gantry").await.unwrap()["spec"]["replicas"].clone();
+    assert_eq!((wanted().await, replicas(&harness)), (json!(1), Some(1.into())));
+    assert_eq!(harness.events("ScalingRefused"), [] as [serde_json::Value; 0]);
+    harness.scale("mlops.seldon.io/v1alpha1", "Server", "gantry", 3).await;
+    harness.settle().await;
+    assert_eq!((wanted().await, replicas(&harness)), (json!(3), Some(3.into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn autoscaler_wakes_servers_only_when_its_target_changes() {
+    let harness = settled(2).await;
+    harness.kill_operator();
+    let (metrics, _) = harness.start_operator_with(gantry_operator::Settings::default());
+    harness.create_built_in(autoscaler()).await;
+    harness.settle().await;
+    let reconciles = || {
+        let labels = |controller: &str| format!("controller=\"{controller}\",outcome=\"done\"");
+        ["server", "seldonruntime"]
+            .map(|name| metric(&metrics, "gantry_operator_reconciles_total", &labels(name)) as u64)
+    };
+    let before = reconciles();
+    for replicas in 1..=20 {
+        let status = json!({ "status": { "currentReplicas": replicas, "desiredReplicas": 2 } });
+        let version =
+            harness.field("horizontalpodautoscalers.autoscaling", "gantry", "/metadata/resourceVersion");
+        harness.patch_status("autoscaling/v2", "HorizontalPodAutoscaler", "gantry", status).await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let now =
+            harness.field("horizontalpodautoscalers.autoscaling", "gantry", "/metadata/resourceVersion");
+        assert_ne!(version, now);
+    }
+    assert_eq!(reconciles(), before);
+    assert!(before[0] > 0);
+    let other = json!({ "spec": { "scaleTargetRef": { "name": "another" } } });
+    harness.patch("autoscaling/v2", "HorizontalPodAutoscaler", "gantry", other).await;
+    harness.scale("apps/v1", "StatefulSet", "gantry", 5).await;
+    harness.settle().await;
+    assert_eq!(replicas(&harness), Some(2.into()), "the operator owns the replicas again");
 }
 
 #[tokio::test(start_paused = true)]

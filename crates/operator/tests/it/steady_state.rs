@@ -6,7 +6,7 @@ use crate::{
 };
 use gantry_kube_sim::{Fault, FaultPlan, FaultRule, RequestMatch, Verb};
 use serde_json::json;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// All kinds of objects, converged.
 async fn converged() -> Harness {
@@ -15,10 +15,7 @@ async fn converged() -> Harness {
     for number in 0..Scenario::Workloads.steps() - 2 {
         Scenario::Workloads.step(&harness, number).await;
     }
-    Scenario::Models.record(&harness).await;
-    let steps = json!({ "steps": [{ "name": "iris" }] });
-    harness.create(NAMESPACE, "Pipeline", "chain", steps).await;
-    harness.settle().await;
+    Scenario::Pipelines.record(&harness).await;
     harness
 }
 
@@ -39,6 +36,38 @@ async fn restarted_operator_writes_nothing() {
     assert_no_writes(&harness, write_requests);
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert_no_writes(&harness, write_requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_pipelines_need_two_writes_each_and_none_after_a_restart() {
+    const COUNT: usize = 1000;
+    let harness = Harness::started_for_many().await;
+    for name in ["iris", "wine"] {
+        harness.create(NAMESPACE, "Model", name, scenario::model(name)).await;
+    }
+    harness.settle().await;
+    let before = harness.writes();
+    for number in 0..COUNT {
+        let steps = scenario::chain(&["iris", "wine"]);
+        harness.create(NAMESPACE, "Pipeline", &format!("p{number}"), steps).await;
+    }
+    harness.settle().await;
+    for number in 0..COUNT {
+        assert_eq!(harness.ready("Pipeline", &format!("p{number}")).await.0, "True", "p{number}");
+    }
+    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in harness.kube.trace().writes(Some(OPERATOR)).skip(before) {
+        *writes.entry(entry.object.trim_end_matches("/status").to_owned()).or_default() += 1;
+    }
+    assert_eq!(writes.len(), COUNT, "{writes:?}");
+    assert!(writes.values().all(|count| *count <= 2), "{writes:?}");
+    let written = harness.write_requests().len();
+    harness.kill_operator();
+    harness.start_operator();
+    harness.settle().await;
+    assert_no_writes(&harness, written);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_no_writes(&harness, written);
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,6 +118,22 @@ fn dangling_reference_is_a_warning() {
         ),
         (
             object(
+                "Pipeline",
+                "ml/p",
+                json!({
+                    "steps": [{ "name": "m" }],
+                    "input": {
+                        "externalInputs": ["p.inputs", "orders.step.price.outputs"], "externalTriggers": ["clock.outputs"],
+                    },
+                }),
+            ),
+            &[
+                "spec.input.externalInputs[1]: Pipeline \"orders\" not found in namespace ml",
+                "spec.input.externalTriggers[0]: Pipeline \"clock\" not found in namespace ml",
+            ],
+        ),
+        (
+            object(
                 "Experiment",
                 "ml/e",
                 json!({
@@ -196,6 +212,11 @@ fn delete_warns_about_dependents_but_is_allowed() {
         object("SeldonConfig", "ml/default", json!({})),
         object("SeldonRuntime", "ml/seldon", json!({ "seldonConfig": "default" })),
         object("Pipeline", "ml/p", json!({ "steps": [{ "name": "m" }] })),
+        object(
+            "Pipeline",
+            "ml/q",
+            json!({ "steps": [{ "name": "free" }], "input": { "externalInputs": ["p.outputs", "q.inputs"] } }),
+        ),
         object("Experiment", "ml/e", json!({ "candidates": [{ "name": "m", "weight": 1 }] })),
         object(
             "Experiment",
@@ -235,9 +256,13 @@ fn delete_warns_about_dependents_but_is_allowed() {
                 "SeldonRuntime \"seldon\" is not removed before the Servers of its namespace: a, b, c and 1 more",
             ],
         ),
-        ("Model ml/free", &[]),
+        ("Model ml/free", &["Model \"free\" is used by Pipelines q"]),
         ("Model ml/m", &["Model \"m\" is used by Pipelines p", "Model \"m\" is used by Experiments e"]),
-        ("Pipeline ml/p", &["Pipeline \"p\" is used by Experiments f"]),
+        (
+            "Pipeline ml/p",
+            &["Pipeline \"p\" is used by Pipelines q", "Pipeline \"p\" is used by Experiments f"],
+        ),
+        ("Pipeline ml/q", &[]),
         ("Experiment ml/e", &[]),
     ] {
         let (kind, at) = place.split_once(' ').unwrap();
@@ -311,6 +336,33 @@ fn volume_claim_templates_are_immutable() {
         set("ml/a", "Server-a", with_class),
     ]);
     assert!(validate(&moved("a", "large"), &caches).rejection.is_some());
+}
+
+#[test]
+fn invalid_graph_is_rejected_with_the_first_error_of_lint() {
+    use gantry_api::{ExperimentSpec, PipelineSpec};
+    let caches = caches(&[]);
+    let rejection = |object: Value| {
+        validate(&admission_request("CREATE", object, Value::Null), &caches).rejection.unwrap()
+    };
+    for (spec, words) in [
+        (json!([{ "name": "a" }, { "name": "b", "inputs": ["c"] }]), "spec.steps[1].inputs[0]"),
+        (json!([{ "name": "a" }, { "name": "b", "triggers": ["c"] }]), "spec.steps[1].triggers[0]"),
+        (json!([{ "name": "a", "inputs": ["b"] }, { "name": "b", "inputs": ["a"] }]), "cycle"),
+        (json!([{ "name": "a", "inputs": ["a"] }]), "a"),
+    ] {
+        let spec = json!({ "steps": spec });
+        let lint = serde_json::from_value::<PipelineSpec>(spec.clone()).unwrap().validate_named("p");
+        let lint: Vec<String> = lint.iter().map(|(path, error)| format!("{path} {error}")).collect();
+        let found = rejection(object("Pipeline", "ml/p", spec));
+        assert_eq!(found, lint.join("; "));
+        assert!(found.contains(words), "{found}");
+    }
+    let spec = json!({ "default": "c", "candidates": [{ "name": "a", "weight": 1 }] });
+    let lint = serde_json::from_value::<ExperimentSpec>(spec.clone()).unwrap().validate_named("e");
+    let found = rejection(object("Experiment", "ml/e", spec));
+    assert_eq!(found, format!("{} {}", lint[0].0, lint[0].1));
+    assert!(found.contains("default"), "{found}");
 }
 
 #[test]

@@ -1,25 +1,24 @@
-//! Models: desired state from the API server, observed state from the scheduler.
+//! Models.
 
-mod plan;
-mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
 
-pub use snapshot::Snapshot;
-
+use super::scheduled::{self, Scheduled, Words};
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Key, Model},
+    cluster::{Custom, Key, Model},
+    conditions::ConditionUpdate,
     controller::{Controller, SchedulerRole},
-    plan::Plan,
+    plan::{Plan, SchedulerAction},
+    schedulers::{LoadedView as _, ModelView},
 };
-use gantry_api::ModelStatus;
+use gantry_api::{Condition, ModelSpec, ModelStatus};
+use gantry_proto::scheduler as pb;
 use k8s_openapi::jiff::Timestamp;
 
-/// Holds a model until its scheduler has unloaded it. The name is Seldon's: either operator can release the other's.
-pub const FINALIZER: &str = "seldon.model.finalizer";
+pub type Snapshot = scheduled::Snapshot<Model>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModelController;
@@ -37,10 +36,90 @@ impl Controller for ModelController {
     }
 
     fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<ModelStatus> {
-        plan::plan(snapshot, now)
+        scheduled::plan(snapshot, now)
     }
 
     fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
         validate_kind::<Model>(request, caches)
     }
+}
+
+impl Scheduled for Model {
+    type View = ModelView;
+    type Definition = pb::Model;
+    const FINALIZER: &'static str = "seldon.model.finalizer";
+    const WORDS: Words = Words {
+        noun: "model",
+        loaded: "loaded",
+        unloaded: "unloaded",
+        confirmed_by: "replica",
+        progressing: "ModelProgressing",
+        terminating: "ModelTerminating",
+        ready: "ModelReady",
+        not_ready: "ModelNotReady",
+    };
+
+    fn definition(spec: &ModelSpec, key: &Key, generation: i64) -> pb::Model {
+        spec.to_proto(&key.name, Some(&key.namespace), Some(generation))
+    }
+
+    fn load(model: pb::Model, replaces: i64) -> SchedulerAction {
+        SchedulerAction::LoadModel { model: Box::new(model), replaces }
+    }
+
+    fn unload(key: &Key, generation: i64) -> SchedulerAction {
+        SchedulerAction::UnloadModel(pb::UnloadModelRequest {
+            model: Some(pb::ModelReference { name: key.name.clone(), version: None }),
+            kubernetes_meta: Some(pb::KubernetesMeta { namespace: key.namespace.clone(), generation }),
+        })
+    }
+
+    fn is_current(view: &ModelView, desired: &pb::Model) -> bool {
+        let Some(latest) = &view.latest else { return false };
+        let meta = desired.meta.as_ref().and_then(|meta| meta.kubernetes_meta.as_ref());
+        let same_meta = view.kubernetes_meta() == meta;
+        let Some(known) = &latest.model_defn else { return same_meta };
+        same_meta && normalized(known) == normalized(desired)
+    }
+
+    fn ready(_: &ModelSpec, view: &ModelView) -> ConditionUpdate {
+        status::of(view)
+    }
+
+    fn build_status(
+        object: &Custom<Self>,
+        ready: &ConditionUpdate,
+        view: Option<&ModelView>,
+        now: Timestamp,
+    ) -> ModelStatus {
+        status::build_status(object, ready, view, now)
+    }
+
+    fn build_unreachable_status(
+        object: &Custom<Self>,
+        ready: &ConditionUpdate,
+        now: Timestamp,
+    ) -> ModelStatus {
+        status::unreachable(object, ready, now)
+    }
+
+    fn observed(status: &ModelStatus) -> (Option<i64>, &[Condition]) {
+        (status.observed_generation, &status.conditions)
+    }
+}
+
+/// Without the fields that the scheduler adds, and without credentials, which its status does not contain.
+fn normalized(model: &pb::Model) -> pb::Model {
+    let mut model = model.clone();
+    gantry_proto::redact(&mut model);
+    if let Some(meta) = &mut model.meta {
+        meta.version = None;
+        meta.kind = None;
+        meta.kubernetes_meta = None;
+    }
+    if let Some(spec) = &mut model.model_spec {
+        spec.model_runtime_info = None;
+    }
+    model.stream_spec = None;
+    model
 }

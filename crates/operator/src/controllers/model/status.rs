@@ -102,6 +102,21 @@ pub(super) fn build_status(
     }
 }
 
+/// The last status of this generation, with another condition: what the scheduler reported before is unknown now, not
+/// gone.
+pub(super) fn unreachable(
+    object: &Custom<Model>,
+    condition: &ConditionUpdate,
+    now: Timestamp,
+) -> ModelStatus {
+    let before = object.status.clone().unwrap_or_default();
+    let own = [(MODEL_READY, condition)];
+    ModelStatus {
+        conditions: conditions(&before.conditions, &own, condition, object.generation(), now),
+        ..before
+    }
+}
+
 /// The state of model gateways, in Seldon's format.
 fn gateway(report: &pb::ModelStatus) -> String {
     if report.model_gw_state() == ModelState::Unknown {

@@ -1,34 +1,46 @@
-//! Pipelines: validated, not run yet.
+//! Pipelines.
+
+mod status;
+#[cfg(test)]
+mod tests;
 
 use super::{
-    unsupported::{self, Unsupported},
-    validate_only::Snapshot,
+    scheduled::{self, Scheduled, Words},
+    validation,
 };
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Key, Pipeline},
-    controller::Controller,
-    plan::Plan,
+    cluster::{Custom, Key, Pipeline},
+    conditions::ConditionUpdate,
+    controller::{Controller, SchedulerRole},
+    plan::{Plan, SchedulerAction},
+    schedulers::{LoadedView as _, PipelineView},
 };
-use gantry_api::PlainStatus;
+use gantry_api::{Condition, PipelineSpec, PlainStatus};
+use gantry_proto::scheduler as pb;
 use k8s_openapi::jiff::Timestamp;
+
+pub type Snapshot = scheduled::Snapshot<Pipeline>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct PipelineController;
 
 impl Controller for PipelineController {
     type Kind = Pipeline;
-    type Snapshot = Snapshot<Pipeline>;
+    type Snapshot = Snapshot;
     const NAME: &'static str = "pipeline";
+    const SCHEDULER: SchedulerRole = SchedulerRole::Client;
     const PATCHES: bool = true;
+    const MANY: bool = true;
+    const PACED: bool = true;
 
-    fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
+    fn snapshot(caches: &Caches, key: &Key) -> Snapshot {
         Snapshot::take(caches, key)
     }
 
-    fn plan(snapshot: &Self::Snapshot, now: Timestamp) -> Plan<PlainStatus> {
-        unsupported::plan(snapshot, now)
+    fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<PlainStatus> {
+        scheduled::plan(snapshot, now)
     }
 
     fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
@@ -36,9 +48,61 @@ impl Controller for PipelineController {
     }
 }
 
-impl Unsupported for Pipeline {
+impl Scheduled for Pipeline {
+    type View = PipelineView;
+    type Definition = pb::Pipeline;
     const FINALIZER: &'static str = "seldon.pipeline.finalizer";
-    const CONDITIONS: &'static [&'static str] = &["PipelineReady", "PipelineGwReady", "ModelsReady"];
-    const WORKAROUND: &'static str = "this version validates pipelines but does not run them: call the models of its \
-                                      steps one after the other (POST /v2/models/NAME/infer)";
+    const WORDS: Words = Words {
+        noun: "pipeline",
+        loaded: "loaded",
+        unloaded: "unloaded",
+        confirmed_by: "gateway",
+        progressing: "PipelineCreating",
+        terminating: "PipelineTerminating",
+        ready: "PipelineReady",
+        not_ready: "PipelineNotReady",
+    };
+
+    fn definition(spec: &PipelineSpec, key: &Key, generation: i64) -> pb::Pipeline {
+        spec.to_proto(&key.name, Some(&key.namespace), Some(generation))
+    }
+
+    fn load(pipeline: pb::Pipeline, replaces: i64) -> SchedulerAction {
+        SchedulerAction::LoadPipeline { pipeline: Box::new(pipeline), replaces }
+    }
+
+    fn unload(key: &Key, _: i64) -> SchedulerAction {
+        SchedulerAction::UnloadPipeline(key.name.clone())
+    }
+
+    fn is_current(view: &PipelineView, desired: &pb::Pipeline) -> bool {
+        let same_meta = view.kubernetes_meta() == desired.kubernetes_meta.as_ref();
+        // Seldon's scheduler reports no owner, and leaves out a part of the definition.
+        let is_partial = view.manager.is_empty();
+        same_meta && (is_partial || normalized(&view.pipeline) == normalized(desired))
+    }
+
+    fn ready(spec: &PipelineSpec, view: &PipelineView) -> ConditionUpdate {
+        status::Conditions::of(spec, view).ready()
+    }
+
+    fn build_status(
+        object: &Custom<Self>,
+        ready: &ConditionUpdate,
+        view: Option<&PipelineView>,
+        now: Timestamp,
+    ) -> PlainStatus {
+        let own = status::own(object, ready, view);
+        validation::build_status(object, &own.each_ref().map(|(name, c)| (*name, c)), ready, now)
+    }
+
+    fn observed(status: &PlainStatus) -> (Option<i64>, &[Condition]) {
+        (status.observed_generation, &status.conditions)
+    }
+}
+
+/// With the defaults of references, and without the fields that the scheduler adds.
+fn normalized(pipeline: &pb::Pipeline) -> pb::Pipeline {
+    let pipeline = pb::Pipeline { uid: String::new(), version: 0, kubernetes_meta: None, ..pipeline.clone() };
+    gantry_proto::with_default_references(pipeline)
 }

@@ -18,6 +18,7 @@ impl Controller for SeldonConfigController {
     type Kind = SeldonConfig;
     type Snapshot = Snapshot<SeldonConfig>;
     const NAME: &'static str = "seldonconfig";
+    const OPERATOR_NAMESPACE_ONLY: bool = true;
 
     fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
         Snapshot::take(caches, key)

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cluster::{Desired, ResourceKind},
-    workload::{Workload, configmap_annotation, merge, pod_disruption_budget, with_default_image},
+    workload::{Inherited, Workload, configmap_annotation, merge, pod_disruption_budget, with_default_image},
 };
 use gantry_api::ComponentSpec;
 use serde_json::{Map, json};
@@ -52,12 +52,7 @@ pub(super) fn workloads(
         let over = build.over(&part.name).and_then(|o| o.pod_spec.clone()).unwrap_or_default();
         let pod = with_default_image(merge(pod, &over), build.image);
         let selector = BTreeMap::from([(NAME.to_owned(), part.name.clone())]);
-        let mut labels = component.labels.clone();
-        labels.extend(label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let mut annotations = component.annotations.clone();
-        annotations.extend(build.annotations.clone());
-        let mut pod_annotations = component.annotations.clone();
-        pod_annotations.extend(configmap_annotation(&pod, digests));
+        let labels = label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned()));
         let is_autoscaled = build.autoscaled.contains(&(part.kind.kind.to_owned(), part.name.clone()));
         let mut more = Map::new();
         if part.kind == ResourceKind::STATEFUL_SET {
@@ -68,9 +63,10 @@ pub(super) fn workloads(
             key: build.at(&part.name),
             owner: build.owner(),
             selector: selector.clone(),
-            labels,
-            annotations,
-            pod_annotations,
+            inherited: Inherited::new(&component.labels, &component.annotations).over(&build.inherited),
+            labels: labels.into_iter().collect(),
+            annotations: build.annotations.clone(),
+            pod_annotations: configmap_annotation(&pod, digests),
             replicas: (!is_autoscaled).then_some(part.replicas),
             bare: pod.clone(),
             pod,

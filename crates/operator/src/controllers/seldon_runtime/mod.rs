@@ -21,6 +21,7 @@ use crate::{
     controller::{Controller, SchedulerRole},
     plan::Plan,
     triggers::Relation,
+    workload::retargeted,
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -95,7 +96,7 @@ fn after_runtime_deletion(caches: &Caches, change: &Change<Custom<SeldonRuntime>
 }
 
 fn in_namespace_of_autoscaler(caches: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
-    in_namespace(caches, &change.key.namespace)
+    if retargeted(change).is_empty() { Vec::new() } else { in_namespace(caches, &change.key.namespace) }
 }
 
 fn in_namespace(caches: &Caches, namespace: &str) -> Vec<Key> {

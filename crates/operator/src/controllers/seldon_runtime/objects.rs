@@ -3,7 +3,7 @@
 use super::{components, rbac, services, settings};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, SeldonRuntime},
-    workload::{Owner, desired_configmap_digest},
+    workload::{Inherited, Owner, desired_configmap_digest},
 };
 use gantry_api::{OverrideSpec, SeldonConfigSpec, SeldonConfiguration, SeldonRuntimeSpec};
 use serde_json::{Value, json};
@@ -22,6 +22,10 @@ pub struct Build<'a> {
     pub image: &'a str,
     /// Kind and name of the workloads with an HPA.
     pub autoscaled: &'a BTreeSet<(String, String)>,
+    /// Secrets that agents may read, by name; `*` is all of the namespace.
+    pub agent_secrets: &'a [String],
+    /// Metadata of the runtime over that of its configuration.
+    pub inherited: Inherited,
     /// Annotations of every object.
     pub annotations: BTreeMap<String, String>,
 }
@@ -46,8 +50,18 @@ impl Build<'_> {
     }
 
     pub(super) fn object(&self, kind: ResourceKind, name: &str, fields: Value) -> Desired {
+        self.labelled_object(kind, name, name, fields)
+    }
+
+    pub(super) fn labelled_object(
+        &self,
+        kind: ResourceKind,
+        name: &str,
+        label: &str,
+        fields: Value,
+    ) -> Desired {
         let mut body = json!({
-            "metadata": { "labels": { NAME: name }, "ownerReferences": self.owner().references() },
+            "metadata": { "labels": { NAME: label }, "ownerReferences": self.owner().references() },
         });
         if !self.annotations.is_empty()
             && let Some(metadata) = body.pointer_mut("/metadata").and_then(Value::as_object_mut)

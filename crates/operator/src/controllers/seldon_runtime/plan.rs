@@ -11,7 +11,7 @@ use crate::{
     conditions::{ConditionUpdate, Progress},
     controllers::validation::validate,
     plan::{ClusterAction, Plan},
-    workload::{ApplyFailure, ConfigRevision, Rollout, apply_actions},
+    workload::{ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions},
 };
 use gantry_api::{PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -74,14 +74,14 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
     plan.actions.extend(applies.actions);
     plan.requeue_after = applies.retry_after;
-    let orphans = snapshot.owned.orphans(&desired.all, applies.failure.is_some()).into_iter();
+    let orphans = snapshot.owned.orphans(&desired.all, !applies.failures.is_empty()).into_iter();
     // With `disableAutoUpdate`, objects of an older configuration stay, unless their component is disabled here.
     let may_delete =
         |name: &str| !desired.is_kept || spec.overrides.iter().any(|o| o.disable && o.name == name);
     let orphans = orphans.filter(|target| may_delete(&target.key.name));
     plan.actions.extend(orphans.map(|target| ClusterAction::Delete(target).into()));
 
-    let refused = applies.failure.as_ref();
+    let refused = applies.failures.first();
     let with_condition = |part: Part| {
         let live = snapshot.owned.get(part.kind, &part.name);
         let autoscaled = snapshot.autoscalers.contains_key(&(part.kind.kind.to_owned(), part.name.clone()));
@@ -144,11 +144,12 @@ fn desired_state(
     spec: &SeldonRuntimeSpec,
     config: &Custom<SeldonConfig>,
 ) -> Result<DesiredState, ConditionUpdate> {
+    let (of_runtime, of_config) = (Inherited::of(&object.metadata), Inherited::of(&config.metadata));
     let revision = spec.disable_auto_update.then(|| {
         // Scaling is no change of the pods.
         let mut pods = spec.clone();
         pods.overrides.iter_mut().for_each(|over| over.replicas = None);
-        ConfigRevision::new(config.uid(), config.generation(), &pods)
+        ConfigRevision::new(config.uid(), config.generation(), &pods).with_metadata(&of_config, &of_runtime)
     });
     let empty = SeldonConfigSpec::default();
     let exists = |(kind, name): &&(String, String)| {
@@ -165,6 +166,8 @@ fn desired_state(
         config: config.spec.as_ref().unwrap_or(&empty),
         image: &snapshot.image,
         autoscaled: &autoscaled,
+        agent_secrets: &snapshot.agent_secrets,
+        inherited: of_runtime.over(&of_config),
         annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
     };
     let all = objects(&build).map_err(|problem| {

@@ -40,9 +40,9 @@ fn mesh(build: &Build<'_>) -> (&'static str, &'static str) {
 
 pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec<Desired> {
     let mut services = Vec::new();
+    let prefix =
+        settings.service_config.as_ref().and_then(|s| s.grpc_service_prefix.clone()).unwrap_or_default();
     if build.has(SCHEDULER) {
-        let prefix =
-            settings.service_config.as_ref().and_then(|s| s.grpc_service_prefix.clone()).unwrap_or_default();
         let ports: Vec<Value> = SCHEDULER_PORTS
             .iter()
             .map(|(name, port)| json!({ "name": format!("{prefix}{name}"), "port": port, "protocol": "TCP" }))
@@ -57,15 +57,17 @@ pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec
         services.push(build.object(ResourceKind::SERVICE, SCHEDULER, spec));
     }
     if GATEWAYS.iter().any(|gateway| build.has(gateway)) {
+        let data =
+            json!({ "name": format!("{prefix}data"), "port": 80, "targetPort": 9000, "protocol": "TCP" });
+        // The admin port of Gantry's gateway is for the pod's neighbours, not for its clients.
+        let stats = json!({ "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" });
+        let ports = if build.has(GATEWAYS[0]) { vec![data] } else { vec![data, stats] };
         let spec = json!({ "spec": {
             "type": service_type(build, settings, &GATEWAYS),
             "selector": { mesh(build).0: mesh(build).1 },
-            "ports": [
-                { "name": "http", "port": 80, "targetPort": 9000, "protocol": "TCP" },
-                { "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" },
-            ],
+            "ports": ports,
         }});
-        services.push(build.object(ResourceKind::SERVICE, "seldon-mesh", spec));
+        services.push(build.labelled_object(ResourceKind::SERVICE, "seldon-mesh", ENVOY, spec));
     }
     services
 }

@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub config_namespace: String,
     /// The image of containers without one.
     pub image: String,
+    /// Secrets that agents may read.
+    pub agent_secrets: Vec<String>,
     pub owned: OwnedObjects,
     /// The HPAs of the namespace, by kind and name of their target.
     pub autoscalers: BTreeMap<(String, String), String>,
@@ -47,6 +49,7 @@ impl Snapshot {
             config,
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),
+            agent_secrets: settings.agent_secrets.clone(),
             autoscalers: autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace),
             servers: servers.iter().filter(|s| !s.is_deleted()).map(|s| s.key().name).collect(),
             first: first(&runtimes.in_namespace(&key.namespace)).filter(|name| *name != key.name),

@@ -11,7 +11,7 @@ use crate::{
     cluster::{APPLIED, Custom, Desired, Key, OwnedObject, ResourceKind, SeldonConfig, SeldonRuntime},
     conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::{Action, ClusterAction, Plan},
-    workload::{ApplyFailure, FailureCause, OwnedObjects, merge},
+    workload::{ApplyFailure, FailureCause, Inherited, OwnedObjects, merge},
 };
 use gantry_api::PlainStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -70,6 +70,7 @@ fn snapshot(spec: Value) -> Snapshot {
         config: Some(Arc::new(config(small()))),
         config_namespace: "ops".into(),
         image: "gantry:1".into(),
+        agent_secrets: Vec::new(),
         owned: OwnedObjects::default(),
         autoscalers: BTreeMap::new(),
         servers: Vec::new(),

@@ -11,7 +11,7 @@ mod tests;
 pub use objects::{Build, SELECTOR, objects};
 pub use snapshot::Snapshot;
 
-use super::validation::validate;
+use super::validation::validate_ratcheted;
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
@@ -19,6 +19,7 @@ use crate::{
     controller::{Controller, SchedulerRole},
     plan::Plan,
     triggers::Relation,
+    workload::{ScaleTarget, retargeted},
 };
 use gantry_api::ServerStatus;
 use gantry_proto::scheduler as pb;
@@ -48,7 +49,7 @@ impl Controller for ServerController {
         vec![
             Relation::to::<ServerConfig>(users_of_config),
             Relation::to_owned_kind(ResourceKind::CONFIG_MAP, in_same_namespace),
-            Relation::to_read_kind(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_same_namespace),
+            Relation::to_read_kind(ResourceKind::HORIZONTAL_POD_AUTOSCALER, autoscaled),
         ]
     }
 
@@ -75,13 +76,21 @@ fn in_same_namespace(caches: &Caches, change: &Change<OwnedObject>) -> Vec<Key> 
     caches.of::<Server>().in_namespace(&change.key.namespace).iter().map(|server| server.key()).collect()
 }
 
+/// The Servers that an autoscaler targets, or whose workload it targets, now or before the change.
+fn autoscaled(caches: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
+    let servers = caches.of::<Server>();
+    let named = |target: ScaleTarget| Key::new(change.key.namespace.clone(), target.name);
+    let keys = retargeted(change).into_iter().map(named);
+    keys.filter(|key| servers.get(key).is_some()).collect()
+}
+
 /// Announcements for a newly connected scheduler: the Servers of its namespace that have a workload, with its replicas.
 /// Other Servers are announced once their workload exists.
 pub(crate) fn deployed(caches: &Caches, namespace: &str) -> Vec<pb::ServerNotify> {
     let announcement = |server: &Arc<Custom<Server>>| {
-        let spec = validate(server).ok().filter(|_| !server.is_deleted())?;
         let snapshot = Snapshot::take(caches, &server.key());
         let workload = snapshot.owned.get(snapshot.workload(), &snapshot.key.name)?;
+        let spec = validate_ratcheted(server, true).ok().filter(|_| !server.is_deleted())?;
         let expected_replicas = u32::try_from(workload.number("/spec/replicas")).ok()?;
         let notify = spec.to_proto(&snapshot.key.name, Some(namespace), Some(server.generation()));
         Some(pb::ServerNotify { expected_replicas, ..notify })

@@ -1,9 +1,9 @@
 //! Desired objects of a Server.
 
-use super::pod::{merged_pod, set_server_name, with_drain};
+use super::pod::{add_secret_access, merged_pod, set_server_name, with_drain};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, Server},
-    workload::{Owner, Workload, configmap_annotation, pod_disruption_budget},
+    workload::{Inherited, Owner, Workload, configmap_annotation, pod_disruption_budget},
 };
 use gantry_api::{ServerConfigSpec, ServerSpec};
 use serde_json::{Map, Value, json};
@@ -27,6 +27,10 @@ pub struct Build<'a> {
     pub replicas: u32,
     /// Whether an HPA sets the replicas.
     pub is_autoscaled: bool,
+    /// Whether the agent reads Secrets of the namespace.
+    pub reads_secrets: bool,
+    /// Metadata of the Server over that of its configuration.
+    pub inherited: Inherited,
     /// Annotations of the workload.
     pub annotations: BTreeMap<String, String>,
     /// Digests of the `ConfigMaps` of the namespace, by name.
@@ -62,15 +66,18 @@ impl Build<'_> {
     fn replica(&self, index: u32) -> Desired {
         let name = format!("{}-{index}", self.key.name);
         let mut labels = self.labels();
-        labels.insert("seldon-server-replica".into(), "true".into());
-        labels.insert("seldon-server-replica-name".into(), self.key.name.clone());
+        labels.insert("seldon-server-replica".into(), self.key.name.clone());
+        labels.insert("seldon-server-replica-name".into(), name.clone());
         let selector = json!({ "statefulset.kubernetes.io/pod-name": name });
         self.service(name, &labels, &selector)
     }
 
-    fn workload(&self) -> Result<Desired, String> {
-        let bare = merged_pod(self.spec, self.config, self.image)?;
+    fn workload(&self) -> Desired {
+        let bare = merged_pod(self.spec, self.config, self.image);
         let mut pod = with_drain(bare.clone());
+        if self.reads_secrets {
+            add_secret_access(&mut pod);
+        }
         let mut more = Map::new();
         if self.workload == ResourceKind::DEPLOYMENT {
             set_server_name(&mut pod, &self.key.name);
@@ -88,6 +95,7 @@ impl Build<'_> {
             key: self.key.clone(),
             owner: self.owner(),
             selector: self.selector(),
+            inherited: self.inherited.clone(),
             labels: self.labels(),
             annotations: self.annotations.clone(),
             pod_annotations: configmap_annotation(&pod, self.config_maps),
@@ -97,21 +105,28 @@ impl Build<'_> {
             claims: &self.config.volume_claim_templates,
             more,
         };
-        Ok(workload.desired())
+        workload.desired()
     }
 }
 
-/// The objects in the order of creation; an error names the fields that contradict each other.
-pub fn objects(build: &Build<'_>) -> Result<Vec<Desired>, String> {
-    let mut objects = vec![build.service(build.key.name.clone(), &build.labels(), &json!(build.selector()))];
+/// The objects in the order of creation.
+pub fn objects(build: &Build<'_>) -> Vec<Desired> {
+    let mut objects = Vec::new();
     // Only pods of a StatefulSet have stable names to select by.
     if build.workload == ResourceKind::STATEFUL_SET {
         objects.extend((0..build.replicas).map(|index| build.replica(index)));
     }
-    objects.push(build.workload()?);
+    objects.push(build.workload());
     if build.replicas > 1 {
         let labels = json!(build.labels());
         objects.push(pod_disruption_budget(build.key.clone(), &build.owner(), &build.selector(), &labels));
     }
-    Ok(objects)
+    // Last, because nothing depends on it: Seldon creates none, and its name may be taken.
+    objects.push(build.service(build.key.name.clone(), &build.labels(), &json!(build.selector())));
+    objects
+}
+
+/// Whether an object is created on a best-effort basis.
+pub(super) fn is_optional(kind: ResourceKind, object: &Key, server: &Key) -> bool {
+    kind == ResourceKind::SERVICE && object == server
 }

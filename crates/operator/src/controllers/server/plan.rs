@@ -2,16 +2,16 @@
 
 use super::{
     Snapshot,
-    objects::{Build, objects},
+    objects::{Build, is_optional, objects},
     status::{self, Observed},
 };
 use crate::{
     cluster::{Custom, Desired, EventDraft, Server},
     conditions::{ConditionStatus, ConditionUpdate, Progress},
-    controllers::validation::validate,
+    controllers::validation::{validate, validate_ratcheted},
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{Operation, SchedulerRequest},
-    workload::{ApplyFailure, ConfigRevision, Rollout, apply_actions},
+    workload::{ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions},
 };
 use gantry_api::{Scaling, ServerSpec, ServerStatus};
 use gantry_proto::scheduler as pb;
@@ -64,7 +64,9 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
         status: Some(status::build_status(object, &Observed::only(&condition), now)),
         ..Plan::default()
     };
-    let (spec, scaling) = match validate(object).and_then(|spec| Ok((spec, scaling(spec)?))) {
+    let has_workload = snapshot.owned.get(snapshot.workload(), &snapshot.key.name).is_some();
+    let valid = validate_ratcheted(object, has_workload).and_then(|spec| Ok((spec, scaling(spec)?)));
+    let (spec, scaling) = match valid {
         Ok(valid) => valid,
         Err(condition) => return stop(condition),
     };
@@ -79,7 +81,9 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
     let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
     plan.actions = applies.actions;
     plan.requeue_after = applies.retry_after;
-    let orphans = snapshot.owned.orphans(&desired.all, applies.failure.is_some());
+    let (optional, gating): (Vec<ApplyFailure>, Vec<ApplyFailure>) =
+        applies.failures.into_iter().partition(|f| is_optional(f.kind, &f.key, &snapshot.key));
+    let orphans = snapshot.owned.orphans(&desired.all, !gating.is_empty());
     plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
     let announcement = announce(snapshot, object, spec, desired.replicas);
     plan.actions.extend(announcement.action);
@@ -90,7 +94,7 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
     let kind = snapshot.workload();
     let live = snapshot.owned.get(kind, &snapshot.key.name);
     let observed = Observed {
-        refused: applies.failure.as_ref().map(ApplyFailure::condition),
+        refused: gating.first().map(ApplyFailure::condition),
         rollout: Rollout::of(kind, live, i64::from(desired.replicas)),
         scheduler: &snapshot.scheduler,
         scheduler_refusal: announcement.refusal,
@@ -105,6 +109,9 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
         plan.requeue_within(left);
     }
     plan.events.extend(status::transition_event(object, &ready));
+    if let Some(failure) = optional.first() {
+        ready.message = format!("{}; {}", ready.message, failure.condition().message);
+    }
     let status = status::build_status(object, &observed.report(&ready, &workload), now);
     match status::write_delay(object, &status, snapshot.status_age) {
         None => plan.status = Some(status),
@@ -159,10 +166,11 @@ fn desired_state(
         .filter(|_| is_autoscaled)
         .and_then(|live| u32::try_from(live.number("/spec/replicas")).ok())
         .map_or(scaling.replicas, |replicas| replicas.min(MAX_REPLICAS));
+    let (of_server, of_config) = (Inherited::of(&object.metadata), Inherited::of(&config.metadata));
     let revision = spec.disable_auto_update.then(|| {
         // Scaling is no change of the pods.
         let pods = ServerSpec { replicas: None, min_replicas: None, max_replicas: None, ..spec.clone() };
-        ConfigRevision::new(config.uid(), config.generation(), &pods)
+        ConfigRevision::new(config.uid(), config.generation(), &pods).with_metadata(&of_config, &of_server)
     });
     let all = objects(&Build {
         key: &snapshot.key,
@@ -173,10 +181,11 @@ fn desired_state(
         workload: snapshot.workload(),
         replicas,
         is_autoscaled,
+        reads_secrets: snapshot.reads_secrets,
+        inherited: of_server.over(&of_config),
         annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
         config_maps: &snapshot.config_maps,
-    })
-    .map_err(unusable)?;
+    });
     let kept = live.filter(|live| revision.as_ref().is_some_and(|revision| revision.keeps(live)));
     let mut applied = all.clone();
     if let Some(live) = kept {
@@ -206,8 +215,9 @@ fn scaling_actions(snapshot: &Snapshot, scaling: Scaling) -> Vec<Action> {
         let event = EventDraft { warning: true, reason: "ScalingRefused", message };
         vec![ClusterAction::Emit(event).into(), SchedulerAction::AcknowledgeScaling.into()]
     };
-    if let Some(autoscaler) = &snapshot.autoscaler {
-        return refused(format!("the HorizontalPodAutoscaler {autoscaler} sets the replicas"));
+    // An autoscaler sets the replicas. The scheduler repeats its request with every change of the server: no event.
+    if snapshot.autoscaler.is_some() || snapshot.server_autoscaler.is_some() {
+        return vec![acknowledge];
     }
     let Scaling { replicas: current, min, max } = scaling;
     match replicas {
@@ -274,12 +284,7 @@ enum LastAnnouncement {
 
 fn last_announcement(snapshot: &Snapshot, object: &Custom<Server>) -> LastAnnouncement {
     let Some((last, age)) = snapshot.last_request.as_ref() else { return LastAnnouncement::None };
-    let request = SchedulerRequest {
-        operation: Operation::Notify,
-        uid: object.uid().to_owned(),
-        generation: object.generation(),
-    };
-    if last.request != request {
+    if last.request != SchedulerRequest::new(Operation::Notify, Some(object)) {
         return LastAnnouncement::None;
     }
     let left = |limit: Duration| limit.checked_sub(*age).filter(|left| !left.is_zero());

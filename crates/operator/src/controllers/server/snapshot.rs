@@ -3,7 +3,7 @@
 use super::ServerController;
 use crate::{
     caches::Caches,
-    cluster::{Custom, Key, ResourceKind, Server, ServerConfig},
+    cluster::{Custom, CustomKind as _, Key, ResourceKind, Server, ServerConfig},
     controller::Controller as _,
     plan::Known,
     schedulers::{LastRequest, ServerView},
@@ -22,11 +22,15 @@ pub struct Snapshot {
     /// The image of containers without one.
     pub image: String,
     pub use_deployments: bool,
+    /// Whether agents read Secrets of their namespace.
+    pub reads_secrets: bool,
     pub owned: OwnedObjects,
     /// Digests of the `ConfigMaps` of the namespace's runtime, by name.
     pub config_maps: BTreeMap<String, String>,
-    /// The HPA of its workload.
+    /// The HPA of its workload, whose replicas it sets.
     pub autoscaler: Option<String>,
+    /// The HPA of the Server itself, whose `spec.replicas` it sets.
+    pub server_autoscaler: Option<String>,
     /// The server as its scheduler has it.
     pub scheduler: Known<ServerView>,
     /// Time since the scheduler became unreachable; `None` when it is connected, or when there is none.
@@ -57,11 +61,13 @@ impl Snapshot {
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),
             use_deployments: settings.use_deployments,
+            reads_secrets: !settings.agent_secrets.is_empty(),
             config_maps: config_maps
                 .iter()
                 .filter_map(|map| Some((map.metadata.name.clone()?, live_configmap_digest(map))))
                 .collect(),
             autoscaler: None,
+            server_autoscaler: None,
             scheduler: caches.schedulers.get(key),
             unreachable_for: caches.schedulers.unreachable_for(&key.namespace),
             last_request: caches.schedulers.last_request::<Server>(key),
@@ -71,6 +77,8 @@ impl Snapshot {
         };
         let workload = (snapshot.workload().kind.to_owned(), key.name.clone());
         snapshot.autoscaler = autoscalers.get(&workload).cloned();
+        let server = (Server::KIND.to_owned(), key.name.clone());
+        snapshot.server_autoscaler = autoscalers.get(&server).cloned();
         snapshot
     }
 

@@ -9,11 +9,11 @@ mod workloads;
 
 use super::{Build, Snapshot, objects, plan::plan};
 use crate::{
-    cluster::{APPLIED, Custom, Desired, Key, OwnedObject, ResourceKind, Server, ServerConfig},
+    cluster::{APPLIED, Adoption, Custom, Desired, Key, OwnedObject, ResourceKind, Server, ServerConfig},
     conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{LastRequest, NO_SCHEDULER, Operation, SchedulerRequest, ServerView},
-    workload::{ApplyFailure, FailureCause, OwnedObjects},
+    workload::{ApplyFailure, FailureCause, Inherited, OwnedObjects},
 };
 use gantry_api::ServerStatus;
 use k8s_openapi::jiff::Timestamp;
@@ -73,9 +73,11 @@ fn snapshot(object: Option<Custom<Server>>, scheduler: Known<ServerView>) -> Sna
         config_namespace: "ops".into(),
         image: "gantry:1".into(),
         use_deployments: false,
+        reads_secrets: false,
         owned: OwnedObjects::default(),
         config_maps: BTreeMap::new(),
         autoscaler: None,
+        server_autoscaler: None,
         scheduler,
         unreachable_for: None,
         last_request: None,

@@ -18,6 +18,7 @@ impl Controller for ServerConfigController {
     type Kind = ServerConfig;
     type Snapshot = Snapshot<ServerConfig>;
     const NAME: &'static str = "serverconfig";
+    const OPERATOR_NAMESPACE_ONLY: bool = true;
 
     fn snapshot(caches: &Caches, key: &Key) -> Self::Snapshot {
         Snapshot::take(caches, key)

@@ -11,6 +11,8 @@ fn built(spec: Value, config: &Custom<SeldonConfig>) -> Value {
         config: config.spec.as_ref().unwrap(),
         image: "gantry:1",
         autoscaled: &BTreeSet::new(),
+        agent_secrets: &[],
+        inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
     });
     let bare = |object: &Desired| {

@@ -212,6 +212,55 @@ fn autoscaled_replicas_are_not_applied() {
 }
 
 #[test]
+fn agents_may_read_the_listed_secrets_only() {
+    let rule_of = |listed: &[&str], config_secrets: Value| {
+        let config =
+            json!({ "config": { "agentConfig": { "rclone": { "config_secrets": config_secrets } } } });
+        let agent_secrets = listed.iter().map(|name| (*name).to_owned()).collect();
+        let plan = plan(&Snapshot { agent_secrets, ..snapshot(config) }, NOW);
+        let role = find(&plan, ResourceKind::ROLE, "gantry-agent");
+        let binding = find(&plan, ResourceKind::ROLE_BINDING, "gantry-agent");
+        assert_eq!(role.is_some(), binding.is_some());
+        role.map(|role| role.body.pointer("/rules/0").cloned().unwrap())
+    };
+    let rule = |mut rule: Value, names: Value| {
+        rule["resourceNames"] = names;
+        Some(rule)
+    };
+    let all = json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] });
+    assert_eq!(rule_of(&[], json!([])), None);
+    assert_eq!(rule_of(&["minio", "gs"], json!([])), rule(all.clone(), json!(["minio", "gs"])));
+    assert_eq!(rule_of(&["minio"], json!(["gs", "minio"])), rule(all.clone(), json!(["gs", "minio"])));
+    assert_eq!(rule_of(&["*"], json!(["gs"])), Some(all));
+}
+
+#[test]
+fn mesh_service_has_the_ports_and_label_of_seldon() {
+    let mesh = |components: Value| {
+        let settings = json!({ "config": { "serviceConfig": { "grpcServicePrefix": "http2-" } } });
+        let config = Some(Arc::new(config(json!({ "components": components }))));
+        let plan = plan(&Snapshot { config, ..snapshot(settings) }, NOW);
+        let service = find(&plan, ResourceKind::SERVICE, "seldon-mesh").unwrap();
+        assert_eq!(
+            service.body.pointer("/metadata/labels"),
+            Some(&json!({ "app.kubernetes.io/name": "seldon-envoy" }))
+        );
+        let ports = service.body.pointer("/spec/ports").unwrap().as_array().unwrap().clone();
+        ports
+            .iter()
+            .map(|port| format!("{}={}", port["name"].as_str().unwrap(), port["port"]))
+            .collect::<Vec<_>>()
+    };
+    let component = |name: &str| json!({ "name": name, "podSpec": { "containers": [{ "name": "a" }] } });
+    assert_eq!(mesh(json!([component("seldon-envoy")])), ["http2-data=80", "stats=9003"]);
+    assert_eq!(
+        mesh(json!([component("seldon-gateway")])),
+        ["http2-data=80"],
+        "the admin port is not published"
+    );
+}
+
+#[test]
 fn disable_auto_update_keeps_components_on_config_change() {
     let spec_with = |replicas: i32, extra: Value| {
         let over = json!([{ "name": "seldon-gateway", "replicas": replicas }, extra]);

@@ -25,10 +25,12 @@ fn built(spec: Value, config: &Custom<ServerConfig>, deployments: bool) -> Value
         workload: if deployments { ResourceKind::DEPLOYMENT } else { ResourceKind::STATEFUL_SET },
         replicas: spec.scaling().unwrap().replicas,
         is_autoscaled: false,
+        reads_secrets: false,
+        inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
         config_maps: &BTreeMap::from([("seldon-tracing".to_owned(), "0123".to_owned())]),
     });
-    shown(&objects.unwrap())
+    shown(&objects)
 }
 
 #[test]

@@ -16,6 +16,8 @@ fn plan_for_every_situation() {
             LastRequest {
                 at: tokio::time::Instant::now(),
                 request,
+                attempts: 1,
+                was_accepted: false,
                 rejection: refusal.map(str::to_owned),
                 failure: None,
             },
@@ -119,8 +121,10 @@ fn plan_for_every_situation() {
         (
             "invalid configuration",
             Snapshot {
-                config: Some(Arc::new(config(Value::Null))),
-                ..new(json!({"capabilities": ["onnx"]}))
+                config: serde_json::from_value(json!({ "spec": { "volumeClaimTemplates": 3 } }))
+                    .ok()
+                    .map(Arc::new),
+                ..new(json!({}))
             },
             &[],
             ConditionStatus::False,

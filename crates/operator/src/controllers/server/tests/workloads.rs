@@ -10,9 +10,9 @@ fn scale_down_deletes_replica_services() {
     assert_eq!(
         actions(&plan),
         [
-            "apply Service a",
             "apply Service a-0",
             "apply StatefulSet a",
+            "apply Service a",
             "delete Service a-1",
             "delete Service a-2",
             "delete PodDisruptionBudget a",
@@ -32,7 +32,7 @@ fn workload_kind_switch_deletes_the_old_after_the_new_applies() {
     let sets = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
     let switched = Snapshot { use_deployments: true, ..sets };
     let done = actions(&plan(&switched, NOW));
-    assert_eq!(done, ["apply Service a", "apply Deployment a", "delete Service a-0", "delete StatefulSet a"]);
+    assert_eq!(done, ["apply Deployment a", "apply Service a", "delete Service a-0", "delete StatefulSet a"]);
     let wanted = plan(&switched, NOW);
     let deployment = applied(&wanted).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
     let refused = Snapshot { failures: vec![failure(deployment, "")], ..switched.clone() };
@@ -86,7 +86,7 @@ fn foreign_object_blocks_only_its_own_name() {
     };
     let foreign =
         plan(&failed_with(FailureCause::Foreign("object exists and is not managed by Gantry".into())), NOW);
-    assert_eq!(actions(&foreign), ["apply Service a", "apply StatefulSet a"]);
+    assert_eq!(actions(&foreign), ["apply StatefulSet a", "apply Service a"]);
     let (status, reason, progress, message) = ready_condition(&foreign);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "NameTaken", "stalled"));
     assert!(
@@ -100,6 +100,135 @@ fn foreign_object_blocks_only_its_own_name() {
     let before = plan(&failed_with(FailureCause::PreviousOwner("Server a".into())), NOW);
     let (status, reason, progress, _) = ready_condition(&before);
     assert_eq!((status, reason.as_str(), progress), (ConditionStatus::False, "Progressing", "in progress"));
+}
+
+#[test]
+fn taken_name_of_the_optional_service_does_not_gate_readiness() {
+    let up = made(snapshot(Some(server(json!({}))), Known::Present(view(1, 1))), 1);
+    let first = plan(&up, NOW);
+    let service = applied(&first).into_iter().find(|d| d.key.name == "a" && d.kind == ResourceKind::SERVICE);
+    let cause = FailureCause::Foreign("object exists and is not managed by Gantry".into());
+    let failures = vec![ApplyFailure { cause, ..failure(service.unwrap(), "Service-a") }];
+    let taken = plan(&Snapshot { failures, ..up }, NOW);
+    assert_eq!(actions(&taken), ["apply Service a-0", "apply StatefulSet a"]);
+    let (status, reason, progress, message) = ready_condition(&taken);
+    assert_eq!((status, reason.as_str(), progress), (ConditionStatus::True, "ServerReady", "settled"));
+    assert!(message.contains("cannot create Service a in namespace ml"), "{message}");
+}
+
+#[test]
+fn name_rule_spares_a_server_with_a_workload() {
+    let long = "a".repeat(53);
+    let mut object = server(json!({}));
+    object.metadata.name = Some(long.clone());
+    let key = Key::new("ml", long);
+    let new = Snapshot { key: key.clone(), ..snapshot(Some(object), Known::Present(view(1, 1))) };
+    let (_, reason, _, message) = ready_condition(&plan(&new, NOW));
+    assert!(reason == "InvalidSpec" && message.contains("more than 52 characters"), "{reason}: {message}");
+    let workload = Desired::new(
+        ResourceKind::STATEFUL_SET,
+        key,
+        json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": "Server", "name": "x", "uid": "u1", "controller": true }] } }),
+    );
+    let existing = Snapshot { owned: OwnedObjects::new([live(&workload, &running(1))], "u1"), ..new };
+    assert_ne!(ready_condition(&plan(&existing, NOW)).1, "InvalidSpec");
+}
+
+#[test]
+fn pods_of_seldon_with_inherited_metadata_are_adopted_unchanged() {
+    let mut object = server(json!({}));
+    let labels = json!({ "team": "blue", "app.kubernetes.io/name": "mine" });
+    object.metadata.labels = serde_json::from_value(labels).unwrap();
+    let snapshot = snapshot(Some(object), Known::Absent);
+    let plan = plan(&snapshot, NOW);
+    let desired = applied(&plan).into_iter().find(|d| d.kind == ResourceKind::STATEFUL_SET).unwrap();
+    let seldon = |labels: Value| -> OwnedObject {
+        let spec = desired.base_pod.as_ref().unwrap()["spec"].clone();
+        let template = json!({ "metadata": { "labels": labels }, "spec": spec });
+        serde_json::from_value(json!({ "metadata": { "name": "a" }, "spec": { "template": template } }))
+            .unwrap()
+    };
+    let theirs =
+        json!({ "team": "blue", "app.kubernetes.io/name": "seldon-server", "seldon-server-name": "a" });
+    assert_eq!(desired.adoption(&seldon(theirs)), Some(Adoption::Unchanged));
+    let without = json!({ "app.kubernetes.io/name": "seldon-server", "seldon-server-name": "a" });
+    assert_eq!(
+        desired.adoption(&seldon(without)),
+        Some(Adoption::Changed(vec!["metadata.labels.team".into()]))
+    );
+}
+
+#[test]
+fn inherited_metadata_is_below_own_labels() {
+    let mut object = server(json!({}));
+    object.metadata.labels = serde_json::from_value(json!({
+        "team": "blue", "app.kubernetes.io/name": "mine", "seldon-server-name": "mine", "app.kubernetes.io/managed-by": "Helm",
+    }))
+    .unwrap();
+    object.metadata.annotations =
+        serde_json::from_value(json!({ "sidecar.istio.io/inject": "true" })).unwrap();
+    let mut below = small();
+    below.metadata.labels = serde_json::from_value(json!({ "team": "red", "cost": "7" })).unwrap();
+    for use_deployments in [false, true] {
+        let mut snapshot = snapshot(Some(object.clone()), Known::Absent);
+        snapshot.config = Some(Arc::new(below.clone()));
+        snapshot.use_deployments = use_deployments;
+        let plan = plan(&snapshot, NOW);
+        let workload = applied(&plan).into_iter().find(|d| d.kind == snapshot.workload()).unwrap().manifest();
+        let labels = |at: &str| workload.pointer(&format!("{at}/labels")).cloned().unwrap();
+        let pods = json!({
+            "team": "blue", "cost": "7", "app.kubernetes.io/name": "seldon-server", "seldon-server-name": "a",
+            "app.kubernetes.io/managed-by": "Helm",
+        });
+        assert_eq!(labels("/spec/template/metadata"), pods);
+        assert_eq!(labels("/metadata")["app.kubernetes.io/managed-by"], "gantry");
+        assert_eq!(labels("/metadata")["team"], "blue");
+        assert_eq!(
+            workload.pointer("/spec/selector"),
+            Some(&json!({ "matchLabels": { "seldon-server-name": "a" } }))
+        );
+        for at in ["/metadata", "/spec/template/metadata"] {
+            let inject = workload.pointer(&format!("{at}/annotations/sidecar.istio.io~1inject"));
+            assert_eq!(inject, Some(&json!("true")), "{at}");
+        }
+    }
+}
+
+#[test]
+fn deployment_has_a_volume_for_every_claim_of_an_installed_configuration() {
+    for name in ["gantry", "mlserver", "triton"] {
+        let config = Some(Arc::new(installed(name)));
+        let snapshot =
+            Snapshot { config, use_deployments: true, ..snapshot(Some(server(json!({}))), Known::Absent) };
+        let plan = plan(&snapshot, NOW);
+        let workload = applied(&plan).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
+        let pod = workload.body.pointer("/spec/template/spec").unwrap();
+        let names = |list: &Value| -> Vec<String> {
+            list.as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let volumes = names(&pod["volumes"]);
+        for container in pod["containers"].as_array().unwrap() {
+            for mount in names(&container["volumeMounts"]) {
+                assert!(volumes.contains(&mount), "{name}: {mount} is not in {volumes:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn volume_of_the_pod_replaces_that_of_a_claim() {
+    let mut config = installed("mlserver");
+    let spec = config.spec.as_mut().unwrap();
+    spec.pod_spec["volumes"] = json!([{ "name": "mlserver-models", "hostPath": { "path": "/models" } }]);
+    let snapshot = Snapshot {
+        config: Some(Arc::new(config)),
+        use_deployments: true,
+        ..snapshot(Some(server(json!({}))), Known::Absent)
+    };
+    let plan = plan(&snapshot, NOW);
+    let workload = applied(&plan).into_iter().find(|d| d.kind == ResourceKind::DEPLOYMENT).unwrap();
+    let volumes = workload.body.pointer("/spec/template/spec/volumes").unwrap();
+    assert_eq!(volumes, &json!([{ "name": "mlserver-models", "hostPath": { "path": "/models" } }]));
 }
 
 #[test]
@@ -122,20 +251,25 @@ fn autoscaled_replicas_are_not_applied() {
 
 #[test]
 fn scaling_request_is_granted_within_bounds() {
-    let scaling_actions = |spec: Value, requested: i32, autoscaler: Option<&str>| {
-        let view = ServerView { requested_replicas: Some(requested), ..view(2, 2) };
-        let snapshot = snapshot(Some(server(spec)), Known::Present(view));
-        actions(&plan(&Snapshot { autoscaler: autoscaler.map(str::to_owned), ..snapshot }, NOW))
+    let requested = |spec: Value, replicas: i32| {
+        let view = ServerView { requested_replicas: Some(replicas), ..view(2, 2) };
+        snapshot(Some(server(spec)), Known::Present(view))
     };
+    let scaling_actions = |spec: Value, replicas: i32| actions(&plan(&requested(spec, replicas), NOW));
     let bounds = || json!({ "replicas": 2, "minReplicas": 1, "maxReplicas": 4 });
-    assert_eq!(scaling_actions(bounds(), 4, None), ["scale 4", "acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), 1, None), ["scale 1", "acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), 2, None), ["acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), 5, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), 0, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), -1, None), ["acknowledge"]);
-    assert_eq!(scaling_actions(json!({}), 5000, None), ["emit ScalingRefused", "acknowledge"]);
-    assert_eq!(scaling_actions(bounds(), 3, Some("hpa")), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 4), ["scale 4", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 1), ["scale 1", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 2), ["acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 5), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), 0), ["emit ScalingRefused", "acknowledge"]);
+    assert_eq!(scaling_actions(bounds(), -1), ["acknowledge"]);
+    assert_eq!(scaling_actions(json!({}), 5000), ["emit ScalingRefused", "acknowledge"]);
+    // The scheduler repeats its request with each model: no event where an autoscaler sets the replicas.
+    let autoscaler = || Some("hpa".to_owned());
+    let workload = Snapshot { autoscaler: autoscaler(), ..requested(bounds(), 3) };
+    assert_eq!(actions(&plan(&workload, NOW)), ["acknowledge"]);
+    let server = Snapshot { server_autoscaler: autoscaler(), ..requested(bounds(), 3) };
+    assert_eq!(actions(&plan(&server, NOW)), ["acknowledge"]);
 }
 
 #[test]

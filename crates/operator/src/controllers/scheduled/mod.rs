@@ -1,0 +1,75 @@
+//! Kinds that a scheduler runs: desired state from the API server, observed state from the scheduler of the namespace.
+
+mod plan;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub(super) use plan::plan;
+pub use snapshot::Snapshot;
+
+use crate::{
+    cluster::{Custom, CustomKind, Key},
+    conditions::ConditionUpdate,
+    plan::SchedulerAction,
+    schedulers::LoadedView,
+};
+use gantry_api::Condition;
+use k8s_openapi::jiff::Timestamp;
+
+/// A kind whose objects are loaded into the scheduler of their namespace.
+pub trait Scheduled: CustomKind {
+    /// An object as its scheduler has it.
+    type View: LoadedView<Kind = Self>;
+    /// An object as the scheduler gets it.
+    type Definition;
+    /// Holds an object until its scheduler has unloaded it. The name is Seldon's: either operator can release the other's.
+    const FINALIZER: &'static str;
+    const WORDS: Words;
+
+    fn definition(spec: &Self::Spec, key: &Key, generation: i64) -> Self::Definition;
+
+    /// `replaces` is the generation that the scheduler has, 0 for none.
+    fn load(definition: Self::Definition, replaces: i64) -> SchedulerAction;
+
+    fn unload(key: &Key, generation: i64) -> SchedulerAction;
+
+    /// Whether the scheduler has this generation with this definition.
+    fn is_current(view: &Self::View, desired: &Self::Definition) -> bool;
+
+    /// `Ready` of an object as its scheduler has it.
+    fn ready(spec: &Self::Spec, view: &Self::View) -> ConditionUpdate;
+
+    fn build_status(
+        object: &Custom<Self>,
+        ready: &ConditionUpdate,
+        view: Option<&Self::View>,
+        now: Timestamp,
+    ) -> Self::Status;
+
+    /// The status of an object whose scheduler is unreachable.
+    fn build_unreachable_status(
+        object: &Custom<Self>,
+        ready: &ConditionUpdate,
+        now: Timestamp,
+    ) -> Self::Status {
+        Self::build_status(object, ready, None, now)
+    }
+
+    /// Observed generation and conditions.
+    fn observed(status: &Self::Status) -> (Option<i64>, &[Condition]);
+}
+
+/// The words of a kind in reasons, messages and events.
+#[derive(Debug)]
+pub struct Words {
+    pub noun: &'static str,
+    pub loaded: &'static str,
+    pub unloaded: &'static str,
+    /// What the scheduler waits for when it unloads an object.
+    pub confirmed_by: &'static str,
+    pub progressing: &'static str,
+    pub terminating: &'static str,
+    pub ready: &'static str,
+    pub not_ready: &'static str,
+}
