@@ -31,7 +31,7 @@ mod stats;
 mod status_stream;
 
 use bootstrap::{
-    args::{ArtifactArgs, RequestArgs},
+    args::{ArtifactArgs, MemoryArgs, RequestArgs},
     listen::ListenArgs,
     log::LogArgs,
     tokio_runtime,
@@ -81,6 +81,14 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 
+    /// Let clients of the inference port load and unload models by the repository API.
+    #[arg(long)]
+    pub allow_repository_changes: bool,
+
+    /// Keep the tensors of the last requests of each pipeline in memory, for `gantry pipeline inspect`.
+    #[arg(long)]
+    pub keep_pipeline_payloads: bool,
+
     /// Do not watch the files for changes.
     #[arg(long)]
     pub no_watch: bool,
@@ -90,6 +98,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub requests: RequestArgs,
+
+    #[command(flatten)]
+    pub request_memory: MemoryArgs,
 
     #[command(flatten)]
     pub log: LogArgs,

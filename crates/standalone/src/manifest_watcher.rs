@@ -62,11 +62,14 @@ impl ManifestWatcher {
         let default_owner = format!("{FILE_OWNER_PREFIX}{}", first_root.display());
         let mut changes = Vec::new();
         let mut foreign = Vec::new();
-        let vanished: Vec<(Kind, String)> = self
+        let mut vanished: Vec<(Kind, String)> = self
             .applied_sources
             .vanished(&roots, &desired.objects)
             .chain(self.applied.keys().filter(|k| !desired.objects.contains_key(*k)).cloned())
             .collect();
+        // The reverse of the order of application.
+        vanished.sort_by(|a, b| b.cmp(a));
+        vanished.dedup();
         // Persisted before the calls: if the process dies in between, the next start still knows the owner.
         self.applied_sources.write(&roots, desired.objects.keys().chain(&vanished).cloned());
         for (kind, name) in vanished {
@@ -76,7 +79,7 @@ impl ManifestWatcher {
         }
         // Processes are started whether or not the scheduler accepts their server.
         self.servers.set(&desired.launch_specs);
-        // Servers before models; objects of one kind are independent.
+        // Servers, models, then what needs models; objects of one kind are independent.
         for kind in Kind::ALL {
             let changed: Vec<_> = desired
                 .objects

@@ -5,8 +5,10 @@ use gantry_oip::grpc::percent_encode;
 use gantry_proto::{
     gantry::{AdoptRequest, control_client::ControlClient},
     scheduler::{
-        LoadModelRequest, ModelReference, ModelStatusRequest, ServerNotify, ServerNotifyRequest,
-        ServerStatusRequest, UnloadModelRequest, scheduler_client::SchedulerClient,
+        ExperimentStatusRequest, LoadModelRequest, LoadPipelineRequest, ModelReference, ModelStatusRequest,
+        PipelineStatusRequest, ServerNotify, ServerNotifyRequest, ServerStatusRequest,
+        StartExperimentRequest, StopExperimentRequest, UnloadModelRequest, UnloadPipelineRequest,
+        scheduler_client::SchedulerClient,
     },
 };
 use std::time::Duration;
@@ -88,6 +90,14 @@ impl FileClient {
                 self.scheduler.clone().load_model(request(message, manager)).await.map(drop)
             }
             Object::Server(server) => self.notify(server.to_proto(), manager).await,
+            Object::Pipeline(pipeline) => {
+                let message = LoadPipelineRequest { pipeline: Some(pipeline.to_proto()) };
+                self.scheduler.clone().load_pipeline(request(message, manager)).await.map(drop)
+            }
+            Object::Experiment(experiment) => {
+                let message = StartExperimentRequest { experiment: Some(experiment.to_proto()) };
+                self.scheduler.clone().start_experiment(request(message, manager)).await.map(drop)
+            }
         }
     }
 
@@ -104,6 +114,14 @@ impl FileClient {
             Kind::Server => {
                 let absent = ServerNotify { name: name.to_owned(), shared: true, ..ServerNotify::default() };
                 self.notify(absent, manager).await
+            }
+            Kind::Pipeline => {
+                let message = UnloadPipelineRequest { name: name.to_owned() };
+                self.scheduler.clone().unload_pipeline(request(message, manager)).await.map(drop)
+            }
+            Kind::Experiment => {
+                let message = StopExperimentRequest { name: name.to_owned() };
+                self.scheduler.clone().stop_experiment(request(message, manager)).await.map(drop)
             }
         };
         match removed {
@@ -139,6 +157,17 @@ impl FileClient {
                     let request = ServerStatusRequest { subscriber_name, name: Some(name.to_owned()) };
                     let found = collect(scheduler.server_status(request).await?.into_inner()).await?;
                     found.into_iter().next().map(|s| s.manager)
+                }
+                Kind::Pipeline => {
+                    let name = Some(name.to_owned());
+                    let request = PipelineStatusRequest { subscriber_name, name, all_versions: false };
+                    let found = collect(scheduler.pipeline_status(request).await?.into_inner()).await?;
+                    found.into_iter().next().map(|p| p.manager)
+                }
+                Kind::Experiment => {
+                    let request = ExperimentStatusRequest { subscriber_name, name: Some(name.to_owned()) };
+                    let found = collect(scheduler.experiment_status(request).await?.into_inner()).await?;
+                    found.into_iter().next().map(|e| e.manager)
                 }
             })
         };

@@ -1,13 +1,21 @@
 //! Desired state from the given paths: manifests, or bare model files.
 
-use super::{fingerprint, servers::LaunchSpec};
+use super::{
+    fingerprint::{self, ContentHashes},
+    servers::LaunchSpec,
+};
 use crate::error::CommandError;
 use gantry_agent::CONTENT_PARAMETER;
-use gantry_api::{Diagnostic, Kind, Model, Object, ParameterSpec, Parsed, model_of_file, parse};
+use gantry_api::{Diagnostic, Kind, Model, Object, ParameterSpec, Parsed, check_set, model_of_file, parse};
+use gantry_runtime::conversion_hint;
 use std::{
     collections::BTreeMap,
+    io::Read as _,
     path::{Path, PathBuf},
 };
+
+/// Model files, for error messages.
+const MODEL_FILES: &str = "a model file: .onnx, .json or .ubj of XGBoost, .txt or .lgb of LightGBM";
 
 /// Model annotation with data for the first input of the printed curl example.
 const EXAMPLE_ANNOTATION: &str = "gantry.dev/example";
@@ -15,6 +23,7 @@ const EXAMPLE_ANNOTATION: &str = "gantry.dev/example";
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     roots: Vec<PathBuf>,
+    hashes: ContentHashes,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +69,7 @@ impl Sources {
             })?;
             roots.push(root);
         }
-        Ok(Self { roots })
+        Ok(Self { roots, hashes: ContentHashes::default() })
     }
 
     /// Absolute paths.
@@ -76,21 +85,24 @@ impl Sources {
     pub(crate) fn read(&self) -> Result<DesiredState, Problems> {
         let mut desired = DesiredState::default();
         let mut problems = Vec::new();
+        let mut experiments = Vec::new();
         for root in &self.roots {
             match read_root(root) {
                 Ok(found) => {
+                    experiments.extend(found.iter().filter(|p| p.object.kind() == Kind::Experiment).cloned());
                     for parsed in found {
-                        add(&mut desired, parsed, &mut problems);
+                        add(&mut desired, parsed, &self.hashes, &mut problems);
                     }
                 }
                 Err(more) => problems.extend(more),
             }
         }
+        problems.extend(check_set(&experiments));
         if problems.is_empty() { Ok(desired) } else { Err(Problems(problems)) }
     }
 }
 
-fn add(desired: &mut DesiredState, parsed: Parsed, problems: &mut Vec<Diagnostic>) {
+fn add(desired: &mut DesiredState, parsed: Parsed, hashes: &ContentHashes, problems: &mut Vec<Diagnostic>) {
     let Parsed { mut object, file, line } = parsed;
     let key = (object.kind(), object.name().to_owned());
     if desired.objects.contains_key(&key) {
@@ -113,14 +125,14 @@ fn add(desired: &mut DesiredState, parsed: Parsed, problems: &mut Vec<Diagnostic
         if let Some(example) = model.metadata.annotations.get(EXAMPLE_ANNOTATION) {
             desired.examples.insert(key.1.clone(), example.clone());
         }
-        resolve_local_uri(model, Path::new(&file));
+        resolve_local_uri(model, Path::new(&file), hashes);
     }
     desired.files.insert(key.clone(), file);
     desired.objects.insert(key, object);
 }
 
 /// Makes a local storageUri absolute and adds a hash of its files, so that a changed file is a changed model.
-fn resolve_local_uri(model: &mut Model, manifest: &Path) {
+fn resolve_local_uri(model: &mut Model, manifest: &Path, hashes: &ContentHashes) {
     let uri = &model.spec.storage_uri;
     let plain = uri.strip_prefix("file://").unwrap_or(uri);
     if plain.contains("://") {
@@ -130,7 +142,7 @@ fn resolve_local_uri(model: &mut Model, manifest: &Path) {
     // `s3:bucket/key` and other paths that do not exist are remote locations.
     let Ok(path) = path.canonicalize() else { return };
     model.spec.storage_uri = path.display().to_string();
-    let content = format!("{:016x}", fingerprint::of(&path));
+    let content = format!("{:016x}", hashes.of(&path));
     model.spec.parameters.retain(|p| p.name != CONTENT_PARAMETER);
     model.spec.parameters.push(ParameterSpec { name: CONTENT_PARAMETER.into(), value: content });
 }
@@ -145,7 +157,12 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
             read_manifest(root)
         } else {
             bare_model(root, None).map(|m| vec![m]).ok_or_else(|| {
-                vec![problem(root, "is neither a manifest (.yaml, .yml, .json) nor a supported model file (.onnx, .ubj, .txt, .lgb)")]
+                let hint =
+                    conversion_hint(&[root.to_owned()]).map(|hint| format!(". {hint}")).unwrap_or_default();
+                vec![problem(
+                    root,
+                    format!("is neither a manifest (.yaml, .yml, .json) nor {MODEL_FILES}{hint}"),
+                )]
             })
         };
     }
@@ -153,17 +170,14 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
         fingerprint::files_below(root).map_err(|e| vec![problem(root, format!("cannot be read: {e}"))])?;
     let manifests: Vec<&PathBuf> = files.iter().filter(|f| is_manifest(f)).collect();
     if manifests.is_empty() {
-        let models: Vec<Parsed> = files
-            .iter()
-            .filter_map(|file| {
-                let folder = file.parent().filter(|p| *p != root).and_then(Path::file_name);
-                bare_model(file, folder.map(|f| f.to_string_lossy().into_owned()).as_deref())
-            })
-            .collect();
+        let mut models: Vec<Parsed> = files.iter().filter_map(|file| model_below(root, file)).collect();
+        // The versions of one model are one folder.
+        models.dedup_by(|a, b| a.file == b.file);
         if models.is_empty() {
+            let hint = conversion_hint(&files).map(|hint| format!(". {hint}")).unwrap_or_default();
             return Err(vec![problem(
                 root,
-                "contains no manifest and no model file: add a .yaml, .onnx, .ubj or .lgb file",
+                format!("contains no manifest and no model file: add a .yaml file or {MODEL_FILES}{hint}"),
             )]);
         }
         return Ok(models);
@@ -198,10 +212,48 @@ fn read_manifest(file: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
     parse(&file.display().to_string(), &text)
 }
 
+/// A model file below a root: named after the file, or after its folder when the file is called `model`. If that folder
+/// is a number, it is a version of the folder around it, as in a repository of Triton.
+fn model_below(root: &Path, file: &Path) -> Option<Parsed> {
+    let name = |folder: &Path| folder.file_name().map(|f| f.to_string_lossy().into_owned());
+    let Some(folder) = file.parent().filter(|p| *p != root) else { return bare_model(file, None) };
+    let version = file.file_stem().is_some_and(|stem| stem == "model")
+        && name(folder).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    match folder.parent().filter(|_| version) {
+        Some(versions) => {
+            let mut parsed = bare_model(file, name(versions).as_deref())?;
+            parsed.file = versions.display().to_string();
+            if let Object::Model(model) = &mut parsed.object {
+                model.spec.storage_uri.clone_from(&parsed.file);
+            }
+            Some(parsed)
+        }
+        None => bare_model(file, name(folder).as_deref()),
+    }
+}
+
 fn bare_model(file: &Path, folder: Option<&str>) -> Option<Parsed> {
     let name = file.file_name()?.to_string_lossy();
-    let model = model_of_file(folder, &name)?.to_model(file.display().to_string());
+    let found = model_of_file(folder, &name).or_else(|| {
+        let stem = file.file_stem()?.to_string_lossy();
+        model_of_file(folder, &format!("{stem}.{}", ending_by_content(file)?))
+    })?;
+    let model = found.to_model(file.display().to_string());
     Some(Parsed { object: Object::Model(Box::new(model)), file: file.display().to_string(), line: 0 })
+}
+
+/// The unambiguous ending of a `.json` file of XGBoost or a `.txt` file of LightGBM.
+fn ending_by_content(file: &Path) -> Option<&'static str> {
+    const HEAD: u64 = 4096;
+    let ending = file.extension()?.to_ascii_lowercase();
+    let mut head = Vec::new();
+    std::fs::File::open(file).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    let head = String::from_utf8_lossy(&head);
+    match ending.to_str()? {
+        "json" if head.contains("\"learner\"") => Some("xgb"),
+        "txt" if head.starts_with("tree\n") || head.starts_with("tree\r\n") => Some("lgb"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -228,7 +280,7 @@ mod tests {
         let desired = Sources::new(&[dir.to_owned()]).unwrap().read().unwrap();
         let of = |o: &Object| match o {
             Object::Model(m) => (m.metadata.name.clone(), m.spec.storage_uri.clone()),
-            Object::Server(s) => (s.metadata.name.clone(), "server".into()),
+            other => (other.name().to_owned(), other.kind().name().to_lowercase()),
         };
         desired.objects.values().map(of).collect()
     }
@@ -243,6 +295,46 @@ mod tests {
             models(dir.path()),
             [("fraud".into(), at("fraud/model.json")), ("iris".into(), at("iris.onnx"))]
         );
+    }
+
+    #[test]
+    fn models_are_recognised_by_their_content_and_layout() {
+        let dir = tree(&[
+            ("churn.json", r#"{"learner": {}}"#),
+            ("package.json", r#"{"name": "x"}"#),
+            ("demand.txt", "tree\nversion=v4\n"),
+            ("notes.txt", "trees are green"),
+            ("net/1/model.onnx", "x"),
+            ("net/2/model.onnx", "x"),
+            ("net/config.pbtxt", ""),
+            ("2024/iris.onnx", "x"),
+        ]);
+        let root = dir.path().canonicalize().unwrap();
+        let at = |p: &str| root.join(p).display().to_string();
+        assert_eq!(
+            models(dir.path()),
+            [
+                ("churn".into(), at("churn.json")),
+                ("demand".into(), at("demand.txt")),
+                ("iris".into(), at("2024/iris.onnx")),
+                ("net".into(), at("net"))
+            ]
+        );
+        assert_eq!(models(&root.join("net")), [("net".into(), at("net"))]);
+        assert_eq!(models(&root.join("demand.txt")), [("demand".into(), at("demand.txt"))]);
+    }
+
+    #[test]
+    fn files_of_other_frameworks_are_rejected_with_the_way_to_convert_them() {
+        for (file, expected) in
+            [("churn.pkl", "skl2onnx"), ("net.pt", "torch.onnx.export"), ("m/saved_model.pb", "tf2onnx")]
+        {
+            let dir = tree(&[(file, "x")]);
+            for path in [dir.path().to_owned(), dir.path().join(file)] {
+                let message = Sources::new(&[path]).unwrap().read().unwrap_err().into_error().message;
+                assert!(message.contains("a model file: .onnx") && message.contains(expected), "{message}");
+            }
+        }
     }
 
     #[test]
@@ -268,6 +360,36 @@ mod tests {
         assert_eq!(before.objects, same.objects);
         std::fs::write(dir.path().join("iris.onnx"), "longer").unwrap();
         assert_ne!(before.objects, sources.read().unwrap().objects);
+    }
+
+    #[test]
+    fn model_does_not_change_with_the_time_of_its_file() {
+        let dir = tree(&[("iris.onnx", "x"), ("fraud/model.json", "{}")]);
+        let sources = Sources::new(&[dir.path().to_owned()]).unwrap();
+        let (before, print) = (sources.read().unwrap(), sources.fingerprint());
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+        for file in ["iris.onnx", "fraud/model.json"] {
+            let file = std::fs::File::options().write(true).open(dir.path().join(file)).unwrap();
+            file.set_modified(later).unwrap();
+        }
+        assert_ne!(sources.fingerprint(), print, "the files are read again");
+        assert_eq!(sources.read().unwrap().objects, before.objects);
+        std::fs::write(dir.path().join("iris.onnx"), "y").unwrap();
+        assert_ne!(sources.read().unwrap().objects, before.objects, "same size, other content");
+    }
+
+    #[test]
+    fn model_changes_with_the_weights_beside_its_file() {
+        let dir = tree(&[("net.onnx", "x"), ("net.onnx.data", "1"), ("other.onnx", "x")]);
+        let sources = Sources::new(&[dir.path().to_owned()]).unwrap();
+        let before = sources.read().unwrap();
+        std::fs::write(dir.path().join("net.onnx.data"), "22").unwrap();
+        let after = sources.read().unwrap();
+        let changed = |name: &str| {
+            let key = (Kind::Model, name.to_owned());
+            before.objects[&key] != after.objects[&key]
+        };
+        assert!(changed("net") && !changed("other"));
     }
 
     #[test]

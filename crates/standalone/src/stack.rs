@@ -19,9 +19,10 @@ use crate::{
     servers::{self, DesiredServers, Report, Supervisor},
     sources::{DesiredState, Sources},
     stats,
-    status_stream::{ModelOutcome, StatusStream},
+    status_stream::{Key, Outcome, StatusStream},
 };
 use gantry_agent::{Agent, Parts, PlaintextConnector};
+use gantry_api::Kind;
 use gantry_gateway::{Gateway, control};
 use gantry_proto::scheduler::scheduler_client::SchedulerClient;
 use gantry_runtime::Runtime;
@@ -49,8 +50,6 @@ const BUILTIN: &str = "builtin";
 const ROUTES_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this the endpoints are printed even if models are still loading.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Without desired or known models, the wait for a first status.
-const FIRST_STATUS_TIMEOUT: Duration = Duration::from_millis(100);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The running components and the means to stop them.
@@ -94,6 +93,15 @@ fn failed(error: &dyn std::fmt::Display) -> CommandError {
     CommandError::failed(error.to_string())
 }
 
+const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Model => "model",
+        Kind::Server => "server",
+        Kind::Pipeline => "pipeline",
+        Kind::Experiment => "experiment",
+    }
+}
+
 /// The address for clients of a listener that may be bound to all addresses.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
@@ -119,7 +127,10 @@ impl Stack {
             listen: SocketAddr::new(args.host, args.inference_port),
             max_body: args.requests.max_body,
             max_in_flight: args.requests.max_in_flight,
+            max_memory: args.request_memory.bytes(),
             request_timeout: Duration::from_secs(args.requests.request_timeout),
+            allow_repository_changes: args.allow_repository_changes,
+            keep_pipeline_payloads: args.keep_pipeline_payloads,
             tracer: tracer.clone(),
             ..gantry_gateway::Config::default()
         })
@@ -195,22 +206,23 @@ impl Stack {
             failed(&format!("the gateway received no routes from the scheduler within {ROUTES_TIMEOUT:?}"))
         })?;
 
-        let source = args.artifacts.source(state_dir)?;
+        let source = args.artifacts.source(state_dir, None, None)?;
         let agent_api = format!("http://{}", reachable(scheduler.agents));
         let connect = Arc::new(PlaintextConnector::new(agent_api.clone()));
+        let memory = args.memory.unwrap_or_else(paths::default_model_memory);
         let agent = Agent::from_parts(
             gantry_agent::Config {
                 server: BUILTIN.into(),
                 replica: 0,
                 scheduler: agent_api,
                 capabilities: CAPABILITIES.map(str::to_owned).into(),
-                memory_bytes: args.memory.unwrap_or_else(paths::default_model_memory),
+                memory_bytes: memory,
                 over_commit: 0,
                 host: inference.ip().to_string(),
                 http_port: inference.port(),
                 grpc_port: inference.port(),
             },
-            Arc::new(BuiltinServer(runtime.clone())),
+            Arc::new(BuiltinServer::new(runtime.clone(), memory)),
             Parts::new(connect.clone(), source.clone(), console.clone()),
         );
         tokio::spawn(agent.run(stop_rest.clone()));
@@ -232,7 +244,9 @@ impl Stack {
 
         let ready = Arc::new(AtomicBool::new(false));
         let (is_ready, handle) = (ready.clone(), scheduler.scheduler().clone());
+        let runs = routes.clone();
         let server = AdminServer {
+            runs: Box::new(move |pipeline| runs.recent_runs(pipeline)),
             stuck: Box::new(move || stuck_reason(handle.liveness())),
             not_ready: Box::new(move || {
                 let mut reasons = Vec::new();
@@ -287,8 +301,6 @@ impl Stack {
             }
             _ => CommandError::failed(e.message()),
         };
-        let mut client = SchedulerClient::new(self.channel.clone());
-        let mut statuses = StatusStream::open(&mut client).await.map_err(call_failed)?;
         let watched: Vec<String> = args.paths.iter().map(|p| p.display().to_string()).collect();
         let mut watcher = ManifestWatcher::new(
             sources,
@@ -297,7 +309,13 @@ impl Stack {
             AppliedSources::open(state_dir),
         );
         let applied = watcher.apply(&desired).await.map_err(call_failed)?;
+        for line in applied.changed.iter().filter(|line| line.ends_with(" removed")) {
+            self.console.print(&format!("  {line}"));
+        }
         self.print_foreign(&applied);
+        // Opened after the changes: what they removed is not reported as ready.
+        let mut client = SchedulerClient::new(self.channel.clone());
+        let mut statuses = StatusStream::open(&mut client).await.map_err(call_failed)?;
         let mut stop = std::pin::pin!(stop.cancelled());
         tokio::select! {
             () = self.wait_until_settled(&mut statuses, &desired) => {}
@@ -307,9 +325,10 @@ impl Stack {
         self.print_endpoints(&statuses, &desired).await;
         let watches = !args.no_watch && !watched.is_empty();
         let watching = if watches { format!(" Watching {}.", watched.join(", ")) } else { String::new() };
+        let mut is_settled = statuses.is_settled();
         self.console.print(&format!(
-            "Ready in {:.2} s.{watching} Ctrl-C stops; loaded models are kept for the next start.",
-            started.elapsed().as_secs_f64()
+            "{}{watching} Ctrl-C stops; loaded models are kept for the next start.",
+            statuses.summary(started.elapsed())
         ));
         let (sender, mut events) = tokio::sync::mpsc::channel(16);
         if watches {
@@ -320,68 +339,86 @@ impl Stack {
                 () = &mut stop => return Ok(()),
                 Some(event) = events.recv() => self.print_change(&event),
                 changed = statuses.next() => match changed {
-                    Some(model) => self.print_model(&statuses, &model, 0),
+                    Some(key) => {
+                        self.print_status(&statuses, &key, 0);
+                        if !is_settled && statuses.is_settled() {
+                            is_settled = true;
+                            self.console.print(&statuses.summary(started.elapsed()));
+                        }
+                    }
                     None => return Err(CommandError::failed("the scheduler stopped unexpectedly; see the log")),
                 },
             }
         }
     }
 
-    /// Prints each model as it becomes ready or fails, until all have.
+    /// Prints each object as it becomes ready or fails, until all have.
     async fn wait_until_settled(&self, statuses: &mut StatusStream, desired: &DesiredState) {
-        let expected = desired.objects.keys().filter(|(kind, _)| *kind == gantry_api::Kind::Model).count();
-        let width = desired.objects.keys().map(|(_, name)| name.len()).max().unwrap_or(0).max(8);
+        let width = statuses.expected.iter().map(|key| key.1.len()).max().unwrap_or(0).max(8);
         let deadline = tokio::time::Instant::now() + READY_TIMEOUT;
         let mut printed = BTreeMap::new();
-        loop {
-            let none = statuses.outcomes.is_empty();
-            let complete = statuses.outcomes.len() >= expected && statuses.is_settled();
-            if complete && (expected > 0 || !none) {
-                return;
-            }
-            let until = if expected == 0 && none {
-                tokio::time::Instant::now() + FIRST_STATUS_TIMEOUT
-            } else {
-                deadline
-            };
-            let Ok(Some(model)) = tokio::time::timeout_at(until, statuses.next()).await else { return };
-            let outcome = statuses.outcomes.get(&model).cloned();
-            // Placement fails until the servers have connected: such failures are not printed.
-            let servers_start = !desired.launch_specs.is_empty();
-            let premature = matches!(&outcome, Some(ModelOutcome::Failed { code, .. }) if match code.as_str() {
+        // Pipelines and experiments are printed below the models. Placement fails until the servers have connected: such failures are printed only if they stay.
+        let mut premature = BTreeMap::new();
+        let servers_start = !desired.launch_specs.is_empty();
+        while !statuses.is_settled() {
+            let Ok(Some(key)) = tokio::time::timeout_at(deadline, statuses.next()).await else { break };
+            premature.remove(&key);
+            let outcome = statuses.outcomes.get(&key).cloned();
+            let is_premature = matches!(&outcome, Some(Outcome::Failed { code, .. }) if match code.as_str() {
                 "NoServer" | "Silent" => true,
                 "NoCapability" | "UnknownServer" => servers_start,
                 _ => false,
             });
-            if premature {
-                statuses.outcomes.insert(model, ModelOutcome::Pending);
-            } else if printed.insert(model.clone(), outcome.clone()) != Some(outcome) {
-                self.print_model(statuses, &model, width);
+            if is_premature {
+                let failed = statuses.outcomes.insert(key.clone(), Outcome::Pending);
+                premature.extend(failed.map(|failed| (key, failed)));
+            } else if key.0 == Kind::Model && printed.insert(key.clone(), outcome.clone()) != Some(outcome) {
+                self.print_status(statuses, &key, width);
+            }
+        }
+        for (key, failed) in premature {
+            statuses.outcomes.insert(key.clone(), failed);
+            self.print_status(statuses, &key, width);
+        }
+        for key in statuses.expected.iter().filter(|key| key.0 != Kind::Model) {
+            if statuses.is_blocked(key) {
+                let reason = statuses.seen.get(key).map_or("", |seen| seen.reason.as_str());
+                let (kind, kinds) = (kind_name(key.0), statuses.kind_width());
+                self.console.print(&format!("  {:width$}   {kind:kinds$}   not ready: {reason}", key.1));
+            } else {
+                self.print_status(statuses, key, width);
             }
         }
     }
 
-    fn print_model(&self, statuses: &StatusStream, model: &str, width: usize) {
-        match statuses.outcomes.get(model) {
-            Some(ModelOutcome::Ready) => {
-                let load = self.console.last_load(model);
+    fn print_status(&self, statuses: &StatusStream, key: &Key, width: usize) {
+        let (name, kinds) = (&key.1, statuses.kind_width());
+        match statuses.outcomes.get(key) {
+            Some(Outcome::Ready) if key.0 == Kind::Model => {
+                let load = self.console.last_load(name);
                 let platform = load.as_ref().map_or("", |l| l.platform.as_str());
                 let took = load.as_ref().map_or(0, |l| l.took.as_millis());
-                self.console.print(&format!("  {model:width$}   {platform:8}   ready   {took:>4} ms"));
+                self.console.print(&format!("  {name:width$}   {platform:kinds$}   ready   {took:>4} ms"));
             }
-            Some(ModelOutcome::Failed { reason, .. }) => {
-                self.console.print(&format!("  {model:width$}   not ready: {reason}"));
+            Some(Outcome::Ready) => {
+                let detail = statuses.seen.get(key).map_or("", |seen| seen.detail.as_str());
+                let kind = kind_name(key.0);
+                self.console.print(&format!("  {name:width$}   {kind:kinds$}   ready   {detail}"));
             }
-            Some(ModelOutcome::Pending) | None => {}
+            Some(Outcome::Failed { reason, .. }) => {
+                self.console.print(&format!("  {name:width$}   not ready: {reason}"));
+            }
+            Some(Outcome::Pending) | None => {}
         }
     }
 
     async fn print_endpoints(&self, statuses: &StatusStream, desired: &DesiredState) {
         let inference = reachable(self.inference);
         let print = |line: &str| self.console.print(line);
-        for (model, outcome) in &statuses.outcomes {
-            if *outcome == ModelOutcome::Pending {
-                print(&format!("  {model:8}   still loading"));
+        for (key, outcome) in &statuses.outcomes {
+            let waits = *outcome == Outcome::Pending && !statuses.is_blocked(key);
+            if waits && statuses.expected.contains(key) {
+                print(&format!("  {:8}   still loading", key.1));
             }
         }
         print("");
@@ -398,9 +435,11 @@ impl Stack {
             print(&format!("  {server:<11} {} × {}", spec.replicas, spec.command.join(" ")));
         }
         print("");
-        let ready = |name: &&String| statuses.outcomes.get(*name) == Some(&ModelOutcome::Ready);
+        let ready =
+            |name: &&String| statuses.outcomes.get(&(Kind::Model, (*name).clone())) == Some(&Outcome::Ready);
         let with_example = desired.examples.keys().find(ready);
-        if let Some(model) = with_example.or_else(|| statuses.outcomes.keys().find(ready)) {
+        let models = statuses.outcomes.keys().filter(|key| key.0 == Kind::Model).map(|key| &key.1);
+        if let Some(model) = with_example.or_else(|| models.into_iter().find(ready)) {
             let version = self.console.last_load(model).map_or(1, |l| l.version);
             let data = desired.examples.get(model).map(String::as_str);
             let command =

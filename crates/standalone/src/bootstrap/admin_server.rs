@@ -5,7 +5,7 @@ use crate::servers::Report;
 use axum::{
     Router,
     body::Body,
-    extract::{Query, State},
+    extract::{ConnectInfo, Path, Query, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -13,7 +13,7 @@ use axum::{
 use futures::StreamExt as _;
 use gantry_scheduler::Liveness;
 use prometheus_client::registry::Registry;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 use tokio_util::sync::CancellationToken;
@@ -27,9 +27,13 @@ pub struct AdminServer {
     pub not_ready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Requests and latencies by model.
     pub top: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// The last runs of a pipeline; `None` if there is no such pipeline.
+    pub runs: Runs,
     /// Processes of supervised servers.
     pub servers: Report,
 }
+
+type Runs = Box<dyn Fn(&str) -> Option<serde_json::Value> + Send + Sync>;
 
 impl AdminServer {
     /// A server that is live and ready from the start.
@@ -40,8 +44,14 @@ impl AdminServer {
             stuck: Box::new(|| None),
             not_ready: Box::new(Vec::new),
             top: Box::new(|| serde_json::json!({})),
+            runs: Box::new(|_| None),
             servers: Report::default(),
         }
+    }
+
+    /// Whether logs and runs of pipelines are served to this peer.
+    fn serves(&self, peer: SocketAddr) -> bool {
+        self.logs.remote || peer.ip().to_canonical().is_loopback()
     }
 }
 
@@ -72,11 +82,16 @@ pub async fn serve(admin: AdminServer, listener: TcpListener, stop: Cancellation
         .route("/logs", get(logs))
         .route("/top", get(top))
         .route("/servers", get(servers))
+        .route("/pipelines/{pipeline}/runs", get(runs))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, "not found: try /livez, /readyz, /metrics, /logs, /top or /servers\n")
+            (
+                StatusCode::NOT_FOUND,
+                "not found: try /livez, /readyz, /metrics, /logs, /top, /servers or /pipelines/NAME/runs\n",
+            )
         })
         .with_state(state);
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let served = axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
         tracing::error!(%error, "admin server failed");
     }
@@ -117,12 +132,37 @@ async fn top(State(shared): State<Arc<Shared>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], (shared.admin.top)().to_string()).into_response()
 }
 
+async fn runs(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Path(pipeline): Path<String>,
+) -> Response {
+    if !shared.admin.serves(peer) {
+        let problem =
+            "runs are served to this machine only: use kubectl port-forward, or start with --remote-logs\n";
+        return (StatusCode::FORBIDDEN, problem).into_response();
+    }
+    match (shared.admin.runs)(&pipeline) {
+        Some(runs) => ([(header::CONTENT_TYPE, "application/json")], runs.to_string()).into_response(),
+        None => (StatusCode::NOT_FOUND, format!("there is no pipeline {pipeline:?}\n")).into_response(),
+    }
+}
+
 async fn servers(State(shared): State<Arc<Shared>>) -> Response {
     let text = serde_json::json!({ "replicas": shared.admin.servers.get() }).to_string();
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<String, String>>) -> Response {
+async fn logs(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    if !shared.admin.serves(peer) {
+        let problem =
+            "logs are served to this machine only: use kubectl port-forward, or start with --remote-logs\n";
+        return (StatusCode::FORBIDDEN, problem).into_response();
+    }
     let count = match query.get("lines").map(|l| l.parse::<usize>()) {
         None => 100,
         Some(Ok(count)) => count,
@@ -160,6 +200,40 @@ async fn logs(State(shared): State<Arc<Shared>>, Query(query): Query<HashMap<Str
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    async fn status_of_logs(remote: bool, peer: &str) -> StatusCode {
+        let admin = AdminServer::new(Registry::default(), LogBuffer::new(remote));
+        let shared = Arc::new(Shared { admin, ended: CancellationToken::new() });
+        logs(State(shared), ConnectInfo(peer.parse().unwrap()), Query(HashMap::new())).await.status()
+    }
+
+    #[tokio::test]
+    async fn logs_are_served_to_other_machines_only_on_request() {
+        for local in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(status_of_logs(false, local).await, StatusCode::OK, "{local}");
+        }
+        assert_eq!(status_of_logs(false, "10.0.0.7:1").await, StatusCode::FORBIDDEN);
+        assert_eq!(status_of_logs(true, "10.0.0.7:1").await, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn runs_of_pipelines_are_served_to_this_machine() {
+        for (peer, pipeline, expected) in [
+            ("127.0.0.1:1", "join", StatusCode::OK),
+            ("127.0.0.1:1", "other", StatusCode::NOT_FOUND),
+            ("10.0.0.7:1", "join", StatusCode::FORBIDDEN),
+        ] {
+            let known = |pipeline: &str| (pipeline == "join").then(|| serde_json::json!({ "runs": [] }));
+            let admin = AdminServer {
+                runs: Box::new(known),
+                ..AdminServer::new(Registry::default(), LogBuffer::new(false))
+            };
+            let shared = Arc::new(Shared { admin, ended: CancellationToken::new() });
+            let response =
+                runs(State(shared), ConnectInfo(peer.parse().unwrap()), Path(pipeline.to_owned())).await;
+            assert_eq!(response.status(), expected, "{peer} {pipeline}");
+        }
+    }
 
     #[test]
     fn stuck_scheduler_is_reported() {

@@ -35,6 +35,10 @@ pub struct LogArgs {
     /// Log format.
     #[arg(long, env = "GANTRY_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: Format,
+
+    /// Serve /logs of the admin port to other machines, too; by default only to this one (kubectl port-forward included).
+    #[arg(long, env = "GANTRY_REMOTE_LOGS")]
+    pub remote_logs: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -48,13 +52,15 @@ pub enum Format {
 /// The last log lines, and a subscription to new ones.
 #[derive(Clone, Debug)]
 pub struct LogBuffer {
+    /// Whether other machines may read it.
+    pub(super) remote: bool,
     lines: Arc<Mutex<VecDeque<Arc<str>>>>,
     subscribers: broadcast::Sender<Arc<str>>,
 }
 
 impl LogBuffer {
-    fn new() -> Self {
-        Self { lines: Arc::default(), subscribers: broadcast::channel(256).0 }
+    pub(super) fn new(remote: bool) -> Self {
+        Self { remote, lines: Arc::default(), subscribers: broadcast::channel(256).0 }
     }
 
     fn add(&self, line: &str) {
@@ -99,7 +105,7 @@ pub fn start(args: &LogArgs, file: Option<&Path>) -> Result<LogBuffer, CommandEr
             .with_writer(writer)
             .with_filter(LevelFilter::INFO)
     });
-    let buffer = LogBuffer::new();
+    let buffer = LogBuffer::new(args.remote_logs);
     let sink = Sink { buffer: buffer.clone(), file: file.map(|f| Arc::new(Mutex::new(f))) };
     let to_sink =
         tracing_subscriber::fmt::layer().event_format(Line(format)).with_writer(sink).with_filter(filter);

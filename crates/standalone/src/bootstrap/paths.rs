@@ -30,16 +30,24 @@ pub fn display(path: &Path) -> String {
 
 /// Three quarters of the memory of the machine or of the container.
 pub fn default_model_memory() -> u64 {
+    total_memory() / 4 * 3
+}
+
+/// A quarter of the memory of the machine or of the container, at least 256 MiB.
+pub fn default_request_memory() -> u64 {
+    (total_memory() / 4).max(256 << 20)
+}
+
+fn total_memory() -> u64 {
     let read = |file: &str| std::fs::read_to_string(file).ok();
     let limit = read("/sys/fs/cgroup/memory.max").and_then(|t| t.trim().parse::<u64>().ok());
     let machine = read("/proc/meminfo").and_then(|text| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
         line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    let total = match (machine, limit) {
+    match (machine, limit) {
         (Some(machine), Some(limit)) => machine.min(limit),
         (Some(one), None) | (None, Some(one)) => one,
         (None, None) => 4 << 30,
-    };
-    total / 4 * 3
+    }
 }

@@ -98,6 +98,7 @@ fn settings(
         scaling: Scaling::default(),
         server_startup_timeout: SERVER_STARTUP_TIMEOUT,
         drain_time: DRAIN_TIMEOUT,
+        drain_calls: 1,
         parallel: PARALLEL_LOADS,
         connect,
         source,

@@ -156,7 +156,14 @@ mod tests {
         let pid = child.id().unwrap();
         assert_eq!(describe_exit(child.wait().await.unwrap()), "ended with exit code 3");
         assert_eq!(process_identity::in_group(pid, MARKER, "other"), []);
-        let orphans = process_identity::in_group(pid, MARKER, "test");
+        // The environment of a process is empty for a moment while it executes its program.
+        let orphans = loop {
+            let orphans = process_identity::in_group(pid, MARKER, "test");
+            if !orphans.is_empty() {
+                break orphans;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
         assert_eq!(orphans.len(), 1);
         kill_orphans(pid, "test");
         exited(&orphans[0]).await;
