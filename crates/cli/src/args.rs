@@ -101,6 +101,7 @@ pub(crate) enum Command {
     Get(commands::get::Args),
     Describe(commands::describe::Args),
     Explain(commands::explain::Args),
+    Graph(commands::graph::Args),
     Diff(commands::diff::Args),
     Adopt(commands::adopt::Args),
     Status(commands::status::Args),
@@ -111,6 +112,7 @@ pub(crate) enum Command {
     Install(commands::install::Args),
     Check(commands::check::Args),
     Lint(commands::lint::Args),
+    Convert(commands::convert::Args),
     State(commands::state::Args),
     Completion(commands::completion::Args),
     Man(commands::man::Args),
@@ -121,7 +123,7 @@ pub(crate) enum Command {
     /// Seldon CLI: load, unload, status, list
     #[command(subcommand)]
     Server(seldon::Server),
-    /// Seldon CLI: load, unload, status, list, infer
+    /// Seldon CLI: load, unload, status, list, infer, inspect
     #[command(subcommand)]
     Pipeline(seldon::Pipeline),
     /// Seldon CLI: start, stop, status, list

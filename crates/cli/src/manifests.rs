@@ -1,7 +1,7 @@
 //! Manifests from files, directories and stdin, validated as a whole before use.
 
 use crate::error::{CommandError, Exit};
-use gantry_api::{ClusterObject, Diagnostic, Object, Parsed, runtime_of_file};
+use gantry_api::{ClusterObject, Diagnostic, ForeignObject, Object, Parsed, runtime_of_file};
 use gantry_artifacts::Uri;
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,8 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Bounds `-R /`.
 const MAX_FILES: usize = 10_000;
 const MAX_DEPTH: usize = 32;
+/// Name of stdin in messages.
+const STDIN: &str = "stdin";
 
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
@@ -21,48 +23,37 @@ pub(crate) struct Manifests {
     pub(crate) objects: Vec<Parsed>,
     /// Kinds that only exist on Kubernetes.
     pub(crate) cluster: Vec<ClusterObject>,
+    /// Objects of other API groups.
+    pub(crate) foreign: Vec<ForeignObject>,
     pub(crate) problems: Vec<Diagnostic>,
     pub(crate) files: usize,
 }
 
 impl Manifests {
-    /// Reads files, directories and `-` for a scheduler: Kubernetes-only kinds are reported as problems. Fails only if a
-    /// path cannot be read.
+    /// Reads files, directories and `-` for a scheduler: kinds of the operator and of other API groups are reported as
+    /// problems. Fails only if a path cannot be read.
     pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
         let mut manifests = Self::read_all(paths, recursive)?;
         let refused = std::mem::take(&mut manifests.cluster);
         manifests.problems.extend(refused.iter().map(ClusterObject::unsupported));
+        manifests
+            .problems
+            .extend(std::mem::take(&mut manifests.foreign).iter().map(ForeignObject::unsupported));
         Ok(manifests)
     }
 
-    /// Like `read`, but keeps Kubernetes-only objects.
+    /// Like `read`, but keeps the objects that are not for a scheduler.
     pub(crate) fn read_all(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
         let mut manifests = Self::default();
-        for path in paths {
-            if path.as_os_str() == "-" {
-                let text = read_text(std::io::stdin().lock());
-                manifests.add("stdin", Path::new("."), text);
-                continue;
-            }
-            let about = fs::metadata(path).map_err(|e| unreadable(path, &e))?;
-            if !about.is_dir() {
-                manifests.add_file(path)?;
-                continue;
-            }
-            let mut found = Vec::new();
-            list(path, recursive, 0, &mut found)?;
-            if found.is_empty() {
-                let hint = if recursive { "" } else { "; use -R to include subdirectories" };
-                return Err(CommandError::usage(format!(
-                    "{} contains no manifests (*.yaml, *.yml, *.json){hint}",
-                    path.display()
-                )));
-            }
-            for file in found {
-                manifests.add_file(&file)?;
-            }
+        for (file, text) in read_files(paths, recursive)? {
+            let folder = match file.as_str() {
+                STDIN => Path::new("."),
+                path => Path::new(path).parent().unwrap_or(Path::new(".")),
+            };
+            manifests.add(&file, folder, text);
         }
         manifests.find_duplicates();
+        manifests.problems.extend(gantry_api::check_set(&manifests.objects));
         Ok(manifests)
     }
 
@@ -73,13 +64,6 @@ impl Manifests {
         }
         let lines: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
         Err(CommandError::new(Exit::Usage, format!("{}\n{consequence}", lines.join("\n"))))
-    }
-
-    fn add_file(&mut self, path: &Path) -> Result<(), CommandError> {
-        let file = fs::File::open(path).map_err(|e| unreadable(path, &e))?;
-        let folder = path.parent().unwrap_or(Path::new("."));
-        self.add(&path.display().to_string(), folder, read_text(file));
-        Ok(())
     }
 
     fn add(&mut self, file: &str, folder: &Path, text: Result<String, String>) {
@@ -99,6 +83,7 @@ impl Manifests {
         match gantry_api::parse_manifest(file, &text) {
             Ok(found) => {
                 self.cluster.extend(found.cluster);
+                self.foreign.extend(found.foreign);
                 for mut parsed in found.objects {
                     self.problems.extend(check_uri(&parsed, &text));
                     resolve_relative_uri(&mut parsed.object, folder);
@@ -131,6 +116,43 @@ impl Manifests {
             }
         }
     }
+}
+
+/// A file, and its text or why it has none.
+pub(crate) type FileText = (String, Result<String, String>);
+
+/// Name and text of each file; `-` is stdin. Fails only if a path cannot be read.
+pub(crate) fn read_files(paths: &[PathBuf], recursive: bool) -> Result<Vec<FileText>, CommandError> {
+    let mut read = Vec::new();
+    let mut add = |path: &Path| {
+        let file = fs::File::open(path).map_err(|e| unreadable(path, &e))?;
+        read.push((path.display().to_string(), read_text(file)));
+        Ok(())
+    };
+    let mut stdin = None;
+    for path in paths {
+        if path.as_os_str() == "-" {
+            stdin = Some((STDIN.to_owned(), read_text(std::io::stdin().lock())));
+            continue;
+        }
+        let about = fs::metadata(path).map_err(|e| unreadable(path, &e))?;
+        if !about.is_dir() {
+            add(path)?;
+            continue;
+        }
+        let mut found = Vec::new();
+        list(path, recursive, 0, &mut found)?;
+        if found.is_empty() {
+            let hint = if recursive { "" } else { "; use -R to include subdirectories" };
+            return Err(CommandError::usage(format!(
+                "{} contains no manifests (*.yaml, *.yml, *.json){hint}",
+                path.display()
+            )));
+        }
+        found.iter().try_for_each(|file| add(file))?;
+    }
+    read.extend(stdin);
+    Ok(read)
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> CommandError {

@@ -21,6 +21,8 @@ pub(crate) const fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Model => "model",
         Kind::Server => "server",
+        Kind::Pipeline => "pipeline",
+        Kind::Experiment => "experiment",
     }
 }
 
@@ -30,16 +32,19 @@ pub(crate) enum Selection {
     Named(Vec<ObjectRef>),
 }
 
+/// All kinds, in the order in which they are printed.
+const KINDS: [Kind; 4] = [Kind::Model, Kind::Server, Kind::Pipeline, Kind::Experiment];
+
 /// Parses `KIND`, `KIND NAME…` or `KIND/NAME…`; no arguments select everything.
 pub(crate) fn select(args: &[String]) -> Result<Selection, CommandError> {
     let Some((first, rest)) = args.split_first() else {
-        return Ok(Selection::Kinds(vec![Kind::Model, Kind::Server]));
+        return Ok(Selection::Kinds(KINDS.into()));
     };
     if first.contains('/') {
         return args.iter().map(|arg| parse(arg)).collect::<Result<_, _>>().map(Selection::Named);
     }
     if first == "all" && rest.is_empty() {
-        return Ok(Selection::Kinds(vec![Kind::Model, Kind::Server]));
+        return Ok(Selection::Kinds(KINDS.into()));
     }
     let kinds = first.split(',').map(parse_kind).collect::<Result<Vec<_>, _>>()?;
     if rest.is_empty() {
@@ -82,11 +87,14 @@ fn parse(text: &str) -> Result<ObjectRef, CommandError> {
 fn parse_kind(text: &str) -> Result<Kind, CommandError> {
     Kind::from_word(text).ok_or_else(|| {
         let shown = text.escape_debug();
-        let hint = match nearest(text, ["model", "models", "server", "servers"]) {
+        let words = KINDS.map(kind_name);
+        let plurals = words.map(|word| format!("{word}s"));
+        let hint = match nearest(text, words.into_iter().chain(plurals.iter().map(String::as_str))) {
             Some(near) => format!("Did you mean {near}?"),
             None => format!("For a model, write model/{shown}."),
         };
-        CommandError::usage(format!("\"{shown}\" is not a kind: kinds are model and server. {hint}"))
+        let list = "model, server, pipeline and experiment";
+        CommandError::usage(format!("\"{shown}\" is not a kind: kinds are {list}. {hint}"))
     })
 }
 
@@ -106,14 +114,26 @@ mod tests {
     #[test]
     fn select_parses_kinds_and_names() {
         for (args, expected) in [
-            (&[][..], "all [Model, Server]"),
-            (&["all"], "all [Model, Server]"),
+            (&[][..], "all [Model, Server, Pipeline, Experiment]"),
+            (&["all"], "all [Model, Server, Pipeline, Experiment]"),
             (&["models"], "all [Model]"),
             (&["models,servers"], "all [Model, Server]"),
             (&["mlm", "iris", "fraud"], "model/iris model/fraud"),
             (&["model/iris", "servers/builtin"], "model/iris server/builtin"),
-            (&["modle"], "\"modle\" is not a kind: kinds are model and server. Did you mean model?"),
-            (&["iris"], "\"iris\" is not a kind: kinds are model and server. For a model, write model/iris."),
+            (&["mlp", "a"], "pipeline/a"),
+            (&["experiments"], "all [Experiment]"),
+            (
+                &["pipelnes"],
+                "\"pipelnes\" is not a kind: kinds are model, server, pipeline and experiment. Did you mean pipelines?",
+            ),
+            (
+                &["modle"],
+                "\"modle\" is not a kind: kinds are model, server, pipeline and experiment. Did you mean model?",
+            ),
+            (
+                &["iris"],
+                "\"iris\" is not a kind: kinds are model, server, pipeline and experiment. For a model, write model/iris.",
+            ),
             (&["model/"], "\"model/\" is not KIND/NAME, such as model/iris"),
             (&["model/a/b"], "\"model/a/b\" is not KIND/NAME, such as model/iris"),
             (&["model/a", "b"], "\"b\" is not KIND/NAME, such as model/iris"),

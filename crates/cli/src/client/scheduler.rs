@@ -5,8 +5,10 @@ use crate::{
     args::Global,
     error::{CommandError, Exit},
     object_ref::ObjectRef,
+    view::Resource,
 };
-use gantry_api::{Kind, nearest};
+use futures::{StreamExt as _, stream::BoxStream};
+use gantry_api::{Kind, Object, nearest};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
 use gantry_tls::{Client, Connector, diagnose};
 use std::{error::Error as _, future::Future, time::Duration};
@@ -115,61 +117,160 @@ impl Scheduler {
         }
     }
 
-    /// The current state of each model, then every change.
-    pub(crate) async fn watch_models(&self) -> Result<StatusStream<pb::ModelStatusResponse>, CommandError> {
-        let request =
-            pb::ModelSubscriptionRequest { subscriber_name: SUBSCRIBER.into(), is_model_gateway: false };
-        let mut client = self.client.clone();
-        let stream = self.call(client.subscribe_model_status(request)).await.map_err(|s| self.error(&s))?;
-        Ok(StatusStream { scheduler: self.clone(), stream: stream.into_inner() })
+    pub(crate) async fn pipelines(
+        &self,
+        all_versions: bool,
+    ) -> Result<Vec<pb::PipelineStatusResponse>, CommandError> {
+        self.pipeline_status(None, all_versions).await.map_err(|s| self.error(&s))
     }
 
-    /// The current state of each server, then every change.
-    pub(crate) async fn watch_servers(&self) -> Result<StatusStream<pb::ServerStatusResponse>, CommandError> {
-        let request = pb::ServerSubscriptionRequest { subscriber_name: SUBSCRIBER.into() };
-        let mut client = self.client.clone();
-        let stream = self.call(client.subscribe_server_status(request)).await.map_err(|s| self.error(&s))?;
-        Ok(StatusStream { scheduler: self.clone(), stream: stream.into_inner() })
+    pub(crate) async fn experiments(&self) -> Result<Vec<pb::ExperimentStatusResponse>, CommandError> {
+        self.experiment_status(None).await.map_err(|s| self.error(&s))
     }
 
-    pub(crate) async fn load(&self, model: pb::Model) -> Result<(), CommandError> {
-        let mut client = self.client.clone();
-        let request = pb::LoadModelRequest { model: Some(model) };
-        self.call(client.load_model(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
+    /// An object, which may be deleted.
+    pub(crate) async fn resource(
+        &self,
+        object: &ObjectRef,
+        all_versions: bool,
+    ) -> Result<Option<Resource>, CommandError> {
+        let name = object.name.as_str();
+        let found = match object.kind {
+            Kind::Model => {
+                return Ok(self.model(name, all_versions).await?.map(|m| Resource::Model(m.into())));
+            }
+            Kind::Server => return Ok(self.server(name).await?.map(|s| Resource::Server(s.into()))),
+            Kind::Pipeline => self
+                .pipeline_status(Some(name), all_versions)
+                .await
+                .map(|found| found.into_iter().next().map(|p| Resource::Pipeline(p.into()))),
+            Kind::Experiment => self
+                .experiment_status(Some(name))
+                .await
+                .map(|found| found.into_iter().next().map(|e| Resource::Experiment(e.into()))),
+        };
+        match found {
+            Err(status) if is_unknown(&status) => Ok(None),
+            other => other.map_err(|s| self.error(&s)),
+        }
     }
 
-    pub(crate) async fn notify_server(&self, server: pb::ServerNotify) -> Result<(), CommandError> {
+    /// All objects of a kind.
+    pub(crate) async fn resources(
+        &self,
+        kind: Kind,
+        all_versions: bool,
+    ) -> Result<Vec<Resource>, CommandError> {
+        Ok(match kind {
+            Kind::Model => {
+                self.models(all_versions).await?.into_iter().map(|m| Resource::Model(m.into())).collect()
+            }
+            Kind::Server => self.servers().await?.into_iter().map(|s| Resource::Server(s.into())).collect(),
+            Kind::Pipeline => self
+                .pipelines(all_versions)
+                .await?
+                .into_iter()
+                .map(|p| Resource::Pipeline(p.into()))
+                .collect(),
+            Kind::Experiment => {
+                self.experiments().await?.into_iter().map(|e| Resource::Experiment(e.into())).collect()
+            }
+        })
+    }
+
+    /// The current state of each object of these kinds, then every change.
+    pub(crate) async fn watch(&self, kinds: &[Kind]) -> Result<ResourceStream, CommandError> {
+        let mut streams = Vec::new();
+        for kind in kinds {
+            streams.push(self.watch_kind(*kind).await.map_err(|s| self.error(&s))?);
+        }
+        Ok(ResourceStream { scheduler: self.clone(), streams: futures::stream::select_all(streams) })
+    }
+
+    async fn watch_kind(&self, kind: Kind) -> Result<BoxStream<'static, Result<Resource, Status>>, Status> {
+        let mut client = self.client.clone();
+        let subscriber_name = SUBSCRIBER.to_owned();
+        Ok(match kind {
+            Kind::Model => {
+                let request = pb::ModelSubscriptionRequest { subscriber_name, is_model_gateway: false };
+                let stream = self.call(client.subscribe_model_status(request)).await?;
+                changes(stream.into_inner(), |m| Resource::Model(m.into()))
+            }
+            Kind::Server => {
+                let request = pb::ServerSubscriptionRequest { subscriber_name };
+                let stream = self.call(client.subscribe_server_status(request)).await?;
+                changes(stream.into_inner(), |s| Resource::Server(s.into()))
+            }
+            Kind::Pipeline => {
+                let request = pb::PipelineSubscriptionRequest { subscriber_name, ..Default::default() };
+                let stream = self.call(client.subscribe_pipeline_status(request)).await?;
+                changes(stream.into_inner(), |p| Resource::Pipeline(p.into()))
+            }
+            Kind::Experiment => {
+                let request = pb::ExperimentSubscriptionRequest { subscriber_name };
+                let stream = self.call(client.subscribe_experiment_status(request)).await?;
+                changes(stream.into_inner(), |e| Resource::Experiment(e.into()))
+            }
+        })
+    }
+
+    /// Applies an object.
+    pub(crate) async fn apply(&self, object: &Object) -> Result<(), CommandError> {
+        let mut client = self.client.clone();
+        match object {
+            Object::Model(model) => {
+                let request = pb::LoadModelRequest { model: Some(model.to_proto()) };
+                self.call(client.load_model(as_cli(request))).await.map(drop)
+            }
+            Object::Server(server) => return self.notify_server(server.to_proto()).await,
+            Object::Pipeline(pipeline) => {
+                let request = pb::LoadPipelineRequest { pipeline: Some(pipeline.to_proto()) };
+                self.call(client.load_pipeline(as_cli(request))).await.map(drop)
+            }
+            Object::Experiment(experiment) => {
+                let request = pb::StartExperimentRequest { experiment: Some(experiment.to_proto()) };
+                self.call(client.start_experiment(as_cli(request))).await.map(drop)
+            }
+        }
+        .map_err(|s| self.error(&s))
+    }
+
+    async fn notify_server(&self, server: pb::ServerNotify) -> Result<(), CommandError> {
         let mut client = self.client.clone();
         let request = pb::ServerNotifyRequest { servers: vec![server], is_first_sync: false };
         self.call(client.server_notify(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
     }
 
     pub(crate) async fn delete(&self, object: &ObjectRef) -> Result<(), CommandError> {
+        let mut client = self.client.clone();
+        let name = object.name.clone();
         match object.kind {
             Kind::Model => {
-                let mut client = self.client.clone();
-                let model = pb::ModelReference { name: object.name.clone(), version: None };
+                let model = pb::ModelReference { name, version: None };
                 let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
-                self.call(client.unload_model(as_cli(request))).await.map(|_| ()).map_err(|s| self.error(&s))
+                self.call(client.unload_model(as_cli(request))).await.map(drop)
             }
             Kind::Server => {
-                let server =
-                    pb::ServerNotify { name: object.name.clone(), shared: true, ..Default::default() };
-                self.notify_server(server).await
+                let server = pb::ServerNotify { name, shared: true, ..Default::default() };
+                return self.notify_server(server).await;
+            }
+            Kind::Pipeline => {
+                let request = pb::UnloadPipelineRequest { name };
+                self.call(client.unload_pipeline(as_cli(request))).await.map(drop)
+            }
+            Kind::Experiment => {
+                let request = pb::StopExperimentRequest { name };
+                self.call(client.stop_experiment(as_cli(request))).await.map(drop)
             }
         }
+        .map_err(|s| self.error(&s))
     }
 
     /// The error for an unknown object, with the most similar name as a suggestion.
     pub(crate) async fn not_found(&self, object: &ObjectRef) -> CommandError {
-        let names: Vec<String> = match object.kind {
-            Kind::Model => self
-                .models(false)
-                .await
-                .map(|all| all.into_iter().filter(|m| !m.deleted).map(|m| m.model_name).collect()),
-            Kind::Server => self.servers().await.map(|all| all.into_iter().map(|s| s.server_name).collect()),
-        }
-        .unwrap_or_default();
+        let found = self.resources(object.kind, false).await.unwrap_or_default();
+        let names: Vec<String> =
+            found.iter().filter(|f| !f.is_deleted()).map(|f| f.object_ref().name).collect();
         let others = names.iter().map(String::as_str).filter(|n| *n != object.name);
         let message = match nearest(&object.name, others) {
             Some(similar) => format!("{object} not found. Did you mean {similar}?"),
@@ -197,6 +298,27 @@ impl Scheduler {
         let name = name.map(str::to_owned);
         let request = pb::ServerStatusRequest { subscriber_name: SUBSCRIBER.into(), name };
         self.call(async { collect(client.server_status(request).await?.into_inner()).await }).await
+    }
+
+    async fn pipeline_status(
+        &self,
+        name: Option<&str>,
+        all_versions: bool,
+    ) -> Result<Vec<pb::PipelineStatusResponse>, Status> {
+        let mut client = self.client.clone();
+        let name = name.map(str::to_owned);
+        let request = pb::PipelineStatusRequest { subscriber_name: SUBSCRIBER.into(), name, all_versions };
+        self.call(async { collect(client.pipeline_status(request).await?.into_inner()).await }).await
+    }
+
+    async fn experiment_status(
+        &self,
+        name: Option<&str>,
+    ) -> Result<Vec<pb::ExperimentStatusResponse>, Status> {
+        let mut client = self.client.clone();
+        let name = name.map(str::to_owned);
+        let request = pb::ExperimentStatusRequest { subscriber_name: SUBSCRIBER.into(), name };
+        self.call(async { collect(client.experiment_status(request).await?.into_inner()).await }).await
     }
 
     pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
@@ -252,20 +374,26 @@ pub(super) fn is_unknown(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::NotFound)
 }
 
-/// A status subscription.
-pub(crate) struct StatusStream<T> {
-    scheduler: Scheduler,
+fn changes<T: Send + 'static>(
     stream: Streaming<T>,
+    view: fn(T) -> Resource,
+) -> BoxStream<'static, Result<Resource, Status>> {
+    // The end of one subscription is the end of the connection.
+    let end = futures::stream::once(async { Err(Status::unavailable("it is shutting down")) });
+    stream.map(move |change| change.map(view)).chain(end).boxed()
 }
 
-impl<T> StatusStream<T> {
+/// A status subscription.
+pub(crate) struct ResourceStream {
+    scheduler: Scheduler,
+    streams: futures::stream::SelectAll<BoxStream<'static, Result<Resource, Status>>>,
+}
+
+impl ResourceStream {
     /// The next change, without a deadline.
-    pub(crate) async fn next(&mut self) -> Result<T, CommandError> {
-        match self.stream.message().await {
-            Ok(Some(change)) => Ok(change),
-            Ok(None) => Err(self.scheduler.error(&Status::unavailable("it is shutting down"))),
-            Err(status) => Err(self.scheduler.error(&status)),
-        }
+    pub(crate) async fn next(&mut self) -> Result<Resource, CommandError> {
+        let ended = || Err(Status::unavailable("it is shutting down"));
+        self.streams.next().await.unwrap_or_else(ended).map_err(|status| self.scheduler.error(&status))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     output::{emit_line, print_stderr},
 };
 
-/// Transfer ownership of models or servers to the CLI.
+/// Transfer ownership of objects to the CLI.
 ///
 /// The first manager of an object owns it: a file, the CLI, an operator. Changes by another manager are refused until it
 /// adopts the object. The object itself does not change.

@@ -11,19 +11,22 @@ use crate::{
     manifests::Manifests,
     object_ref::ObjectRef,
     output::{Style, emit, emit_line, print_stderr},
-    view::{ModelView, ServerView},
+    view::{ModelView, Readiness, Resource},
 };
 use futures::{StreamExt as _, stream};
-use gantry_api::{Kind, Model, Object, Parsed, Server};
-use gantry_proto::scheduler::{self as pb, model_status::ModelState};
-use std::{collections::BTreeMap, path::PathBuf};
+use gantry_api::{Kind, Object, Parsed};
+use gantry_proto::scheduler as pb;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 /// Concurrent requests.
 const CONCURRENCY: usize = 32;
 /// Up to this many objects, current state is fetched per object instead of listing everything.
 const FETCH_EACH_MAX: usize = 8;
 
-/// Create or update models and servers from manifests.
+/// Create or update models, servers, pipelines and experiments from manifests.
 ///
 /// All files are validated first; if any is invalid, nothing is applied.
 #[derive(Debug, clap::Args)]
@@ -83,10 +86,12 @@ async fn apply(global: &Global, args: &Args, objects: Vec<Parsed>) -> Result<(),
     let total = objects.len();
     let mut applied = Vec::new();
     let mut refused = None;
-    let (servers, models): (Vec<_>, Vec<_>) =
-        objects.into_iter().partition(|p| p.object.kind() == Kind::Server);
-    // Servers first, so that models can be placed immediately.
-    for batch in [servers, models] {
+    let mut batches: BTreeMap<Kind, Vec<Parsed>> = BTreeMap::new();
+    for parsed in objects {
+        batches.entry(parsed.object.kind()).or_default().push(parsed);
+    }
+    // Servers first, so that models can be placed immediately; then what needs models.
+    for batch in batches.into_values() {
         let mut results =
             stream::iter(batch).map(|parsed| applier.apply(parsed, &current)).buffered(CONCURRENCY);
         while let Some((parsed, result)) = results.next().await {
@@ -121,30 +126,22 @@ fn object_ref(parsed: &Parsed) -> ObjectRef {
 }
 
 /// State before the change.
-struct CurrentState {
-    models: BTreeMap<String, ModelView>,
-    servers: BTreeMap<String, ServerView>,
-}
+struct CurrentState(BTreeMap<ObjectRef, Resource>);
 
 impl CurrentState {
     async fn fetch(scheduler: &Scheduler, objects: &[Parsed]) -> Result<Self, CommandError> {
-        let (models, servers) = if objects.len() > FETCH_EACH_MAX {
-            (scheduler.models(false).await?, scheduler.servers().await?)
-        } else {
-            let (mut models, mut servers) = (Vec::new(), Vec::new());
-            for parsed in objects {
-                let name = parsed.object.name();
-                match parsed.object.kind() {
-                    Kind::Model => models.extend(scheduler.model(name, false).await?),
-                    Kind::Server => servers.extend(scheduler.server(name).await?),
-                }
+        let mut found = Vec::new();
+        if objects.len() > FETCH_EACH_MAX {
+            let kinds: BTreeSet<Kind> = objects.iter().map(|p| p.object.kind()).collect();
+            for kind in kinds {
+                found.extend(scheduler.resources(kind, false).await?);
             }
-            (models, servers)
-        };
-        Ok(Self {
-            models: models.into_iter().map(|m| (m.model_name.clone(), m.into())).collect(),
-            servers: servers.into_iter().map(|s| (s.server_name.clone(), s.into())).collect(),
-        })
+        } else {
+            for parsed in objects {
+                found.extend(scheduler.resource(&object_ref(parsed), false).await?);
+            }
+        }
+        Ok(Self(found.into_iter().map(|resource| (resource.object_ref(), resource)).collect()))
     }
 }
 
@@ -156,66 +153,66 @@ struct Applier<'a> {
 
 impl Applier<'_> {
     async fn apply(&self, parsed: Parsed, current: &CurrentState) -> (Parsed, Result<Change, CommandError>) {
-        let result = match &parsed.object {
-            Object::Model(model) => {
-                self.model(&object_ref(&parsed), model, current.models.get(parsed.object.name())).await
-            }
-            Object::Server(server) => self.server(server, current.servers.get(parsed.object.name())).await,
-        };
+        let object = object_ref(&parsed);
+        let result = self.apply_object(&object, &parsed.object, current.0.get(&object)).await;
         (parsed, result)
     }
 
-    async fn model(
+    async fn apply_object(
         &self,
         object: &ObjectRef,
-        model: &Model,
-        before: Option<&ModelView>,
+        desired: &Object,
+        before: Option<&Resource>,
     ) -> Result<Change, CommandError> {
-        let desired = model.to_proto();
-        let current = before.filter(|m| !m.deleted).and_then(ModelView::latest);
-        let change = match current {
+        let change = match before.filter(|found| !found.is_deleted()) {
             None => Change::Created,
-            Some(version) if comparable(&version.definition) == comparable(&desired) => Change::Unchanged,
+            Some(now) if is_same(now, desired) => Change::Unchanged,
             Some(_) => Change::Configured,
         };
         if self.args.dry_run {
             return Ok(change);
         }
-        if before.is_some_and(|m| m.deleted && !m.is_terminated()) {
-            // The scheduler refuses the name until the deleted model is unloaded.
+        // The scheduler refuses the name until nothing is left of a deleted model or pipeline.
+        let blocked = matches!(object.kind, Kind::Model | Kind::Pipeline);
+        if blocked && before.is_some_and(|found| found.is_deleted() && !found.is_terminated()) {
             print_stderr(&format!("waiting for the deletion of {object}"));
             let (one, timeout) = (std::slice::from_ref(object), self.global.wait_timeout());
             wait::until(&self.scheduler, one, &Goal::Deleted, timeout, false).await?;
         }
-        self.scheduler.load(desired).await?;
-        let had_failed = current.is_some_and(|v| v.state == ModelState::ModelFailed);
+        self.scheduler.apply(desired).await?;
+        let had_failed = before.is_some_and(|found| found.readiness() == Readiness::Failed);
         if change == Change::Unchanged && had_failed {
             print_stderr(&format!("{object} had failed; retrying"));
         }
         Ok(change)
     }
+}
 
-    async fn server(&self, server: &Server, before: Option<&ServerView>) -> Result<Change, CommandError> {
-        let desired = server.to_proto();
-        // The status does not contain the bounds, so a manifest with bounds may always change them.
-        let bounded = desired.min_replicas > 0 || desired.max_replicas > 0;
-        let change = match before.filter(|s| !s.is_terminated()) {
-            None => Change::Created,
-            Some(now) if now.expected.unsigned_abs() == desired.expected_replicas && !bounded => {
-                Change::Unchanged
-            }
-            Some(_) => Change::Configured,
-        };
-        if !self.args.dry_run {
-            self.scheduler.notify_server(desired).await?;
+/// Whether an object has the desired definition.
+fn is_same(now: &Resource, desired: &Object) -> bool {
+    match (now, desired) {
+        (Resource::Model(now), Object::Model(desired)) => ModelView::latest(now)
+            .is_some_and(|v| comparable(&v.definition) == comparable(&desired.to_proto())),
+        (Resource::Server(now), Object::Server(desired)) => {
+            let desired = desired.to_proto();
+            // The status does not contain the bounds, so a manifest with bounds may always change them.
+            let bounded = desired.min_replicas > 0 || desired.max_replicas > 0;
+            now.expected.unsigned_abs() == desired.expected_replicas && !bounded
         }
-        Ok(change)
+        (Resource::Pipeline(now), Object::Pipeline(desired)) => now.latest().is_some_and(|version| {
+            let now = pb::Pipeline { uid: String::new(), version: 0, ..version.definition.clone() };
+            now == desired.to_proto()
+        }),
+        (Resource::Experiment(now), Object::Experiment(desired)) => now.definition == desired.to_proto(),
+        _ => false,
     }
 }
 
 /// The definition without fields that the server adds after loading.
 fn comparable(model: &pb::Model) -> pb::Model {
     let mut model = model.clone();
+    // Statuses do not contain credentials.
+    gantry_proto::redact(&mut model);
     if let Some(spec) = &mut model.model_spec {
         spec.model_runtime_info = None;
     }

@@ -1,4 +1,4 @@
-//! `gantry delete`: deletes models and servers.
+//! `gantry delete`: deletes objects.
 
 use super::wait::{self, Goal};
 use crate::{
@@ -8,12 +8,10 @@ use crate::{
     manifests::Manifests,
     object_ref::{self, ObjectRef},
     output::{emit_line, print_stderr},
-    view::ServerView,
 };
-use gantry_api::Kind;
 use std::path::PathBuf;
 
-/// Delete models and servers.
+/// Delete models, servers, pipelines and experiments.
 ///
 /// In-flight requests complete before a model is unloaded.
 #[derive(Debug, clap::Args)]
@@ -47,7 +45,7 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
             .map(|p| ObjectRef { kind: p.object.kind(), name: p.object.name().to_owned() })
             .collect()
     };
-    // Models before servers: the reverse of apply.
+    // The reverse of apply: experiments, pipelines, models, servers.
     objects.sort_by_key(|r| std::cmp::Reverse(r.kind));
     block_on(delete(global, args, objects))
 }
@@ -57,7 +55,7 @@ async fn delete(global: &Global, args: &Args, objects: Vec<ObjectRef>) -> Result
     let mut deleted = Vec::new();
     let mut missing = false;
     for object in objects {
-        if exists(&scheduler, &object).await? {
+        if scheduler.resource(&object, false).await?.is_some_and(|found| !found.is_deleted()) {
             scheduler.delete(&object).await?;
             emit_line(&format!("{object} deleted"))?;
             deleted.push(object);
@@ -70,13 +68,4 @@ async fn delete(global: &Global, args: &Args, objects: Vec<ObjectRef>) -> Result
         wait::until(&scheduler, &deleted, &Goal::Deleted, global.wait_timeout(), false).await?;
     }
     if missing { Err(CommandError::silent(Exit::NotFound)) } else { Ok(()) }
-}
-
-async fn exists(scheduler: &Scheduler, object: &ObjectRef) -> Result<bool, CommandError> {
-    Ok(match object.kind {
-        Kind::Model => scheduler.model(&object.name, false).await?.is_some_and(|m| !m.deleted),
-        Kind::Server => {
-            scheduler.server(&object.name).await?.is_some_and(|s| !ServerView::from(s).is_draining())
-        }
-    })
 }

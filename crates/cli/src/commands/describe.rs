@@ -1,19 +1,22 @@
 //! `gantry describe`: full state of an object, summary first, next step last.
 
+mod graph_objects;
+
 use crate::{
     args::Global,
     client::Scheduler,
     error::{CommandError, Exit},
     object_ref,
     output::{Style, Tone, ago, bytes, count, emit, print_stderr, rfc3339, sanitize},
-    view::{ModelView, Readiness, ServerView, VersionView},
+    view::{ModelView, Readiness, Resource, ServerView, VersionView},
 };
 use gantry_api::{Kind, Model};
-use gantry_proto::scheduler::model_status::ModelState;
+use gantry_proto::scheduler::{ResourceType, model_status::ModelState};
 
-/// Show the full state of models or servers in readable form.
+/// Show the full state of objects in readable form.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  gantry describe model/iris\n  gantry describe server builtin")]
+#[command(after_help = "Examples:\n  gantry describe model/iris\n  gantry describe server builtin\n  \
+    gantry describe pipeline/join experiment/half")]
 pub(crate) struct Args {
     /// KIND NAME…, or KIND/NAME…
     #[arg(required = true, value_name = "RESOURCE")]
@@ -27,19 +30,8 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     let mut texts = Vec::new();
     let mut missing = false;
     for object in &objects {
-        let text = match object.kind {
-            Kind::Model => scheduler.model(&object.name, true).await?.map(|m| model(&m.into(), style)),
-            Kind::Server => match scheduler.server(&object.name).await? {
-                None => None,
-                Some(found) => {
-                    let models = scheduler.models(false).await?;
-                    let models: Vec<ModelView> = models.into_iter().map(ModelView::from).collect();
-                    Some(server(&found.into(), &models, style))
-                }
-            },
-        };
-        if let Some(text) = text {
-            texts.push(text);
+        if let Some(found) = scheduler.resource(object, true).await? {
+            texts.push(page(&scheduler, &found, style).await?);
         } else {
             print_stderr(&scheduler.not_found(object).await.message);
             missing = true;
@@ -47,6 +39,40 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     }
     emit(texts.join("\n"))?;
     if missing { Err(CommandError::silent(Exit::NotFound)) } else { Ok(()) }
+}
+
+async fn page(scheduler: &Scheduler, found: &Resource, style: Style) -> Result<String, CommandError> {
+    Ok(match found {
+        Resource::Model(view) => model(view, style),
+        Resource::Server(view) => {
+            let models = scheduler.models(false).await?;
+            let models: Vec<ModelView> = models.into_iter().map(ModelView::from).collect();
+            server(view, &models, style)
+        }
+        Resource::Pipeline(view) => {
+            graph_objects::pipeline(view, &scheduler.resources(Kind::Model, false).await?, style)
+        }
+        Resource::Experiment(view) => {
+            let kind = match view.definition.resource_type() {
+                ResourceType::Model => Kind::Model,
+                ResourceType::Pipeline => Kind::Pipeline,
+            };
+            graph_objects::experiment(view, &scheduler.resources(kind, false).await?, style)
+        }
+    })
+}
+
+/// The first line: readiness and its reason.
+pub(super) fn summary(found: &Resource) -> String {
+    match found {
+        Resource::Model(model) => match model.latest() {
+            Some(latest) => model_summary(model, latest),
+            None => format!("{} has no version.", model.name),
+        },
+        Resource::Server(server) => server_summary(server),
+        Resource::Pipeline(pipeline) => graph_objects::pipeline_summary(pipeline),
+        Resource::Experiment(experiment) => graph_objects::experiment_summary(experiment),
+    }
 }
 
 /// Lines of name and value; further lines of a value are indented below the first.
@@ -76,7 +102,7 @@ fn model(model: &ModelView, style: Style) -> String {
     let Some(latest) = model.latest() else {
         return format!("{} has no version.\n", model.name);
     };
-    let mut page = Page::new(style, &summary(model, latest), latest.readiness().tone());
+    let mut page = Page::new(style, &model_summary(model, latest), latest.readiness().tone());
     let manifest = Model::from_proto(&latest.definition);
     let spec = &manifest.spec;
     page.line("storage", &latest.storage_uri());
@@ -127,8 +153,7 @@ fn model(model: &ModelView, style: Style) -> String {
     page.text
 }
 
-/// The first line: readiness and its reason.
-fn summary(model: &ModelView, latest: &VersionView) -> String {
+fn model_summary(model: &ModelView, latest: &VersionView) -> String {
     let name = &model.name;
     let older = model.versions.iter().skip(1).find(|v| v.available > 0);
     let older = older.map(|v| format!(" Version {} still serves.", v.number)).unwrap_or_default();
@@ -200,14 +225,18 @@ fn next_step(name: &str, version: &VersionView) -> String {
     }
 }
 
-fn server(server: &ServerView, models: &[ModelView], style: Style) -> String {
+fn server_summary(server: &ServerView) -> String {
     let name = &server.name;
-    let summary = match server.readiness() {
+    match server.readiness() {
         Readiness::Ready => format!("{name} is ready: {}.", server.message()),
         Readiness::Deleted => format!("{name} is {}.", server.message()),
         _ => format!("{name} is not ready: {}.", server.message()),
-    };
-    let mut page = Page::new(style, &summary, server.readiness().tone());
+    }
+}
+
+fn server(server: &ServerView, models: &[ModelView], style: Style) -> String {
+    let name = &server.name;
+    let mut page = Page::new(style, &server_summary(server), server.readiness().tone());
     let (free, total) = server.memory();
     page.line("replicas", &format!("{} expected, {} joined", server.expected, server.available));
     page.line("memory", &format!("{} free of {}", bytes(free), bytes(total)));

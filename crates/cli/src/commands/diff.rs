@@ -5,12 +5,14 @@ use crate::{
     client::{Scheduler, block_on},
     error::{CommandError, Exit},
     manifests::Manifests,
+    object_ref::{ObjectRef, kind_name},
     output::{PLACEHOLDER, Style, Table, Tone, emit, print_stderr},
-    view::ModelView,
+    view::Resource,
 };
 use clap::ValueEnum;
-use gantry_api::{Model, Object, Parsed};
+use gantry_api::{Experiment, Model, Object, Parsed, Pipeline};
 use gantry_proto::gantry::{PlanRequest, PlannedChange, planned_change::Action};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -79,24 +81,24 @@ impl Plan {
             match &parsed.object {
                 Object::Model(model) => request.models.push(model.to_proto()),
                 Object::Server(server) => request.servers.push(server.to_proto()),
+                Object::Pipeline(pipeline) => request.pipelines.push(pipeline.to_proto()),
+                Object::Experiment(experiment) => request.experiments.push(experiment.to_proto()),
             }
         }
         let Some(mut changes) = scheduler.plan(request).await? else { return Ok(None) };
         for change in &mut changes {
             let differs = matches!(change.action(), Action::Update | Action::Adjust);
-            if !differs || change.kind != "model" || change.effects.iter().any(|e| e.contains("changed")) {
+            if !differs || change.effects.iter().any(|e| e.contains("changed")) {
                 continue;
             }
-            let Some(now) = scheduler.model(&change.name, false).await?.map(ModelView::from) else {
+            let Some(desired) = objects.iter().map(|p| &p.object).find(|o| is_object_of(change, o)) else {
                 continue;
             };
-            let desired = objects.iter().find_map(|p| match &p.object {
-                Object::Model(model) if model.metadata.name == change.name => Some(&**model),
-                _ => None,
-            });
-            if let (Some(desired), Some(latest)) = (desired, now.latest()) {
-                change.effects.splice(0..0, differences(&Model::from_proto(&latest.definition), desired));
-            }
+            let object = ObjectRef { kind: desired.kind(), name: change.name.clone() };
+            let now = scheduler.resource(&object, false).await?;
+            change
+                .effects
+                .splice(0..0, now.map(|now| resource_differences(&now, desired)).unwrap_or_default());
         }
         Ok(Some(Self(changes)))
     }
@@ -120,7 +122,7 @@ impl Plan {
                 Action::Unchanged => Tone::Faint,
                 Action::Refuse => Tone::Bad,
                 Action::Delete => Tone::Plain,
-                _ if change.placed || change.kind != "model" => Tone::Good,
+                _ if change.placed || change.kind == "server" => Tone::Good,
                 _ => Tone::Bad,
             };
             table.row(vec![
@@ -162,15 +164,44 @@ fn versions(change: &PlannedChange) -> String {
     }
 }
 
+fn is_object_of(change: &PlannedChange, object: &Object) -> bool {
+    kind_name(object.kind()) == change.kind && object.name() == change.name
+}
+
+fn resource_differences(now: &Resource, desired: &Object) -> Vec<String> {
+    match (now, desired) {
+        (Resource::Model(now), Object::Model(desired)) => now
+            .latest()
+            .map(|latest| differences(&Model::from_proto(&latest.definition), desired))
+            .unwrap_or_default(),
+        (Resource::Pipeline(now), Object::Pipeline(desired)) => now
+            .latest()
+            .map(|latest| {
+                // A protobuf round trip normalizes defaults.
+                let desired = Pipeline::from_proto(&desired.to_proto());
+                field_differences(&Pipeline::from_proto(&latest.definition).spec, &desired.spec)
+            })
+            .unwrap_or_default(),
+        (Resource::Experiment(now), Object::Experiment(desired)) => {
+            field_differences(&Experiment::from_proto(&now.definition).spec, &desired.spec)
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Differences by spec field: `replicas 1 → 3`, `storageUri changed`.
 fn differences(current: &Model, desired: &Model) -> Vec<String> {
-    // A protobuf round trip normalizes defaults.
-    let desired = Model::from_proto(&desired.to_proto());
-    let fields = |model: &Model| match serde_json::to_value(&model.spec) {
-        Ok(Value::Object(map)) => map,
-        _ => serde_json::Map::new(),
+    // A protobuf round trip normalizes defaults. Statuses do not contain credentials.
+    let shown = |model: &Model| {
+        let mut model = model.to_proto();
+        gantry_proto::redact(&mut model);
+        Model::from_proto(&model)
     };
-    let (current, desired) = (fields(current), fields(&desired));
+    field_differences(&shown(current).spec, &shown(desired).spec)
+}
+
+fn field_differences(current: &impl Serialize, desired: &impl Serialize) -> Vec<String> {
+    let (current, desired) = (fields(current), fields(desired));
     let mut names: Vec<&String> = current.keys().chain(desired.keys()).collect();
     names.sort();
     names.dedup();
@@ -189,6 +220,13 @@ fn differences(current: &Model, desired: &Model) -> Vec<String> {
             _ => format!("{name} changed"),
         })
         .collect()
+}
+
+fn fields(spec: &impl Serialize) -> serde_json::Map<String, Value> {
+    match serde_json::to_value(spec) {
+        Ok(Value::Object(map)) => map,
+        _ => serde_json::Map::new(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `gantry explain`: root cause of a model's or server's state.
+//! `gantry explain`: root cause of an object's state.
 
 use super::replica_processes;
 use crate::{
@@ -19,7 +19,7 @@ const ADMIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Reason code of a healthy object.
 const READY: &str = "Ready";
 
-/// Explain the current state of a model or server: root cause, details, suggested fix.
+/// Explain the current state of an object: root cause, details, suggested fix.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry explain model/iris\n  gantry explain server builtin -o json")]
 pub(crate) struct Args {

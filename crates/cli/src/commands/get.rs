@@ -9,12 +9,12 @@ use crate::{
         Format, PLACEHOLDER, Style, Table, Tone, ago, bytes, document, emit, emit_document, emit_line,
         list_document, print_stderr,
     },
-    view::{ModelView, Readiness, ServerView, VersionView},
+    view::{ExperimentView, PipelineVersionView, Readiness, Resource, ServerView, VersionView},
 };
 use gantry_api::Kind;
 use serde_json::Value;
 
-/// List models and servers.
+/// List models, servers, pipelines and experiments.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[command(
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Include older versions that are still loaded
     #[arg(long)]
     all_versions: bool,
-    /// Include deleted models and servers
+    /// Include deleted objects
     #[arg(long)]
     all: bool,
     /// Watch for changes
@@ -40,27 +40,6 @@ pub(crate) struct Args {
     /// Omit headings
     #[arg(long)]
     no_headers: bool,
-}
-
-enum Resource {
-    Model(ModelView),
-    Server(ServerView),
-}
-
-impl Resource {
-    fn object_ref(&self) -> ObjectRef {
-        match self {
-            Self::Model(m) => ObjectRef { kind: Kind::Model, name: m.name.clone() },
-            Self::Server(s) => ObjectRef { kind: Kind::Server, name: s.name.clone() },
-        }
-    }
-
-    fn document(&self, all_versions: bool) -> Value {
-        match self {
-            Self::Model(m) => m.document(all_versions),
-            Self::Server(s) => s.document(),
-        }
-    }
 }
 
 pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
@@ -85,13 +64,9 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
 
 async fn list(scheduler: &Scheduler, args: &Args, kinds: &[Kind]) -> Result<Vec<Resource>, CommandError> {
     let mut found = Vec::new();
-    if kinds.contains(&Kind::Model) {
-        let models = scheduler.models(args.all_versions).await?.into_iter().map(ModelView::from);
-        found.extend(models.filter(|m| args.all || !m.is_terminated()).map(Resource::Model));
-    }
-    if kinds.contains(&Kind::Server) {
-        let servers = scheduler.servers().await?.into_iter().map(ServerView::from);
-        found.extend(servers.filter(|s| args.all || !s.is_terminated()).map(Resource::Server));
+    for kind in kinds {
+        let all = scheduler.resources(*kind, args.all_versions).await?;
+        found.extend(all.into_iter().filter(|f| args.all || !f.is_terminated()));
     }
     Ok(found)
 }
@@ -103,20 +78,8 @@ async fn fetch(
 ) -> Result<(Vec<Resource>, Vec<ObjectRef>), CommandError> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for name in names {
-        let resource = match name.kind {
-            Kind::Model => scheduler
-                .model(&name.name, args.all_versions)
-                .await?
-                .map(ModelView::from)
-                .filter(|m| args.all || !m.is_terminated())
-                .map(Resource::Model),
-            Kind::Server => scheduler
-                .server(&name.name)
-                .await?
-                .map(ServerView::from)
-                .filter(|s| args.all || !s.is_terminated())
-                .map(Resource::Server),
-        };
+        let resource = scheduler.resource(name, args.all_versions).await?;
+        let resource = resource.filter(|f| args.all || !f.is_terminated());
         match resource {
             Some(resource) => found.push(resource),
             None => missing.push(name.clone()),
@@ -132,7 +95,7 @@ fn print(args: &Args, selection: &Selection, found: &[Resource]) -> Result<(), C
             if found.is_empty() {
                 if let Selection::Kinds(kinds) = selection {
                     let names: Vec<String> = kinds.iter().map(|k| format!("{}s", kind_name(*k))).collect();
-                    print_stderr(&format!("No {}.", names.join(" and no ")));
+                    print_stderr(&format!("No {}.", names.join(", no ")));
                 }
                 return Ok(());
             }
@@ -160,31 +123,62 @@ fn print(args: &Args, selection: &Selection, found: &[Resource]) -> Result<(), C
     }
 }
 
-/// One table per kind.
+/// One table per kind, in the order of the objects.
 fn tables(args: &Args, found: &[Resource], with_kind: bool) -> Vec<Table> {
-    let wide = args.output == Format::Wide;
-    let mut tables = Vec::new();
-    if found.iter().any(|f| matches!(f, Resource::Model(_))) {
-        let mut table =
-            if args.no_headers { Table::without_headings() } else { Table::new(model_headings(wide)) };
-        for found in found {
-            let Resource::Model(model) = found else { continue };
-            for version in model.versions.iter().take(if args.all_versions { usize::MAX } else { 1 }) {
-                table.row(model_row(model, version, wide, with_kind));
+    let mut tables: Vec<(Kind, Table)> = Vec::new();
+    for found in found {
+        let object = found.object_ref();
+        if tables.last().is_none_or(|(kind, _)| *kind != object.kind) {
+            let headings = headings(object.kind, args.output == Format::Wide);
+            let table = if args.no_headers { Table::without_headings() } else { Table::new(headings) };
+            tables.push((object.kind, table));
+        }
+        let name = if with_kind { object.to_string() } else { object.name };
+        if let Some((_, table)) = tables.last_mut() {
+            for row in rows(args, found, &name) {
+                table.row(row);
             }
         }
-        tables.push(table);
     }
-    if found.iter().any(|f| matches!(f, Resource::Server(_))) {
-        let headings = ["NAME", "READY", "REPLICAS", "MODELS", "FREE", "MEMORY"];
-        let mut table = if args.no_headers { Table::without_headings() } else { Table::new(&headings) };
-        for found in found {
-            let Resource::Server(server) = found else { continue };
-            table.row(server_row(server, with_kind));
+    tables.into_iter().map(|(_, table)| table).collect()
+}
+
+fn headings(kind: Kind, wide: bool) -> &'static [&'static str] {
+    match (kind, wide) {
+        (Kind::Model, wide) => model_headings(wide),
+        (Kind::Server, _) => &["NAME", "READY", "REPLICAS", "MODELS", "FREE", "MEMORY"],
+        (Kind::Pipeline, false) => &["NAME", "READY", "VERSION", "STEPS", "CHANGED", "MESSAGE"],
+        (Kind::Pipeline, true) => {
+            &["NAME", "READY", "VERSION", "STATE", "MODELS", "GATEWAY", "STEPS", "CHANGED", "MESSAGE"]
         }
-        tables.push(table);
+        (Kind::Experiment, false) => &["NAME", "READY", "CANDIDATES", "MIRROR", "MESSAGE"],
+        (Kind::Experiment, true) => &[
+            "NAME",
+            "READY",
+            "DEFAULT",
+            "CANDIDATES",
+            "CANDIDATES READY",
+            "MIRROR",
+            "MIRROR READY",
+            "MESSAGE",
+        ],
     }
-    tables
+}
+
+/// One row for each version to print.
+fn rows(args: &Args, found: &Resource, name: &str) -> Vec<Vec<(String, Tone)>> {
+    let wide = args.output == Format::Wide;
+    let limit = if args.all_versions { usize::MAX } else { 1 };
+    match found {
+        Resource::Model(model) => {
+            model.versions.iter().take(limit).map(|v| model_row(name, v, wide)).collect()
+        }
+        Resource::Server(server) => vec![server_row(name, server)],
+        Resource::Pipeline(pipeline) => {
+            pipeline.versions.iter().take(limit).map(|v| pipeline_row(name, v, wide)).collect()
+        }
+        Resource::Experiment(experiment) => vec![experiment_row(name, experiment, wide)],
+    }
 }
 
 fn model_headings(wide: bool) -> &'static [&'static str] {
@@ -207,11 +201,11 @@ fn model_headings(wide: bool) -> &'static [&'static str] {
     }
 }
 
-fn model_row(model: &ModelView, version: &VersionView, wide: bool, with_kind: bool) -> Vec<(String, Tone)> {
+fn model_row(name: &str, version: &VersionView, wide: bool) -> Vec<(String, Tone)> {
     let readiness = version.readiness();
     let plain = |text: String| (text, Tone::Plain);
     let mut cells = vec![
-        plain(if with_kind { format!("model/{}", model.name) } else { model.name.clone() }),
+        plain(name.to_owned()),
         (ready_column(readiness), readiness.tone()),
         plain(version.replicas_column()),
         plain(version.server_column()),
@@ -230,18 +224,58 @@ fn model_row(model: &ModelView, version: &VersionView, wide: bool, with_kind: bo
     cells
 }
 
-fn server_row(server: &ServerView, with_kind: bool) -> Vec<(String, Tone)> {
+fn server_row(name: &str, server: &ServerView) -> Vec<(String, Tone)> {
     let readiness = server.readiness();
     let plain = |text: String| (text, Tone::Plain);
     let (free, total) = server.memory();
     vec![
-        plain(if with_kind { format!("server/{}", server.name) } else { server.name.clone() }),
+        plain(name.to_owned()),
         (ready_column(readiness), readiness.tone()),
         plain(server.replicas_column()),
         plain(server.models.to_string()),
         plain(bytes(free)),
         plain(bytes(total)),
     ]
+}
+
+fn pipeline_row(name: &str, version: &PipelineVersionView, wide: bool) -> Vec<(String, Tone)> {
+    let readiness = version.readiness();
+    let plain = |text: String| (text, Tone::Plain);
+    let mut cells = vec![
+        plain(name.to_owned()),
+        (ready_column(readiness), readiness.tone()),
+        plain(version.number.to_string()),
+    ];
+    if wide {
+        cells.push((version.state_name().to_owned(), readiness.tone()));
+        cells.push(plain(if version.models_ready { "True" } else { "False" }.to_owned()));
+        cells.push(plain(version.gateway.as_str_name().trim_start_matches("Pipeline").to_owned()));
+    }
+    cells.push(plain(version.steps_column()));
+    cells.push((ago(version.since), Tone::Faint));
+    cells.push(plain(version.message()));
+    cells
+}
+
+fn experiment_row(name: &str, experiment: &ExperimentView, wide: bool) -> Vec<(String, Tone)> {
+    let readiness = experiment.readiness();
+    let plain = |text: String| (text, Tone::Plain);
+    let or_placeholder = |text: Option<String>| plain(text.unwrap_or_else(|| PLACEHOLDER.to_owned()));
+    let flag = |ready: bool| plain(if ready { "True" } else { "False" }.to_owned());
+    let mut cells = vec![plain(name.to_owned()), (ready_column(readiness), readiness.tone())];
+    let candidates = or_placeholder(Some(experiment.candidates_column()).filter(|c| !c.is_empty()));
+    if wide {
+        cells.push(or_placeholder(experiment.definition.default.clone()));
+        cells.push(candidates);
+        cells.push(flag(experiment.candidates_ready));
+        cells.push(or_placeholder(experiment.mirror_column()));
+        cells.push(flag(experiment.mirror_ready));
+    } else {
+        cells.push(candidates);
+        cells.push(or_placeholder(experiment.mirror_column()));
+    }
+    cells.push(plain(experiment.message()));
+    cells
 }
 
 fn ready_column(readiness: Readiness) -> String {
@@ -255,8 +289,14 @@ async fn watch(
     selection: &Selection,
     shown: &[Resource],
 ) -> Result<(), CommandError> {
-    let mut models = scheduler.watch_models().await?;
-    let mut servers = scheduler.watch_servers().await?;
+    let kinds: Vec<Kind> = match selection {
+        Selection::Kinds(kinds) => kinds.clone(),
+        Selection::Named(names) => {
+            let kinds: std::collections::BTreeSet<Kind> = names.iter().map(|n| n.kind).collect();
+            kinds.into_iter().collect()
+        }
+    };
+    let mut changes = scheduler.watch(&kinds).await?;
     let selected = |object: &ObjectRef| match selection {
         Selection::Kinds(kinds) => kinds.contains(&object.kind),
         Selection::Named(names) => names.contains(object),
@@ -265,17 +305,10 @@ async fn watch(
     let mut last: std::collections::BTreeMap<ObjectRef, Value> =
         shown.iter().map(|f| (f.object_ref(), f.document(false))).collect();
     loop {
-        let found = tokio::select! {
-            model = models.next() => Resource::Model(model?.into()),
-            server = servers.next() => Resource::Server(server?.into()),
-        };
+        let found = changes.next().await?;
         let object = found.object_ref();
         let now = found.document(false);
-        let already_gone = !last.contains_key(&object)
-            && match &found {
-                Resource::Model(m) => m.is_terminated(),
-                Resource::Server(s) => s.is_terminated(),
-            };
+        let already_gone = !last.contains_key(&object) && found.is_terminated();
         if !selected(&object) || already_gone || last.get(&object) == Some(&now) {
             continue;
         }
@@ -287,10 +320,10 @@ async fn watch(
                 let changed = [found];
                 let mixed = matches!(selection, Selection::Kinds(kinds) if kinds.len() > 1);
                 let row = tables(&Args { no_headers: true, ..args.clone() }, &changed, mixed);
-                let printed = tables(args, shown, mixed);
+                let above: Vec<Resource> =
+                    shown.iter().filter(|f| f.object_ref().kind == object.kind).cloned().collect();
                 for mut table in row {
-                    let index = usize::from(object.kind == Kind::Server && printed.len() > 1);
-                    if let Some(above) = printed.get(index) {
+                    if let Some(above) = tables(args, &above, mixed).first() {
                         table.align(above);
                     }
                     emit(table.render(Style::stdout()))?;

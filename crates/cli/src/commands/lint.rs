@@ -17,8 +17,11 @@ use std::path::PathBuf;
     kubectl get models -o yaml | gantry lint -")]
 pub(crate) struct Args {
     /// Files, directories, or - for stdin
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "filenames", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The same, as for apply; repeatable
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
+    filenames: Vec<PathBuf>,
     /// Include subdirectories
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -36,7 +39,13 @@ enum Form {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
-    let read = Manifests::read_all(&args.files, args.recursive)?;
+    let paths: Vec<PathBuf> = args.files.iter().chain(&args.filenames).cloned().collect();
+    let read = Manifests::read_all(&paths, args.recursive)?;
+    for foreign in &read.foreign {
+        let (kind, version) = (foreign.kind.escape_debug(), foreign.api_version.escape_debug());
+        let remedy = foreign.conversion().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        print_stderr(&format!("{}:{}: not checked: {kind} of {version}{remedy}", foreign.file, foreign.line));
+    }
     let objects = read.objects.len() + read.cluster.len();
     let (files, problems) = (read.files, read.problems.len());
     if args.output == Form::Json {

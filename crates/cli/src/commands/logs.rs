@@ -40,6 +40,9 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
         path += match object.kind {
             Kind::Model => "&model=",
             Kind::Server => "&server=",
+            Kind::Pipeline | Kind::Experiment => {
+                return Err(CommandError::usage(format!("{object} has no logs: name a model of it")));
+            }
         };
         path += &object.name;
     }

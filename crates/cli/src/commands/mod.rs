@@ -4,11 +4,13 @@ pub(crate) mod adopt;
 pub(crate) mod apply;
 pub(crate) mod check;
 pub(crate) mod completion;
+pub(crate) mod convert;
 pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod get;
+pub(crate) mod graph;
 pub(crate) mod infer;
 pub(crate) mod install;
 pub(crate) mod lint;
@@ -56,6 +58,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Install(args) => install::run(&args),
         Command::Check(args) => check::run(global, &args),
         Command::Lint(args) => lint::run(&args),
+        Command::Graph(args) => graph::run(global, &args),
+        Command::Convert(args) => convert::run(&args),
         Command::State(args) => state::run(&args),
         Command::Completion(args) => completion::run(&args),
         Command::Man(args) => man::run(&args),

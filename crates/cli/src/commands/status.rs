@@ -1,17 +1,22 @@
 //! `gantry status`: readiness, load, and the reason for anything not ready.
 
-use super::replica_processes::{crash_summary, now_ms};
+use super::{
+    describe,
+    replica_processes::{crash_summary, now_ms},
+};
 use crate::{
     args::Global,
     client::{
         Address, Connection, LoadStats, Scheduler, admin_connection, fetch_load_stats,
         fetch_replica_processes,
     },
-    error::CommandError,
-    output::{PLACEHOLDER, Style, Table, Tone, bytes, emit, is_terminal, print_stderr},
+    error::{CommandError, Exit},
+    object_ref::{self, ObjectRef},
+    output::{PLACEHOLDER, Style, Table, Tone, bytes, count, emit, is_terminal, print_stderr},
     seldon::{Control, StatusAll},
-    view::{ModelView, Readiness, ServerView},
+    view::{ExperimentView, ModelView, PipelineVersionView, PipelineView, Readiness, Resource, ServerView},
 };
+use gantry_api::Kind;
 use gantry_proto::scheduler::model_status::ModelState;
 use gantry_standalone::servers::ReplicaReport;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -23,12 +28,18 @@ const REDRAW_DEBOUNCE: Duration = Duration::from_millis(50);
 /// Load statistics are optional, so their timeout is short.
 const ADMIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Show models and servers: readiness, load, and the reason for anything not ready.
+/// Show all objects: readiness, load, and the reason for anything not ready.
 ///
-/// REQ/S and P99 come from the admin endpoint and are omitted without it.
+/// With objects, one sentence for each. REQ/S and P99 come from the admin endpoint and are omitted without it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  gantry status\n  gantry status --watch\n  gantry status -f iris.yaml")]
+#[command(
+    after_help = "Examples:\n  gantry status\n  gantry status --watch\n  gantry status experiment/half\n  \
+    gantry status -f iris.yaml"
+)]
 pub(crate) struct Args {
+    /// KIND NAME…, or KIND/NAME…
+    #[arg(value_name = "RESOURCE", conflicts_with_all = ["watch", "file"])]
+    resources: Vec<String>,
     /// Watch for changes (redraws on a terminal, otherwise prints one line per change). With -f, wait
     /// until everything is ready
     #[arg(short, long, visible_alias = "wait")]
@@ -42,7 +53,7 @@ impl Args {
     /// The arguments of Seldon's `status -f`, if `-f` is set.
     pub(crate) fn as_seldon(&self) -> Option<StatusAll> {
         let control = Control { show_response: true, ..Control::default() };
-        self.file.clone().map(|file| StatusAll { file, wait: self.watch, control })
+        self.file.clone().map(|file| StatusAll { file, wait: self.watch, timeout_secs: None, control })
     }
 }
 
@@ -53,6 +64,10 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     if args.watch {
         return watch(&scheduler, &mut admin).await;
     }
+    if !args.resources.is_empty() {
+        let load = fetch_load_stats(&mut admin).await.unwrap_or_default();
+        return sentences(&scheduler, &object_ref::named(&args.resources)?, &load).await;
+    }
     let overview = Overview::fetch(&scheduler, &mut admin).await?;
     if overview.models.is_empty() {
         print_stderr(
@@ -62,9 +77,47 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     emit(overview.render(Style::stdout()))
 }
 
+/// One sentence for each object.
+async fn sentences(
+    scheduler: &Scheduler,
+    objects: &[ObjectRef],
+    load: &BTreeMap<String, LoadStats>,
+) -> Result<(), CommandError> {
+    let mut missing = false;
+    for object in objects {
+        match scheduler.resource(object, true).await? {
+            Some(Resource::Experiment(experiment)) if experiment.active => {
+                emit(format!("{}\n", split_sentence(&experiment, load)))?;
+            }
+            Some(found) => emit(format!("{}\n", describe::summary(&found)))?,
+            None => {
+                print_stderr(&scheduler.not_found(object).await.message);
+                missing = true;
+            }
+        }
+    }
+    if missing { Err(CommandError::silent(Exit::NotFound)) } else { Ok(()) }
+}
+
+/// `half splits iris: 50 % iris-a (1012 requests, p99 0.8 ms), 50 % iris-b (988 requests, p99 0.9 ms).`
+fn split_sentence(experiment: &ExperimentView, load: &BTreeMap<String, LoadStats>) -> String {
+    let candidate = |(name, share): (&str, String)| {
+        let load = load.get(name).map(|l| {
+            let p99 = l.p99_ms.map(|ms| format!(", p99 {}", millis(ms))).unwrap_or_default();
+            format!(" ({}{p99})", count(l.requests, "request"))
+        });
+        format!("{share} {name}{}", load.unwrap_or_default())
+    };
+    let shares: Vec<String> = experiment.shares().into_iter().map(candidate).collect();
+    let mirror = experiment.mirror_column().map(|m| format!(" Mirror: {m}.")).unwrap_or_default();
+    format!("{} splits {}: {}.{mirror}", experiment.name, experiment.target(), shares.join(", "))
+}
+
 struct Overview {
     models: Vec<ModelView>,
     servers: Vec<ServerView>,
+    pipelines: Vec<PipelineView>,
+    experiments: Vec<ExperimentView>,
     load: BTreeMap<String, LoadStats>,
     processes: Vec<ReplicaReport>,
 }
@@ -73,7 +126,11 @@ impl Overview {
     async fn fetch(scheduler: &Scheduler, admin: &mut Connection) -> Result<Self, CommandError> {
         let models = scheduler.models(true).await?.into_iter().map(ModelView::from);
         let servers = scheduler.servers().await?.into_iter().map(ServerView::from);
+        let pipelines = scheduler.pipelines(false).await?.into_iter().map(PipelineView::from);
+        let experiments = scheduler.experiments().await?.into_iter().map(ExperimentView::from);
         Ok(Self {
+            pipelines: pipelines.filter(|p| !p.is_terminated()).collect(),
+            experiments: experiments.filter(|e| !e.deleted).collect(),
             models: models.filter(|m| !m.is_terminated()).collect(),
             servers: servers.filter(|s| !s.is_terminated()).collect(),
             load: fetch_load_stats(admin).await.unwrap_or_default(),
@@ -93,6 +150,20 @@ impl Overview {
                 let crashes = crash_summary(&server.name, &self.processes, now_ms()).unwrap_or_default();
                 cells.push((crashes, Tone::Bad));
                 table.row(cells);
+            }
+            parts.push(table.render(style));
+        }
+        if !self.pipelines.is_empty() {
+            let mut table = Table::new(&["PIPELINES", "VERSION", "STEPS", "READY", ""]);
+            for pipeline in &self.pipelines {
+                table.row(pipeline_cells(pipeline));
+            }
+            parts.push(table.render(style));
+        }
+        if !self.experiments.is_empty() {
+            let mut table = Table::new(&["EXPERIMENTS", "CANDIDATES", "MIRROR", "READY", ""]);
+            for experiment in &self.experiments {
+                table.row(experiment_cells(experiment));
             }
             parts.push(table.render(style));
         }
@@ -166,6 +237,38 @@ fn server_cells(server: &ServerView) -> Vec<(String, Tone)> {
     ]
 }
 
+fn pipeline_cells(pipeline: &PipelineView) -> Vec<(String, Tone)> {
+    let readiness = pipeline.readiness();
+    let latest = pipeline.latest();
+    vec![
+        (pipeline.name.clone(), Tone::Plain),
+        (latest.map(|v| v.number.to_string()).unwrap_or_default(), Tone::Plain),
+        (latest.map(PipelineVersionView::steps_column).unwrap_or_default(), Tone::Plain),
+        (yes_or_no(readiness), readiness.tone()),
+        (problem(readiness, pipeline.message()), readiness.tone()),
+    ]
+}
+
+fn experiment_cells(experiment: &ExperimentView) -> Vec<(String, Tone)> {
+    let readiness = experiment.readiness();
+    vec![
+        (experiment.name.clone(), Tone::Plain),
+        (experiment.candidates_column(), Tone::Plain),
+        (experiment.mirror_column().unwrap_or_else(|| PLACEHOLDER.to_owned()), Tone::Plain),
+        (yes_or_no(readiness), readiness.tone()),
+        (problem(readiness, experiment.message()), readiness.tone()),
+    ]
+}
+
+fn yes_or_no(readiness: Readiness) -> String {
+    if readiness == Readiness::Ready { "yes" } else { "no" }.to_owned()
+}
+
+/// Nothing for an object that is ready.
+fn problem(readiness: Readiness, message: String) -> String {
+    if readiness == Readiness::Ready { String::new() } else { message }
+}
+
 /// Requests per second.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second < 10.0 && per_second > 0.0 {
@@ -184,8 +287,7 @@ pub(crate) fn millis(ms: f64) -> String {
 }
 
 async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), CommandError> {
-    let mut models = scheduler.watch_models().await?;
-    let mut servers = scheduler.watch_servers().await?;
+    let mut changes = scheduler.watch(&Kind::ALL).await?;
     let terminal = is_terminal();
     let style = Style::stdout();
     let mut drawn = 0;
@@ -202,8 +304,7 @@ async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), Comm
             if terminal { tokio::time::sleep(REFRESH_INTERVAL).await } else { std::future::pending().await }
         };
         tokio::select! {
-            changed = models.next() => drop(changed?),
-            changed = servers.next() => drop(changed?),
+            changed = changes.next() => drop(changed?),
             () = refresh => continue,
         }
         let debounce = tokio::time::sleep(REDRAW_DEBOUNCE);
@@ -211,8 +312,7 @@ async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), Comm
         loop {
             tokio::select! {
                 () = &mut debounce => break,
-                changed = models.next() => drop(changed?),
-                changed = servers.next() => drop(changed?),
+                changed = changes.next() => drop(changed?),
             }
         }
     }
@@ -249,7 +349,7 @@ fn fit(text: &str, rows: Option<usize>) -> String {
     }
 }
 
-/// Prints one line per changed model.
+/// Prints one line per changed model, pipeline or experiment.
 fn print_changes(overview: &Overview, last: &mut BTreeMap<String, String>) -> Result<(), CommandError> {
     let mut now = BTreeMap::new();
     for model in &overview.models {
@@ -263,6 +363,16 @@ fn print_changes(overview: &Overview, last: &mut BTreeMap<String, String>) -> Re
             latest.message()
         );
         now.insert(model.name.clone(), line.trim_end().to_owned());
+    }
+    for pipeline in &overview.pipelines {
+        let Some(latest) = pipeline.latest() else { continue };
+        let name = format!("pipeline/{}", pipeline.name);
+        let line = format!("{name} version {} {} {}", latest.number, latest.state_name(), latest.message());
+        now.insert(name, line);
+    }
+    for experiment in &overview.experiments {
+        let name = format!("experiment/{}", experiment.name);
+        now.insert(name.clone(), format!("{name} {}", experiment.message()));
     }
     for (name, line) in &now {
         if last.get(name) != Some(line) {

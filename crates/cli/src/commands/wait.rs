@@ -1,4 +1,4 @@
-//! `gantry wait`: waits for a state of models and servers, by subscription rather than polling.
+//! `gantry wait`: waits for a state of objects, by subscription rather than polling.
 
 use crate::{
     args::Global,
@@ -7,19 +7,20 @@ use crate::{
     error::{CommandError, Exit},
     object_ref::{self, ObjectRef},
     output::emit_line,
-    view::{ModelView, Readiness, ServerView},
+    view::{Readiness, Resource},
 };
 use gantry_api::{Kind, nearest};
-use gantry_proto::scheduler::model_status::ModelState;
+use gantry_proto::scheduler::{model_status::ModelState, pipeline_version_state::PipelineStatus};
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 use tokio::time::Instant;
 
-/// Wait until models or servers are ready, deleted or in a state.
+/// Wait until objects are ready, deleted or in a state.
 ///
-/// Fails immediately, with the reason, if a model reaches a permanent failure.
+/// Fails immediately, with the reason, if an object reaches a permanent failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry wait model/iris --for=ready\n  \
-    gantry wait model iris fraud --for=deleted --timeout 2m\n  gantry wait model/iris --for=ModelFailed")]
+    gantry wait model iris fraud --for=deleted --timeout 2m\n  gantry wait model/iris --for=ModelFailed\n  \
+    gantry wait pipeline/join experiment/half")]
 pub(crate) struct Args {
     /// KIND NAME…, or KIND/NAME…
     #[arg(required = true, value_name = "RESOURCE")]
@@ -33,10 +34,11 @@ pub(crate) struct Args {
 pub(crate) enum Goal {
     Ready,
     Deleted,
-    State(ModelState),
+    /// A state of models or pipelines.
+    State(&'static str),
 }
 
-const STATES: [ModelState; 8] = [
+const MODEL_STATES: [ModelState; 8] = [
     ModelState::ModelProgressing,
     ModelState::ModelAvailable,
     ModelState::ModelFailed,
@@ -46,6 +48,20 @@ const STATES: [ModelState; 8] = [
     ModelState::ScheduleFailed,
     ModelState::ModelScaledDown,
 ];
+const PIPELINE_STATES: [PipelineStatus; 7] = [
+    PipelineStatus::PipelineCreate,
+    PipelineStatus::PipelineCreating,
+    PipelineStatus::PipelineReady,
+    PipelineStatus::PipelineFailed,
+    PipelineStatus::PipelineTerminate,
+    PipelineStatus::PipelineTerminating,
+    PipelineStatus::PipelineTerminated,
+];
+
+/// The states that goals may name.
+fn states() -> impl Iterator<Item = &'static str> {
+    MODEL_STATES.map(|s| s.as_str_name()).into_iter().chain(PIPELINE_STATES.map(|s| s.as_str_name()))
+}
 
 impl FromStr for Goal {
     type Err = String;
@@ -54,22 +70,27 @@ impl FromStr for Goal {
         let lower = text.to_ascii_lowercase();
         let lower = lower.strip_suffix("=true").unwrap_or(&lower);
         match lower {
-            "ready" | "available" | "condition=ready" | "condition=modelready" => return Ok(Self::Ready),
+            "ready"
+            | "available"
+            | "condition=ready"
+            | "condition=modelready"
+            | "condition=pipelineready"
+            | "condition=experimentready" => return Ok(Self::Ready),
             "deleted" | "delete" => return Ok(Self::Deleted),
             _ => {}
         }
-        let named = |state: &ModelState| {
-            let name = state.as_str_name().to_ascii_lowercase();
+        let named = |state: &&str| {
+            let name = state.to_ascii_lowercase();
             name == lower || name.strip_prefix("model") == Some(lower)
         };
-        if let Some(state) = STATES.into_iter().find(named) {
+        if let Some(state) = states().find(named) {
             return Ok(Self::State(state));
         }
         let goals = ["ready", "available", "deleted", "condition=Ready"];
-        let states = STATES.map(|s| s.as_str_name());
-        let hint = nearest(text, goals.into_iter().chain(states))
+        let hint = nearest(text, goals.into_iter().chain(states()))
             .map(|near| format!(". Did you mean {near}?"))
             .unwrap_or_default();
+        let states: Vec<&str> = states().collect();
         Err(format!(
             "write ready, available, deleted, condition=Ready, or one of {}{hint}",
             states.join(", ")
@@ -78,11 +99,11 @@ impl FromStr for Goal {
 }
 
 impl Goal {
-    fn as_str(&self) -> &'static str {
+    const fn as_str(&self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Deleted => "deleted",
-            Self::State(state) => state.as_str_name(),
+            Self::State(state) => state,
         }
     }
 }
@@ -110,21 +131,19 @@ pub(crate) async fn until(
 ) -> Result<(), CommandError> {
     let deadline = Instant::now().checked_add(timeout);
     let mut pending: BTreeMap<ObjectRef, String> = BTreeMap::new();
+    let mut kinds: Vec<Kind> = objects.iter().map(|o| o.kind).collect();
+    kinds.sort();
+    kinds.dedup();
     // Subscribe before the first read, so that no change in between is missed.
-    let mut models = scheduler.watch_models().await?;
-    let mut servers = scheduler.watch_servers().await?;
+    let mut changes = scheduler.watch(&kinds).await?;
     for object in objects {
-        let progress = match object.kind {
-            Kind::Model => match scheduler.model(&object.name, false).await?.map(ModelView::from) {
-                Some(model) if !(model.is_terminated() && *goal == Goal::Ready) => {
-                    model_progress(object, &model, goal)
-                }
-                _ => missing_progress(scheduler, object, goal).await,
-            },
-            Kind::Server => match scheduler.server(&object.name).await?.map(ServerView::from) {
-                Some(server) => server_progress(object, &server, goal),
-                None => missing_progress(scheduler, object, goal).await,
-            },
+        let progress = match scheduler.resource(object, false).await? {
+            Some(found)
+                if !(found.is_terminated() && *goal == Goal::Ready && object.kind != Kind::Server) =>
+            {
+                progress(object, &found, goal)
+            }
+            _ => missing_progress(scheduler, object, goal).await,
         };
         record(&mut pending, object, goal, progress, print)?;
     }
@@ -135,22 +154,13 @@ pub(crate) async fn until(
                 None => std::future::pending().await,
             }
         };
-        let (object, progress) = tokio::select! {
+        let changed = tokio::select! {
             biased;
-            changed = models.next() => {
-                let model = ModelView::from(changed?);
-                let object = ObjectRef { kind: Kind::Model, name: model.name.clone() };
-                let progress = model_progress(&object, &model, goal);
-                (object, progress)
-            }
-            changed = servers.next() => {
-                let server = ServerView::from(changed?);
-                let object = ObjectRef { kind: Kind::Server, name: server.name.clone() };
-                let progress = server_progress(&object, &server, goal);
-                (object, progress)
-            }
+            changed = changes.next() => changed?,
             () = timed_out => return Err(timeout_error(&pending, goal, timeout)),
         };
+        let object = changed.object_ref();
+        let progress = progress(&object, &changed, goal);
         if pending.contains_key(&object) {
             record(&mut pending, &object, goal, progress, print)?;
         }
@@ -180,46 +190,55 @@ fn record(
 
 async fn missing_progress(scheduler: &Scheduler, object: &ObjectRef, goal: &Goal) -> Progress {
     match goal {
-        Goal::Deleted | Goal::State(ModelState::ModelTerminated) => Progress::Done,
+        Goal::Deleted | Goal::State("ModelTerminated" | "PipelineTerminated") => Progress::Done,
         _ => Progress::Failed(scheduler.not_found(object).await),
     }
 }
 
-fn model_progress(object: &ObjectRef, model: &ModelView, goal: &Goal) -> Progress {
-    let Some(version) = model.latest() else { return Progress::Waiting("it has no version yet".into()) };
-    let waiting = || {
-        let reason = version.message();
-        let separator = if reason.is_empty() { "" } else { ": " };
-        Progress::Waiting(format!("it is {}{separator}{reason}", version.state_name()))
-    };
-    let failed = || Progress::Failed(CommandError::failed(format!("{object} failed: {}", version.message())));
+fn progress(object: &ObjectRef, found: &Resource, goal: &Goal) -> Progress {
+    let failed = || Progress::Failed(CommandError::failed(format!("{object} failed: {}", found.message())));
     match goal {
-        Goal::State(state) if *state == version.state => Progress::Done,
-        Goal::Deleted if model.is_terminated() => Progress::Done,
-        // A permanent failure does not resolve by waiting.
-        Goal::State(ModelState::ModelAvailable) if version.readiness() == Readiness::Failed => failed(),
-        Goal::State(_) | Goal::Deleted => waiting(),
-        Goal::Ready if model.deleted => Progress::Failed(CommandError::new(
-            Exit::NotFound,
-            format!("{object} was deleted during the wait"),
-        )),
-        Goal::Ready => match version.readiness() {
+        Goal::State(state) => match found.state() {
+            Some(now) if now == *state => Progress::Done,
+            // A permanent failure does not resolve by waiting.
+            Some(_) if matches!(*state, "ModelAvailable" | "PipelineReady") => match found.readiness() {
+                Readiness::Failed => failed(),
+                _ => Progress::Waiting(waiting(found)),
+            },
+            Some(_) => Progress::Waiting(waiting(found)),
+            None => Progress::Failed(CommandError::usage(format!(
+                "{object} has no state {state}: wait for ready or deleted"
+            ))),
+        },
+        Goal::Deleted if found.is_terminated() => Progress::Done,
+        Goal::Ready if found.is_deleted() && object.kind != Kind::Server => Progress::Failed(
+            CommandError::new(Exit::NotFound, format!("{object} was deleted during the wait")),
+        ),
+        Goal::Ready => match found.readiness() {
             Readiness::Ready => Progress::Done,
             Readiness::Failed => failed(),
-            _ => waiting(),
+            _ => Progress::Waiting(waiting(found)),
         },
+        Goal::Deleted => Progress::Waiting(waiting(found)),
     }
 }
 
-fn server_progress(object: &ObjectRef, server: &ServerView, goal: &Goal) -> Progress {
-    match goal {
-        Goal::Ready if server.readiness() == Readiness::Ready => Progress::Done,
-        Goal::Deleted if server.is_terminated() => Progress::Done,
-        Goal::State(_) => Progress::Failed(CommandError::usage(format!(
-            "{object} is a server, which has no model states: wait for ready or deleted"
-        ))),
-        _ => Progress::Waiting(server.message()),
-    }
+/// The current state, for the timeout message.
+fn waiting(found: &Resource) -> String {
+    let message = found.message();
+    let state = match found {
+        Resource::Model(model) => match model.latest() {
+            Some(version) => version.state_name(),
+            None => return "it has no version yet".into(),
+        },
+        Resource::Pipeline(pipeline) => match pipeline.latest() {
+            Some(version) => version.state_name(),
+            None => return "it has no version yet".into(),
+        },
+        Resource::Server(_) | Resource::Experiment(_) => return message,
+    };
+    let separator = if message.is_empty() { "" } else { ": " };
+    format!("it is {state}{separator}{message}")
 }
 
 fn timeout_error(pending: &BTreeMap<ObjectRef, String>, goal: &Goal, timeout: Duration) -> CommandError {
@@ -244,10 +263,12 @@ mod tests {
             ("condition=ModelReady=True", Some(Goal::Ready)),
             ("deleted", Some(Goal::Deleted)),
             ("delete", Some(Goal::Deleted)),
-            ("ModelFailed", Some(Goal::State(ModelState::ModelFailed))),
-            ("failed", Some(Goal::State(ModelState::ModelFailed))),
-            ("ScheduleFailed", Some(Goal::State(ModelState::ScheduleFailed))),
-            ("ModelAvailable", Some(Goal::State(ModelState::ModelAvailable))),
+            ("ModelFailed", Some(Goal::State("ModelFailed"))),
+            ("failed", Some(Goal::State("ModelFailed"))),
+            ("ScheduleFailed", Some(Goal::State("ScheduleFailed"))),
+            ("ModelAvailable", Some(Goal::State("ModelAvailable"))),
+            ("PipelineReady", Some(Goal::State("PipelineReady"))),
+            ("condition=ExperimentReady", Some(Goal::Ready)),
             ("raedy", None),
             ("condition=Foo", None),
         ] {

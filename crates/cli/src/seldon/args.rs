@@ -44,7 +44,7 @@ pub(crate) enum Pipeline {
     /// List the pipelines
     List(List),
     /// Send an inference request to a pipeline
-    Infer(Infer),
+    Infer(PipelineInfer),
     /// Inspect the data between the steps of a pipeline
     Inspect(Inspect),
 }
@@ -102,6 +102,9 @@ pub(crate) struct Control {
     #[arg(short = 'o', long, num_args = 0..=1, require_equals = true, default_value_t = true,
         default_missing_value = "true", action = clap::ArgAction::Set, value_name = "BOOL")]
     pub(crate) show_response: bool,
+    /// Accepted for compatibility; the response is always printed
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -129,9 +132,6 @@ pub(crate) struct Unload {
     /// Manifest with the name, or - for stdin
     #[arg(short = 'f', long = "file-path", value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Accepted for compatibility; the response is always printed
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) change: Change,
 }
@@ -155,9 +155,12 @@ pub(crate) struct Named {
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     pub(crate) name: String,
-    /// Wait for this state, such as ModelAvailable
+    /// Wait for this state, such as ModelAvailable or PipelineReady
     #[arg(short, long, value_name = "STATE")]
     pub(crate) wait: Option<String>,
+    /// Limit of the wait, in seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout_secs: Option<u64>,
     #[command(flatten)]
     pub(crate) control: Control,
 }
@@ -170,6 +173,9 @@ pub(crate) struct StatusAll {
     /// Wait until everything is ready
     #[arg(short, long)]
     pub(crate) wait: bool,
+    /// Limit of the wait, in seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout_secs: Option<u64>,
     #[command(flatten)]
     pub(crate) control: Control,
 }
@@ -180,6 +186,9 @@ pub(crate) struct ExperimentStatus {
     /// Wait until it is active
     #[arg(short, long)]
     pub(crate) wait: bool,
+    /// Limit of the wait, in seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout_secs: Option<u64>,
     #[command(flatten)]
     pub(crate) control: Control,
 }
@@ -192,6 +201,9 @@ pub(crate) struct List {
     /// Authority (virtual host) of requests
     #[arg(long, value_name = "HOST")]
     pub(crate) authority: Option<String>,
+    /// Accepted for compatibility; the table is always the same
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -259,13 +271,55 @@ pub(crate) struct Infer {
     pub(crate) show_response: bool,
 }
 
-/// Accepts any flags, so that the command fails with its own message.
 #[derive(Debug, Args)]
-#[command(trailing_var_arg = true, disable_help_flag = false)]
+pub(crate) struct PipelineInfer {
+    #[command(flatten)]
+    pub(crate) infer: Infer,
+    /// Print the steps instead of the response: time, replica, tensors, and why a step did not run
+    #[arg(long, conflicts_with_all = ["iterations", "seconds"])]
+    pub(crate) trace: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// Pipeline and Kafka flags
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) rest: Vec<String>,
+    /// PIPELINE, PIPELINE.STEP, PIPELINE.STEP.inputs or PIPELINE.STEP.outputs, each with .TENSOR
+    #[arg(value_name = "EXPRESSION")]
+    pub(crate) expression: String,
+    /// Number of requests, newest first
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) offset: u32,
+    /// Only this request
+    #[arg(long, value_name = "ID")]
+    pub(crate) request_id: Option<String>,
+    /// Form of the tensors
+    #[arg(long, value_enum, default_value_t = InspectFormat::Raw, value_name = "FORMAT")]
+    pub(crate) format: InspectFormat,
+    /// Shorten tensors to one line of 80 characters
+    #[arg(short, long)]
+    pub(crate) truncate: bool,
+    /// Print version, time and error of each request too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Namespace in the printed topics
+    #[arg(long, default_value = "default", env = "POD_NAMESPACE", hide_env = true, value_name = "NAMESPACE")]
+    pub(crate) namespace: String,
+    /// Accepted for compatibility; requests are read from the gateway
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) kafka_broker: Option<String>,
+    /// Accepted for compatibility
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kafka_config_path: Option<PathBuf>,
+    /// Accepted for compatibility
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) scheduler_host: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InspectFormat {
+    /// Tensors as JSON on one line
+    Raw,
+    /// Indented JSON
+    Json,
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {

@@ -20,6 +20,7 @@ pub(crate) struct Endpoints {
     pub(super) wait_timeout: Duration,
     scheduler: Option<String>,
     inference: Option<String>,
+    admin: String,
     tls: TlsArgs,
 }
 
@@ -31,6 +32,7 @@ impl Endpoints {
             wait_timeout: timeout.unwrap_or(WAIT_TIMEOUT),
             scheduler: None,
             inference: None,
+            admin: std::env::var("GANTRY_ADMIN").unwrap_or_default(),
             tls: TlsArgs::default(),
         }
     }
@@ -41,6 +43,7 @@ impl Endpoints {
             as_seldon: false,
             scheduler,
             inference,
+            admin: global.admin(),
             tls: global.tls.clone(),
             ..Self::seldon(global.timeout())
         }
@@ -63,6 +66,12 @@ impl Endpoints {
         Scheduler::connect_to(address, tls, self.call_timeout, authority).await.map_err(|e| {
             CommandError::new(e.exit, format!("Error: rpc error: code = Unavailable desc = {e}"))
         })
+    }
+
+    /// The admin endpoint, which Seldon does not have: without configuration of its own.
+    pub(super) fn admin(&self) -> Result<Address, CommandError> {
+        let host = if self.admin.is_empty() { "127.0.0.1:9003" } else { &self.admin };
+        Address::parse(host, 9003, "--admin").map_err(error::other)
     }
 
     pub(super) fn inference(&self, flag: Option<&str>) -> Result<Address, CommandError> {

@@ -7,13 +7,16 @@ use super::{
     pretty_json::indent,
     protojson::{self, INFERENCE},
     session,
+    trace::{TRACE, Trace},
 };
 use crate::{
     client::{Address, Connection, HttpError},
     error::{CommandError, Exit},
+    object_ref::ObjectRef,
     output::{emit, emit_line, print_stderr, sanitize},
 };
 use bytes::Bytes;
+use gantry_api::Kind;
 use gantry_oip::{InferRequest, Limits, grpc};
 use gantry_proto::inference::{self as pb, grpc_inference_service_client::GrpcInferenceServiceClient};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -62,9 +65,10 @@ struct InferClient<'a> {
     transport: Transport,
 }
 
-struct InferResponse {
+/// A response; the headers are there also if the request failed.
+struct InferResponse<B = Vec<u8>> {
     headers: HeaderMap,
-    body: Vec<u8>,
+    body: B,
 }
 
 /// `model infer`, `pipeline infer`.
@@ -76,7 +80,12 @@ pub(super) async fn infer(endpoints: &Endpoints, args: &Infer, kind: TargetKind)
         client.show_request()?;
     }
     if args.iterations == 1 && args.seconds.is_none() {
-        let response = client.infer().await?;
+        let response = match client.infer().await {
+            Err(error) if kind == TargetKind::Pipeline => {
+                return Err(with_similar_name(endpoints, &args.name, error).await);
+            }
+            other => other?,
+        };
         return if args.show_response { emit_text(&response.body) } else { Ok(()) };
     }
     let mut routes = BTreeMap::new();
@@ -100,6 +109,43 @@ pub(super) async fn infer(endpoints: &Endpoints, args: &Infer, kind: TargetKind)
         }
         sent += 1;
     }
+}
+
+/// `pipeline infer --trace`: prints the steps, also of a request that failed.
+pub(super) async fn trace(endpoints: &Endpoints, args: &Infer) -> Result<(), CommandError> {
+    gantry_api::check_name(&args.name).map_err(|e| error::usage(format!("name {e}")))?;
+    let mut client = InferClient::new(endpoints, args, TargetKind::Pipeline, payload(args)?).await?;
+    client.headers.insert(TRACE, HeaderValue::from_static("true"));
+    if args.show_request {
+        client.show_request()?;
+    }
+    let response = client.send().await?;
+    let trace = response.headers.get(TRACE).map(HeaderValue::as_bytes);
+    match (trace.map(Trace::parse), response.body) {
+        (Some(Some(trace)), body) => {
+            emit(trace.text(body.is_ok()))?;
+            body.map(drop)
+        }
+        (_, Err(error)) => Err(with_similar_name(endpoints, &args.name, error).await),
+        (_, Ok(_)) => Err(error::failed(
+            "the gateway returned no trace: it is not a Gantry gateway, or an older version",
+        )),
+    }
+}
+
+/// Adds the most similar pipeline to the error of an unknown one, if a scheduler is reachable. Gateways add that of a
+/// model themselves.
+async fn with_similar_name(endpoints: &Endpoints, name: &str, mut error: CommandError) -> CommandError {
+    if error.exit != Exit::NotFound || endpoints.as_seldon {
+        return error;
+    }
+    let Ok(scheduler) = endpoints.scheduler(None, None).await else { return error };
+    let unknown = ObjectRef { kind: Kind::Pipeline, name: name.to_owned() };
+    let message = scheduler.not_found(&unknown).await.message;
+    if let Some((_, hint)) = message.split_once(" not found. ") {
+        error.message += &format!("\n{hint}");
+    }
+    error
 }
 
 /// `Success: map[:iris_1::57]`
@@ -176,7 +222,7 @@ impl<'a> InferClient<'a> {
 
     fn show_request(&self) -> Result<(), CommandError> {
         match &self.transport {
-            Transport::Rest { body, .. } => emit_text(body),
+            Transport::Rest { body, .. } => emit_text(&indent(body)),
             Transport::Grpc { request, .. } => {
                 emit_line(&protojson::write(INFERENCE, "ModelInferRequest", &**request)?)
             }
@@ -184,6 +230,11 @@ impl<'a> InferClient<'a> {
     }
 
     async fn infer(&mut self) -> Result<InferResponse, CommandError> {
+        let InferResponse { headers, body } = self.send().await?;
+        Ok(InferResponse { headers, body: body? })
+    }
+
+    async fn send(&mut self) -> Result<InferResponse<Result<Vec<u8>, CommandError>>, CommandError> {
         if self.args.show_headers {
             emit(self.head())?;
         }
@@ -223,7 +274,7 @@ impl<'a> InferClient<'a> {
         {
             print_stderr(&format!("cannot save the session: {error}"));
         }
-        Ok(InferResponse { headers, body: body? })
+        Ok(InferResponse { headers, body })
     }
 
     /// Request line and headers.

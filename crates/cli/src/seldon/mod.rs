@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Available as `gantry model load` beside Gantry's own commands, and alone through a symlink named `seldon`, which exits
-//! with 1 for every failure as the original does.
+//! with 255 for every failure as the original does.
 
 mod args;
 mod config;
@@ -15,12 +15,13 @@ mod endpoints;
 mod error;
 mod files;
 mod infer;
+mod inspect;
 mod objects;
 mod pretty_json;
 mod protojson;
 mod session;
 mod table;
-mod unsupported;
+mod trace;
 
 pub(crate) use args::{Command, Control, Experiment, Load, Model, Pipeline, Server, StatusAll, UnloadAll};
 pub(crate) use config::Config;
@@ -47,6 +48,9 @@ struct Cli {
     command: Command,
 }
 
+/// Exit code of the original for every failure.
+const FAILURE: u8 = 255;
+
 /// Whether the program was started through a symlink named `seldon`.
 pub(crate) fn is_called(program: Option<&OsStr>) -> bool {
     program.map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == "seldon")
@@ -66,7 +70,7 @@ pub(crate) fn main() -> ExitCode {
                 "Error: {}",
                 text.strip_prefix("error: ").unwrap_or(&text).trim_end()
             ));
-            return ExitCode::FAILURE;
+            return FAILURE.into();
         }
     };
     match run_with(&Endpoints::seldon(cli.timeout), cli.command) {
@@ -75,7 +79,7 @@ pub(crate) fn main() -> ExitCode {
             if !error.message.is_empty() {
                 output::print_stderr(&error.message);
             }
-            ExitCode::FAILURE
+            FAILURE.into()
         }
     }
 }
@@ -103,7 +107,7 @@ async fn model(endpoints: &Endpoints, command: &Model) -> Result<(), CommandErro
     match command {
         Model::Load(args) => objects::load(endpoints, args, Some(Kind)).await,
         Model::Unload(args) => objects::unload(endpoints, args, Kind).await,
-        Model::Status(args) => objects::model_status(endpoints, args).await,
+        Model::Status(args) => objects::status(endpoints, args, Kind).await,
         Model::List(args) => objects::list_models(endpoints, args).await,
         Model::Infer(args) => infer::infer(endpoints, args, infer::TargetKind::Model).await,
         Model::Metadata(args) => infer::metadata(endpoints, args).await,
@@ -121,26 +125,25 @@ async fn server(endpoints: &Endpoints, command: &Server) -> Result<(), CommandEr
 }
 
 async fn pipeline(endpoints: &Endpoints, command: &Pipeline) -> Result<(), CommandError> {
-    use unsupported::UnsupportedKind::Pipeline as Kind;
+    use gantry_api::Kind::Pipeline as Kind;
     match command {
-        Pipeline::Load(args) => unsupported::load(endpoints, args, Kind).await,
-        Pipeline::Unload(args) => unsupported::unload(endpoints, args, Kind).await,
-        Pipeline::Status(args) => unsupported::status(endpoints, &args.control, &args.name, Kind).await,
-        Pipeline::List(args) => unsupported::list(endpoints, args, Kind).await,
-        Pipeline::Infer(args) => infer::infer(endpoints, args, infer::TargetKind::Pipeline).await,
-        Pipeline::Inspect(_) => {
-            Err(error::failed("pipeline inspect reads Kafka topics, which Gantry does not use"))
-        }
+        Pipeline::Load(args) => objects::load(endpoints, args, Some(Kind)).await,
+        Pipeline::Unload(args) => objects::unload(endpoints, args, Kind).await,
+        Pipeline::Status(args) => objects::status(endpoints, args, Kind).await,
+        Pipeline::List(args) => objects::list_pipelines(endpoints, args).await,
+        Pipeline::Infer(args) if args.trace => infer::trace(endpoints, &args.infer).await,
+        Pipeline::Infer(args) => infer::infer(endpoints, &args.infer, infer::TargetKind::Pipeline).await,
+        Pipeline::Inspect(args) => inspect::run(endpoints, args).await,
     }
 }
 
 async fn experiment(endpoints: &Endpoints, command: &Experiment) -> Result<(), CommandError> {
-    use unsupported::UnsupportedKind::Experiment as Kind;
+    use gantry_api::Kind::Experiment as Kind;
     match command {
-        Experiment::Start(args) => unsupported::load(endpoints, args, Kind).await,
-        Experiment::Stop(args) => unsupported::unload(endpoints, args, Kind).await,
-        Experiment::Status(args) => unsupported::status(endpoints, &args.control, &args.name, Kind).await,
-        Experiment::List(args) => unsupported::list(endpoints, args, Kind).await,
+        Experiment::Start(args) => objects::load(endpoints, args, Some(Kind)).await,
+        Experiment::Stop(args) => objects::unload(endpoints, args, Kind).await,
+        Experiment::Status(args) => objects::experiment_status(endpoints, args).await,
+        Experiment::List(args) => objects::list_experiments(endpoints, args).await,
     }
 }
 

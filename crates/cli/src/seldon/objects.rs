@@ -1,7 +1,7 @@
 //! `load`, `unload`, `status` and `list` of models and servers.
 
 use super::{
-    args::{Control, List, Load, Named, Status, StatusAll, Unload, UnloadAll},
+    args::{Control, ExperimentStatus, List, Load, Named, Status, StatusAll, Unload, UnloadAll},
     endpoints::Endpoints,
     error,
     protojson::{self, SCHEDULER},
@@ -14,12 +14,12 @@ use crate::{
     manifests::Manifests,
     object_ref::ObjectRef,
     output::{emit, emit_line},
-    view::{ModelView, ServerView},
+    view::{ExperimentView, ModelView, PipelineView, ServerView},
 };
 use gantry_api::{Kind, Object, Parsed};
 use gantry_proto::scheduler as pb;
 use prost::Message;
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// Subscriber name of the original Seldon CLI.
 pub(super) const SUBSCRIBER: &str = "seldon CLI";
@@ -78,6 +78,18 @@ impl<'a> SchedulerSession<'a> {
                 self.show_response("LoadModelResponse", response.get_ref())
             }
             Object::Server(server) => self.notify(server.to_proto()).await,
+            Object::Pipeline(pipeline) => {
+                let request = pb::LoadPipelineRequest { pipeline: Some(pipeline.to_proto()) };
+                self.show_request("LoadPipelineRequest", &request)?;
+                let response = self.call(client.load_pipeline(as_cli(request))).await?;
+                self.show_response("LoadPipelineResponse", response.get_ref())
+            }
+            Object::Experiment(experiment) => {
+                let request = pb::StartExperimentRequest { experiment: Some(experiment.to_proto()) };
+                self.show_request("StartExperimentRequest", &request)?;
+                let response = self.call(client.start_experiment(as_cli(request))).await?;
+                self.show_response("StartExperimentResponse", response.get_ref())
+            }
         }
     }
 
@@ -90,17 +102,63 @@ impl<'a> SchedulerSession<'a> {
     }
 
     async fn unload(&self, kind: Kind, name: &str) -> Result<(), CommandError> {
-        if kind == Kind::Server {
-            return self
-                .notify(pb::ServerNotify { name: name.to_owned(), shared: true, ..Default::default() })
-                .await;
-        }
         let mut client = self.scheduler.client();
-        let model = pb::ModelReference { name: name.to_owned(), version: None };
-        let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
-        self.show_request("UnloadModelRequest", &request)?;
-        let response = self.call(client.unload_model(as_cli(request))).await?;
-        self.show_response("UnloadModelResponse", response.get_ref())
+        let name = name.to_owned();
+        match kind {
+            Kind::Server => self.notify(pb::ServerNotify { name, shared: true, ..Default::default() }).await,
+            Kind::Model => {
+                let model = pb::ModelReference { name, version: None };
+                let request = pb::UnloadModelRequest { model: Some(model), kubernetes_meta: None };
+                self.show_request("UnloadModelRequest", &request)?;
+                let response = self.call(client.unload_model(as_cli(request))).await?;
+                self.show_response("UnloadModelResponse", response.get_ref())
+            }
+            Kind::Pipeline => {
+                let request = pb::UnloadPipelineRequest { name };
+                self.show_request("UnloadPipelineRequest", &request)?;
+                let response = self.call(client.unload_pipeline(as_cli(request))).await?;
+                self.show_response("UnloadPipelineResponse", response.get_ref())
+            }
+            Kind::Experiment => {
+                let request = pb::StopExperimentRequest { name };
+                self.show_request("StopExperimentRequest", &request)?;
+                let response = self.call(client.stop_experiment(as_cli(request))).await?;
+                self.show_response("StopExperimentResponse", response.get_ref())
+            }
+        }
+    }
+
+    async fn print(&self, object: &ObjectRef) -> Result<(), CommandError> {
+        let name = object.name.as_str();
+        match object.kind {
+            Kind::Model => self.print_model(name).await,
+            Kind::Server => self.print_server(name).await,
+            Kind::Pipeline => self.print_pipeline(name).await,
+            Kind::Experiment => self.print_experiment(name).await,
+        }
+    }
+
+    async fn print_pipeline(&self, name: &str) -> Result<(), CommandError> {
+        let mut client = self.scheduler.client();
+        let request = pb::PipelineStatusRequest {
+            subscriber_name: SUBSCRIBER.into(),
+            name: Some(name.to_owned()),
+            all_versions: false,
+        };
+        self.show_request("PipelineStatusRequest", &request)?;
+        let found =
+            self.call(async { collect(client.pipeline_status(request).await?.into_inner()).await }).await?;
+        found.iter().try_for_each(|status| self.show_response("PipelineStatusResponse", status))
+    }
+
+    async fn print_experiment(&self, name: &str) -> Result<(), CommandError> {
+        let mut client = self.scheduler.client();
+        let request =
+            pb::ExperimentStatusRequest { subscriber_name: SUBSCRIBER.into(), name: Some(name.to_owned()) };
+        self.show_request("ExperimentStatusRequest", &request)?;
+        let found =
+            self.call(async { collect(client.experiment_status(request).await?.into_inner()).await }).await?;
+        found.iter().try_for_each(|status| self.show_response("ExperimentStatusResponse", status))
     }
 
     async fn print_model(&self, name: &str) -> Result<(), CommandError> {
@@ -126,12 +184,15 @@ impl<'a> SchedulerSession<'a> {
         found.iter().try_for_each(|status| self.show_response("ServerStatusResponse", status))
     }
 
-    /// Prints an empty response when the goal is reached.
-    async fn wait(&self, objects: &[ObjectRef], goal: &Goal) -> Result<(), CommandError> {
-        wait::until(&self.scheduler, objects, goal, self.endpoints.wait_timeout, false)
-            .await
-            .map_err(error::other)?;
-        self.show_response("LoadModelResponse", &pb::LoadModelResponse {})
+    /// Waits, then prints the status; an empty response for models and servers.
+    async fn wait(&self, object: &ObjectRef, goal: &Goal, seconds: Option<u64>) -> Result<(), CommandError> {
+        let limit = seconds.map_or(self.endpoints.wait_timeout, Duration::from_secs);
+        let one = std::slice::from_ref(object);
+        wait::until(&self.scheduler, one, goal, limit, false).await.map_err(error::other)?;
+        match object.kind {
+            Kind::Model | Kind::Server => self.show_response("LoadModelResponse", &pb::LoadModelResponse {}),
+            Kind::Pipeline | Kind::Experiment => self.print(object).await,
+        }
     }
 }
 
@@ -166,7 +227,7 @@ fn read(file: &Path, kind: Option<Kind>) -> Result<Vec<Parsed>, CommandError> {
     Ok(manifests.objects)
 }
 
-/// `load -f`, `model load -f`, `server load -f`.
+/// `load -f`, `model load -f`, `pipeline load -f`, `experiment start -f`, `server load -f`.
 pub(super) async fn load(endpoints: &Endpoints, args: &Load, kind: Option<Kind>) -> Result<(), CommandError> {
     let mut objects = read(&args.file, kind)?;
     objects.sort_by_key(|p| p.object.kind());
@@ -177,7 +238,7 @@ pub(super) async fn load(endpoints: &Endpoints, args: &Load, kind: Option<Kind>)
     Ok(())
 }
 
-/// `model unload`, `server unload`.
+/// `model unload`, `pipeline unload`, `experiment stop`, `server unload`.
 pub(super) async fn unload(endpoints: &Endpoints, args: &Unload, kind: Kind) -> Result<(), CommandError> {
     let names = match (&args.name, &args.file) {
         (Some(name), _) => vec![name.clone()],
@@ -194,7 +255,7 @@ pub(super) async fn unload(endpoints: &Endpoints, args: &Unload, kind: Kind) -> 
 /// `unload -f`.
 pub(super) async fn unload_all(endpoints: &Endpoints, args: &UnloadAll) -> Result<(), CommandError> {
     let mut objects = read(&args.file, None)?;
-    // Models before servers: the reverse of load.
+    // The reverse of load.
     objects.sort_by_key(|p| std::cmp::Reverse(p.object.kind()));
     let session = SchedulerSession::open(endpoints, &args.change.control).await?;
     for parsed in &objects {
@@ -208,32 +269,68 @@ pub(super) async fn status_all(endpoints: &Endpoints, args: &StatusAll) -> Resul
     let objects = read(&args.file, None)?;
     let session = SchedulerSession::open(endpoints, &args.control).await?;
     for parsed in &objects {
-        let (kind, name) = (parsed.object.kind(), parsed.object.name());
+        let object = ObjectRef { kind: parsed.object.kind(), name: parsed.object.name().to_owned() };
         if args.wait {
-            session.wait(&[ObjectRef { kind, name: name.to_owned() }], &Goal::Ready).await?;
-        } else if kind == Kind::Model {
-            session.print_model(name).await?;
+            session.wait(&object, &Goal::Ready, args.timeout_secs).await?;
         } else {
-            session.print_server(name).await?;
+            session.print(&object).await?;
         }
     }
     Ok(())
 }
 
-/// `model status`.
-pub(super) async fn model_status(endpoints: &Endpoints, args: &Status) -> Result<(), CommandError> {
+/// `model status`, `pipeline status`.
+pub(super) async fn status(endpoints: &Endpoints, args: &Status, kind: Kind) -> Result<(), CommandError> {
     let goal = args.wait.as_deref().map(str::parse::<Goal>).transpose();
     let goal = goal.map_err(|e| error::usage(format!("--wait: {e}")))?;
     let session = SchedulerSession::open(endpoints, &args.control).await?;
+    let object = ObjectRef { kind, name: args.name.clone() };
     match goal {
-        Some(goal) => session.wait(&[ObjectRef { kind: Kind::Model, name: args.name.clone() }], &goal).await,
-        None => session.print_model(&args.name).await,
+        Some(goal) => session.wait(&object, &goal, args.timeout_secs).await,
+        None => session.print(&object).await,
+    }
+}
+
+/// `experiment status`.
+pub(super) async fn experiment_status(
+    endpoints: &Endpoints,
+    args: &ExperimentStatus,
+) -> Result<(), CommandError> {
+    let session = SchedulerSession::open(endpoints, &args.control).await?;
+    let object = ObjectRef { kind: Kind::Experiment, name: args.name.clone() };
+    if args.wait {
+        session.wait(&object, &Goal::Ready, args.timeout_secs).await
+    } else {
+        session.print(&object).await
     }
 }
 
 /// `server status`.
 pub(super) async fn server_status(endpoints: &Endpoints, args: &Named) -> Result<(), CommandError> {
     SchedulerSession::open(endpoints, &args.control).await?.print_server(&args.name).await
+}
+
+/// `pipeline list`.
+pub(super) async fn list_pipelines(endpoints: &Endpoints, args: &List) -> Result<(), CommandError> {
+    let scheduler = endpoints.scheduler(args.scheduler_host.as_deref(), args.authority.as_deref()).await?;
+    let mut table = Table::new(&["pipeline", "state", "reason"]);
+    let pipelines = scheduler.pipelines(false).await.map_err(error::other)?;
+    for pipeline in pipelines.into_iter().map(PipelineView::from).filter(|p| !p.is_terminated()) {
+        let Some(latest) = pipeline.latest() else { continue };
+        table.row([pipeline.name.as_str(), latest.status.as_str_name(), latest.reason.as_str()]);
+    }
+    emit(table.render())
+}
+
+/// `experiment list`.
+pub(super) async fn list_experiments(endpoints: &Endpoints, args: &List) -> Result<(), CommandError> {
+    let scheduler = endpoints.scheduler(args.scheduler_host.as_deref(), args.authority.as_deref()).await?;
+    let mut table = Table::new(&["experiment", "active"]);
+    let experiments = scheduler.experiments().await.map_err(error::other)?;
+    for experiment in experiments.into_iter().map(ExperimentView::from).filter(|e| !e.deleted) {
+        table.row([experiment.name.as_str(), &experiment.active.to_string()]);
+    }
+    emit(table.render())
 }
 
 /// `model list`.

@@ -1,7 +1,8 @@
 //! `gantry agent`: the sidecar of an inference server.
 
+use super::namespace_secrets::NamespaceSecrets;
 use crate::{args::Global, error::CommandError};
-use gantry_agent::{Kind, Limits, Ports, RequestLimits, Scaling, ServerEnvironment, Settings};
+use gantry_agent::{Kind, Limits, Ports, RequestLimits, Scaling, SecretStore, ServerEnvironment, Settings};
 use gantry_standalone::{
     address::Address,
     bootstrap::{
@@ -89,7 +90,7 @@ pub(crate) struct Args {
     #[arg(long, env = "SELDON_METRICS_PORT", default_value_t = 9006, value_name = "PORT")]
     pub(crate) metrics_port: u16,
 
-    /// Port of /terminate, which drains models and in-flight requests; 0 picks a free one.
+    /// Port of /terminate, the preStop hook of each container of a pod; 0 picks a free one.
     #[arg(long, env = "SELDON_DRAINER_PORT", default_value_t = 9007, value_name = "PORT")]
     pub(crate) drainer_port: u16,
 
@@ -101,8 +102,8 @@ pub(crate) struct Args {
     #[arg(long, env = "SELDON_SERVER_CAPABILITIES", value_name = "LIST", value_delimiter = ',')]
     pub(crate) capabilities: Option<Vec<String>>,
 
-    /// Memory for models in bytes [default: three quarters of the machine's]
-    #[arg(long, env = "MEMORY_REQUEST", value_name = "BYTES")]
+    /// Memory for models, in bytes or as 4Gi [default: three quarters of the machine's]
+    #[arg(long, env = "MEMORY_REQUEST", value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory: Option<u64>,
 
     /// Memory overcommit in percent: idle models are evicted to disk.
@@ -133,8 +134,8 @@ pub(crate) struct Args {
     #[arg(
         long,
         alias = "server-patience",
-        env = "SELDON_MAX_TIME_READY_SUB_SERVICE_BEFORE_START_MINUTES",
-        default_value_t = 15,
+        env = "SELDON_MAX_ELAPSED_TIME_READY_SUB_SERVICE_BEFORE_START_MINUTES",
+        default_value_t = default_startup_timeout(),
         value_name = "MINUTES"
     )]
     pub(crate) server_startup_timeout: u64,
@@ -180,11 +181,27 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) drain_time: u64,
 
+    /// Calls of /terminate within two seconds that start a drain. One call alone is the restart of one container.
+    #[arg(long, env = "GANTRY_DRAIN_CALLS", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) drain_calls: u32,
+
+    /// Timeout in seconds of the warm-up, one request with zeros after a load; 0 turns it off.
+    #[arg(long, env = "GANTRY_WARM_UP_TIME", default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub(crate) warm_up_time: u64,
+
+    /// Directory of this machine that models may be loaded from; repeatable. Without it, a storageUri cannot be a path.
+    #[arg(long, env = "GANTRY_LOCAL_ROOTS", value_name = "DIR", value_delimiter = ',')]
+    pub(crate) local_root: Vec<PathBuf>,
+
     #[command(flatten)]
     pub(crate) requests: RequestArgs,
 
     #[command(flatten)]
     pub(crate) artifacts: ArtifactArgs,
+
+    /// Read Secrets that are not in --secrets-dir from the pod's namespace, through the Kubernetes API.
+    #[arg(long, env = "GANTRY_KUBERNETES_SECRETS")]
+    pub(crate) kubernetes_secrets: bool,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -249,6 +266,7 @@ async fn serve(global: &Global, args: &Args) -> Result<(), CommandError> {
             unload_retries: args.unload_retries,
             grace: seconds(args.unload_grace),
             check: seconds(args.health_check_interval),
+            warm_up: seconds(args.warm_up_time),
         },
         requests: RequestLimits {
             max_body: args.requests.max_body,
@@ -263,9 +281,10 @@ async fn serve(global: &Global, args: &Args) -> Result<(), CommandError> {
         },
         server_startup_timeout: seconds(args.server_startup_timeout.saturating_mul(60)),
         drain_time: seconds(args.drain_time),
+        drain_calls: args.drain_calls,
         parallel: args.parallel_loads,
         connect: Arc::new(scheduler),
-        source: args.artifacts.source(&state_dir)?,
+        source: args.artifacts.source(&state_dir, Some(args.local_root.clone()), secrets(args).await?)?,
         tracer: tracer.clone(),
     };
 
@@ -299,6 +318,24 @@ async fn serve(global: &Global, args: &Args) -> Result<(), CommandError> {
     }
     trace::flush(&tracer).await;
     Ok(())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    gantry_api::Quantity::parse(text).map(|quantity| quantity.bytes())
+}
+
+/// In minutes; the variable is an earlier name of the one that the flag reads.
+fn default_startup_timeout() -> u64 {
+    let minutes = std::env::var("SELDON_MAX_TIME_READY_SUB_SERVICE_BEFORE_START_MINUTES").ok();
+    minutes.and_then(|minutes| minutes.parse().ok()).unwrap_or(15)
+}
+
+async fn secrets(args: &Args) -> Result<Option<Arc<dyn SecretStore>>, CommandError> {
+    if !args.kubernetes_secrets {
+        return Ok(None);
+    }
+    let problem = |e| CommandError::unavailable(format!("--kubernetes-secrets: no Kubernetes cluster: {e}"));
+    Ok(Some(Arc::new(NamespaceSecrets::connect().await.map_err(problem)?)))
 }
 
 fn capabilities(args: &Args) -> Vec<String> {
@@ -388,6 +425,13 @@ mod tests {
                 (got, expected) => panic!("{pod:?}: {got:?}, not {expected:?}"),
             }
         }
+    }
+
+    #[test]
+    fn memory_is_a_number_of_bytes_or_an_amount() {
+        assert_eq!(bytes("4000000000"), Ok(4_000_000_000));
+        assert_eq!(bytes("4Gi"), Ok(4 << 30));
+        assert!(bytes("4 GB").is_err() && bytes("-1").is_err() && bytes("").is_err());
     }
 
     #[test]

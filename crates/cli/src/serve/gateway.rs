@@ -6,7 +6,7 @@ use gantry_gateway::{Gateway, Routes, control};
 use gantry_standalone::{
     bootstrap::{
         admin_server::{self, AdminServer},
-        args::RequestArgs,
+        args::{MemoryArgs, RequestArgs},
         listen,
         log::{self, LogArgs, LogBuffer},
         scheduler_channel::SchedulerChannel,
@@ -48,9 +48,17 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 9003, value_name = "PORT")]
     pub(crate) admin_port: u16,
 
-    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics and logs.
+    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) admin_host: IpAddr,
+
+    /// Let clients of the inference port load and unload models by the repository API.
+    #[arg(long)]
+    pub(crate) allow_repository_changes: bool,
+
+    /// Keep the tensors of the last requests of each pipeline in memory, for `gantry pipeline inspect`.
+    #[arg(long)]
+    pub(crate) keep_pipeline_payloads: bool,
 
     /// Seconds at shutdown in which idle keep-alive connections still accept one request, whose response closes them:
     /// no request meets a closed connection.
@@ -59,6 +67,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) requests: RequestArgs,
+
+    #[command(flatten)]
+    pub(crate) request_memory: MemoryArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -83,7 +94,10 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         listen: SocketAddr::new(args.host, args.inference_port),
         max_body: args.requests.max_body,
         max_in_flight: args.requests.max_in_flight,
+        max_memory: args.request_memory.bytes(),
         request_timeout: Duration::from_secs(args.requests.request_timeout),
+        allow_repository_changes: args.allow_repository_changes,
+        keep_pipeline_payloads: args.keep_pipeline_payloads,
         linger: Duration::from_secs(args.shutdown_linger),
         tracer: tracer.clone(),
         ..gantry_gateway::Config::default()
@@ -115,6 +129,10 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
             let (routes, stop, address, scheduler) =
                 (routes.clone(), stop.clone(), address.clone(), scheduler.clone());
             Box::new(move || not_ready(&routes, &stop, &address, &scheduler))
+        },
+        runs: {
+            let routes = routes.clone();
+            Box::new(move |pipeline| routes.recent_runs(pipeline))
         },
         ..AdminServer::new(registry, logs)
     };

@@ -60,6 +60,11 @@ pub(crate) struct Args {
     #[arg(long, env = "GANTRY_IMAGE", value_name = "IMAGE")]
     pub(crate) image: Option<String>,
 
+    /// Secrets that agents may read in their namespace, for the secretName of Models; '*' is all of them. The operator
+    /// needs the same permission to grant it.
+    #[arg(long, value_delimiter = ',', value_name = "SECRET,…")]
+    pub(crate) agent_secrets: Vec<String>,
+
     /// Kubeconfig file (also read from KUBECONFIG) [default: service account of the pod]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -68,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4000, value_name = "PORT")]
     pub(crate) admin_port: u16,
 
-    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics and logs.
+    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) admin_host: IpAddr,
 
@@ -127,6 +132,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         scope: scope(args, &namespace),
         namespace: namespace.clone(),
         use_deployments: args.use_deployments_for_servers,
+        agent_secrets: args.agent_secrets.clone(),
         seed: u64::from(std::process::id()),
         image: args.image.clone().unwrap_or_else(|| Settings::default().image),
         ..Settings::default()

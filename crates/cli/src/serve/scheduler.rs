@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 9999, value_name = "PORT")]
     pub(crate) health_probe_port: u16,
 
-    /// Address of the health port. It has no TLS: anything but loopback exposes metrics and logs.
+    /// Address of the health port. It has no TLS: anything but loopback exposes metrics.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) health_host: IpAddr,
 

@@ -1,4 +1,4 @@
-//! Runs the commands in `README.md`, `docs/cli.md` and `docs/seldon-cli.md` against `gantry up examples/quickstart`.
+//! Runs the commands in `README.md` and in pages of `docs` against `gantry up` with the examples that they name.
 
 use crate::harness::command;
 use std::{
@@ -10,7 +10,7 @@ use std::{
 /// Examples with these strings may print nothing.
 const SILENT: [&str; 5] = [" lint ", " state ", " --ignore-not-found", " logs server/", " diff "];
 
-/// `gantry up examples/quickstart` on free ports, stopped on drop.
+/// `gantry up` on free ports, stopped on drop.
 struct Up {
     child: Child,
     /// Environment variables with its addresses.
@@ -21,9 +21,9 @@ struct Up {
 }
 
 impl Up {
-    fn start() -> Self {
+    fn start(examples: &str) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let mut up = command(&["up", "examples/quickstart", "--no-watch", "--state-dir"]);
+        let mut up = command(&["up", examples, "--no-watch", "--state-dir"]);
         up.arg(state.path()).current_dir(root()).stdout(Stdio::piped()).stderr(Stdio::null());
         for port in ["--inference-port", "--admin-port", "--scheduler-port", "--agent-port"] {
             up.args([port, "0"]);
@@ -93,19 +93,35 @@ fn root() -> PathBuf {
 
 #[test]
 fn examples_work_as_written() {
-    let up = Up::start();
-    let texts =
-        ["docs/seldon-cli.md", "docs/cli.md"].map(|f| std::fs::read_to_string(root().join(f)).unwrap());
+    assert!(run_examples("examples/quickstart", &["docs/seldon-cli.md", "docs/cli.md"]) >= 30);
+}
+
+#[test]
+fn examples_of_pipelines_and_experiments_work_as_written() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("SKIPPED: the examples need curl, which is not on this machine");
+        return;
+    }
+    assert!(run_examples("examples/pipelines", &["docs/pipelines.md"]) >= 8);
+    assert!(run_examples("examples/experiments", &["docs/experiments.md"]) >= 8);
+}
+
+/// Runs the commands of these pages and returns their number.
+fn run_examples(served: &str, pages: &[&str]) -> usize {
+    let up = Up::start(served);
+    let texts: Vec<String> =
+        pages.iter().map(|page| std::fs::read_to_string(root().join(page)).unwrap()).collect();
     let examples: Vec<&str> =
         texts.iter().flat_map(|t| t.lines()).filter_map(|l| l.strip_prefix("$ ")).collect();
-    assert!(examples.len() >= 30, "{examples:?}");
-    for example in examples {
-        let output = up.shell("sh", example).output().unwrap();
+    for example in &examples {
+        let example = example.replace("127.0.0.1:9000", up.address("GANTRY_INFERENCE"));
+        let output = up.shell("sh", &example).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{example}: {stderr}");
         let silent = SILENT.iter().any(|s| example.contains(s));
         assert!(!output.stdout.is_empty() || silent, "{example} printed nothing");
     }
+    examples.len()
 }
 
 /// A shell block and its documented output, if any.
@@ -142,7 +158,7 @@ fn readme_tour_works_as_written() {
     let blocks = blocks(tour);
     assert!(blocks.len() >= 6 && blocks.iter().any(|block| block.output.is_some()), "{}", blocks.len());
 
-    let up = Up::start();
+    let up = Up::start("examples/quickstart");
     let dir = tempfile::tempdir().unwrap();
     let print = |n: usize| dir.path().join(format!("{n}"));
     // Scripts do not expand aliases by default.

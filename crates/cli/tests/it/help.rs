@@ -46,3 +46,14 @@ fn every_flag_has_a_help_text() {
         }
     }
 }
+
+#[test]
+fn startup_timeout_of_the_agent_reads_both_variables() {
+    let help = |variable: &str| {
+        let mut command = crate::harness::command(&["agent", "--help"]);
+        crate::harness::finish(command.env(variable, "7")).ok()
+    };
+    let seldons = "SELDON_MAX_ELAPSED_TIME_READY_SUB_SERVICE_BEFORE_START_MINUTES";
+    assert!(help(seldons).contains(&format!("[env: {seldons}=7]")));
+    assert!(help("SELDON_MAX_TIME_READY_SUB_SERVICE_BEFORE_START_MINUTES").contains("[default: 7]"));
+}

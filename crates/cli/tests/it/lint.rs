@@ -44,11 +44,11 @@ fn invalid_manifests_are_reported() {
         // Kinds and versions.
         (
             at("/m").replace("kind: Model", "kind: Modle"),
-            "stdin:2: kind \"Modle\" is not supported: use Model or Server. Did you mean Model?",
+            "stdin:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean Model?",
         ),
         (
             at("/m").replace("kind: Model", "kind: Pipeline"),
-            "stdin:2: kind Pipeline is not supported yet; Model and Server are",
+            "stdin:6: spec.storageUri is not a field of Pipeline. Its fields are allowCycles, dataflow, input, maxStepRevisits, output, steps.",
         ),
         (
             at("/m").replace("v1alpha1", "v2"),
@@ -58,7 +58,10 @@ fn invalid_manifests_are_reported() {
             "kind: Model\n".into(),
             "stdin:1: apiVersion is missing: write apiVersion: mlops.seldon.io/v1alpha1",
         ),
-        ("a: 1\n".into(), "stdin:1: kind is missing: set it to Model or Server"),
+        (
+            "a: 1\n".into(),
+            "stdin:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig",
+        ),
         (
             "- 1\n- 2\n".into(),
             "stdin:1: must be an object with apiVersion, kind, metadata and spec, got a list",
@@ -210,4 +213,47 @@ fn lint_reports_problems_of_all_files() {
         "empty contains no manifests (*.yaml, *.yml, *.json); use -R to include subdirectories\n"
     );
     assert_eq!(gantry(&["lint", "/nonexistent/x.yaml"]).stderr, "/nonexistent/x.yaml does not exist\n");
+}
+
+#[test]
+fn objects_of_other_groups_are_passed_over_with_a_note() {
+    let scaler = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: iris}\n";
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: iris}\n";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("all.yaml");
+    std::fs::write(&path, format!("{}---\n{scaler}---\n{service}", at("/m"))).unwrap();
+    let file = path.display().to_string();
+    for args in [vec!["lint", "-f", &file], vec!["lint", &file]] {
+        let ran = gantry(&args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(
+            ran.stderr,
+            format!(
+                "{file}:8: not checked: HorizontalPodAutoscaler of autoscaling/v2\n\
+                 {file}:12: not checked: Service of v1\nok: 1 object in 1 file\n"
+            )
+        );
+    }
+    let applied = gantry(&["apply", "-f", &file, "--scheduler", "127.0.0.1:1"]);
+    assert_eq!(applied.code, 2);
+    assert!(applied.stderr.contains(":12: kind Service of v1 is not handled by gantry"), "{applied:?}");
+    assert_eq!(gantry(&["lint"]).code, 2, "a file is required");
+}
+
+#[test]
+fn cluster_kinds_are_checked_as_by_the_api_server() {
+    let config = "apiVersion: mlops.seldon.io/v1alpha1\nkind: SeldonConfig\nmetadata: {name: default}\nspec:\n  \
+        components:\n  - name: seldon-scheduler\n    podSpec:\n      containers:\n      - name: scheduler\n        \
+        env:\n        - {name: A, value: '600'}\n        - {name: B, value: 600}\n";
+    let spec = "spec.components[0].podSpec.containers[0].env[1].value";
+    for (text, expected) in [
+        (config.to_owned(), format!("stdin:12: {spec} must be a string, got 600: put it in quotes\n")),
+        (
+            at("/m").replace("spec:\n  storageUri: /m\n", "spec: null\n"),
+            "stdin:5: spec is required\n".to_owned(),
+        ),
+    ] {
+        let ran = gantry_with(&["lint", "-"], &text);
+        assert_eq!((ran.code, ran.stdout), (2, expected), "{text}");
+    }
 }

@@ -192,7 +192,10 @@ fn status_shows_an_older_serving_version() {
 fn empty_results_are_reported_on_stderr() {
     let harness = Harness::without_server();
     let ran = harness.gantry(&["get"]);
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "No models and no servers.\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+        (0, "", "No models, no servers, no pipelines, no experiments.\n")
+    );
     let ran = harness.gantry(&["get", "models", "-o", "json"]);
     assert!(ran.stdout.contains("\"items\": []"), "{ran:?}");
     let ran = harness.gantry(&["status"]);

@@ -92,6 +92,29 @@ fn show_request_and_show_response_flags() {
 }
 
 #[test]
+fn verbose_and_timeout_flags_are_accepted() {
+    let harness = Harness::new();
+    harness.write("iris.yaml", &model("iris", "  storageUri: /m\n"));
+    harness.write("slow.yaml", &model("slow", "  storageUri: /slow\n"));
+    assert_eq!(seldon_with(&harness, &["model", "load", "-f", "iris.yaml", "-v"]).ok(), "{}\n");
+    seldon_with(&harness, &["load", "-f", "slow.yaml", "--verbose"]).ok();
+    let wait = ["model", "status", "iris", "-w", "ModelAvailable", "-t", "60", "-v"];
+    assert_eq!(seldon_with(&harness, &wait).ok(), "{}\n");
+    for args in
+        [&["model", "list", "-v"][..], &["server", "list", "-v"], &["server", "status", "builtin", "-v"]]
+    {
+        assert_ne!(seldon_with(&harness, args).ok(), "", "{args:?}");
+    }
+    for args in [
+        &["model", "status", "slow", "-w", "ModelAvailable", "--timeout-secs", "1"][..],
+        &["status", "-f", "slow.yaml", "-w", "-t", "1"],
+    ] {
+        let ran = seldon_with(&harness, args);
+        assert!(ran.code == 255 && ran.stderr.contains("1s"), "{args:?} {ran:?}");
+    }
+}
+
+#[test]
 fn load_status_and_unload_of_a_manifest_with_many_objects() {
     let harness = Harness::new();
     let all = model("a", "  storageUri: /m\n")
@@ -122,14 +145,13 @@ fn errors_match_the_seldon_cli_format() {
     harness.write("broken.yaml", &model("broken", "  storageUri: /broken\n"));
     harness.write(
         "p.yaml",
-        "apiVersion: mlops.seldon.io/v1alpha1\nkind: Pipeline\nmetadata: {name: p}\nspec: {}\n",
+        "apiVersion: mlops.seldon.io/v1alpha1\nkind: Pipeline\nmetadata: {name: p}\nspec: {steps: []}\n",
     );
     harness.write(
         "x.yaml",
-        "apiVersion: mlops.seldon.io/v1alpha1\nkind: Experiment\nmetadata: {name: x}\nspec: {}\n",
+        "apiVersion: mlops.seldon.io/v1alpha1\nkind: Experiment\nmetadata: {name: x}\nspec: {mirror: {name: m, percent: 1}}\n",
     );
     seldon_with(&harness, &["model", "load", "-f", "broken.yaml"]).ok();
-    let unimplemented = "Error: rpc error: code = Unimplemented desc = ";
     for (args, code, message) in [
         (
             &["model", "load", "-f", "typo.yaml"][..],
@@ -142,16 +164,22 @@ fn errors_match_the_seldon_cli_format() {
         (&["model", "unload", "missing"], 6, "Error: rpc error: code = FailedPrecondition desc = "),
         (&["model", "status", "broken", "-w", "ModelAvailable"], 1, "Error: model/broken failed: "),
         (&["model", "status", "broken", "-w", "ModelAvailabel"], 2, "Error: --wait: "),
-        (&["pipeline", "list"], 6, unimplemented),
-        (&["pipeline", "status", "p"], 6, unimplemented),
-        (&["pipeline", "load", "-f", "p.yaml"], 6, unimplemented),
-        (&["pipeline", "unload", "p"], 6, unimplemented),
-        (&["pipeline", "load", "-f", "x.yaml"], 2, "Error: x.yaml: kind is \"Experiment\", not Pipeline"),
-        (&["pipeline", "inspect", "p", "--offset", "1"], 1, "Error: pipeline inspect reads Kafka"),
-        (&["experiment", "list"], 6, unimplemented),
-        (&["experiment", "start", "-f", "x.yaml"], 6, unimplemented),
-        (&["experiment", "stop", "x"], 6, unimplemented),
-        (&["experiment", "status", "x", "-w"], 6, unimplemented),
+        (
+            &["pipeline", "status", "p"],
+            6,
+            "Error: rpc error: code = FailedPrecondition desc = pipeline p not found",
+        ),
+        (&["pipeline", "load", "-f", "p.yaml"], 2, "Error: p.yaml:4: spec.steps is empty"),
+        (&["pipeline", "unload", "p"], 6, "Error: rpc error: code = FailedPrecondition desc = "),
+        (
+            &["pipeline", "load", "-f", "x.yaml"],
+            2,
+            "Error: x.yaml:1: kind is Experiment, but this command accepts Pipeline",
+        ),
+        (&["pipeline", "inspect", "p.a.b"], 2, "Error: \"p.a.b\" is not PIPELINE[.STEP"),
+        (&["experiment", "stop", "x"], 6, "Error: rpc error: code = FailedPrecondition desc = "),
+        (&["experiment", "status", "x"], 6, "Error: rpc error: code = FailedPrecondition desc = "),
+        (&["experiment", "status", "x", "-w"], 3, "Error: experiment/x not found"),
         (
             &["model", "list", "--scheduler-host", "127.0.0.1:1"],
             4,
@@ -162,12 +190,15 @@ fn errors_match_the_seldon_cli_format() {
         let as_gantry = harness.gantry(args);
         assert_eq!((as_gantry.code, as_gantry.stdout.as_str()), (code, ""), "{args:?} {as_gantry:?}");
         assert!(as_gantry.stderr.starts_with(message), "{args:?} {as_gantry:?}");
-        // Started as `seldon`, every failure exits with 1.
+        // Started as `seldon`, every failure exits with 255.
         let as_seldon = seldon_with(&harness, args);
-        assert_eq!((as_seldon.code, as_seldon.stderr), (1, as_gantry.stderr), "{args:?}");
+        assert_eq!((as_seldon.code, as_seldon.stderr), (255, as_gantry.stderr), "{args:?}");
     }
+    let inspect = harness.gantry(&["pipeline", "inspect", "p", "--offset", "1"]);
+    assert_eq!(inspect.code, 4);
+    assert!(inspect.stderr.starts_with("Error: no admin endpoint at 127.0.0.1:1"), "{inspect:?}");
     let unknown = seldon_with(&harness, &["model", "laod"]);
-    assert_eq!(unknown.code, 1);
+    assert_eq!(unknown.code, 255);
     assert!(unknown.stderr.starts_with("Error: unrecognized subcommand 'laod'"), "{unknown:?}");
     assert!(
         seldon_with(&harness, &["apply", "-f", "x.yaml"])
@@ -202,6 +233,7 @@ fn infer_over_rest() {
     std::fs::write(home.path().join("request.json"), REQUEST).unwrap();
     assert_eq!(infer(&["iris", "-f", "request.json"]).ok(), indented);
     assert_eq!(infer(&["iris", REQUEST, "-o=false"]).ok(), "");
+    assert_eq!(infer(&["iris", REQUEST, "-r", "-o=false"]).ok(), indented, "the request is indented, too");
     assert_eq!(infer(&["iris", REQUEST, "-i", "57"]).ok(), "Success: map[:iris_1::57]\n");
     assert!(infer(&["iris", REQUEST, "-t", "1"]).ok().starts_with("Success: map[:iris_1::"));
     let shown =
@@ -227,7 +259,7 @@ fn infer_over_rest() {
         (&["a/b", REQUEST], "Error: name "),
     ] {
         let ran = infer(args);
-        assert!(ran.code == 1 && ran.stderr.starts_with(message), "{args:?} {ran:?}");
+        assert!(ran.code == 255 && ran.stderr.starts_with(message), "{args:?} {ran:?}");
     }
     let mut metadata = seldon(home.path(), &["model", "metadata", "iris"]);
     let metadata = finish(metadata.env("SELDON_INFER_HOST", &gateway.address)).ok();
@@ -258,7 +290,7 @@ fn infer_over_grpc() {
         ("no", "Error: proto: "),
     ] {
         let ran = infer(&["iris", text]);
-        assert!(ran.code == 1 && ran.stderr.starts_with(message), "{text} {ran:?}");
+        assert!(ran.code == 255 && ran.stderr.starts_with(message), "{text} {ran:?}");
     }
 }
 
@@ -295,7 +327,7 @@ fn config_selects_addresses_and_tls() {
     let found = finish(listing.env("SELDON_SCHEDULE_HOST", "127.0.0.1:1")).ok();
     assert!(found.contains("builtin"), "{found}");
     assert!(run(&["model", "infer", "iris", REQUEST]).ok().contains("1.50"));
-    assert_eq!(run(&["server", "list", "--scheduler-host", "127.0.0.1:1"]).code, 1);
+    assert_eq!(run(&["server", "list", "--scheduler-host", "127.0.0.1:1"]).code, 255);
     run(&["config", "activate", "tls"]).ok();
     assert!(run(&["model", "list"]).stderr.contains("without caPath"), "must not fall back to plaintext");
     run(&["config", "deactivate", "tls"]).ok();

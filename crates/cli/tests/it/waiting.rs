@@ -74,5 +74,5 @@ fn model_states_are_invalid_for_servers() {
     let harness = Harness::new();
     let ran = harness.gantry(&["wait", "server/builtin", "--for=ModelFailed"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("has no model states"), "{ran:?}");
+    assert!(ran.stderr.contains("has no state ModelFailed"), "{ran:?}");
 }

@@ -8,7 +8,7 @@ use super::{
     workloads,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Label of Seldon's operator Deployment.
 const OPERATOR_LABEL: &str = "control-plane=v2-controller-manager";
@@ -19,8 +19,6 @@ const KNOWN_FINALIZERS: [&str; 4] = [
     "seldon.experiment.finalizer",
     "seldon.runtime.finalizer",
 ];
-/// Kinds that are stored but not served yet.
-const UNSUPPORTED_KINDS: [&str; 2] = ["Pipeline", "Experiment"];
 /// Components that Gantry does not need: it serves without Kafka.
 const UNUSED_COMPONENTS: [&str; 4] =
     ["seldon-dataflow-engine", "seldon-modelgateway", "seldon-pipelinegateway", "hodometer"];
@@ -32,7 +30,7 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
     operator(api, report).await;
     if installed {
         for resource in gantry_api::resources() {
-            objects(api, resource.kind, resource.plural, report).await;
+            objects(api, resource.plural, report).await;
         }
         components(api, namespace, report).await;
     }
@@ -116,7 +114,7 @@ async fn operator(api: &Api, report: &mut Report) {
 }
 
 /// Objects of a kind, and those that Gantry would reject.
-async fn objects(api: &Api, kind: &str, plural: &str, report: &mut Report) {
+async fn objects(api: &Api, plural: &str, report: &mut Report) {
     let found = match api.list(&crds::list_path(plural, None), "").await {
         Ok(found) => found,
         Err(error) => return report.fail(plural, &error.to_string(), ""),
@@ -130,30 +128,30 @@ async fn objects(api: &Api, kind: &str, plural: &str, report: &mut Report) {
     }
     let foreign: Vec<&str> = finalizers.keys().copied().filter(|f| !KNOWN_FINALIZERS.contains(f)).collect();
     let what = format!("{plural}: {}", found.len());
-    if UNSUPPORTED_KINDS.contains(&kind) {
-        let hint = "kept, with reason NotSupportedYet, until a later version supports them";
-        report.note(&what, "not served", hint);
+    let invalid: Vec<(&Value, String)> =
+        found.iter().filter_map(|o| Some((o, validation_error(o)?))).collect();
+    if invalid.is_empty() {
+        let detail =
+            finalizers.keys().next().map(|f| format!("{f} is removed on deletion")).unwrap_or_default();
+        report.ok(&what, &detail);
     } else {
-        let invalid: Vec<(&Value, String)> =
-            found.iter().filter_map(|o| Some((o, validation_error(o)?))).collect();
-        if invalid.is_empty() {
-            let detail =
-                finalizers.keys().next().map(|f| format!("{f} is removed on deletion")).unwrap_or_default();
-            report.ok(&what, &detail);
-        } else {
-            report.fail(
-                &what,
-                &format!("{} invalid", invalid.len()),
-                "fix them before or after the migration; they are kept",
-            );
-        }
-        for (object, why) in invalid.iter().take(MAX_LISTED) {
-            report.note(&format!("  {}", qualified_name(object)), why, "");
-        }
-        if invalid.len() > MAX_LISTED {
-            let hint = format!("kubectl get {plural} -A -o yaml | gantry lint -");
-            report.note(&format!("  and {} more", invalid.len() - MAX_LISTED), "", &hint);
-        }
+        let hint = "fix them before or after the migration; they are kept";
+        report.fail(&what, &format!("{} invalid", invalid.len()), hint);
+    }
+    for (object, why) in invalid.iter().take(MAX_LISTED) {
+        report.note(&format!("  {}", qualified_name(object)), why, "");
+    }
+    if invalid.len() > MAX_LISTED {
+        let hint = format!("kubectl get {plural} -A -o yaml | gantry lint -");
+        report.note(&format!("  and {} more", invalid.len() - MAX_LISTED), "", &hint);
+    }
+    let secrets: BTreeSet<&str> =
+        found.iter().map(|o| text(o, "/spec/secretName")).filter(|name| !name.is_empty()).collect();
+    if !secrets.is_empty() {
+        let names: Vec<&str> = secrets.into_iter().collect();
+        let hint =
+            format!("use gantry install --agent-secrets {}, so that agents may read them", names.join(","));
+        report.note("  Secrets of Models", &join(&names), &hint);
     }
     if !foreign.is_empty() {
         report.note("  other finalizers", &join(&foreign), "must be removed by their owner");

@@ -294,7 +294,7 @@ fn migrate_reports_objects_and_workloads() {
         { "name": "seldon-scheduler" }, { "name": "seldon-envoy" }, { "name": "seldon-dataflow-engine" },
     ], "config": { "agentConfig": { "rclone": { "config_secrets": ["seldon-rclone-gs-public"] } } } } }),
     );
-    let spec = json!({ "spec": { "storageUri": "gs://bucket/iris", "requirements": ["sklearn"] } });
+    let spec = json!({ "spec": { "storageUri": "gs://bucket/iris", "requirements": ["sklearn"], "secretName": "minio" } });
     let mut held = named("Model", "iris", spec.clone());
     held["metadata"]["finalizers"] = json!(["seldon.model.finalizer", "example.com/audit"]);
     let wrong = named("Model", "bad", json!({ "spec": { "storageUri": "" } }));

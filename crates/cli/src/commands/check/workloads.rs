@@ -12,6 +12,7 @@ use gantry_operator::{
         Server, ServerConfig,
     },
     controllers::{seldon_runtime as runtime, server},
+    workload::Inherited,
 };
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +93,7 @@ fn server_objects(
     let config = configs.get(&spec.server_config);
     let config = config.ok_or_else(|| format!("ServerConfig {} not found", spec.server_config))?;
     let scaling = spec.scaling().map_err(|(field, why)| format!("{field} {why}"))?;
-    server::objects(&server::Build {
+    Ok(server::objects(&server::Build {
         key: &object.key(),
         uid: object.uid(),
         spec,
@@ -101,9 +102,11 @@ fn server_objects(
         workload: ResourceKind::STATEFUL_SET,
         replicas: scaling.replicas,
         is_autoscaled: false,
+        reads_secrets: false,
+        inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
         config_maps: &BTreeMap::new(),
-    })
+    }))
 }
 
 /// The desired objects of a SeldonRuntime, or the reason why there are none.
@@ -121,6 +124,8 @@ fn runtime_objects(
         config: config.spec.as_ref().map_err(Clone::clone)?,
         image: &Settings::default().image,
         autoscaled: &BTreeSet::new(),
+        agent_secrets: &[],
+        inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
     })
 }

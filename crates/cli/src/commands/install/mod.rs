@@ -42,8 +42,8 @@ pub(crate) struct Args {
     /// Watch only these existing namespaces and the operator's own, with RBAC permissions in no other
     #[arg(long, value_delimiter = ',', value_name = "NAMESPACE,…")]
     watch_namespaces: Vec<String>,
-    /// Secrets read by Seldon's agents (config_secrets of a SeldonConfig), which the operator may then grant access to.
-    /// Gantry's own agents need none
+    /// Secrets that agents may read in their namespace: those in secretName of Models, and config_secrets of a
+    /// SeldonConfig for Seldon's agents; '*' is all of them. Without any, secretName is a key of the Secret gantry-storage
     #[arg(long, value_delimiter = ',', value_name = "SECRET,…")]
     agent_secrets: Vec<String>,
     /// Print the CRDs only
@@ -114,7 +114,7 @@ fn objects(args: &Args) -> Result<Vec<Value>, CommandError> {
     for name in &args.watch_namespaces {
         check_namespace("--watch-namespaces", name)?;
     }
-    for name in &args.agent_secrets {
+    for name in args.agent_secrets.iter().filter(|name| *name != "*") {
         let problem = |problem| CommandError::usage(format!("--agent-secrets {problem}"));
         name.split('.').try_for_each(gantry_api::check_name).map_err(problem)?;
     }

@@ -105,14 +105,28 @@ pub(super) fn scope(objects: Vec<Value>, own: &str, scope: &Scope<'_>) -> Vec<Va
     narrowed
 }
 
-/// Allows the operator to grant read access to these Secrets only.
+/// Allows the operator to grant read access to these Secrets only, and makes it grant it.
 pub(super) fn agent_secrets(objects: &mut [Value], secrets: &[String]) {
+    if secrets.is_empty() {
+        return;
+    }
+    for container in objects.iter_mut().flat_map(containers).filter(|c| is_named(c, OPERATOR_CONTAINER)) {
+        if let Some(args) = container.get_mut("args").and_then(Value::as_array_mut) {
+            args.push(json!(format!("--agent-secrets={}", secrets.join(","))));
+        }
+    }
     let bound = objects.iter().find(|o| kind(o) == "ClusterRoleBinding").and_then(role_of);
     let is_role = |o: &&mut Value| kind(o) == "ClusterRole" && Some(name(o)) == bound.as_deref();
     let role = objects.iter_mut().find(is_role);
     let rules = role.and_then(|role| role.get_mut("rules")?.as_array_mut());
-    if let Some(rules) = rules.filter(|_| !secrets.is_empty()) {
-        rules.push(json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"] }));
+    let mut rule = json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] });
+    if let Value::Object(fields) = &mut rule
+        && !secrets.iter().any(|name| name == "*")
+    {
+        fields.insert("resourceNames".into(), json!(secrets));
+    }
+    if let Some(rules) = rules {
+        rules.push(rule);
     }
 }
 

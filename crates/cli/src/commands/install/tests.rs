@@ -182,6 +182,20 @@ fn agent_secrets_grants_named_secrets_only() {
             (&serde_json::json!(["rclone", "gs.public"]), &serde_json::json!(["get"]))
         );
     }
+    let flags = |objects: &[Value]| {
+        let operator = find(objects, "Deployment", "gantry-operator");
+        operator["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+    };
+    assert!(flags(&objects).contains("\"--agent-secrets=rclone,gs.public\""));
+    assert!(!flags(&printed(&["--no-crds"])).contains("agent-secrets"));
+}
+
+#[test]
+fn agent_secrets_star_grants_every_secret() {
+    let objects = printed(&["--no-crds", "--agent-secrets", "*", "--webhook"]);
+    let rule = find(&objects, "ClusterRole", "gantry-operator")["rules"].as_array().unwrap().last().unwrap();
+    let expected = serde_json::json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] });
+    assert_eq!(rule, &expected);
 }
 
 #[test]

@@ -2,6 +2,6 @@
 
 mod certificates;
 mod multi_process;
-mod process;
+pub(crate) mod process;
 mod single_role;
 mod tracing;

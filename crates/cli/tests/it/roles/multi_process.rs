@@ -90,6 +90,7 @@ impl Deployment {
         args.push(format!("--server-grpc-port={port}"));
         args.push(format!("--scheduler-tls-port={}", self.ports.1));
         args.push("--health-check-interval=1".into());
+        args.push("--local-root=/".into());
         for port in ["proxy-http", "proxy-grpc", "debug", "metrics", "drainer", "readiness"] {
             args.push(format!("--{port}-port=0"));
         }
