@@ -27,6 +27,8 @@ pub(crate) enum Operation {
     InvalidLoad(u32),
     /// Repeats the latest request until its outcome is certain.
     Confirm,
+    /// Sends the desired state again, to a scheduler that lost it.
+    Resend,
 }
 
 /// Access to the scheduler from one host.
@@ -40,14 +42,17 @@ pub(crate) struct SchedulerApi {
 
 impl SchedulerApi {
     pub(crate) async fn connect(&self) -> Result<SchedulerClient<Channel>, Status> {
+        self.channel().await.map(SchedulerClient::new)
+    }
+
+    pub(crate) async fn channel(&self) -> Result<Channel, Status> {
         let dialer = self.net.dialer(&self.host, &"scheduler".into(), CLIENTS);
         let endpoint = Endpoint::from_static("http://scheduler")
             .connect_timeout(REQUEST_TIMEOUT)
             .http2_keep_alive_interval(REQUEST_TIMEOUT)
             .keep_alive_timeout(REQUEST_TIMEOUT)
             .keep_alive_while_idle(true);
-        let channel = endpoint.connect_with_connector(dialer).await;
-        channel.map(SchedulerClient::new).map_err(|e| Status::unavailable(e.to_string()))
+        endpoint.connect_with_connector(dialer).await.map_err(|e| Status::unavailable(e.to_string()))
     }
 
     pub(crate) async fn announce(self, server: String, replicas: u32, shared: bool) {
@@ -66,7 +71,7 @@ impl SchedulerApi {
     }
 }
 
-fn with_timeout<T>(message: T) -> Request<T> {
+pub(super) fn with_timeout<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(REQUEST_TIMEOUT);
     request
@@ -84,13 +89,18 @@ pub(crate) async fn run(
             Operation::Unload => drop(api.send(&model, None).await),
             Operation::InvalidLoad(kind) => api.invalid_load(&model, kind).await,
             Operation::Confirm => api.confirm(&model).await,
+            Operation::Resend => api.resend(&model).await,
         }
     }
 }
 
 impl SchedulerApi {
     async fn send(&self, model: &str, wanted: Option<DesiredModel>) -> Response {
-        self.truth.lock().models.entry(model.to_owned()).or_default().request(wanted.clone());
+        let state_losses = {
+            let mut truth = self.truth.lock();
+            truth.models.entry(model.to_owned()).or_default().request(wanted.clone());
+            truth.state_losses
+        };
         let what = wanted.as_ref().map_or_else(|| "unload".to_owned(), |a| format!("load {}", a.uri()));
         let response = async {
             // A connection per request: cancelling a request closes it.
@@ -103,18 +113,27 @@ impl SchedulerApi {
         let response: Result<(), Status> = response.await;
         let code = response.as_ref().map_or_else(Status::code, |()| Code::Ok);
         self.trace.note(&self.host, format_args!("{what} as {model}: {code:?}"));
+        let response = self.outcome(code, state_losses);
+        if let Some(truth) = self.truth.lock().models.get_mut(model) {
+            truth.possible.respond(response);
+        }
+        response
+    }
+
+    /// What a response code reveals. `state_losses` is the number before the request.
+    pub(super) fn outcome(&self, code: Code, state_losses: u64) -> Response {
+        let truth = self.truth.lock();
         // A failed write is rolled back, unless the scheduler crashes first.
-        let rolled_back = code == Code::ResourceExhausted && !self.truth.lock().scheduler_crashes;
-        let response = match code {
+        let rolled_back = code == Code::ResourceExhausted && !truth.scheduler_crashes;
+        // A response of a scheduler that lost its state since.
+        let lost = truth.state_losses != state_losses;
+        match code {
+            _ if lost => Response::Unknown,
             Code::Ok => Response::Acknowledged,
             _ if rolled_back => Response::Rejected,
             Code::FailedPrecondition | Code::InvalidArgument | Code::NotFound => Response::Rejected,
             _ => Response::Unknown,
-        };
-        if let Some(truth) = self.truth.lock().models.get_mut(model) {
-            truth.respond(response);
         }
-        response
     }
 
     async fn invalid_load(&self, model: &str, kind: u32) {
@@ -151,15 +170,25 @@ impl SchedulerApi {
         }
     }
 
+    async fn resend(&self, model: &str) {
+        let wanted = {
+            let truth = self.truth.lock();
+            truth.models.get(model).and_then(|truth| truth.possible.latest())
+        };
+        if wanted.is_some() {
+            self.send(model, wanted).await;
+        }
+    }
+
     async fn confirm(&self, model: &str) {
         loop {
             let wanted = {
                 let mut truth = self.truth.lock();
                 let truth = truth.models.entry(model.to_owned()).or_default();
-                if truth.possible.len() < 2 {
+                if truth.possible.0.len() < 2 {
                     return;
                 }
-                truth.possible.last().cloned().flatten()
+                truth.possible.latest()
             };
             let is_unload = wanted.is_none();
             match self.send(model, wanted).await {
@@ -167,7 +196,7 @@ impl SchedulerApi {
                 // Unloading an unknown model is rejected: it is absent.
                 Response::Rejected if is_unload => {
                     if let Some(truth) = self.truth.lock().models.get_mut(model) {
-                        truth.possible = vec![None];
+                        truth.possible.0 = vec![None];
                     }
                     return;
                 }

@@ -58,6 +58,15 @@ impl Process {
         Self { routes, stop, tasks }
     }
 
+    /// Sends a request that stays in flight for `lasts` milliseconds.
+    pub(crate) fn slow_request(&mut self, checker: &Checker, host: &Host, model: String, lasts: u64) {
+        let (host, routes, checker) = (host.clone(), self.routes.clone(), checker.clone());
+        self.tasks.push(tokio::spawn(async move {
+            let duration = Duration::from_millis(lasts);
+            send_request(&host, &routes, &checker, model, lasts, duration).await;
+        }));
+    }
+
     pub(crate) fn kill(self) {
         self.stop.cancel();
         self.tasks.iter().for_each(JoinHandle::abort);
@@ -79,26 +88,36 @@ async fn send_requests(host: Host, routes: Routes, checker: Checker, mut rng: Rn
         tokio::time::sleep(Duration::from_millis(rng.u64(50..=4000))).await;
         let Some(model) = rng.choice(checker.models.iter()).cloned() else { return };
         let (ticket, duration) = (rng.u64(..), Duration::from_millis(rng.u64(1..=1500)));
-        let now = checker.trace.millis();
-        let request = match routes.start_test_request(&model, ticket) {
-            Ok(request) => request,
-            Err(reason) => {
-                checker.rejected(&host, &routes, &model, &reason, now);
-                continue;
-            }
-        };
-        let (server, replica) = request.replica();
-        let (target, key) = ((server.to_owned(), replica), (model, request.version()));
-        checker.check_target(&host, &target, &key, "is sent to a replica without it", now);
-        let starts = checker.servers.get(&target).map(InferenceServer::crashes);
-        tokio::time::sleep(duration).await;
-        // A crash of the server fails its requests.
-        if starts != checker.servers.get(&target).map(InferenceServer::crashes) {
-            continue;
-        }
-        checker.check_target(&host, &target, &key, "was in flight when it was unloaded", now);
-        drop(request);
+        send_request(&host, &routes, &checker, model, ticket, duration).await;
     }
+}
+
+async fn send_request(
+    host: &Host,
+    routes: &Routes,
+    checker: &Checker,
+    model: String,
+    ticket: u64,
+    duration: Duration,
+) {
+    let now = checker.trace.millis();
+    let request = match routes.start_test_request(&model, ticket) {
+        Ok(request) => request,
+        Err(reason) => return checker.rejected(host, routes, &model, &reason, now),
+    };
+    let (server, replica) = request.replica();
+    let (target, key) = ((server.to_owned(), replica), (request.model().to_owned(), request.version()));
+    checker.check_target(host, &target, &key, "is sent to a replica without it", now);
+    // Otherwise the request fails at once.
+    let is_loaded = |server: &InferenceServer| server.presence(&key) == Presence::Loaded;
+    let Some(server) = checker.servers.get(&target).filter(|server| is_loaded(server)) else { return };
+    let starts = server.crashes();
+    tokio::time::sleep(duration).await;
+    // A crash of the server fails its requests.
+    if starts == server.crashes() {
+        checker.check_target(host, &target, &key, "was in flight when it was unloaded", now);
+    }
+    drop(request);
 }
 
 impl Checker {
@@ -122,6 +141,11 @@ impl Checker {
             return;
         }
         let truth = self.truth.lock();
+        // A candidate that is deleted leaves the routes just before its experiment does.
+        let mut experiments = truth.experiments.values().flat_map(|possible| possible.0.iter().flatten());
+        if experiments.any(|e| e.candidates.first().is_some_and(|(default, _)| default == model)) {
+            return;
+        }
         let since = truth.models.get(model).and_then(|m| m.available_since);
         if let Some(since) = since.filter(|_| !truth.outages_allowed) {
             drop(truth);

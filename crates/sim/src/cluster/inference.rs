@@ -3,7 +3,7 @@
 use super::ground_truth::GroundTruth;
 use crate::{rng, scenario::ServerSpec, trace::Trace};
 use futures::future::BoxFuture;
-use gantry_agent::{Files, LoadOrder, Loaded, LoadedModel, ModelServer, Source};
+use gantry_agent::{Files, LoadError, LoadOrder, Loaded, LoadedModel, ModelServer, Source};
 use gantry_artifacts::ProgressSink;
 use gantry_proto::{agent::ModelVersion, scheduler::ModelSpec};
 use std::{
@@ -127,6 +127,13 @@ impl InferenceServer {
         let now = self.trace.millis();
         let recently = |at: &u64| now.saturating_sub(*at) < LOSS_GRACE;
         if !inner.up || inner.lost.get(key).is_some_and(recently) { Presence::Lost } else { Presence::Absent }
+    }
+
+    /// The URI that a version was loaded from.
+    pub(crate) fn content(&self, key: &Key) -> Option<String> {
+        let inner = self.lock();
+        let definition = inner.held.get(key).filter(|held| held.loaded)?.definition.model.clone()?;
+        Some(definition.model_spec?.uri)
     }
 
     /// Versions that are loaded or loading, with their memory.
@@ -266,13 +273,14 @@ impl AgentBackend {
 }
 
 impl ModelServer for AgentBackend {
-    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, String>> {
+    fn load(&self, order: LoadOrder) -> BoxFuture<'_, Result<Loaded, LoadError>> {
         Box::pin(self.alive(async {
-            let gone = || format!("{} is down", self.server.host);
+            let gone = || LoadError::transient(format!("{} is down", self.server.host));
             if !self.server.is_up() {
                 return Err(gone());
             }
-            let memory_bytes = self.server.load(order.definition)?.await.map_err(|_| gone())??;
+            let loading = self.server.load(order.definition).map_err(LoadError::transient)?;
+            let memory_bytes = loading.await.map_err(|_| gone())?.map_err(LoadError::transient)?;
             Ok(Loaded { engine: "sim".into(), memory_bytes, ..Loaded::default() })
         }))
     }
@@ -316,7 +324,7 @@ impl Source for NoFiles {
         &'a self,
         _: &'a ModelSpec,
         _: &'a dyn ProgressSink,
-    ) -> BoxFuture<'a, Result<Files, String>> {
+    ) -> BoxFuture<'a, Result<Files, LoadError>> {
         Box::pin(async { Ok(Files { root: "/".into(), model_dir: "/".into(), lease: None }) })
     }
 }

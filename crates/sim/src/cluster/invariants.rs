@@ -9,8 +9,9 @@ use super::{
 };
 use crate::scenario::{Artifact, DesiredModel};
 use gantry_proto::scheduler::{
-    ModelStatus, ModelStatusRequest, ModelStatusResponse, ModelVersionStatus, model_status::ModelState,
-    scheduler_client::SchedulerClient,
+    ExperimentStatusRequest, ExperimentStatusResponse, ModelStatus, ModelStatusRequest, ModelStatusResponse,
+    ModelVersionStatus, PipelineStatusRequest, PipelineStatusResponse,
+    model_replica_status::ModelReplicaState, model_status::ModelState, scheduler_client::SchedulerClient,
 };
 use std::{collections::BTreeMap, time::Duration};
 use tonic::{Status, transport::Channel};
@@ -20,7 +21,7 @@ const CONVERGENCE_TIMEOUT: u64 = 600_000;
 /// Time for expiry and scale-down before the steady state is checked.
 const IDLE_PERIOD: Duration = Duration::from_mins(4);
 const STEADY_STATE_PERIOD: Duration = Duration::from_mins(2);
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads statuses over a connection without latency and faults.
 pub(super) struct Observer {
@@ -30,17 +31,27 @@ pub(super) struct Observer {
 
 type Statuses = BTreeMap<String, ModelStatusResponse>;
 
+#[derive(Debug, Default)]
+pub(super) struct DependantStatuses {
+    pub(super) pipelines: BTreeMap<String, PipelineStatusResponse>,
+    pub(super) experiments: BTreeMap<String, ExperimentStatusResponse>,
+}
+
 impl Observer {
     pub(super) const fn new(api: SchedulerApi) -> Self {
         Self { api, client: None }
     }
 
-    async fn ask(&mut self) -> Result<Statuses, Status> {
+    async fn connected(&mut self) -> Result<&mut SchedulerClient<Channel>, Status> {
         let client = match self.client.take() {
             Some(client) => client,
             None => self.api.connect().await?,
         };
-        let client = self.client.insert(client);
+        Ok(self.client.insert(client))
+    }
+
+    async fn ask(&mut self) -> Result<Statuses, Status> {
+        let client = self.connected().await?;
         let request = ModelStatusRequest { subscriber_name: "observer".into(), ..Default::default() };
         let mut stream = client.model_status(request).await?.into_inner();
         let mut statuses = Statuses::new();
@@ -48,6 +59,32 @@ impl Observer {
             statuses.insert(status.model_name.clone(), status);
         }
         Ok(statuses)
+    }
+
+    async fn ask_dependants(&mut self) -> Result<DependantStatuses, Status> {
+        let client = self.connected().await?;
+        let mut statuses = DependantStatuses::default();
+        let mut stream = client.pipeline_status(PipelineStatusRequest::default()).await?.into_inner();
+        while let Some(status) = stream.message().await? {
+            statuses.pipelines.insert(status.pipeline_name.clone(), status);
+        }
+        let mut stream = client.experiment_status(ExperimentStatusRequest::default()).await?.into_inner();
+        while let Some(status) = stream.message().await? {
+            statuses.experiments.insert(status.experiment_name.clone(), status);
+        }
+        Ok(statuses)
+    }
+
+    /// The status of every pipeline and experiment.
+    pub(super) async fn dependants(&mut self) -> Result<DependantStatuses, Status> {
+        let asked = match self.ask_dependants().await {
+            Err(_) => {
+                self.client = None;
+                self.ask_dependants().await
+            }
+            statuses => statuses,
+        };
+        asked.inspect_err(|_| self.client = None)
     }
 
     /// The status of every model; reconnects after a crash of the scheduler.
@@ -70,6 +107,13 @@ fn state(version: &ModelVersionStatus) -> ModelState {
     version.state.as_ref().map_or(ModelState::Unknown, ModelStatus::state)
 }
 
+fn available_replicas(version: &ModelVersionStatus) -> impl Iterator<Item = u32> + '_ {
+    let replicas = version.model_replica_state.iter();
+    replicas
+        .filter(|(_, status)| status.state() == ModelReplicaState::Available)
+        .filter_map(|(index, _)| u32::try_from(*index).ok())
+}
+
 fn is_possible(truth: &ModelTruth, status: Option<&ModelStatusResponse>) -> bool {
     let definition = status.and_then(latest).and_then(|v| v.model_defn.as_ref());
     let matches = |possible: &Option<DesiredModel>| match (possible, definition) {
@@ -77,7 +121,7 @@ fn is_possible(truth: &ModelTruth, status: Option<&ModelStatusResponse>) -> bool
         (Some(desired), Some(definition)) => is_desired(definition, desired),
         _ => false,
     };
-    truth.possible.is_empty() && definition.is_none() || truth.possible.iter().any(matches)
+    truth.possible.0.is_empty() && definition.is_none() || truth.possible.0.iter().any(matches)
 }
 
 impl Cluster {
@@ -85,7 +129,7 @@ impl Cluster {
     pub(super) async fn check_invariants(&mut self) {
         let Some(scheduler) = &self.scheduler else { return };
         let liveness = scheduler.liveness();
-        if !liveness.is_live() {
+        if !liveness.is_live() && self.now() > self.stalled_until {
             self.trace.violate("engine_makes_progress", format!("{liveness:?}"));
         }
         let Some(statuses) = self.statuses().await else { return };
@@ -101,13 +145,54 @@ impl Cluster {
                 return;
             }
             let available = status.and_then(latest).is_some_and(|v| state(v) == ModelState::ModelAvailable);
-            if available && truth.certain().is_some_and(|c| c.as_ref().is_some_and(|a| a.replicas > 0)) {
+            if available
+                && truth.possible.certain().is_some_and(|c| c.as_ref().is_some_and(|a| a.replicas > 0))
+            {
                 truth.available_since.get_or_insert(now);
             }
         }
+        self.check_dependants().await;
         for (model, status) in &statuses {
             let available = latest(status).filter(|v| state(v) == ModelState::ModelAvailable);
             self.check_routes(model, available, now);
+            self.check_contents(model, status);
+            self.check_lost_nodes(model, status);
+        }
+    }
+
+    /// A replica that is available has the content that was applied, not that of an earlier version with its number.
+    fn check_contents(&self, model: &str, status: &ModelStatusResponse) {
+        for version in &status.versions {
+            let applied = version.model_defn.as_ref().and_then(|d| d.model_spec.as_ref()).map(|s| &s.uri);
+            for index in available_replicas(version) {
+                let server = self.checker.servers.get(&(version.server_name.clone(), index));
+                let held = server.and_then(|s| s.content(&(model.to_owned(), version.version)));
+                if held.is_some() && held.as_ref() != applied {
+                    let what = format!(
+                        "{model} version {} is available on {}-{index} with {held:?} instead of {applied:?}",
+                        version.version, version.server_name
+                    );
+                    self.trace.violate("available_replicas_have_the_applied_content", what);
+                }
+            }
+        }
+    }
+
+    /// A replica on a node that disappeared is not available.
+    fn check_lost_nodes(&self, model: &str, status: &ModelStatusResponse) {
+        if self.now() <= self.stalled_until {
+            return;
+        }
+        for version in &status.versions {
+            for index in available_replicas(version) {
+                let key = (version.server_name.clone(), index);
+                let Some(crashes) = self.lost_nodes.get(&key) else { continue };
+                let replica = self.replicas.get(&key);
+                if replica.is_some_and(|r| !r.has_agent() && r.server.crashes() == *crashes) {
+                    let what = format!("{model} is available on {}-{index}, whose node is gone", key.0);
+                    self.trace.violate("lost_nodes_are_noticed", what);
+                }
+            }
         }
     }
 
@@ -173,7 +258,10 @@ impl Cluster {
                 // A drained replica restarts only after its drain has finished.
                 Some(_) if self.drains_in_flight > 0 => Some("a replica is draining".into()),
                 Some(_) => match self.statuses().await {
-                    Some(statuses) => self.first_divergence(&statuses),
+                    Some(statuses) => match self.first_divergence(&statuses) {
+                        None => self.diverging_dependant().await,
+                        diverging => diverging,
+                    },
                     None => return,
                 },
                 None => Some("the scheduler is down".into()),
@@ -204,6 +292,7 @@ impl Cluster {
         for operations in self.operations.values() {
             let _ = operations.send(Operation::Confirm);
         }
+        self.dependants.confirm();
     }
 
     async fn check_steady_state(&mut self) {
@@ -222,9 +311,14 @@ impl Cluster {
             self.trace.violate("steady_state_writes_nothing", what);
         }
         let Some(statuses) = self.statuses().await else { return };
-        if let Some(what) = self.first_divergence(&statuses) {
+        let diverging = match self.first_divergence(&statuses) {
+            None => self.diverging_dependant().await,
+            diverging => diverging,
+        };
+        if let Some(what) = diverging {
             self.trace.violate("steady_state_holds", what);
         }
+        self.check_final_statuses().await;
         for (model, status) in &statuses {
             if self.last_statuses.of(model).as_ref() != Some(status) {
                 let what = format!(
@@ -239,9 +333,9 @@ impl Cluster {
     /// The first difference between desired and actual state.
     fn first_divergence(&self, statuses: &Statuses) -> Option<String> {
         self.operations.keys().find_map(|model| {
-            let certain = self.truth.lock().models.get(model)?.certain().cloned();
+            let certain = self.truth.lock().models.get(model)?.possible.certain().cloned();
             let Some(wanted) = certain else {
-                return (!self.truth.lock().models.get(model)?.possible.is_empty())
+                return (!self.truth.lock().models.get(model)?.possible.0.is_empty())
                     .then(|| format!("what is desired for as {model} is in doubt"));
             };
             let problem = match &wanted {
@@ -308,7 +402,12 @@ impl Cluster {
                 (available < enough).then(|| format!("{available} of {enough} replicas are available"))
             }
             ModelState::ModelScaledDown if desired.replicas == 0 => None,
-            ModelState::ModelFailed if desired.artifact == Artifact::Broken => None,
+            // A retry may be under way.
+            ModelState::ModelFailed | ModelState::ModelProgressing
+                if desired.artifact == Artifact::Broken =>
+            {
+                None
+            }
             ModelState::ScheduleFailed | ModelState::ModelProgressing if desired.replicas > 0 => self
                 .server_with_capacity(model, number, desired)
                 .map(|server| format!("{state:?} ({reason}), but {server} has capacity")),

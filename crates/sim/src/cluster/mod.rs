@@ -2,11 +2,13 @@
 
 mod client;
 mod clock;
+mod dependants;
 mod gateway;
 mod ground_truth;
 mod inference;
 mod invariants;
 mod replica;
+mod route_watcher;
 mod scheduler;
 mod subscriber;
 
@@ -17,10 +19,12 @@ use crate::{
 };
 use client::{Operation, SchedulerApi};
 use clock::WallClock;
+use dependants::Dependants;
 use gantry_store::faulty_disk::{Disk, Fault};
 use ground_truth::GroundTruth;
 use inference::InferenceServer;
 use replica::Replica;
+use route_watcher::RouteWatcher;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -36,6 +40,10 @@ const GATEWAY_EXPIRY: u64 = 8000;
 /// Extra latency with which connecting times out.
 const UNREACHABLE_LATENCY: u64 = 500;
 const RECONNECT_TIME: u64 = 12_000;
+/// From the restart of a scheduler that lost its state until its clients send theirs again.
+const RESEND_DELAY: u64 = 3000;
+/// Keep-alive pings of the scheduler reveal a silent peer within 10 s.
+const NODE_LOSS_NOTICED: u64 = 12_000;
 
 pub(crate) struct Outcome {
     pub(crate) violation: Option<Violation>,
@@ -51,6 +59,15 @@ enum Event {
     Unblock(Host, Host),
     ResetLatency(Host, Host),
     RepairDisk,
+    EndStall,
+    /// Clients send their desired state again, as the operator does to a scheduler that lost its state.
+    Resend,
+    /// The scheduler has to know by now that the replica is gone, unless its server has restarted.
+    NodeLost {
+        server: String,
+        replica: u32,
+        crashes: u64,
+    },
     /// The result of draining a replica.
     Drained {
         server: String,
@@ -81,9 +98,15 @@ struct Cluster {
     observer: invariants::Observer,
     last_statuses: LastStatuses,
     operations: BTreeMap<String, mpsc::UnboundedSender<Operation>>,
+    dependants: Dependants,
+    watcher: RouteWatcher,
     queue: BTreeMap<(u64, u64), Event>,
     added: u64,
     drains_in_flight: u32,
+    /// A write of the store may stall until then.
+    stalled_until: u64,
+    /// Replicas whose loss the scheduler must have noticed, with the crashes of their servers then.
+    lost_nodes: BTreeMap<(String, u32), u64>,
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     start: Instant,
 }
@@ -116,8 +139,10 @@ impl Cluster {
         let (truth, net, disk, clock) =
             (GroundTruth::default(), Net::new(scenario.seed), Disk::new(), WallClock::new());
         let (fault_free, strict) = (scenario.is_fault_free(), scenario.keeps_replicas_connected());
-        truth.lock().scheduler_crashes =
-            scenario.steps.iter().any(|s| matches!(s.action, Action::CrashScheduler { .. }));
+        truth.lock().scheduler_crashes = scenario
+            .steps
+            .iter()
+            .any(|s| matches!(s.action, Action::CrashScheduler { .. } | Action::LoseState { .. }));
         let reports = mpsc::unbounded_channel();
         let mut replicas = BTreeMap::new();
         for server in &scenario.servers {
@@ -141,9 +166,10 @@ impl Cluster {
             .steps
             .iter()
             .filter_map(|step| match &step.action {
-                Action::Load { model, .. } | Action::Unload { model } | Action::InvalidLoad { model, .. } => {
-                    Some(model.clone())
-                }
+                Action::Load { model, .. }
+                | Action::Unload { model }
+                | Action::InvalidLoad { model, .. }
+                | Action::SlowRequest { model, .. } => Some(model.clone()),
                 _ => None,
             })
             .collect();
@@ -168,6 +194,8 @@ impl Cluster {
             tokio::spawn(client::run(api("user"), model.clone(), receiver));
             operations.insert(model, sender);
         }
+        let dependants = Dependants::new(&scenario, || api("user"));
+        let watcher = RouteWatcher::start(api(OBSERVER));
         let gateways = (0..scenario.gateways).map(|index| (index, None)).collect();
         let mut cluster = Self {
             observer: invariants::Observer::new(api(OBSERVER)),
@@ -185,9 +213,13 @@ impl Cluster {
             checker,
             last_statuses,
             operations,
+            dependants,
+            watcher,
             queue: BTreeMap::new(),
             added: 0,
             drains_in_flight: 0,
+            stalled_until: 0,
+            lost_nodes: BTreeMap::new(),
             reports,
             start: Instant::now(),
         };
@@ -301,6 +333,26 @@ impl Cluster {
             Event::Unblock(from, to) => self.net.unblock(&from, &to),
             Event::ResetLatency(a, b) => self.net.slow_down(&a, &b, Duration::ZERO),
             Event::RepairDisk => self.disk.heal(),
+            Event::Resend => {
+                for server in self.scenario.servers.clone() {
+                    tokio::spawn(self.api.clone().announce(server.name, server.replicas, server.shared));
+                }
+                for operations in self.operations.values() {
+                    let _ = operations.send(Operation::Resend);
+                }
+                self.dependants.resend();
+            }
+            Event::NodeLost { server, replica, crashes } => {
+                let process = self.replicas.get(&(server.clone(), replica));
+                if process.is_some_and(|r| !r.has_agent() && r.server.crashes() == crashes) {
+                    self.lost_nodes.insert((server, replica), crashes);
+                }
+            }
+            Event::EndStall => {
+                if let Some(scheduler) = &self.scheduler {
+                    scheduler.stall(false);
+                }
+            }
             Event::Drained { server, replica, down, result } => {
                 self.drains_in_flight -= 1;
                 self.trace.note(format_args!("{server}-{replica}"), format_args!("drained: {result:?}"));
@@ -321,10 +373,12 @@ impl Cluster {
 
     /// Excuses the gateway on a faulty link from invariants about current routes.
     fn record_link_fault(&self, a: &str, b: &str, lasts: u64) {
+        // It reconnects when the writer is not stalled.
+        let until = (self.now() + lasts).max(self.stalled_until) + RECONNECT_TIME;
         for host in [a, b] {
-            self.truth.mark_disconnected(host, self.now() + lasts + RECONNECT_TIME);
+            self.truth.mark_disconnected(host, until);
             if lasts >= GATEWAY_EXPIRY {
-                self.truth.mark_expired(host, self.now() + lasts + RECONNECT_TIME);
+                self.truth.mark_expired(host, until);
             }
         }
     }
@@ -335,6 +389,14 @@ impl Cluster {
             Action::Load { model, desired } => self.send(&model, Operation::Load(desired)),
             Action::InvalidLoad { model, kind } => self.send(&model, Operation::InvalidLoad(kind)),
             Action::Unload { model } => self.send(&model, Operation::Unload),
+            Action::LoadPipeline { pipeline, desired } => {
+                self.dependants.pipeline(&pipeline, Some(desired));
+            }
+            Action::UnloadPipeline { pipeline } => self.dependants.pipeline(&pipeline, None),
+            Action::StartExperiment { experiment, desired } => {
+                self.dependants.experiment(&experiment, Some(desired));
+            }
+            Action::StopExperiment { experiment } => self.dependants.experiment(&experiment, None),
             Action::Announce { server, replicas } => {
                 let shared = self.scenario.servers.iter().any(|s| s.name == server && s.shared);
                 tokio::spawn(self.api.clone().announce(server, replicas, shared));
@@ -373,6 +435,28 @@ impl Cluster {
                 }
             }
             Action::CrashScheduler { silent, down } => self.crash_scheduler(silent, down),
+            Action::LoseState { silent, down } => {
+                self.crash_scheduler(silent, down);
+                self.disk.wipe();
+                self.truth.lose_state();
+                self.add(now + down + RESEND_DELAY, Event::Resend);
+            }
+            Action::LoseNode { server, replica, down } => {
+                if let Some(process) = self.replicas.get_mut(&(server.clone(), replica)) {
+                    process.kill(true);
+                    let crashes = process.server.crashes();
+                    self.add(
+                        now + NODE_LOSS_NOTICED,
+                        Event::NodeLost { server: server.clone(), replica, crashes },
+                    );
+                }
+                self.add(now + down, Event::StartReplica(server, replica));
+            }
+            Action::SlowRequest { gateway, model, lasts } => {
+                if let Some(Some(process)) = self.gateways.get_mut(&gateway) {
+                    process.slow_request(&self.checker, &gateway_host(gateway), model, lasts);
+                }
+            }
             Action::Block { from, to, lasts } => {
                 let (from, to): (Host, Host) = (from.into(), to.into());
                 self.net.block(&from, &to);
@@ -411,6 +495,21 @@ impl Cluster {
             Action::BrokenDisk { lasts } => {
                 self.disk.fail_writes(Fault::Broken);
                 self.add(now + lasts, Event::RepairDisk);
+            }
+            Action::StallDisk { lasts } => {
+                if let Some(scheduler) = &self.scheduler {
+                    scheduler.stall(true);
+                }
+                // Gateways that restart or reconnect wait for the writer.
+                for index in self.gateways.keys() {
+                    let (host, until) = (gateway_host(*index), now + lasts + RECONNECT_TIME);
+                    self.truth.mark_disconnected(&host, until);
+                    if self.truth.is_expired(&host, now) {
+                        self.truth.mark_expired(&host, until);
+                    }
+                }
+                self.stalled_until = self.stalled_until.max(now + lasts + 1000);
+                self.add(now + lasts, Event::EndStall);
             }
             Action::Jump { by } => self.clock.jump(by),
             Action::StalledSubscriber { lasts } => {

@@ -6,10 +6,10 @@ use crate::{
     trace::Trace,
 };
 use gantry_core::scheduling::Policy;
-use gantry_scheduler::{Config, Liveness, Scheduler, build, serve};
+use gantry_scheduler::{Config, Engine, Liveness, Scheduler, build, serve};
 use gantry_store::{StoreError, faulty_disk::Disk};
-use std::sync::Arc;
-use tokio::task::JoinHandle;
+use std::{pin::pin, sync::Arc};
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,22 @@ pub(crate) struct Process {
     scheduler: Scheduler,
     tasks: Vec<JoinHandle<()>>,
     stop: CancellationToken,
+    stalled: watch::Sender<bool>,
+}
+
+/// Runs the engine, except while a write stalls: its queue fills, and everything else goes on.
+async fn run_engine(engine: Engine, mut stalled: watch::Receiver<bool>) {
+    let mut running = pin!(engine.run());
+    loop {
+        if stalled.wait_for(|stalled| !stalled).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            stalls = stalled.wait_for(|stalled| *stalled) => if stalls.is_err() { return },
+            () = &mut running => return,
+        }
+    }
 }
 
 impl Process {
@@ -60,12 +76,18 @@ impl Process {
             return None;
         };
         let incoming = |port| ReceiverStream::new(net.listen(host, port));
+        let (stalled, receiver) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(serve("clients", clients, incoming(CLIENTS), stop.clone())),
             tokio::spawn(serve("agents", agents, incoming(AGENTS), stop.clone())),
-            tokio::spawn(engine.run()),
+            tokio::spawn(run_engine(engine, receiver)),
         ];
-        Some(Self { scheduler, tasks, stop })
+        Some(Self { scheduler, tasks, stop, stalled })
+    }
+
+    /// Starts or ends a stall of the store's writes.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.stalled.send_replace(stalled);
     }
 
     pub(crate) fn liveness(&self) -> Liveness {

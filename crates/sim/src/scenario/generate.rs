@@ -3,13 +3,16 @@
 //! A scenario draws the kinds of faults it contains, so that some have many of one kind. Steps come in bursts, because
 //! bugs appear when events coincide.
 
-use super::{Action, Artifact, DesiredModel, Scenario, ServerSpec, Step};
+use super::{Action, Artifact, DesiredExperiment, DesiredModel, DesiredPipeline, Scenario, ServerSpec, Step};
 use crate::rng::{self, chance};
 use fastrand::Rng;
 
 const CAPABILITIES: [&str; 3] = ["onnx", "xgboost", "lightgbm"];
 
-const FAULTS: [&str; 13] = [
+const PIPELINES: u64 = 3;
+const EXPERIMENTS: u64 = 3;
+
+const FAULTS: [&str; 16] = [
     "leave",
     "crash_replica",
     "crash_agent",
@@ -23,6 +26,9 @@ const FAULTS: [&str; 13] = [
     "slow",
     "full_disk",
     "broken_disk",
+    "stall_disk",
+    "lose_state",
+    "lose_node",
 ];
 
 /// `length` in virtual milliseconds.
@@ -43,6 +49,14 @@ pub(crate) fn generate(seed: u64, length: u64) -> Scenario {
     for model in generator.models.clone() {
         let at = generator.rng.u64(100..=within);
         steps.push(Step { at, action: generator.load(model) });
+    }
+    for pipeline in 0..generator.rng.u64(..=PIPELINES) {
+        let at = generator.rng.u64(100..=within);
+        steps.push(Step { at, action: generator.load_pipeline(format!("p{pipeline}")) });
+    }
+    for experiment in 0..generator.rng.u64(..=EXPERIMENTS) {
+        let at = generator.rng.u64(100..=within);
+        steps.push(Step { at, action: generator.start_experiment(format!("e{experiment}")) });
     }
     let bursts = generator.rng.u64(length / 240_000 + 2..=length / 60_000 + 4);
     for _ in 0..bursts {
@@ -128,6 +142,31 @@ impl Generator {
         Action::Load { model, desired }
     }
 
+    fn load_pipeline(&mut self, pipeline: String) -> Action {
+        let mut steps = self.models.clone();
+        self.rng.shuffle(&mut steps);
+        steps.truncate(self.rng.u64(1..=3) as usize);
+        Action::LoadPipeline {
+            pipeline,
+            desired: DesiredPipeline { steps, window: self.rng.u64(1..=3) as u32 },
+        }
+    }
+
+    fn start_experiment(&mut self, experiment: String) -> Action {
+        let of_pipelines = chance(&mut self.rng, 40);
+        let mut names = if of_pipelines {
+            (0..PIPELINES).map(|i| format!("p{i}")).collect()
+        } else {
+            self.models.clone()
+        };
+        self.rng.shuffle(&mut names);
+        let mirror = if chance(&mut self.rng, 30) { names.pop() } else { None };
+        names.truncate(self.rng.u64(1..=2) as usize);
+        let candidates = names.into_iter().map(|name| (name, self.rng.u64(1..=100) as u32)).collect();
+        let desired = DesiredExperiment { of_pipelines, candidates, mirror };
+        Action::StartExperiment { experiment, desired }
+    }
+
     fn server(&mut self) -> Option<ServerSpec> {
         self.rng.choice(&self.servers).cloned()
     }
@@ -140,7 +179,7 @@ impl Generator {
     }
 
     fn work(&mut self) -> Action {
-        match self.rng.u64(..20) {
+        match self.rng.u64(..28) {
             0..=11 => {
                 let model = self.model();
                 self.load(model)
@@ -159,7 +198,21 @@ impl Generator {
                 let hour = 3_600_000;
                 Action::Jump { by: *self.rng.choice(&[hour, -hour, 5000, -5000]).unwrap_or(&hour) }
             }
-            _ => Action::StalledSubscriber { lasts: self.rng.u64(1000..=120_000) },
+            20..=22 => {
+                let pipeline = format!("p{}", self.rng.u64(..PIPELINES));
+                self.load_pipeline(pipeline)
+            }
+            23 => Action::UnloadPipeline { pipeline: format!("p{}", self.rng.u64(..PIPELINES)) },
+            24..=25 => {
+                let experiment = format!("e{}", self.rng.u64(..EXPERIMENTS));
+                self.start_experiment(experiment)
+            }
+            26 => Action::StopExperiment { experiment: format!("e{}", self.rng.u64(..EXPERIMENTS)) },
+            19 => Action::StalledSubscriber { lasts: self.rng.u64(1000..=120_000) },
+            _ => {
+                let gateway = self.rng.u64(..u64::from(self.gateways)) as u32;
+                Action::SlowRequest { gateway, model: self.model(), lasts: self.rng.u64(5000..=180_000) }
+            }
         }
     }
 
@@ -198,6 +251,9 @@ impl Generator {
             "slow" => Action::Slow { a, b, by: self.rng.u64(10..=2000), lasts: down },
             "full_disk" => Action::FullDisk { lasts: down },
             "broken_disk" => Action::BrokenDisk { lasts: down },
+            "lose_state" => Action::LoseState { silent, down: down.min(30_000) },
+            "lose_node" => Action::LoseNode { server, replica, down: down.max(60_000) },
+            "stall_disk" => Action::StallDisk { lasts: self.rng.u64(100..=70_000) },
             _ => Action::Cut { a, b },
         }
     }
@@ -216,6 +272,6 @@ mod tests {
                 seen.insert(json["do"].as_str().unwrap().to_owned());
             }
         }
-        assert_eq!(seen.len(), FAULTS.len() + 7, "{seen:?}");
+        assert_eq!(seen.len(), FAULTS.len() + 12, "{seen:?}");
     }
 }

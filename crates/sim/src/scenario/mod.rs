@@ -69,6 +69,24 @@ pub(crate) struct DesiredModel {
     pub(crate) server: Option<String>,
 }
 
+/// A chain of models.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct DesiredPipeline {
+    pub(crate) steps: Vec<String>,
+    /// A different number is a new version, too.
+    pub(crate) window: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct DesiredExperiment {
+    /// Whether the candidates are pipelines; models otherwise.
+    pub(crate) of_pipelines: bool,
+    /// With their weights; the first one is the default.
+    pub(crate) candidates: Vec<(String, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mirror: Option<String>,
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -104,6 +122,20 @@ pub(crate) enum Action {
     },
     Unload {
         model: String,
+    },
+    LoadPipeline {
+        pipeline: String,
+        desired: DesiredPipeline,
+    },
+    UnloadPipeline {
+        pipeline: String,
+    },
+    StartExperiment {
+        experiment: String,
+        desired: DesiredExperiment,
+    },
+    StopExperiment {
+        experiment: String,
     },
     Announce {
         server: String,
@@ -185,6 +217,27 @@ pub(crate) enum Action {
     BrokenDisk {
         lasts: u64,
     },
+    /// A write takes this long.
+    StallDisk {
+        lasts: u64,
+    },
+    /// The scheduler restarts with an empty disk; its clients send their desired state again.
+    LoseState {
+        silent: bool,
+        down: u64,
+    },
+    /// The node of a replica disappears from the network with everything on it.
+    LoseNode {
+        server: String,
+        replica: u32,
+        down: u64,
+    },
+    /// A client that reads its response slowly: the request stays in flight.
+    SlowRequest {
+        gateway: u32,
+        model: String,
+        lasts: u64,
+    },
     /// The wall clock of the scheduler jumps.
     Jump {
         by: i64,
@@ -203,10 +256,15 @@ impl Action {
             Self::Load { .. }
                 | Self::InvalidLoad { .. }
                 | Self::Unload { .. }
+                | Self::LoadPipeline { .. }
+                | Self::UnloadPipeline { .. }
+                | Self::StartExperiment { .. }
+                | Self::StopExperiment { .. }
                 | Self::Announce { .. }
                 | Self::Drain { .. }
                 | Self::Jump { .. }
                 | Self::StalledSubscriber { .. }
+                | Self::SlowRequest { .. }
         )
     }
 }
@@ -230,6 +288,8 @@ impl Scenario {
             Action::Leave { .. }
             | Action::CrashReplica { .. }
             | Action::CrashAgent { .. }
+            | Action::LoseNode { .. }
+            | Action::LoseState { .. }
             | Action::RestartServer { .. }
             | Action::CrashScheduler { .. } => true,
             Action::Block { from: a, to: b, .. }
