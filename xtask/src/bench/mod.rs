@@ -21,12 +21,15 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 9] = [
+const SUITES: [Suite; 12] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
+    ("fairness", suites::fairness::measure),
     ("gateway", suites::gateway::one),
     ("routes", suites::gateway::many),
+    ("attack", suites::attack::measure),
+    ("pipelines", suites::pipelines::measure),
     ("onnx", suites::onnx::measure),
     ("trees", suites::trees::measure),
     ("scheduler", suites::scheduler::measure),
@@ -49,6 +52,11 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// Builds an example while no core is reserved.
+    pub(crate) fn build_example(&self, package: &str, name: &str) -> Result<PathBuf, Failure> {
+        self.machine.on_all_cores(|| build(&["-p", package, "--example", name], name))
+    }
+
     /// Binaries of MLServer and Envoy.
     pub(crate) fn servers(&self) -> Result<&Path, Failure> {
         // MLServer's dependencies support Python up to 3.12.
@@ -171,7 +179,7 @@ fn run_optimised(arguments: &[&str]) -> Result<bool, Failure> {
 }
 
 /// Builds with the dist profile; returns the path of the executable with this name.
-pub(crate) fn build(what: &[&str], name: &str) -> Result<PathBuf, Failure> {
+fn build(what: &[&str], name: &str) -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
     command.args(["build", "--profile", "dist", "--message-format", "json-render-diagnostics"]).args(what);
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;

@@ -134,12 +134,16 @@ pub(crate) struct Gantry {
     _state: Scratch,
 }
 
-/// Starts `gantry up` with an empty state directory and waits until it prints its addresses.
+/// Starts `gantry up` with an empty state directory on the server's core and waits until it prints its addresses.
 pub(crate) fn gantry(machine: &Machine, program: &Path, paths: &[&Path]) -> Result<Gantry, Failure> {
+    start_gantry(machine.command(Core::Server, program), paths)
+}
+
+/// The same with any command.
+pub(crate) fn start_gantry(mut command: Command, paths: &[&Path]) -> Result<Gantry, Failure> {
     let state = Scratch::in_memory("gantry")?;
     // The agent port is not printed, so it is chosen here.
     let agents = free_address()?;
-    let mut command = machine.command(Core::Server, program);
     command.arg("up").args(paths).arg("--state-dir").arg(state.0.join("state")).arg("--no-watch");
     for port in ["--inference-port", "--admin-port", "--scheduler-port"] {
         command.args([port, "0"]);

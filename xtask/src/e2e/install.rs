@@ -54,6 +54,7 @@ pub(super) fn serve(harness: &Harness) -> Result<(), Failure> {
         "podSpec": {
             "containers": [{
                 "name": "agent",
+                "env": [{ "name": "GANTRY_LOCAL_ROOTS", "value": "/mnt/shop" }],
                 "volumeMounts": [{ "name": "shop", "mountPath": "/mnt/shop", "readOnly": true }],
             }],
             "volumes": [{ "name": "shop", "persistentVolumeClaim": { "claimName": "models", "readOnly": true } }],

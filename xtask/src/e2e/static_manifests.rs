@@ -71,6 +71,7 @@ fn kustomized(harness: &Harness) -> Result<String, Failure> {
           "value": { "name": "shop", "configMap": { "name": "shop" } } },
         { "op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-",
           "value": { "name": "shop", "mountPath": "/mnt/shop", "readOnly": true } },
+        { "op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--local-root=/mnt/shop" },
     ]);
     let kustomization = json!({
         "namespace": harness.namespace(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Value variants that change the rendered manifests.
-const VARIANTS: [(&str, &[&str]); 8] = [
+const VARIANTS: [(&str, &[&str]); 10] = [
     ("as it is", &[]),
     ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
     ("some namespaces", &["--set", "watchNamespaces={a,b}"]),
@@ -18,6 +18,21 @@ const VARIANTS: [(&str, &[&str]); 8] = [
     ("with a webhook", &["--set", "webhook.enabled=true,networkPolicy.enabled=true"]),
     ("with a webhook in some namespaces", &["--set", "webhook.enabled=true,watchNamespaces={a,b}"]),
     ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
+    ("without users", &["--set", NO_USERS]),
+    ("with Secrets for agents", &["--set", "rbac.agentSecrets={*},imagePullSecrets[0].name=registry"]),
+];
+const NO_USERS: &str =
+    "podSecurityContext.runAsUser=null,podSecurityContext.runAsGroup=null,podSecurityContext.fsGroup=null";
+/// Values, a text, and how often the rendered chart contains it: the operator, two components and three servers.
+const COUNTED: [(&str, &str, usize); 7] = [
+    ("imagePullSecrets[0].name=registry", "imagePullSecrets:", 6),
+    // The operator, the components, the agents and the built-in runtime.
+    ("image.pullPolicy=Always", "imagePullPolicy: Always", 7),
+    (NO_USERS, "runAsUser:", 0),
+    (NO_USERS, "fsGroup:", 0),
+    ("podSecurityContext.runAsUser=7", "runAsUser: 7", 4),
+    ("tls.secretName=certs", "--allow-plaintext", 0),
+    ("tls.secretName=certs", "secretName: certs", 6),
 ];
 /// Contradictory or unknown values; the chart must reject them.
 const REFUSED: [&str; 4] = [
@@ -53,6 +68,14 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
             Err(_) => Ok(()),
         };
         step(&format!("the chart refuses {values}"), refused);
+    }
+    for (values, text, expected) in COUNTED {
+        let count = |rendered: String| match rendered.matches(text).count() {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found} times instead of {expected}").into()),
+        };
+        let counted = render(NAMESPACE, &["--set", values]).and_then(count);
+        step(&format!("{values:.30}… has {expected} of {text}"), counted);
     }
     match tool("kube-score") {
         Ok(score) => {

@@ -4,7 +4,7 @@ use super::{HOURS, SEEDS, table::Mutant, workspace::Copy};
 use crate::Failure;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::Read,
     path::PathBuf,
     process::{Command, Stdio},
@@ -61,16 +61,29 @@ impl Suite {
         Ok(Self { program, directory, probes })
     }
 
-    pub(super) fn operator(copy: &Copy) -> Result<Self, Failure> {
-        let program = copy.build(&["test", "--no-run", "--package", "gantry-operator", "--test", "it"])?;
+    /// The tests of a target with these names, or all.
+    pub(super) fn tests(
+        copy: &Copy,
+        package: &str,
+        target: &str,
+        tests: &BTreeSet<&str>,
+    ) -> Result<Self, Failure> {
+        let target: &[&str] = if target == "lib" { &["--lib"] } else { &["--test", target] };
+        let program = copy.build(&[&["test", "--no-run", "--package", package], target].concat())?;
         let listed = Command::new(&program).args(["--list", "--format=terse"]).output()?;
         let listed = String::from_utf8(listed.stdout)?;
-        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        let names: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+        if let Some(missing) = tests.iter().find(|test| !names.contains(test)) {
+            return Err(format!("{package} has no test {missing}: see crates/sim/mutants").into());
+        }
+        let names = names.into_iter().filter(|name| tests.is_empty() || tests.contains(name));
         let probe = |name: &str| Probe {
             name: name.to_owned(),
             arguments: ["--exact", name, "--test-threads=1"].map(str::to_owned).to_vec(),
         };
-        Ok(Self { program, directory: copy.root.join("crates/operator"), probes: names.map(probe).collect() })
+        let folder = package.strip_prefix("gantry-").unwrap_or(package);
+        let directory = copy.root.join("crates").join(folder);
+        Ok(Self { program, directory, probes: names.map(probe).collect() })
     }
 
     /// Returns whether every mutant is detected. Slow probes run only for mutants that no quick one detects.

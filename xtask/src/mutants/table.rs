@@ -4,9 +4,6 @@ use crate::Failure;
 use std::{collections::BTreeMap, fs, ops::Range, path::Path};
 use toml::{Table, Value};
 
-/// The mutated crates, with a table each.
-pub(super) const CRATES: [&str; 4] = ["core", "scheduler", "gateway", "operator"];
-
 /// A known defect.
 #[derive(Debug)]
 pub(super) struct Mutant {
@@ -14,8 +11,19 @@ pub(super) struct Mutant {
     pub(super) effect: String,
     /// Empty when an edit of another mutant contains this one's branch, too.
     edits: Vec<Edit>,
-    /// The file of the table.
-    group: String,
+    pub(super) detector: Detector,
+}
+
+/// What has to detect a mutant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Detector {
+    Simulation,
+    /// Any test of a target, or the named one.
+    Tests {
+        package: String,
+        target: String,
+        test: Option<String>,
+    },
 }
 
 #[derive(Debug)]
@@ -25,12 +33,16 @@ struct Edit {
     replace: String,
 }
 
-impl Mutant {
-    /// Whether the operator's tests have to detect it, and not the simulation.
-    pub(super) fn is_operator(&self) -> bool {
-        self.group == "operator"
+impl Detector {
+    pub(super) fn test(&self) -> Option<&str> {
+        match self {
+            Self::Tests { test, .. } => test.as_deref(),
+            Self::Simulation => None,
+        }
     }
+}
 
+impl Mutant {
     fn read(group: &str, entry: &Table) -> Result<Self, String> {
         let name = text(entry, "name")?;
         let edit = |entry: &Table| -> Result<Edit, String> {
@@ -45,7 +57,18 @@ impl Mutant {
         if entry.contains_key("find") {
             edits.push(edit(entry).map_err(|error| format!("{name}: {error}"))?);
         }
-        Ok(Self { effect: text(entry, "effect")?, name, edits, group: group.to_owned() })
+        let detector = match group {
+            _ if entry.contains_key("test") => {
+                let [package, target, test] = ["package", "target", "test"].map(|key| text(entry, key));
+                Detector::Tests { package: package?, target: target?, test: Some(test?) }
+            }
+            "core" | "scheduler" | "gateway" => Detector::Simulation,
+            "operator" => {
+                Detector::Tests { package: "gantry-operator".into(), target: "it".into(), test: None }
+            }
+            _ => return Err(format!("{name}: `package`, `target` and `test` are missing")),
+        };
+        Ok(Self { effect: text(entry, "effect")?, name, edits, detector })
     }
 }
 
@@ -56,12 +79,17 @@ fn text(entry: &Table, key: &str) -> Result<String, String> {
 /// Reads the tables of a workspace.
 pub(super) fn load(root: &Path) -> Result<Vec<Mutant>, Failure> {
     let mut mutants = Vec::new();
-    for group in CRATES {
-        let path = root.join(format!("crates/sim/mutants/{group}.toml"));
+    let mut paths: Vec<_> = fs::read_dir(root.join("crates/sim/mutants"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    paths.sort();
+    for path in paths {
+        let group = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let table: Table = fs::read_to_string(&path)?.parse()?;
         for entry in table.get("mutant").and_then(Value::as_array).into_iter().flatten() {
             let entry = entry.as_table().ok_or("a mutant is no table")?;
-            mutants.push(Mutant::read(group, entry).map_err(|e| format!("{}: {e}", path.display()))?);
+            mutants.push(Mutant::read(&group, entry).map_err(|e| format!("{}: {e}", path.display()))?);
         }
     }
     Ok(mutants)

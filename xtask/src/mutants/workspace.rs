@@ -22,11 +22,15 @@ pub(super) fn prepare(mutants: &[Mutant]) -> Result<Copy, Failure> {
     let copy = Copy { root: directory.join("workspace"), build: directory.join("build") };
     let mut mutated = table::mutated(&root, mutants)?;
     let module = fs::read_to_string(root.join("crates/sim/mutants/mutant.rs"))?;
-    for name in table::CRATES {
-        let library = format!("crates/{name}/src/lib.rs");
+    let crates: BTreeSet<String> =
+        mutated.keys().filter_map(|file| Some(file.split_once("/src/")?.0.to_owned())).collect();
+    for name in crates {
+        let library = ["lib", "main"].map(|file| format!("{name}/src/{file}.rs"));
+        let [library, main] = library;
+        let library = if root.join(&library).is_file() { library } else { main };
         let text = mutated.remove(&library).map_or_else(|| fs::read_to_string(root.join(&library)), Ok)?;
         mutated.insert(library, text + "mod mutant;\n");
-        mutated.insert(format!("crates/{name}/src/mutant.rs"), module.clone());
+        mutated.insert(format!("{name}/src/mutant.rs"), module.clone());
     }
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::{net::SocketAddr, path::PathBuf, process::Command};
 
 /// One sample per class: features and label.
-const FLOWERS: [([f32; 4], i64); 3] =
+pub(crate) const FLOWERS: [([f32; 4], i64); 3] =
     [([5.1, 3.5, 1.4, 0.2], 0), ([7.0, 3.2, 4.7, 1.4], 1), ([6.3, 3.3, 6.0, 2.5], 2)];
 const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
@@ -47,7 +47,7 @@ fn rest(leaves: [f32; 4]) -> Vec<u8> {
     http::post("/v2/models/iris/infer", "", &body)
 }
 
-fn message(leaves: [f32; 4]) -> Vec<u8> {
+pub(crate) fn message(leaves: [f32; 4]) -> Vec<u8> {
     let values: Vec<u8> = leaves.iter().flat_map(|v| v.to_le_bytes()).collect();
     let mut shape = Vec::new();
     varint(&mut shape, 1);
@@ -67,7 +67,7 @@ fn label(response: &[u8]) -> Option<i64> {
 }
 
 /// The requests with the server's responses, after checking them.
-fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
+pub(crate) fn exchanges(protocol: Protocol, address: SocketAddr) -> Result<Vec<Exchange>, Failure> {
     let mut checked = Vec::new();
     for (leaves, right) in FLOWERS {
         let (request, response, actual) = match protocol {

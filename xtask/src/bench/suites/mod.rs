@@ -1,10 +1,13 @@
 //! The suites, one file each.
 
+pub(crate) mod attack;
+pub(crate) mod fairness;
 pub(crate) mod gateway;
 pub(crate) mod iris;
 pub(crate) mod memory;
 pub(crate) mod onnx;
 pub(crate) mod operator;
+pub(crate) mod pipelines;
 pub(crate) mod scheduler;
 pub(crate) mod start;
 pub(crate) mod trees;

@@ -45,8 +45,8 @@ const DECIDED: [Figure; 2] = [
 ];
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
-    let drive = crate::bench::build(&["-p", "gantry-scheduler", "--example", "load_test"], "load_test")?;
-    let schedule = crate::bench::build(&["-p", "gantry-core", "--example", "schedule"], "schedule")?;
+    let drive = bench.build_example("gantry-scheduler", "load_test")?;
+    let schedule = bench.build_example("gantry-core", "schedule")?;
     let (mut driven, mut decided) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds.min(3) {
         note(&format!("round {round}"));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
-    let speed = crate::bench::build(&["-p", "gantry-trees", "--example", "speed"], "speed")?;
+    let speed = bench.build_example("gantry-trees", "speed")?;
     let scratch = servers::Scratch::new("trees")?;
     let mut peer =
         Peer::start(&bench.machine, bench.libraries()?, &bench.root.join("xtask/peers/libraries.py"))?;

@@ -46,12 +46,18 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
+        Self::open_with_window(address, 0x7fff_ffff)
+    }
+
+    /// The server may send so many bytes of each response before the client reads.
+    pub(crate) fn open_with_window(address: SocketAddr, window: u32) -> Result<Self, Failure> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        // No push; windows of 2 GiB.
-        frame(&mut hello, SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]);
+        // No push; the window of each stream.
+        let [a, b, c, d] = window.to_be_bytes();
+        frame(&mut hello, SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 0, 0, 4, a, b, c, d]);
         frame(&mut hello, WINDOW, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes());
         let mut connection = Self {
             stream,
