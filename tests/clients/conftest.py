@@ -7,7 +7,8 @@ from gantry import EXAMPLES, Gantry
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """The quickstart, served; a test that changes it restores it."""
-    with Gantry(tmp_path_factory.mktemp("served") / "state", EXAMPLES) as gantry:
+    flags = ["--allow-repository-changes"]
+    with Gantry(tmp_path_factory.mktemp("served") / "state", EXAMPLES, flags=flags) as gantry:
         yield gantry
         assert gantry.stop() == 0, gantry.output()
 

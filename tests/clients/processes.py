@@ -140,7 +140,7 @@ class Stack:
             "agent",
             *("--server", name, "--server-type", kind, "--models-dir", models, "--state-dir", self.directory / name),
             *("--server-http-port", http_port, "--server-grpc-port", grpc_port),
-            *("--scheduler-host", host, "--scheduler-port", port),
+            *("--scheduler-host", host, "--scheduler-port", port, "--local-root", "/"),
             *(f"--{p}-port=0" for p in ports),
             *flags,
         )

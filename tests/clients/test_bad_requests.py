@@ -72,7 +72,7 @@ REST = [
     ("gzip that is none", IRIS, b"hello", {"content-encoding": "gzip"}, 400, "not valid"),
     ("an unknown model", "/v2/models/iriss/infer", one(), {}, 404, 'did you mean "iris"'),
     ("an unknown model by header", IRIS, one(), {"seldon-model": "absent"}, 404, "absent"),
-    ("a pipeline", "/v2/pipelines/p/infer", one(), {}, 404, "pipelines"),
+    ("an unknown pipeline", "/v2/pipelines/p/infer", one(), {}, 404, "no pipeline"),
     ("an unknown path", "/v2/modles/iris/infer", one(), {}, 404, "nearest"),
     ("no path of the protocol", "/", one(), {}, 404, "nearest"),
 ]

@@ -83,7 +83,7 @@ class Agent:
             pass
 
     def order(self):
-        return self.arrived.get(timeout=20)
+        return self.arrived.get(timeout=60)
 
     def report(self, order, event, message="", **more):
         version = order.modelVersion
@@ -315,11 +315,26 @@ def test_every_call_of_the_api(harness):
     wait_for_state(clients, "iris", TERMINATED)
     other.leave()
 
-    # Unimplemented calls.
-    for method in ["LoadPipeline", "UnloadPipeline", "PipelineStatus", "SubscribePipelineStatus", "PipelineStatusEvent"]:
-        assert "pipelines" in expect_error(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
-    for method in ["StartExperiment", "StopExperiment", "ExperimentStatus", "SubscribeExperimentStatus"]:
-        assert "experiments" in expect_error(grpc.StatusCode.UNIMPLEMENTED, lambda: scheduler(method))
+    # Pipelines and experiments, of a model that does not exist.
+    refused = grpc.StatusCode.FAILED_PRECONDITION
+    assert "steps" in expect_error(refused, lambda: scheduler("LoadPipeline", pipeline={"name": "chain"}))
+    scheduler("LoadPipeline", pipeline={"name": "chain", "steps": [{"name": "none"}], "output": {"steps": ["none"]}})
+    scheduler("StartExperiment", experiment={"name": "half", "candidates": [{"name": "none", "weight": 1}]})
+    scheduler("PipelineStatusEvent", update={"pipeline": "chain", "uid": "other"}, success=True)
+    [reported] = scheduler("PipelineStatus", subscriberName="test", name="chain")
+    assert not reported.versions[0].state.modelsReady and "none" in reported.versions[0].state.reason
+    [reported] = scheduler("ExperimentStatus", subscriberName="test")
+    assert not reported.active and "none" in reported.statusDescription
+    for kind, name in [("Pipeline", "chain"), ("Experiment", "half")]:
+        changes = scheduler(f"Subscribe{kind}Status", subscriberName="test")
+        first = next(iter(changes))
+        assert name in (getattr(first, "pipelineName", ""), getattr(first, "experimentName", ""))
+        assert changes.is_active()
+        changes.cancel()
+    scheduler("StopExperiment", name="half")
+    scheduler("UnloadPipeline", name="chain")
+    for method in ["UnloadPipeline", "StopExperiment"]:
+        assert "absent" in expect_error(refused, lambda: scheduler(method, name="absent"))
 
     called = clients.called | agents.called
     ours = {m for c in (clients, agents) for m in c.methods() if m.startswith(("seldon.", "gantry."))}

@@ -200,6 +200,44 @@ def test_restarted_agent_adopts_loaded_models(harness, trained):
     assert harness.holds() == {"iris_2"}
 
 
+# Adds up its input; a mode of "fail" makes every request fail.
+SUM = """
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+class Sum(MLModel):
+    async def predict(self, payload):
+        values = self.decode(payload.inputs[0], NumpyCodec)
+        if self.settings.parameters.extra["mode"] == "fail":
+            raise RuntimeError("this operator is not implemented")
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("sum", values.sum(axis=1))])
+"""
+
+
+def test_model_that_fails_its_warm_up_is_not_available(harness, tmp_path):
+    stack = harness.stack
+    for mode in ("work", "fail"):
+        place = tmp_path / mode
+        place.mkdir()
+        (place / "model.py").write_text(SUM)
+        settings = {
+            "name": "sum",
+            "implementation": "model.Sum",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+            "parameters": {"extra": {"mode": mode}},
+        }
+        (place / "model-settings.json").write_text(json.dumps(settings))
+    applied = stack.apply("sum", tmp_path / "work", "python", memory="1k")
+    assert applied.returncode == 0, applied.stderr + harness.agent.output()
+    applied = stack.apply("never", tmp_path / "fail", "python", memory="1k")
+    assert applied.returncode != 0
+    assert "warm-up" in applied.stderr and "not implemented" in applied.stderr, applied.stderr
+    assert "never_1" not in harness.holds()
+    for name in ("sum", "never"):
+        assert stack.command("delete", "model", name, "--wait").returncode == 0
+
+
 def test_unload_and_shutdown(harness, trained):
     stack = harness.stack
     assert stack.command("delete", "model", "iris").returncode == 0

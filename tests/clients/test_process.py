@@ -79,7 +79,7 @@ def test_interrupt_drains_requests(start):
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             head = f"POST /v2/models/iris/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body[:20])
-            until("the request's arrival", lambda: gantry.metric("gantry_gateway_in_flight") == 1)
+            until("the request's arrival", lambda: gantry.metric("gantry_gateway_incomplete_bodies") == 1)
             gantry.interrupt()
 
             def refuses():

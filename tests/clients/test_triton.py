@@ -1,6 +1,7 @@
 """Triton with `gantry agent` and Python models: loaded, updated under load, evicted and reloaded by requests, unloaded."""
 
 import platform
+import queue
 import threading
 
 import numpy as np
@@ -30,6 +31,28 @@ class TritonPythonModel:
         given = [triton.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
         return [triton.InferenceResponse([triton.Tensor("Y", x + {number})]) for x in given]
 """
+# Answers each request three times: with its input plus 1, 2 and 3.
+DECOUPLED = """
+import triton_python_backend_utils as triton
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1, 4]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1, 4]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def execute(self, requests):
+        for request in requests:
+            given = triton.get_input_tensor_by_name(request, "X").as_numpy()
+            sender = request.get_response_sender()
+            for number in (1, 2, 3):
+                sender.send(triton.InferenceResponse([triton.Tensor("Y", given + number)]))
+            sender.send(flags=triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 ROWS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.25, 0.0, -1.0]]
 
 
@@ -46,6 +69,9 @@ def artifacts(tmp_path_factory):
         bare = place / f"plus{number}"
         bare.mkdir()
         (bare / "model.py").write_text(MODEL.format(number=number))
+    decoupled = place / "decoupled"
+    decoupled.mkdir()
+    (decoupled / "model.py").write_text(DECOUPLED)
     broken = place / "broken"
     broken.mkdir()
     (broken / "model.py").write_text("raise ValueError('this model is broken on purpose')\n")
@@ -134,6 +160,28 @@ def test_update_under_load_fails_no_request(harness, artifacts):
         worker.join(60)
     assert not wrong, wrong
     assert set().union(*seen) == {10, 20}
+
+
+def test_decoupled_model_streams_its_responses(harness, artifacts):
+    applied = harness.stack.apply("counter", artifacts / "decoupled", "triton", "python", memory="100k")
+    assert applied.returncode == 0, applied.stderr + harness.agent.output() + harness.server.output()
+    given = grpc.InferInput("X", [2, 4], "FP32")
+    given.set_data_from_numpy(np.array(ROWS, dtype=np.float32))
+    answers = queue.Queue()
+    with grpc.InferenceServerClient(harness.stack.inference) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for name in ("first", "second"):
+            client.async_stream_infer("counter", [given], request_id=name, enable_empty_final_response=True)
+            for number in (1, 2, 3):
+                result, error = answers.get(timeout=60)
+                assert error is None, error
+                assert result.get_response().id == name
+                assert np.allclose(result.as_numpy("Y"), np.array(ROWS) + number)
+            result, error = answers.get(timeout=60)
+            assert error is None, error
+            assert result.get_response().parameters["triton_final_response"].bool_param
+        client.stop_stream()
+    assert harness.stack.command("delete", "model", "counter").returncode == 0
 
 
 def test_overcommitted_models_are_evicted_and_reloaded(harness, artifacts):

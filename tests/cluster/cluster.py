@@ -115,20 +115,27 @@ def model(name, uri, *requirements, **spec):
     return custom("Model", name, {"storageUri": str(uri), "requirements": list(requirements), **spec})
 
 
+def complete_lines(path, begin):
+    """Lines of a growing file that start at an offset or later. A line that another process is still writing is left for
+    the next read; the rest of a line that was incomplete at the offset is skipped."""
+    with path.open("rb") as file:
+        if begin:
+            file.seek(begin - 1)
+            file.readline()
+        return [line for line in file if line.endswith(b"\n")]
+
+
 class Audit:
     """Writes to the API server since construction, from its audit log."""
 
-    def __init__(self):
-        self.path = Path(os.environ["GANTRY_TEST_AUDIT"])
+    def __init__(self, path=None):
+        self.path = Path(path or os.environ["GANTRY_TEST_AUDIT"])
         self.begin = self.path.stat().st_size
 
     def writes(self, agent="gantry"):
         """Completed writes of a user agent, as (verb, resource/subresource, name, code, event)."""
-        with self.path.open() as log:
-            log.seek(self.begin)
-            lines = [json.loads(line) for line in log if line.endswith("\n")]
         found = []
-        for event in lines:
+        for event in map(json.loads, complete_lines(self.path, self.begin)):
             verb, stage = event["verb"], event["stage"]
             if stage != "ResponseComplete" or verb in ("get", "list", "watch"):
                 continue
@@ -162,12 +169,12 @@ def namespace():
     return name
 
 
-def with_server(stack, name="builtin"):
+def with_server(stack, *flags, name="builtin"):
     """Adds a server to a scheduler: the built-in runtime and its agent."""
     models = stack.directory / "models"
     models.mkdir()
     (port,) = free_ports(1)
     runtime = stack.start("runtime", models, "--explicit", "--port", port)
     runtime.until("the runtime", lambda: any(l.startswith("serving on") for l in runtime.lines))
-    stack.agent(name=name, kind="builtin", http_port=port, grpc_port=port, models=models)
+    stack.agent(*flags, name=name, kind="builtin", http_port=port, grpc_port=port, models=models)
     return stack

@@ -32,6 +32,8 @@ class Proxy:
         self.attempts = 0
         self.harm = {}
         self.upstreams = set()
+        # Upstream connections with a write in flight.
+        self.writing = set()
         proxy = self
 
         class Handler(Passing):
@@ -69,9 +71,10 @@ class Proxy:
             return self.harm.get(self.attempts)
 
     def cut(self):
-        """Closes all connections: the client is gone."""
+        """Closes all connections: the client is gone. Writes in flight complete: the API server cancels a request whose
+        connection closes, and may commit it without a success in the audit log."""
         with self.lock:
-            connections = list(self.upstreams)
+            connections = list(self.upstreams - self.writing)
         for connection in connections:
             try:
                 connection.sock.shutdown(socket.SHUT_RDWR)
@@ -125,6 +128,27 @@ class Passing(BaseHTTPRequestHandler):
         harm = self.proxy.count() if counts else None
         if isinstance(harm, int):
             return self.refuse(harm)
+        if not counts:
+            return self.stream(self.forward(body))
+        with self.proxy.lock:
+            self.proxy.writing.add(self.upstream)
+        try:
+            response = self.forward(body)
+            whole = response.read()
+        finally:
+            with self.proxy.lock:
+                self.proxy.writing.discard(self.upstream)
+        if response.status < 300:
+            with self.proxy.lock:
+                self.proxy.writes.append(f"{self.command} {path}")
+        if harm:
+            harm()
+            self.close_connection = True
+            return
+        self.send(response, whole)
+
+    def forward(self, body):
+        """Sends the request upstream; returns the response with an unread body."""
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
         headers["Impersonate-User"] = ACCOUNT
         self.upstream.putrequest(self.command, self.path, skip_accept_encoding=True)
@@ -134,18 +158,7 @@ class Passing(BaseHTTPRequestHandler):
             self.upstream.putheader("Impersonate-Group", group)
         self.upstream.putheader("Content-Length", str(len(body)))
         self.upstream.endheaders(body)
-        response = self.upstream.getresponse()
-        if counts:
-            whole = response.read()
-            if response.status < 300:
-                with self.proxy.lock:
-                    self.proxy.writes.append(f"{self.command} {path}")
-            if harm:
-                harm()
-                self.close_connection = True
-                return
-            return self.send(response, whole)
-        self.stream(response)
+        return self.upstream.getresponse()
 
     def refuse(self, code):
         status = {

@@ -1,5 +1,5 @@
 """A Seldon Core v2 installation: its CRDs, custom resources with finalizers and status, and the objects of its operator,
-with its field manager."""
+with its field manager. Names, labels, ports and inherited metadata are those of the reconcilers of operator 2.10.2."""
 
 import json
 
@@ -138,10 +138,28 @@ def component(name):
     }
 
 
+# Metadata of its chart's objects; workloads and pods inherit what is neither Helm's nor kubectl's.
+HELM = {"meta.helm.sh/release-name": "seldon-core-v2-setup", "meta.helm.sh/release-namespace": "seldon-mesh"}
+INHERITED = {
+    "labels": {"app.kubernetes.io/managed-by": "Helm", "team": "red", "cost-center": "7"},
+    "annotations": {"sidecar.istio.io/inject": "true"},
+}
+
+
+def inherited(*declared):
+    """Metadata of a workload and its pods; earlier objects win."""
+    merged = {"labels": {}, "annotations": {}}
+    for metadata in reversed(declared):
+        for field, pairs in merged.items():
+            pairs |= metadata.get(field, {})
+    return merged
+
+
 def configurations():
     scheduler_claims = [CLAIMS[0] | {"name": "scheduler-state"}]
+    of_helm = {"labels": INHERITED["labels"], "annotations": INHERITED["annotations"] | HELM}
     return [
-        custom("ServerConfig", "mlserver", {"podSpec": pod(agent()), "volumeClaimTemplates": CLAIMS}),
+        custom("ServerConfig", "mlserver", {"podSpec": pod(agent()), "volumeClaimTemplates": CLAIMS}, **of_helm),
         custom(
             "SeldonConfig",
             "default",
@@ -158,6 +176,7 @@ def configurations():
                     "tracingConfig": {"disable": False, "otelExporterEndpoint": "seldon-collector:4317", "ratio": "1"},
                 },
             },
+            **of_helm,
         ),
     ]
 
@@ -165,8 +184,8 @@ def configurations():
 def objects(uri):
     """User objects with the defaults of its CRDs and the finalizers of its operator."""
     return [
-        custom("SeldonRuntime", "seldon", {"seldonConfig": "default", "overrides": [{"name": "seldon-envoy", "serviceType": "ClusterIP"}], "config": {}}, finalizers=["seldon.runtime.finalizer"]),
-        custom("Server", "mlserver", {"serverConfig": "mlserver", "replicas": 2, "podSpec": {"containers": [{"name": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]}]}}),
+        custom("SeldonRuntime", "seldon", {"seldonConfig": "default", "overrides": [{"name": "seldon-envoy", "serviceType": "ClusterIP"}], "config": {}}, annotations={"owner": "platform"}, finalizers=["seldon.runtime.finalizer"]),
+        custom("Server", "mlserver", {"serverConfig": "mlserver", "replicas": 2, "podSpec": {"containers": [{"name": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]}]}}, labels={"team": "blue"}),
         custom("Server", "older", {"serverConfig": "mlserver", "replicas": 1}),
         custom("Model", "iris", {"storageUri": str(uri), "requirements": ["onnx"], "memory": "100Ki", "dataflow": {}}, finalizers=["seldon.model.finalizer"]),
         # Accepted by its CRDs, rejected by its scheduler.
@@ -204,25 +223,30 @@ def owner(found):
     ]
 
 
-def workload(kind, name, owner, selector, labels, pod, replicas=1, claims=(), **spec):
+APPLIED = {"seldon.io/last-applied": "UEsDBBQACAAIAAAAAAAAAAAAAAAAAAAAAAAIAAAAb3JpZ2luYWw="}
+
+
+def workload(kind, name, namespace, owner, selector, labels, inherited, pod, replicas=1, claims=()):
+    labels = inherited["labels"] | labels
+    template = {"labels": labels | selector, "annotations": inherited["annotations"], "name": name, "namespace": namespace}
     made = {
         "apiVersion": "apps/v1",
         "kind": kind,
         "metadata": {
             "name": name,
             "labels": labels,
-            "annotations": {"seldon.io/last-applied": "UEsDBBQACAAIAAAAAAAAAAAAAAAAAAAAAAAIAAAAb3JpZ2luYWw="},
+            "annotations": inherited["annotations"] | APPLIED,
             "ownerReferences": owner,
         },
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": selector},
-            "template": {"metadata": {"labels": labels | selector, "name": name}, "spec": pod},
-            **spec,
+            "template": {"metadata": template, "spec": pod},
         },
     }
     if kind == "StatefulSet":
         made["spec"]["serviceName"] = name
+        made["spec"]["podManagementPolicy"] = "Parallel"
         templates = [{"metadata": {"name": c["name"]}, "spec": c["spec"]} for c in claims]
         made["spec"]["volumeClaimTemplates"] = templates
     return made
@@ -237,6 +261,25 @@ def service(name, owner, labels, selector, ports, **spec):
     }
 
 
+def permissions(owner, namespace):
+    """Roles of its agents and its scheduler, which read every Secret of the namespace."""
+    read = lambda resource: {"apiGroups": [""], "resources": [resource], "verbs": ["get", "list", "watch"]}
+    for role, binding, account in (
+        ("agent-role", "agent-rolebinding", "seldon-server"),
+        ("seldon-scheduler-role", "seldon-scheduler-rolebinding", "seldon-scheduler"),
+    ):
+        api = "rbac.authorization.k8s.io"
+        metadata = {"ownerReferences": owner}
+        yield {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata | {"name": role}, "rules": [read("configmaps"), read("secrets")]}
+        yield {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata | {"name": binding},
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }
+
+
 def children(kubectl):
     """Objects created by its operator."""
     server = {"app.kubernetes.io/name": "seldon-server"}
@@ -245,11 +288,13 @@ def children(kubectl):
     for name, data in (
         ("seldon-agent", {"agent.yaml": "rclone:\n  config: []\n  config_secrets: []\n"}),
         ("seldon-kafka", {"kafka.json": json.dumps({"bootstrap.servers": "kafka:9092"})}),
-        ("seldon-tracing", {"tracing.json": "{}", "OTEL_EXPORTER_OTLP_ENDPOINT": "seldon-collector:4317"}),
+        ("seldon-scaling", {"scaling.yaml": "models: {}\nservers: {}\n"}),
+        ("seldon-tracing", {"tracing.json": "{}", "OTEL_JAVAAGENT_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://seldon-collector:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": ""}),
     ):
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": runtime}, "data": data})
     for name in ("seldon-scheduler", "seldon-server", "hodometer"):
         made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "ownerReferences": runtime}})
+    made.extend(permissions(runtime, kubectl.namespace))
     # Its merge duplicates a variable that a Server overrides.
     pods = pod(agent())
     pods["containers"][2]["env"] = [*pods["containers"][2]["env"], {"name": "MLSERVER_HTTP_PORT", "value": "9000"}]
@@ -257,24 +302,27 @@ def children(kubectl):
     older = pod(agent("seldonio/seldon-agent:2.8.0"))
     older["containers"].append({"name": "exporter", "image": "seldonio/exporter:1"})
     for name, spec, replicas in (("mlserver", pods, 2), ("older", older, 1)):
-        owned = owner(kubectl.get("server", name))
+        found = kubectl.get("server", name)
+        owned = owner(found)
         selector = {"seldon-server-name": name}
-        made.append(workload("StatefulSet", name, owned, selector, server, spec, replicas, CLAIMS, podManagementPolicy="Parallel"))
+        both = inherited({"labels": found["metadata"].get("labels", {})}, INHERITED)
+        made.append(workload("StatefulSet", name, kubectl.namespace, owned, selector, server, both, spec, replicas, CLAIMS))
         for i in range(replicas):
-            labels = server | {"seldon-server-replica": "true", "seldon-server-replica-name": name}
+            labels = {"seldon-server-replica": name, "seldon-server-replica-name": f"{name}-{i}"}
             at = {"statefulset.kubernetes.io/pod-name": f"{name}-{i}"}
-            ports = [("http", 9000, 9000), ("grpc", 9500, 9500), ("agent", 9005, 9005)]
+            ports = [("http", 9000, "http"), ("grpc", 9500, "grpc"), ("agent", 9005, 9005)]
             made.append(service(f"{name}-{i}", owned, labels, at, ports, clusterIP="None"))
     named = lambda name: {"app.kubernetes.io/name": name}
-    # No podManagementPolicy, which is immutable.
-    made.append(
-        workload("StatefulSet", "seldon-scheduler", runtime, named("seldon-scheduler"), named("seldon-scheduler"), component("seldon-scheduler"), 1, [CLAIMS[0] | {"name": "scheduler-state"}])
-    )
-    for name in ("seldon-envoy", "seldon-modelgateway"):
-        made.append(workload("Deployment", name, runtime, named(name), named(name), component(name)))
-    ports = [(n, p, p) for n, p in (("xds", 9002), ("scheduler", 9004), ("scheduler-mtls", 9044), ("agent", 9005), ("agent-mtls", 9055), ("dataflow", 9008))]
+    both = inherited({"annotations": {"owner": "platform"}}, INHERITED)
+    for kind, name, claims in (
+        ("StatefulSet", "seldon-scheduler", [CLAIMS[0] | {"name": "scheduler-state"}]),
+        ("Deployment", "seldon-envoy", ()),
+        ("Deployment", "seldon-modelgateway", ()),
+    ):
+        made.append(workload(kind, name, kubectl.namespace, runtime, named(name), named(name), both, component(name), 1, claims))
+    ports = [(n, p, n) for n, p in (("xds", 9002), ("scheduler", 9004), ("scheduler-mtls", 9044), ("agent", 9005), ("agent-mtls", 9055), ("dataflow", 9008))]
     made.append(service("seldon-scheduler", runtime, named("seldon-scheduler"), named("seldon-scheduler"), ports, type="ClusterIP"))
-    made.append(service("seldon-mesh", runtime, named("seldon-envoy"), named("seldon-envoy"), [("http", 80, 9000), ("stats", 9003, 9003)], type="ClusterIP"))
+    made.append(service("seldon-mesh", runtime, named("seldon-envoy"), named("seldon-envoy"), [("data", 80, "http"), ("stats", 9003, "envoy-stats")], type="ClusterIP"))
     return made
 
 

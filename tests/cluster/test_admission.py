@@ -136,7 +136,7 @@ def test_writes_work_without_the_webhook(kubectl, hook, webhook, operate):
         )
         assert kubectl.get("model", "iris")["spec"]["storageUri"].endswith(mark)
         assert kubectl.get("configmap", "c")["data"]["mark"] == mark
-        kubectl("delete", "model,server,seldonruntime,pipeline,experiment,serverconfig,seldonconfig,configmap", "--all", "--timeout=30s")
+        kubectl("delete", "model,server,seldonruntime,pipeline,experiment,serverconfig,seldonconfig,configmap", "--all", "--timeout=50s")
 
     everything("down")
     # A server that never responds.

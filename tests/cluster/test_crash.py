@@ -120,7 +120,7 @@ class Run:
             return self.state() == expected
 
         try:
-            until("the same state", same, timeout=40)
+            until("the same state", same)
         except AssertionError:
             found = self.state()
             differ = [k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)]
@@ -178,7 +178,11 @@ def replay(scenario, reference):
     for number in range(Run.STEPS):
         scenario.step(number)
         scenario.until_state(states[number])
-    until("the audit log", lambda: scenario.object_counts() == counts, timeout=5)
+    try:
+        until("the audit log", lambda: scenario.object_counts() == counts)
+    except AssertionError:
+        found = scenario.object_counts()
+        raise AssertionError(f"more often than expected: {found - counts}, less often: {counts - found}") from None
 
 
 @pytest.fixture
@@ -190,7 +194,8 @@ def scenario(rbac, shared, tmp_path):
 
 @pytest.mark.parametrize("part", [1, 4, 7, 10, 13, 16, 19, 22])
 def test_crash_after_a_write_converges(part, scenario, reference):
-    nth = max(1, len(reference[2]) * part // 23)
+    # Status writes may be coalesced: a run can have fewer writes than the reference.
+    nth = max(1, len(reference[2]) * part // 26)
     scenario.proxy.after(nth, scenario.kill)
     replay(scenario, reference)
     assert len(scenario.operators) == 2, f"expected a crash at write {nth}"

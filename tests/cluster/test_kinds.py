@@ -161,23 +161,43 @@ def test_configuration(kind, kubectl, operate):
     delete(kubectl, kind, "mine")
 
 
-UNSUPPORTED = {
-    "pipeline": ({"steps": [{"name": "iris"}]}, {"steps": [{"name": "wine"}]}),
-    "experiment": ({"candidates": [{"name": "iris", "weight": 100}]}, {"candidates": [{"name": "wine", "weight": 100}]}),
+# Short name, first and second spec, reason of Ready, finalizer.
+GRAPHS = {
+    "pipeline": (
+        "mlp",
+        {"steps": [{"name": "iris"}, {"name": "fraud", "inputs": ["iris"]}], "output": {"steps": ["fraud"]}},
+        {"steps": [{"name": "iris"}], "output": {"steps": ["iris"]}},
+        "PipelineReady",
+        "seldon.pipeline.finalizer",
+    ),
+    "experiment": (
+        "mlx",
+        {"default": "iris", "candidates": [{"name": "iris", "weight": 50}, {"name": "fraud", "weight": 50}]},
+        {"candidates": [{"name": "iris", "weight": 90}], "mirror": {"name": "fraud", "percent": 10}},
+        "ExperimentReady",
+        "seldon.experiment.finalizer",
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_unsupported_kind(kind, kubectl, operate):
-    operate()
-    first, second = (custom(NAMES[kind], "mine", spec) for spec in UNSUPPORTED[kind])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_graph(kind, kubectl, served, operate):
+    operate(scheduler=served.clients)
+    short, first, second, reason, finalizer = GRAPHS[kind]
+    first, second = (custom(NAMES[kind], "mine", spec) for spec in (first, second))
+    kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"), model("fraud", EXAMPLES / "fraud", "xgboost"))
+    for name in ("iris", "fraud"):
+        kubectl.ready("model", name)
     kubectl.apply(first)
     same(kubectl, first)
-    matches(kind, normalized(until_ready(kubectl, kind, "mine", "False", "NotSupportedYet"), kubectl.namespace))
-    assert "False" in table(kubectl, {"pipeline": "mlp", "experiment": "mlx"}[kind], "mine").values()
+    found = until_ready(kubectl, kind, "mine", "True", reason)
+    assert found["metadata"]["finalizers"] == [finalizer]
+    matches(kind, normalized(found, kubectl.namespace))
+    assert "True" in table(kubectl, short, "mine").values()
     differs(kubectl, second)
     kubectl.apply(second)
-    assert until_ready(kubectl, kind, "mine", "False", "NotSupportedYet")["metadata"]["generation"] == 2
+    changed = lambda o: o["metadata"]["generation"] == 2 and current(o) and condition(o)[0] == "True"
+    matches(f"{kind}-changed", normalized(kubectl.until("the change", kind, "mine", changed), kubectl.namespace))
     delete(kubectl, kind, "mine")
 
 

@@ -76,7 +76,8 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     replace_kinds(kubectl)
     for one in SPECS:
         assert kubectl.get(*one)["spec"] == specs[one], one
-        kubectl("label", *one, "checked=true")
+        # Not a label: pods inherit those.
+        kubectl("annotate", *one, "gantry.dev/checked=true")
 
     operator = operate(scheduler=served.clients)
     found = kubectl.until("its status", "model", "iris", lambda m: current(m) and condition(m)[:2] == ("True", "ModelAvailable"))
@@ -84,10 +85,12 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     assert served.infer("iris", [[5.1, 3.5, 1.4, 0.2]], "X").status == 200
     odd = kubectl.until("its status", "model", "odd", lambda m: current(m) and condition(m)[1] == "InvalidSpec")
     assert condition(odd)[2] == "spec.replicas is 1, fewer than minReplicas 3"
-    for kind, name in (("pipeline", "chain"), ("experiment", "split")):
-        found = kubectl.until("its status", kind, name, lambda o: current(o) and condition(o)[1] == "NotSupportedYet")
-        own = {"pipeline": "PipelineReady", "experiment": "ExperimentReady"}[kind]
-        assert condition(found, own)[0] == "False", "the status of Seldon is outdated"
+    chain = kubectl.until("its status", "pipeline", "chain", lambda o: current(o) and condition(o)[:2] == ("True", "PipelineReady"))
+    assert chain["metadata"]["finalizers"] == ["seldon.pipeline.finalizer"]
+    # Its second candidate does not exist: the status of Seldon is outdated.
+    lost = lambda o: current(o) and condition(o)[1] == "CandidatesNotReady" and "other" in condition(o)[2]
+    split = kubectl.until("its status", "experiment", "split", lost)
+    assert condition(split, "ExperimentReady")[0] == condition(split, "CandidatesReady")[0] == "False"
     for kind, name in (("seldonruntime", "seldon"), ("server", "mlserver"), ("server", "older")):
         kubectl.until("its status", kind, name, lambda o: current(o) and condition(o))
 
@@ -111,6 +114,9 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     # Requests find Envoy's pods still.
     mesh = kubectl.get("service", "seldon-mesh")
     assert mesh["spec"]["selector"] == {"app.kubernetes.io/name": "seldon-envoy"}
+    assert [port["name"] for port in mesh["spec"]["ports"]] == ["data", "stats"]
+    assert mesh["metadata"]["labels"]["app.kubernetes.io/name"] == "seldon-envoy"
+    assert kubectl.get("service", "mlserver-1")["metadata"]["labels"]["seldon-server-replica-name"] == "mlserver-1"
     for one in SPECS:
         assert kubectl.get(*one)["spec"] == specs[one], one
     assert not [w for w in audit.writes("gantry") if w[3] >= 400], [w[:4] for w in audit.writes("gantry") if w[3] >= 400]
@@ -120,7 +126,7 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     operator.terminate()
     again = operate(scheduler=served.clients)
     again.until("its caches", lambda: any("scheduler connected" in line for line in again.lines))
-    kubectl("label", "model", "iris", "checked-", "last=seen")
+    kubectl("label", "model", "iris", "last=seen")
     kubectl("scale", "server", "older", "--replicas=0")
     kubectl.until("the smaller set", "statefulset", "older", lambda s: s["spec"]["replicas"] == 0)
     late = [w[:4] for w in audit.writes("gantry-operator")[count:] if "older" not in (w[2] or "") and w[1] != "servers/status"]
@@ -131,7 +137,11 @@ def test_seldon_objects_and_workloads_are_adopted(left, served, operate, audit):
     config["spec"]["podSpec"]["containers"] = [c for c in config["spec"]["podSpec"]["containers"] if c["name"] != "rclone"]
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(config))
     names = lambda s: [c["name"] for c in s["spec"]["template"]["spec"]["containers"]]
-    kubectl.until("the change", "statefulset", "mlserver", lambda s: names(s) == ["agent", "mlserver"])
+    changed = kubectl.until("the change", "statefulset", "mlserver", lambda s: names(s) == ["agent", "mlserver"])
+    # Inherited metadata survives it.
+    kept = changed["spec"]["template"]["metadata"]
+    assert kept["labels"].items() >= {"team": "blue", "cost-center": "7", "app.kubernetes.io/managed-by": "Helm"}.items(), kept
+    assert kept["annotations"]["sidecar.istio.io/inject"] == "true", kept
 
 
 def test_objects_with_seldon_finalizers_can_be_deleted(left, stack, operate):

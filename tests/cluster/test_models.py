@@ -75,7 +75,7 @@ def test_model_without_a_scheduler_can_be_deleted(kubectl, operate):
     kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
     found = kubectl.until("the first status", "model", "iris", lambda m: condition(m))
     assert condition(found)[1] == "SchedulerUnreachable" and "SeldonRuntime" in condition(found)[2]
-    kubectl("delete", "model", "iris", "--timeout=20s")
+    kubectl("delete", "model", "iris", "--timeout=50s")
 
 
 def test_namespace_with_models_can_be_deleted(kubectl, served, operate):
@@ -114,6 +114,6 @@ def test_model_deleted_while_the_operator_is_down_is_unloaded(kubectl, served, o
     kubectl.ready("model", "iris")
     operator.terminate()
     kubectl("patch", "model", "iris", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
-    kubectl("delete", "model", "iris", "--timeout=20s")
+    kubectl("delete", "model", "iris", "--timeout=50s")
     operate(scheduler=served.clients)
     until("the unload", lambda: served.infer("iris", ROWS, "X").status == 404)

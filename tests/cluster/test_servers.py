@@ -37,9 +37,19 @@ def test_server_creates_a_stateful_set_with_services(configured, audit):
     until("the deletion of a Service", lambda: "gantry-1" not in names(kubectl, "services"))
     until("the deletion of the budget", lambda: not names(kubectl, "poddisruptionbudgets"))
 
-    kubectl("delete", "server", "gantry", "--timeout=30s")
+    kubectl("delete", "server", "gantry", "--timeout=50s")
     until("the deletion of the set", lambda: kubectl.get("statefulset", "gantry") is None)
     until("the deletion of its Services", lambda: not names(kubectl, "services"))
+
+
+def test_installed_configurations_work_as_deployments(kubectl, operate):
+    kubectl("apply", "-f", CONFIGS)
+    operate("--use-deployments-for-servers")
+    configs = ("gantry", "mlserver", "triton")
+    kubectl.apply(*(custom("Server", name, {"serverConfig": name}, labels={"team": "blue"}) for name in configs))
+    for name in configs:
+        made = kubectl.until("the Deployment", "deployment", name, lambda d: d)
+        assert made["spec"]["template"]["metadata"]["labels"]["team"] == "blue"
 
 
 def test_server_waits_for_its_configuration(kubectl, operate):
@@ -100,7 +110,7 @@ def test_runtime_creates_its_components(configured):
     kubectl.until("the StatefulSet", "statefulset", "gantry", lambda s: s)
     kubectl("delete", "seldonruntime", "seldon", "--wait=false")
     assert kubectl.get("seldonruntime", "seldon")["metadata"]["finalizers"] == ["seldon.runtime.finalizer"]
-    kubectl("delete", "server", "gantry", "--timeout=30s")
+    kubectl("delete", "server", "gantry", "--timeout=50s")
     until("the deletion of the runtime", lambda: kubectl.get("seldonruntime", "seldon") is None)
     until("the deletion of the scheduler", lambda: kubectl.get("statefulset", "seldon-scheduler") is None)
 
@@ -111,20 +121,6 @@ def test_namespace_with_all_kinds_can_be_deleted(configured):
     kubectl.until("the scheduler", "statefulset", "seldon-scheduler", lambda s: s)
     kubectl.until("the server", "statefulset", "gantry", lambda s: s)
     kubectl("delete", "namespace", kubectl.namespace, "--timeout=90s", timeout=120)
-
-
-def test_unsupported_kinds_are_reported(configured):
-    kubectl = configured
-    kubectl.apply(
-        custom("Pipeline", "chain", {"steps": [{"name": "iris"}]}, finalizers=["seldon.pipeline.finalizer"]),
-        custom("Experiment", "split", {"candidates": [{"name": "iris", "weight": 100}]}),
-    )
-    for kind, name in (("pipeline", "chain"), ("experiment", "split")):
-        found = kubectl.until("the status", kind, name, lambda o: condition(o) and current(o))
-        assert condition(found)[:2] == ("False", "NotSupportedYet")
-        assert condition(found, "Stalled")[0] == "True"
-        # Finalizers of Seldon's operator are removed.
-        kubectl("delete", kind, name, "--timeout=20s")
 
 
 def test_valid_configurations_are_ready(configured):

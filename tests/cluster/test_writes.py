@@ -2,7 +2,7 @@
 
 import collections
 
-from cluster import condition, current, model
+from cluster import as_list, condition, current, custom, model
 from gantry import EXAMPLES, until
 
 COUNT = 50
@@ -29,6 +29,30 @@ def test_few_writes_per_model_and_none_in_steady_state(kubectl, served, operate,
     kubectl.apply(model("last", EXAMPLES / "iris", "onnx"))
     kubectl.ready("model", "last")
     late = [w for w in audit.writes("gantry")[before:] if w[2] != "last"]
+    assert not late, [w[:4] for w in late]
+
+
+def test_two_writes_per_pipeline_and_none_in_steady_state(kubectl, served, operate, audit):
+    count = 1000
+    operator = operate(scheduler=served.clients)
+    kubectl.apply(model("iris", EXAMPLES / "iris", "onnx"))
+    kubectl.ready("model", "iris")
+    pipelines = [custom("Pipeline", f"p{i}", {"steps": [{"name": "iris"}]}) for i in range(count)]
+    kubectl("create", "-f", "-", stdin=as_list(pipelines), timeout=300)
+    kubectl("wait", "--for=condition=Ready", "pipelines", "--all", "--timeout=300s", timeout=310)
+    mine = lambda: [w for w in audit.writes("gantry") if w[1].startswith(("pipelines", "events"))]
+    writes = collections.Counter(w[2] for w in mine())
+    assert len(writes) == count and max(writes.values()) <= 2, writes.most_common(5)
+
+    # Steady state: no writes, also after a restart.
+    before = len(mine())
+    operator.terminate()
+    again = operate(scheduler=served.clients)
+    again.until("its caches", lambda: any("scheduler connected" in line for line in again.lines))
+    # Reconciled as soon as a later change is visible.
+    kubectl.apply(custom("Pipeline", "last", {"steps": [{"name": "iris"}]}))
+    kubectl.ready("pipeline", "last")
+    late = [w for w in mine()[before:] if w[2] != "last"]
     assert not late, [w[:4] for w in late]
 
 

@@ -1,0 +1,99 @@
+"""Pipelines and experiments on a real API server with a real scheduler: their models, invalid specs, deletion, restarts."""
+
+import pytest
+from cluster import condition, current, custom, model
+from gantry import EXAMPLES, until
+from processes import http_request
+
+
+def chain(name, *steps):
+    inputs = [{}, *({"inputs": [step]} for step in steps[:-1])]
+    spec = {"steps": [{"name": step, **given} for step, given in zip(steps, inputs)], "output": {"steps": [steps[-1]]}}
+    return custom("Pipeline", name, spec)
+
+
+def split(name, **weights):
+    return custom("Experiment", name, {"candidates": [{"name": n, "weight": w} for n, w in weights.items()]})
+
+
+IRIS = ("iris", EXAMPLES / "iris", "onnx")
+FRAUD = ("fraud", EXAMPLES / "fraud", "xgboost")
+BOTH = (("pipeline", "chain"), ("experiment", "split"))
+
+
+def test_pipeline_serves_from_apply_to_delete(kubectl, served, operate):
+    operate(scheduler=served.clients)
+    kubectl.apply(model(*IRIS), chain("chain", "iris"))
+    kubectl.ready("pipeline", "chain")
+    inputs = [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]
+    infer = lambda: http_request(served.inference, "POST", "/v2/pipelines/chain/infer", {"inputs": inputs})
+    assert infer().status == 200
+    changed = chain("chain", "iris")
+    changed["spec"]["output"] = {"steps": ["iris.outputs"], "joinWindowMs": 100}
+    kubectl.apply(changed)
+    kubectl.until("the change", "pipeline", "chain", lambda p: p["metadata"]["generation"] == 2 and current(p) and condition(p)[0] == "True")
+    assert infer().status == 200
+    kubectl("delete", "pipeline", "chain", "--timeout=60s")
+    assert infer().status == 404
+
+
+def test_status_names_the_model_that_is_missing(kubectl, served, operate):
+    operate(scheduler=served.clients)
+    kubectl.apply(model(*IRIS), chain("chain", "iris", "fraud"), split("split", iris=50, fraud=50))
+    for (kind, name), own in zip(BOTH, ("ModelsReady", "CandidatesReady")):
+        found = kubectl.until("the status", kind, name, lambda o: condition(o) and current(o) and condition(o, own) and "fraud" in condition(o)[2])
+        assert condition(found)[0] == condition(found, own)[0] == "False", found["status"]
+        # In progress, not failed, for kstatus.
+        assert condition(found, "Reconciling")[0] == "True" and condition(found, "Stalled") is None
+    kubectl.apply(model(*FRAUD))
+    for kind, name in BOTH:
+        kubectl.ready(kind, name)
+    # Without the model it is not ready again, and an event has the reason.
+    kubectl("delete", "model", "fraud", "--timeout=60s")
+    for kind, name in BOTH:
+        found = kubectl.until("the loss", kind, name, lambda o: condition(o)[0] == "False")
+        assert "fraud" in condition(found)[2], found["status"]
+    events = lambda: {e["reason"] for e in kubectl.get("events")}
+    until("the events", lambda: {"PipelineNotReady", "ExperimentNotReady"} <= events())
+
+
+def test_api_server_rejects_invalid_pipelines_and_experiments(kubectl):
+    for invalid, words in (
+        (custom("Pipeline", "p", {"steps": []}), "steps"),
+        (custom("Pipeline", "p", {"steps": [{"name": "p"}]}), "name"),
+        (custom("Experiment", "e", {"candidates": []}), "candidates"),
+        (custom("Experiment", "e", {"default": "b", "candidates": [{"name": "a", "weight": 1}]}), "default"),
+    ):
+        assert words in kubectl.rejected(invalid)
+
+
+@pytest.mark.parametrize("with_scheduler", (True, False))
+def test_namespace_with_pipelines_can_be_deleted(with_scheduler, kubectl, served, operate):
+    operate(scheduler=served.clients if with_scheduler else None)
+    kubectl.apply(model(*IRIS), chain("chain", "iris"), split("split", iris=1))
+    for kind, name in BOTH:
+        held = kubectl.until("the status", kind, name, lambda o: condition(o) and current(o))
+        assert held["metadata"]["finalizers"] == [f"seldon.{kind}.finalizer"]
+    if with_scheduler:
+        for kind, name in BOTH:
+            kubectl.ready(kind, name)
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=60s", timeout=90)
+
+
+def test_empty_scheduler_gets_all_pipelines_and_experiments(kubectl, served, operate, tmp_path):
+    operator = operate(scheduler=served.clients)
+    kubectl.apply(model(*IRIS), chain("chain", "iris"), split("split", iris=1))
+    for kind, name in BOTH:
+        kubectl.ready(kind, name)
+    served.scheduler.kill()
+    until("the disconnect", lambda: any("scheduler disconnected" in line for line in operator.lines))
+    ports = [address.split(":")[1] for address in (served.clients, served.agents)]
+    # A scheduler without state.
+    served.scheduler = served.start(
+        *("scheduler", "--state-dir", tmp_path / "another", "--scheduler-port", ports[0], "--agent-port", ports[1]),
+        "--health-probe-port=0",
+    )
+    kubectl.apply(chain("other", "iris"))
+    kubectl.ready("pipeline", "other")
+    for kind, name in BOTH:
+        kubectl.ready(kind, name)
