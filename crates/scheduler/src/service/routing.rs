@@ -8,10 +8,10 @@ use crate::{
 };
 use gantry_core::scheduling::{Kind, Removal, ReplicaId};
 use gantry_proto::gantry::{
-    DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
-    Synced, WatchRoutesRequest, route_event::Event, routing_server::Routing,
+    DemandReport, DemandResponse, Reset, Route, RouteAcknowledgement, RouteAcknowledgementResponse,
+    RouteEvent, Synced, WatchRoutesRequest, route_event::Event, routing_server::Routing,
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -55,14 +55,31 @@ impl Connection {
                 changes = outbox.changes() => changes,
             };
             reset = changes.reset;
-            for (sequence, (kind, name)) in changes.by_sequence {
-                if let Some(event) = self.event(kind, &name, sequence)
-                    && !self.send(&to, sequence, event).await
-                {
+            // A reset sends every object.
+            let events = if reset { Vec::new() } else { self.events(changes.by_sequence) };
+            for (sequence, event) in events {
+                if !self.send(&to, sequence, event).await {
                     return;
                 }
             }
         }
+    }
+
+    /// Events of changes that are sent together, ordered and numbered.
+    fn events(&self, changes: BTreeMap<u64, (Kind, Arc<str>)>) -> Vec<(u64, Event)> {
+        // The last change of each object. Models are read before pipelines, and those before experiments: a pipeline that
+        // is ready and has not changed since had its models when they were read.
+        let last: BTreeMap<_, _> =
+            changes.into_iter().map(|(sequence, (kind, name))| ((kind, name), sequence)).collect();
+        let mut complete = last.values().copied().max().unwrap_or_default();
+        let mut events = Vec::with_capacity(last.len());
+        for ((kind, name), sequence) in last {
+            match self.event(kind, &name, sequence) {
+                Some(event) => events.push((sequence, event)),
+                None => complete = complete.min(sequence.saturating_sub(1)),
+            }
+        }
+        by_dependency(events, complete)
     }
 
     async fn send_everything(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>) -> bool {
@@ -128,6 +145,34 @@ impl Connection {
     async fn send(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>, sequence: u64, event: Event) -> bool {
         let Start { state_id, epoch } = self.engine.start;
         deliver(to, RouteEvent { state_id, epoch, sequence, event: Some(event) }).await
+    }
+}
+
+/// Orders events that are sent together by [`position`]: an object that changed several times is sent once, so the order of
+/// the numbers is not the order of the dependencies. Each event carries the number up to which all changes have been sent,
+/// `complete` after the last one.
+fn by_dependency(mut events: Vec<(u64, Event)>, mut complete: u64) -> Vec<(u64, Event)> {
+    events.sort_by_key(|(sequence, event)| (position(event), *sequence));
+    for (sequence, _) in events.iter_mut().rev() {
+        let before = complete.min(sequence.saturating_sub(1));
+        *sequence = std::mem::replace(&mut complete, before);
+    }
+    events
+}
+
+/// What starts to serve follows what it depends on; then what stops precedes what it depends on. So a gateway executes
+/// neither a pipeline nor an experiment without its models.
+fn position(event: &Event) -> u8 {
+    let is_served = |route: &Route| {
+        route.sleeps || route.versions.iter().any(|v| v.weight > 0 && !v.endpoints.is_empty())
+    };
+    match event {
+        Event::Upsert(route) if is_served(route) => 0,
+        Event::UpsertPipeline(route) if route.ready => 1,
+        Event::UpsertExperiment(route) if route.active => 2,
+        Event::UpsertExperiment(_) | Event::DeleteExperiment(_) => 3,
+        Event::UpsertPipeline(_) | Event::DeletePipeline(_) => 4,
+        Event::Upsert(_) | Event::Delete(_) | Event::Reset(_) | Event::Synced(_) => 5,
     }
 }
 
@@ -209,7 +254,10 @@ mod tests {
     use super::*;
     use crate::{Config, convert, engine, restore};
     use gantry_core::scheduling::{Owner, Policy};
-    use gantry_proto::scheduler as pb;
+    use gantry_proto::{
+        gantry::{ExperimentRoute, PipelineRoute},
+        scheduler as pb,
+    };
     use gantry_store::Store;
 
     #[tokio::test]
@@ -229,5 +277,41 @@ mod tests {
         assert_eq!(connection.event(Kind::Pipeline, "p", 1), None, "the second change follows");
         assert!(matches!(connection.event(Kind::Pipeline, "p", 2), Some(Event::UpsertPipeline(_))));
         assert!(matches!(connection.event(Kind::Pipeline, "gone", 1), Some(Event::DeletePipeline(_))));
+    }
+    fn model(name: &str, serves: bool) -> Event {
+        Event::Upsert(Route { model: name.into(), sleeps: serves, ..Route::default() })
+    }
+
+    fn pipeline(name: &str, ready: bool) -> Event {
+        Event::UpsertPipeline(PipelineRoute { pipeline: name.into(), ready, ..PipelineRoute::default() })
+    }
+
+    fn experiment(active: bool) -> Event {
+        Event::UpsertExperiment(ExperimentRoute { active, ..ExperimentRoute::default() })
+    }
+
+    #[test]
+    fn events_sent_together_follow_their_dependencies() {
+        // The model changed again after its pipeline and its experiment had started.
+        let started = vec![(1, pipeline("p", true)), (2, experiment(true)), (3, model("m", true))];
+        let expected = [(0, model("m", true)), (1, pipeline("p", true)), (3, experiment(true))];
+        assert_eq!(by_dependency(started, 3), expected);
+
+        let stopped = vec![(4, Event::Delete("m".into())), (5, pipeline("p", false)), (6, experiment(false))];
+        let expected = [(3, experiment(false)), (3, pipeline("p", false)), (6, Event::Delete("m".into()))];
+        assert_eq!(by_dependency(stopped, 6), expected);
+
+        // A new version of a pipeline precedes the end of the model that only its old version needs.
+        let replaced =
+            vec![(7, Event::Delete("old".into())), (8, model("new", true)), (9, pipeline("p", true))];
+        let expected = [(6, model("new", true)), (6, pipeline("p", true)), (9, Event::Delete("old".into()))];
+        assert_eq!(by_dependency(replaced, 9), expected);
+    }
+
+    #[test]
+    fn events_of_models_keep_their_numbers() {
+        let events = vec![(1, model("a", true)), (4, model("b", true)), (5, model("c", true))];
+        let numbers: Vec<u64> = by_dependency(events, 5).into_iter().map(|(sequence, _)| sequence).collect();
+        assert_eq!(numbers, [3, 4, 5]);
     }
 }

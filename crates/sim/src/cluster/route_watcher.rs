@@ -30,8 +30,16 @@ struct State {
     table: Table,
     /// Routes received since Reset.
     pending: Option<Table>,
+    seen: Seen,
+}
+
+/// What has been received at any time.
+#[derive(Debug, Default)]
+struct Seen {
     /// UIDs of pipeline versions that were ready.
     ready: BTreeSet<String>,
+    /// Models that served.
+    served: BTreeSet<String>,
 }
 
 #[derive(Clone)]
@@ -94,9 +102,9 @@ impl RouteWatcher {
             }
             event => {
                 let synced = state.pending.is_none();
-                let State { table, pending, ready } = &mut *state;
+                let State { table, pending, seen } = &mut *state;
                 let table = pending.as_mut().unwrap_or(table);
-                if let Some((invariant, what)) = table.apply(event, synced, ready) {
+                if let Some((invariant, what)) = table.apply(event, synced, seen) {
                     self.trace.violate(invariant, what);
                 }
             }
@@ -127,16 +135,14 @@ impl Table {
     }
 
     /// Applies a change and returns the invariant that it violates. Routes before Synced are of different moments.
-    fn apply(
-        &mut self,
-        event: Event,
-        synced: bool,
-        ready: &mut BTreeSet<String>,
-    ) -> Option<(&'static str, String)> {
+    fn apply(&mut self, event: Event, synced: bool, seen: &mut Seen) -> Option<(&'static str, String)> {
         let mut violation = None;
         match event {
             Event::Upsert(route) => {
                 let endpoints = route.versions.iter().any(|v| v.weight > 0 && !v.endpoints.is_empty());
+                if endpoints || route.sleeps {
+                    seen.served.insert(route.model.clone());
+                }
                 self.models.insert(route.model, endpoints || route.sleeps);
             }
             Event::Delete(model) => {
@@ -153,9 +159,14 @@ impl Table {
                 }
                 if let Some(uid) = uid {
                     if route.ready || (!synced && missing.is_empty()) {
-                        ready.insert(uid);
-                    } else if synced && !ready.contains(&uid) {
-                        let what = format!("{} was never ready: {route:?}", route.pipeline);
+                        seen.ready.insert(uid);
+                    } else if let Some(step) = missing.iter().find(|step| !seen.served.contains(**step))
+                        && synced
+                        && !seen.ready.contains(&uid)
+                    {
+                        // A version that was ready for less than a batch is received once, after it stopped.
+                        let what =
+                            format!("{} was never ready, {step} never served: {route:?}", route.pipeline);
                         violation = Some(("routed_pipelines_were_ready", what));
                     }
                 }
