@@ -3,9 +3,9 @@
 #![allow(clippy::indexing_slicing, reason = "tables have one entry per node or origin")]
 
 use super::{
-    Definition, Graph, Invalid, Join,
-    graph::{Delivery, Externals, JoinOf, Node, Origin, Readers, Selected, Source, Span},
-    reference::{External, Reference},
+    DEFAULT_WINDOW_MS, Definition, Externals, Graph, Invalid, Join,
+    graph::{Delivery, JoinOf, Node, Origin, Readers, Selected, Source, Span},
+    reference::Reference,
     topology, validate,
 };
 use std::{
@@ -13,7 +13,6 @@ use std::{
     sync::Arc,
 };
 
-const DEFAULT_WINDOW_MS: u32 = 60_000;
 static NO_RENAMES: BTreeMap<String, String> = BTreeMap::new();
 
 impl Graph {
@@ -73,14 +72,7 @@ impl Graph {
             renames: Box::default(),
             repeating: repeating.into(),
             max_step_revisits: definition.max_step_revisits,
-            external: definition.input.as_ref().map(|input| {
-                let parse =
-                    |list: &[String]| list.iter().filter_map(|item| External::parse(item).ok()).collect();
-                Box::new(Externals {
-                    inputs: parse(&input.external_inputs),
-                    triggers: parse(&input.external_triggers),
-                })
-            }),
+            external: definition.input.as_ref().map(|input| Box::new(Externals::new(input))),
         };
         graph.select(compiler.selections);
         graph

@@ -1,6 +1,6 @@
 //! A definition compiled for execution: names of steps and tensors are resolved to indices.
 
-use super::{Batch, Join, reference::External};
+use super::{Batch, Externals, Join};
 use std::sync::Arc;
 
 /// A step of a graph, by its position in the definition.
@@ -35,12 +35,6 @@ pub struct Graph {
     pub(super) repeating: Box<[u16]>,
     pub(super) max_step_revisits: u32,
     pub(super) external: Option<Box<Externals>>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Externals {
-    pub(super) inputs: Box<[External]>,
-    pub(super) triggers: Box<[External]>,
 }
 
 /// A step or the output.
@@ -165,12 +159,9 @@ impl Graph {
         self.nodes.get(step.index()).and_then(|node| node.batch.as_deref().copied())
     }
 
-    pub fn external_inputs(&self) -> &[External] {
-        self.external.as_ref().map_or(&[], |external| &external.inputs)
-    }
-
-    pub fn external_triggers(&self) -> &[External] {
-        self.external.as_ref().map_or(&[], |external| &external.triggers)
+    /// The data of other pipelines that this one reads.
+    pub fn external(&self) -> Option<&Externals> {
+        self.external.as_deref()
     }
 
     pub(super) fn step_nodes(&self) -> impl Iterator<Item = &Node> {

@@ -16,7 +16,7 @@ pub(super) struct Counts {
 pub(super) const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub enum JoinStatus {
     Ready,
     Waiting,
     /// Cannot become ready with the sources that are still pending.
@@ -28,7 +28,7 @@ impl Counts {
         Self { total: total as u16, pending: total as u16, arrived: 0, closes: NEVER }
     }
 
-    pub(super) fn status(&self, join: Join, now: u64) -> Status {
+    pub(super) fn status(&self, join: Join, now: u64) -> JoinStatus {
         let ready = match join {
             _ if self.total == 0 => true,
             Join::Inner => self.arrived == self.total,
@@ -40,9 +40,9 @@ impl Counts {
             Join::Outer | Join::Any => self.arrived + self.pending == 0,
         };
         match (ready, impossible) {
-            (true, _) => Status::Ready,
-            (false, true) => Status::Impossible,
-            (false, false) => Status::Waiting,
+            (true, _) => JoinStatus::Ready,
+            (false, true) => JoinStatus::Impossible,
+            (false, false) => JoinStatus::Waiting,
         }
     }
 
@@ -53,6 +53,6 @@ impl Counts {
 
     /// Whether the join is complete if nothing else arrives.
     pub(super) fn suffices(&self, join: Join, now: u64) -> bool {
-        self.status(join, now) == Status::Ready || (join == Join::Outer && self.arrived > 0)
+        self.status(join, now) == JoinStatus::Ready || (join == Join::Outer && self.arrived > 0)
     }
 }

@@ -47,6 +47,7 @@ mod compile;
 mod definition;
 mod deliver;
 pub mod draw;
+mod external;
 mod graph;
 mod join;
 mod reason;
@@ -57,10 +58,15 @@ mod topology;
 mod validate;
 
 pub use definition::{Batch, Definition, Input, Invalid, Join, Output, Step};
+pub use external::{ExternalJoin, Externals};
 pub use graph::{Graph, StepId};
+pub use join::JoinStatus;
 pub use reference::{External, ExternalKind};
 pub use run::{Invocation, Run, RunError, Skipped, Tensor};
 pub use validate::{MAX_STEPS, validate};
+
+/// Of a join that has no `joinWindowMs`.
+const DEFAULT_WINDOW_MS: u32 = 60_000;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@
 use super::{
     Graph, Invocation, Join, RunError, StepId, Tensor,
     graph::{JoinOf, Node, Origin},
-    join::{Counts, NEVER, Status},
+    join::{Counts, JoinStatus, NEVER},
 };
 use std::{
     cmp::Reverse,
@@ -154,8 +154,8 @@ impl<T: Tensor> State<T> {
             }
             let inputs = state.inputs.status(compiled.inputs.join, now);
             let triggers = state.triggers.status(compiled.triggers.join, now);
-            if inputs == Status::Impossible || triggers == Status::Impossible {
-                let join = if inputs == Status::Impossible { compiled.inputs } else { compiled.triggers };
+            if inputs == JoinStatus::Impossible || triggers == JoinStatus::Impossible {
+                let join = if inputs == JoinStatus::Impossible { compiled.inputs } else { compiled.triggers };
                 let open = state.inputs.is_open(compiled.inputs.join)
                     || state.triggers.is_open(compiled.triggers.join);
                 self.nodes[usize::from(node)].blocked_by = first(&self.slots, join, Arrival::Absent);
@@ -166,7 +166,7 @@ impl<T: Tensor> State<T> {
                 }
                 return;
             }
-            if inputs == Status::Waiting || triggers == Status::Waiting {
+            if inputs == JoinStatus::Waiting || triggers == JoinStatus::Waiting {
                 return;
             }
             self.run(graph, node, now);

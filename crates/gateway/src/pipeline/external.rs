@@ -1,14 +1,27 @@
 //! Pipelines that read other pipelines: a run that succeeds starts them in the background, with its request ID.
 //!
-//! All data of one run is joined. Sources of a third pipeline do not arrive in it: an inner join with them does not start.
+//! All data of one run arrives at once. A pipeline that reads several others waits for runs with the same request ID on this
+//! gateway, as pipelines have that read one common pipeline.
 
-use super::{Record, RunContext, background::Background, execute, tensor::StepTensor};
+use super::{Record, RunContext, background::Background, execute, recent::Kept, tensor::StepTensor};
 use crate::routes::Pipeline;
-use gantry_core::pipeline::{External, ExternalKind, Join, StepId, Tensor as _};
+use gantry_core::pipeline::{
+    External, ExternalJoin, ExternalKind, Externals, JoinStatus, StepId, Tensor as _,
+};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
-use std::{collections::HashMap, sync::Arc};
+use http::HeaderValue;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
+/// Requests of a pipeline that wait for other runs.
+const MAX_PENDING: usize = 1024;
+/// Estimate of one without its tensors.
+const PENDING_BYTES: usize = 2 << 10;
 /// Pipelines that start each other one after another: cycles of pipelines end.
 const MAX_HOPS: u8 = 8;
 
@@ -42,47 +55,116 @@ impl Observed {
         self.outputs = outputs.to_vec();
     }
 
-    /// Starts the pipelines that read this run.
+    /// Starts the pipelines that read this run, or keeps its data for those that read other runs of the request too.
     pub(super) fn start_observers(&self, context: &Arc<RunContext>) {
         let routes = &context.worker.shared.routes;
         let observers = routes.observers(&context.pipeline.name).unwrap_or_default();
         for pipeline in observers.iter().filter_map(|name| routes.pipeline(name)) {
-            self.start(context, pipeline);
+            self.join(context, pipeline);
         }
     }
 
-    fn start(&self, context: &Arc<RunContext>, pipeline: Arc<Pipeline>) {
+    fn join(&self, context: &Arc<RunContext>, pipeline: Arc<Pipeline>) {
         let Ok(graph) = pipeline.graph.clone() else { return };
-        let Some(join) = &pipeline.external else { return };
-        let source = |external: &External| self.source(&context.pipeline.name, external);
-        let triggers = graph.external_triggers();
-        if !triggers.is_empty() && joined(triggers.iter().map(source), join.triggers_join).is_none() {
-            return;
+        let Some(externals) = graph.external() else { return };
+        let mut joins = pipeline.joins.lock();
+        let mut pending = joins.remove(&context.request_id).unwrap_or_else(|| Pending {
+            data: ExternalJoin::new(externals),
+            context: Arc::new(RunContext {
+                pipeline: Arc::clone(&pipeline),
+                graph: Arc::clone(&graph),
+                hops: context.hops + 1,
+                sticky: None,
+                trace: None,
+                ..RunContext::clone(context)
+            }),
+            window: None,
+            kept: None,
+        });
+        pending.data.arrive(externals, &context.pipeline.name, |external| self.source(external));
+        match pending.data.status(externals, false) {
+            JoinStatus::Ready => {
+                drop(joins);
+                pending.start(externals);
+            }
+            JoinStatus::Waiting => {
+                let shared = &context.worker.shared;
+                // Counts what arrived earlier again.
+                drop(pending.kept.take());
+                let bytes = PENDING_BYTES + pending.data.arrived().map(StepTensor::bytes).sum::<usize>();
+                pending.kept = Kept::new(&shared.kept_memory, bytes);
+                if pending.kept.is_none() || joins.len() >= MAX_PENDING {
+                    shared.metrics.background_dropped.inc();
+                    return;
+                }
+                let window = Duration::from_millis(externals.window_ms.into());
+                let close = close_after(window, Arc::clone(&pipeline), context.request_id.clone());
+                pending.window.get_or_insert_with(|| AbortOnDropHandle::new(tokio::spawn(close)));
+                joins.insert(context.request_id.clone(), pending);
+            }
+            JoinStatus::Impossible => {}
         }
-        let renamed = |external: &External| {
-            let tensors = source(external)?;
-            Some(tensors.into_iter().map(|tensor| join.renamed(external, tensor)).collect())
+    }
+
+    /// The tensors of a source; none if it has none. They are charged where they are kept or used.
+    fn source(&self, external: &External) -> Vec<StepTensor> {
+        let tensors = match &external.kind {
+            ExternalKind::Inputs => Some(&self.inputs),
+            ExternalKind::Outputs => Some(&self.outputs),
+            ExternalKind::StepInputs(step) => self.step_inputs.get(step),
+            ExternalKind::StepOutputs(step) => self.step_outputs.get(step),
         };
-        let inputs = joined(graph.external_inputs().iter().map(renamed), join.join);
-        let Some(inputs) = inputs else { return };
-        let Some(counted) = Background::new(&context.worker) else { return };
-        let shared = Arc::clone(&context.worker.shared);
+        let is_read =
+            |tensor: &&StepTensor| external.tensor.as_deref().is_none_or(|name| tensor.name() == name);
+        tensors.into_iter().flatten().filter(is_read).map(StepTensor::uncharged).collect()
+    }
+}
+
+/// Joins of a pipeline that wait for other runs, by request ID.
+#[derive(Default)]
+pub(crate) struct PendingJoins(Mutex<HashMap<HeaderValue, Pending>>);
+
+impl PendingJoins {
+    fn lock(&self) -> MutexGuard<'_, HashMap<HeaderValue, Pending>> {
+        // Poisoning is harmless: every change is a single insertion or removal.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Pending {
+    data: ExternalJoin<StepTensor>,
+    /// Of the run that starts; its times and its memory are set then.
+    context: Arc<RunContext>,
+    /// Ends the join.
+    window: Option<AbortOnDropHandle<()>>,
+    kept: Option<Kept>,
+}
+
+async fn close_after(window: Duration, pipeline: Arc<Pipeline>, request_id: HeaderValue) {
+    tokio::time::sleep(window).await;
+    let Some(pending) = pipeline.joins.lock().remove(&request_id) else { return };
+    if let Some(externals) = pending.context.graph.clone().external()
+        && pending.data.status(externals, true) == JoinStatus::Ready
+    {
+        pending.start(externals);
+    }
+}
+
+impl Pending {
+    fn start(self, externals: &Externals) {
+        let Some(counted) = Background::new(&self.context.worker) else { return };
+        let shared = Arc::clone(&self.context.worker.shared);
         let memory = ConnectionMemory::new(&shared.memory);
-        let Ok(inputs) = StepTensor::hold_again(inputs, &memory) else {
+        let Ok(inputs) = StepTensor::hold_again(self.data.into_inputs(externals), &memory) else {
             shared.metrics.background_dropped.inc();
             return;
         };
         let started = Instant::now();
         let context = Arc::new(RunContext {
-            pipeline,
-            graph,
             memory,
             started,
             deadline: deadline(started, shared.config.request_timeout),
-            hops: context.hops + 1,
-            sticky: None,
-            trace: None,
-            ..RunContext::clone(context)
+            ..RunContext::clone(&self.context)
         });
         tokio::spawn(async move {
             let mut record = Record::default();
@@ -94,30 +176,4 @@ impl Observed {
             drop(counted);
         });
     }
-
-    /// The tensors of a source; `None` if it has none.
-    fn source(&self, pipeline: &str, external: &External) -> Option<Vec<StepTensor>> {
-        if &*external.pipeline != pipeline {
-            return None;
-        }
-        let tensors = match &external.kind {
-            ExternalKind::Inputs => &self.inputs,
-            ExternalKind::Outputs => &self.outputs,
-            ExternalKind::StepInputs(step) => self.step_inputs.get(step)?,
-            ExternalKind::StepOutputs(step) => self.step_outputs.get(step)?,
-        };
-        let is_read =
-            |tensor: &&StepTensor| external.tensor.as_deref().is_none_or(|name| tensor.name() == name);
-        let read: Vec<StepTensor> = tensors.iter().filter(is_read).cloned().collect();
-        (!read.is_empty()).then_some(read)
-    }
-}
-
-fn joined(mut sources: impl Iterator<Item = Option<Vec<StepTensor>>>, join: Join) -> Option<Vec<StepTensor>> {
-    match join {
-        Join::Inner => sources.collect::<Option<Vec<_>>>().map(|all| all.concat()),
-        Join::Outer => Some(sources.flatten().flatten().collect::<Vec<_>>()),
-        Join::Any => sources.find_map(|source| source),
-    }
-    .filter(|tensors| !tensors.is_empty())
 }

@@ -17,6 +17,7 @@ mod tensor;
 pub(crate) use batch::Batches;
 pub(crate) use codec::off_the_event_loop;
 pub(crate) use execute::execute;
+pub(crate) use external::PendingJoins;
 pub(crate) use recent::{KeptMemory, RecentRuns};
 pub(crate) use record::Record;
 pub(crate) use tensor::StepTensor;

@@ -15,7 +15,7 @@ use std::{
 
 /// Runs of one pipeline.
 const KEPT_RUNS: usize = 16;
-/// Runs of all pipelines.
+/// Of all pipelines.
 const KEPT_BYTES: usize = 64 << 20;
 /// Estimate of a run, and of each of its steps, without tensors.
 const RECORD_BYTES: usize = 512;
@@ -33,18 +33,18 @@ struct KeptRun {
     _kept: Kept,
 }
 
-/// Memory of the runs of all pipelines.
+/// Memory of kept runs, and of data that waits for other runs, of all pipelines.
 #[derive(Default)]
 pub(crate) struct KeptMemory(AtomicUsize);
 
 /// A part of it until dropped.
-struct Kept {
+pub(super) struct Kept {
     memory: Arc<KeptMemory>,
     bytes: usize,
 }
 
 impl Kept {
-    fn new(memory: &Arc<KeptMemory>, bytes: usize) -> Option<Self> {
+    pub(super) fn new(memory: &Arc<KeptMemory>, bytes: usize) -> Option<Self> {
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= KEPT_BYTES);
         memory.0.fetch_update(Relaxed, Relaxed, add).ok()?;
         Some(Self { memory: Arc::clone(memory), bytes })

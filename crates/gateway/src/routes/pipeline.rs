@@ -3,15 +3,12 @@
 use super::{experiment::Experiment, table::Named};
 use crate::{
     metrics::{Metrics, PipelineMetrics},
-    pipeline::{Batches, RecentRuns},
+    pipeline::{Batches, PendingJoins, RecentRuns},
 };
-use gantry_core::pipeline::{Definition, External, ExternalKind, Graph, Input, Join, Tensor};
+use gantry_core::pipeline::{Definition, Externals, Graph};
 use gantry_proto::gantry as pb;
 use http::HeaderValue;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 #[derive(Clone)]
 pub(crate) struct Pipeline {
@@ -25,8 +22,8 @@ pub(crate) struct Pipeline {
     pub(crate) reason: String,
     /// `:<name>.pipeline:`
     pub(crate) route_header: HeaderValue,
-    /// How data of other pipelines is joined, if it reads any.
-    pub(crate) external: Option<Arc<ExternalJoin>>,
+    /// Data of other pipelines that this version waits to be joined with.
+    pub(crate) joins: Arc<PendingJoins>,
     /// The active experiment that takes over the name.
     pub(crate) experiment: Option<Arc<Experiment>>,
     pub(crate) metrics: Arc<PipelineMetrics>,
@@ -34,42 +31,6 @@ pub(crate) struct Pipeline {
     pub(crate) recent: Arc<RecentRuns>,
     /// Batches of this version.
     pub(crate) batches: Arc<Batches>,
-}
-
-/// The join of data of other pipelines.
-pub(crate) struct ExternalJoin {
-    pub(crate) join: Join,
-    pub(crate) triggers_join: Join,
-    tensor_map: HashMap<String, Arc<str>>,
-}
-
-impl ExternalJoin {
-    fn new(input: &Input) -> Self {
-        let renames = input.tensor_map.iter();
-        Self {
-            join: input.join,
-            triggers_join: input.triggers_join,
-            tensor_map: renames.map(|(from, to)| (from.clone(), to.as_str().into())).collect(),
-        }
-    }
-
-    /// The tensor under the name that the pipeline gives it.
-    pub(crate) fn renamed<T: Tensor>(&self, source: &External, tensor: T) -> T {
-        if self.tensor_map.is_empty() {
-            return tensor;
-        }
-        let (pipeline, name) = (&source.pipeline, tensor.name());
-        let key = match &source.kind {
-            ExternalKind::Inputs => format!("{pipeline}.inputs.{name}"),
-            ExternalKind::Outputs => format!("{pipeline}.outputs.{name}"),
-            ExternalKind::StepInputs(step) => format!("{pipeline}.step.{step}.inputs.{name}"),
-            ExternalKind::StepOutputs(step) => format!("{pipeline}.step.{step}.outputs.{name}"),
-        };
-        match self.tensor_map.get(&key) {
-            Some(name) => tensor.renamed(name),
-            None => tensor,
-        }
-    }
 }
 
 /// A pipeline that others read.
@@ -97,16 +58,15 @@ impl Pipeline {
         let (version, uid) =
             wanted.definition.as_ref().map_or((0, ""), |definition| (definition.version, &definition.uid));
         let same = old.filter(|old| old.version == version && old.uid == uid && !uid.is_empty());
-        let (graph, external) = match (same, &wanted.definition) {
-            (Some(same), _) => (same.graph.clone(), same.external.clone()),
+        let graph = match (same, &wanted.definition) {
+            (Some(same), _) => same.graph.clone(),
             (None, Some(written)) => match Definition::try_from(written) {
-                Ok(definition) => (
-                    Graph::compile(&definition).map(Arc::new).map_err(|invalid| invalid.to_string()),
-                    definition.input.as_ref().map(|input| Arc::new(ExternalJoin::new(input))),
-                ),
-                Err(unknown) => (Err(unknown.to_string()), None),
+                Ok(definition) => {
+                    Graph::compile(&definition).map(Arc::new).map_err(|invalid| invalid.to_string())
+                }
+                Err(unknown) => Err(unknown.to_string()),
             },
-            (None, None) => (Err("no version has become ready".to_owned()), None),
+            (None, None) => Err("no version has become ready".to_owned()),
         };
         Some(Self {
             version,
@@ -118,7 +78,7 @@ impl Pipeline {
                 Some(old) => old.route_header.clone(),
                 None => HeaderValue::from_str(&format!(":{name}.pipeline:")).ok()?,
             },
-            external,
+            joins: same.map(|same| Arc::clone(&same.joins)).unwrap_or_default(),
             experiment: None,
             metrics: old.map_or_else(|| Arc::new(metrics.pipeline(&name)), |old| Arc::clone(&old.metrics)),
             recent: old.map(|old| Arc::clone(&old.recent)).unwrap_or_default(),
@@ -129,8 +89,7 @@ impl Pipeline {
 
     /// The pipelines that this one reads.
     pub(super) fn observed(&self) -> BTreeSet<Arc<str>> {
-        let Ok(graph) = &self.graph else { return BTreeSet::new() };
-        let sources = graph.external_inputs().iter().chain(graph.external_triggers());
-        sources.map(|source| Arc::clone(&source.pipeline)).collect()
+        let external = self.graph.as_ref().ok().and_then(|graph| graph.external());
+        external.map(Externals::pipelines).unwrap_or_default()
     }
 }

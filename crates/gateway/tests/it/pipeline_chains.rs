@@ -74,6 +74,44 @@ async fn join_of_sources_decides_whether_the_pipeline_starts() {
     }
 }
 
+/// Two pipelines read the first one, and `both` reads their outputs.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_one_request_are_joined() {
+    for (join, window, sources, expected) in [
+        (0, None, ["left.outputs", "right.outputs"], "y=l(y=a(x=1)),y=r(y=a(x=1))"),
+        (1, None, ["left.outputs", "right.outputs"], "y=l(y=a(x=1)),y=r(y=a(x=1))"),
+        // No run of `absent` arrives: the window of an outer join closes.
+        (1, Some(10), ["left.outputs", "absent.outputs"], "y=l(y=a(x=1))"),
+    ] {
+        let pipelined = Pipelined::local().await;
+        let mut both = reads(&sources, pipeline("both", vec![step("b", &[])], &["b"]));
+        if let Some(input) = &mut both.input {
+            (input.join_type, input.join_window_ms) = (join, window);
+        }
+        pipelined.pipeline(both);
+        pipelined.pipeline(reads(&["first"], pipeline("left", vec![step("l", &[])], &["l"])));
+        pipelined.pipeline(reads(&["first.outputs"], pipeline("right", vec![step("r", &[])], &["r"])));
+        pipelined.pipeline(pipeline("first", vec![step("a", &[])], &["a"]));
+        pipelined.infer("first", &["x"]).await;
+        until("the joined pipeline runs", || async { pipelined.models.calls("b_1") == 1 }).await;
+        assert_eq!(pipelined.models.inputs("b_1"), [expected], "{sources:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_different_requests_are_not_joined() {
+    let pipelined = Pipelined::local().await;
+    pipelined.pipeline(pipeline("left", vec![step("l", &[])], &["l"]));
+    pipelined.pipeline(pipeline("right", vec![step("r", &[])], &["r"]));
+    let both = reads(&["left.outputs", "right.outputs"], pipeline("both", vec![step("b", &[])], &["b"]));
+    pipelined.pipeline(both);
+    pipelined.pipeline(reads(&["right.outputs"], pipeline("seen", vec![step("c", &[])], &["c"])));
+    pipelined.infer("left", &["x"]).await;
+    pipelined.infer("right", &["x"]).await;
+    until("the other pipeline runs", || async { pipelined.models.calls("c_1") == 1 }).await;
+    assert_eq!(pipelined.models.calls("b_1"), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cycle_of_pipelines_ends() {
     let pipelined = Pipelined::local().await;

@@ -585,3 +585,42 @@ fn reason_does_not_name_a_step_that_is_in_flight() {
     let reason = "tensor b.t is absent".to_owned();
     assert_eq!(run.outcome(), Some(Err(RunError::NoOutput { reason })));
 }
+
+/// What has arrived of `left` and `right`: `None` if its run has not ended.
+#[test]
+fn join_of_other_pipelines_waits_for_their_runs() {
+    use JoinStatus::{Impossible, Ready, Waiting};
+    let (y, none) = (Some(true), Some(false));
+    for (join, left, right, open, closed) in [
+        (Join::Inner, y, None, Waiting, Impossible),
+        (Join::Inner, y, y, Ready, Ready),
+        (Join::Inner, none, None, Impossible, Impossible),
+        (Join::Outer, y, None, Waiting, Ready),
+        (Join::Outer, none, None, Waiting, Impossible),
+        (Join::Outer, none, y, Ready, Ready),
+        (Join::Outer, none, none, Impossible, Impossible),
+        (Join::Any, y, None, Ready, Ready),
+        (Join::Any, none, None, Waiting, Impossible),
+        (Join::Any, none, none, Impossible, Impossible),
+    ] {
+        let external = list(&["left.outputs", "right.outputs"]);
+        for triggers in [false, true] {
+            let input = if triggers {
+                let (external_inputs, external_triggers) = (list(&["left.inputs"]), external.clone());
+                Input { external_inputs, external_triggers, triggers_join: join, ..Input::default() }
+            } else {
+                Input { external_inputs: external.clone(), join, ..Input::default() }
+            };
+            let graph = Definition { input: Some(input), ..pipeline(vec![step("a", &[])], &["a"]) }.graph();
+            let externals = graph.external().unwrap();
+            let mut data = ExternalJoin::new(externals);
+            for (name, arrived) in [("left", left), ("right", right)] {
+                let Some(arrived) = arrived else { continue };
+                let is_there = |source: &External| arrived || source.kind == ExternalKind::Inputs;
+                data.arrive(externals, name, |source| tensors(if is_there(source) { &["y"] } else { &[] }));
+            }
+            let found = (data.status(externals, false), data.status(externals, true));
+            assert_eq!(found, (open, closed), "{join:?} {left:?} {right:?} {triggers}");
+        }
+    }
+}

@@ -189,8 +189,9 @@ fn external_references_are_parsed_in_all_forms() {
         external(ExternalKind::StepInputs("s".into()), None),
         external(ExternalKind::StepOutputs("s".into()), Some("t")),
     ];
-    assert_eq!(graph.external_inputs(), expected);
-    assert_eq!(graph.external_triggers().len(), 1);
+    let external = graph.external().unwrap();
+    assert_eq!(&*external.inputs, expected);
+    assert_eq!(external.triggers.len(), 1);
 }
 
 /// `count` diamonds one after the other, three steps each.
