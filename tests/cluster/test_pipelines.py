@@ -61,10 +61,23 @@ def test_api_server_rejects_invalid_pipelines_and_experiments(kubectl):
     for invalid, words in (
         (custom("Pipeline", "p", {"steps": []}), "steps"),
         (custom("Pipeline", "p", {"steps": [{"name": "p"}]}), "name"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a"}, {"name": "a"}]}), "Duplicate value"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a", "inputs": ["a"]}]}), "needs allowCycles"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a", "triggers": ["b.x"]}]}), "not a valid reference"),
+        (custom("Pipeline", "p", {"steps": [{"name": f"s{i}"} for i in range(10000)]}), "at most 1024 items"),
         (custom("Experiment", "e", {"candidates": []}), "candidates"),
         (custom("Experiment", "e", {"default": "b", "candidates": [{"name": "a", "weight": 1}]}), "default"),
     ):
         assert words in kubectl.rejected(invalid)
+
+
+def test_api_server_accepts_two_hundred_stacked_diamonds(kubectl):
+    steps = [{"name": "s0"}]
+    for i in range(200):
+        steps += [{"name": f"{side}{i}", "inputs": [f"s{i}"]} for side in "lr"]
+        steps.append({"name": f"s{i + 1}", "inputs": [f"l{i}", f"r{i}"]})
+    kubectl.apply(custom("Pipeline", "diamonds", {"steps": steps, "output": {"steps": ["s200"]}}))
+    kubectl("delete", "pipeline", "diamonds")
 
 
 @pytest.mark.parametrize("with_scheduler", (True, False))

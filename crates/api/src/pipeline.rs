@@ -32,7 +32,7 @@ pub struct PipelineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<PipelineInput>,
     /// Models and their connections.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub steps: Vec<PipelineStep>,
     /// Output of the pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub struct PipelineBatch {
 pub struct PipelineOutput {
     /// Steps whose outputs form the response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(max = 512)))]
+    #[schemars(length(max = 1024), inner(length(max = 512)))]
     pub steps: Vec<String>,
     /// Join window for outputs, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -10,8 +10,10 @@ use std::{
     fmt::Display,
 };
 
-/// Limits of the custom resource too; only `MAX_TENSOR_MAP` has no schema.
-pub const MAX_STEPS: usize = 256;
+/// Limits of the custom resource too; `MAX_TENSOR_MAP` and `MAX_REFERENCES` have no schema.
+pub const MAX_STEPS: usize = 1024;
+/// Inputs and triggers of all steps. A graph numbers them with 16 bits.
+const MAX_REFERENCES: usize = 16_384;
 const MAX_STEP_INPUTS: usize = 64;
 const MAX_EXTERNAL_INPUTS: usize = 256;
 const MAX_TENSOR_MAP: usize = 1024;
@@ -87,6 +89,14 @@ impl<'a> Checks<'a> {
             at_most(format!("steps[{i}].tensorMap"), step.tensor_map.len(), MAX_TENSOR_MAP)?;
             short(&|n| format!("steps[{i}].inputs[{n}]"), &step.inputs, MAX_REFERENCE)?;
             short(&|n| format!("steps[{i}].triggers[{n}]"), &step.triggers, MAX_REFERENCE)?;
+        }
+        let references: usize =
+            definition.steps.iter().map(|step| step.inputs.len() + step.triggers.len()).sum();
+        if references > MAX_REFERENCES {
+            let problem = format!(
+                "has {references} inputs and triggers of steps, at most {MAX_REFERENCES} are allowed"
+            );
+            return Err(self.invalid("steps", problem));
         }
         if let Some(output) = &definition.output {
             at_most("output.steps".into(), output.steps.len(), MAX_STEPS)?;
