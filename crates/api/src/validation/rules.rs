@@ -198,6 +198,20 @@ pub(super) const EXPERIMENT: &[Rule<ExperimentSpec>] = &[
     unique("spec.candidates", "\"{}\" is a duplicate: add up the weights in one candidate", |s| {
         duplicate_names("spec.candidates", s.candidates.iter().map(|c| c.name.as_str()))
     }),
+    Rule {
+        cel: CelRule {
+            at: "spec.candidates",
+            field: "",
+            rule: "self.size() == 0 || self.exists(c, c.weight > 0)",
+            message: "has no weight above 0: no candidate would get requests",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Spec(|s| {
+            let none = !s.candidates.is_empty() && s.candidates.iter().all(|c| c.weight == 0);
+            violation_if(none, "spec.candidates")
+        }),
+    },
     not_blank("spec.mirror.name", "is empty: name a model or a pipeline", |s| {
         blanks("spec.mirror.name", s.mirror.as_ref().map(|m| m.name.as_str()))
     }),

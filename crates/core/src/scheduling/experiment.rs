@@ -50,6 +50,7 @@ pub struct ExperimentDefinition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidExperiment {
     NoCandidates { experiment: Arc<str> },
+    NoWeight { experiment: Arc<str> },
     DefaultNotCandidate { experiment: Arc<str>, default: Arc<str> },
     Duplicate { experiment: Arc<str>, resource: Arc<str> },
 }
@@ -60,6 +61,10 @@ impl fmt::Display for InvalidExperiment {
             Self::NoCandidates { experiment } => {
                 write!(f, "experiment {experiment} has no candidates or mirror: add at least one candidate")
             }
+            Self::NoWeight { experiment } => write!(
+                f,
+                "all weights of experiment {experiment} are 0, so no candidate gets requests: raise at least one"
+            ),
             Self::DefaultNotCandidate { experiment, default } => write!(
                 f,
                 "default model/pipeline {default} not found in experiment {experiment} candidates: add it to them, or \
@@ -87,10 +92,13 @@ impl ExperimentDefinition {
             return Err(InvalidExperiment::NoCandidates { experiment });
         }
         let mut seen = BTreeSet::new();
-        match self.resources().find(|name| !seen.insert(*name)) {
-            Some(resource) => Err(InvalidExperiment::Duplicate { experiment, resource: resource.clone() }),
-            None => Ok(()),
+        if let Some(resource) = self.resources().find(|name| !seen.insert(*name)) {
+            return Err(InvalidExperiment::Duplicate { experiment, resource: resource.clone() });
         }
+        if !self.candidates.is_empty() && self.candidates.iter().all(|(_, weight)| *weight == 0) {
+            return Err(InvalidExperiment::NoWeight { experiment });
+        }
+        Ok(())
     }
 
     /// Candidates, then the mirror.

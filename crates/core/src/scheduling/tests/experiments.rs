@@ -95,7 +95,7 @@ fn invalid_experiments_are_rejected() {
     let mut harness = served(&["a"]);
     let mut valid = experiment("e", Resource::Model, &["a", "b"]);
     valid.mirror = Some(("c".into(), 5));
-    let cases: [(Change, &str); 4] = [
+    let cases: [(Change, &str); 5] = [
         (
             |e| {
                 e.candidates.clear();
@@ -106,6 +106,7 @@ fn invalid_experiments_are_rejected() {
         (|e| e.default = Some("x".into()), "default model/pipeline x not found in experiment e candidates"),
         (|e| e.mirror = Some(("a".into(), 5)), "found resource a duplicated in experiment e"),
         (|e| e.candidates.push(("b".into(), 1)), "found resource b duplicated in experiment e"),
+        (|e| e.candidates.iter_mut().for_each(|c| c.1 = 0), "all weights of experiment e are 0"),
     ];
     for (change, expected) in cases {
         let mut invalid = valid.clone();
