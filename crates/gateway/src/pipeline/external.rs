@@ -60,18 +60,18 @@ impl Observed {
         let routes = &context.worker.shared.routes;
         let observers = routes.observers(&context.pipeline.name).unwrap_or_default();
         for pipeline in observers.iter().filter_map(|name| routes.pipeline(name)) {
-            self.join(context, pipeline);
+            self.join(context, &pipeline);
         }
     }
 
-    fn join(&self, context: &Arc<RunContext>, pipeline: Arc<Pipeline>) {
+    fn join(&self, context: &Arc<RunContext>, pipeline: &Arc<Pipeline>) {
         let Ok(graph) = pipeline.graph.clone() else { return };
         let Some(externals) = graph.external() else { return };
         let mut joins = pipeline.joins.lock();
         let mut pending = joins.remove(&context.request_id).unwrap_or_else(|| Pending {
             data: ExternalJoin::new(externals),
             context: Arc::new(RunContext {
-                pipeline: Arc::clone(&pipeline),
+                pipeline: Arc::clone(pipeline),
                 graph: Arc::clone(&graph),
                 hops: context.hops + 1,
                 sticky: None,
@@ -98,7 +98,7 @@ impl Observed {
                     return;
                 }
                 let window = Duration::from_millis(externals.window_ms.into());
-                let close = close_after(window, Arc::clone(&pipeline), context.request_id.clone());
+                let close = close_after(window, Arc::clone(pipeline), context.request_id.clone());
                 pending.window.get_or_insert_with(|| AbortOnDropHandle::new(tokio::spawn(close)));
                 joins.insert(context.request_id.clone(), pending);
             }

@@ -3,14 +3,15 @@
 use crate::support::{
     Pipelined, Placement, grpc_outputs, grpc_request, outputs, pipeline, pipeline_route, request, step, until,
 };
+use gantry_api::PipelineSpec;
 use gantry_oip::Code;
 use gantry_proto::{
     gantry::{PipelineRoute, route_event::Event},
     inference::{self as pb, grpc_inference_service_client::GrpcInferenceServiceClient},
-    scheduler::{Pipeline, PipelineOutput, PipelineStep},
+    scheduler::{Pipeline, PipelineStep},
 };
 use http::StatusCode;
-use std::sync::atomic::Ordering;
+use std::{collections::HashMap, sync::atomic::Ordering};
 use tonic::{Request, transport::Channel};
 
 async fn grpc(pipelined: &Pipelined) -> GrpcInferenceServiceClient<Channel> {
@@ -23,10 +24,6 @@ fn named<M>(message: M, name: &str) -> Request<M> {
     request
 }
 
-fn outer(step: PipelineStep) -> PipelineStep {
-    PipelineStep { inputs_join: 1, ..step }
-}
-
 fn any(step: PipelineStep) -> PipelineStep {
     PipelineStep { inputs_join: 2, ..step }
 }
@@ -35,142 +32,106 @@ fn triggered(step: PipelineStep, triggers: &[&str]) -> PipelineStep {
     PipelineStep { triggers: triggers.iter().map(|&t| t.to_owned()).collect(), ..step }
 }
 
-fn renamed(step: PipelineStep, from: &str, to: &str) -> PipelineStep {
-    PipelineStep { tensor_map: [(from.to_owned(), to.to_owned())].into(), ..step }
+/// A line of `testdata/pipelines.jsonl`; core has the description.
+#[derive(serde::Deserialize)]
+struct Case {
+    about: String,
+    spec: PipelineSpec,
+    request: String,
+    #[serde(default)]
+    models: HashMap<String, Vec<String>>,
+    response: Option<String>,
+    or: Option<String>,
+    error: Option<String>,
+    /// Pipelines that read `p`, and the inputs of the model `seen`, the step of the last of them.
+    #[serde(default)]
+    readers: HashMap<String, PipelineSpec>,
+    seen: Option<String>,
 }
 
-/// Pipelines with the inputs of a request, and the outputs or the error. The model `two` returns the tensors `y` and
-/// `z`, all others return `y`.
-fn table() -> Vec<(Pipeline, &'static [&'static str], &'static str)> {
-    let joined =
-        |join| PipelineOutput { steps: vec!["b".into(), "c".into()], steps_join: join, ..Default::default() };
-    vec![
-        (pipeline("one", vec![step("a", &[])], &["a"]), &["x"], "y=a(x=1)"),
-        (pipeline("chain", vec![step("a", &[]), step("b", &["a"])], &["b"]), &["x"], "y=b(y=a(x=1))"),
-        (
-            pipeline("three", vec![step("a", &[]), step("b", &["a"]), step("c", &["b.outputs"])], &["c"]),
-            &["x"],
-            "y=c(y=b(y=a(x=1)))",
-        ),
-        (
-            pipeline("tensor", vec![step("two", &[]), step("b", &["two.outputs.z"])], &["b"]),
-            &["x"],
-            "y=b(z=two(x=1))",
-        ),
-        (
-            pipeline(
-                "renamed",
-                vec![step("two", &[]), renamed(step("b", &["two.outputs.z"]), "two.outputs.z", "w")],
-                &["b"],
-            ),
-            &["x"],
-            "y=b(w=two(x=1))",
-        ),
-        (
-            pipeline(
-                "diamond",
-                vec![
-                    step("a", &[]),
-                    renamed(step("b", &["a"]), "a.outputs.y", "l"),
-                    renamed(step("c", &["a"]), "a.outputs.y", "r"),
-                    PipelineStep {
-                        tensor_map: [("b.outputs.y".into(), "m".into()), ("c.outputs.y".into(), "n".into())]
-                            .into(),
-                        ..step("d", &["b", "c"])
-                    },
-                ],
-                &["d"],
-            ),
-            &["x"],
-            "y=d(m=b(l=a(x=1)),n=c(r=a(x=1)))",
-        ),
-        (
-            pipeline("inputs", vec![step("a", &[]), step("b", &["a.inputs.x2"])], &["b"]),
-            &["x1", "x2"],
-            "y=b(x2=1)",
-        ),
-        (
-            pipeline("absent", vec![step("a", &[]), step("b", &["a.outputs.none"])], &["a"]),
-            &["x"],
-            "y=a(x=1)",
-        ),
-        (
-            pipeline(
-                "outer",
-                vec![step("a", &[]), step("b", &["a.outputs.none"]), outer(step("c", &["a", "b"]))],
-                &["c"],
-            ),
-            &["x"],
-            "y=c(y=a(x=1))",
-        ),
-        (
-            pipeline(
-                "any",
-                vec![step("a", &[]), step("b", &["a.outputs.none"]), any(step("c", &["a", "b"]))],
-                &["c"],
-            ),
-            &["x"],
-            "y=c(y=a(x=1))",
-        ),
-        (
-            pipeline("trigger", vec![step("a", &[]), triggered(step("b", &["a.inputs"]), &["a"])], &["b"]),
-            &["x"],
-            "y=b(x=1)",
-        ),
-        (
-            Pipeline {
-                output: Some(joined(2)),
-                ..pipeline(
-                    "condition",
-                    vec![step("two", &[]), step("b", &["two.outputs.z"]), step("c", &["two.outputs.none"])],
-                    &[],
-                )
-            },
-            &["x"],
-            "y=b(z=two(x=1))",
-        ),
-        (
-            Pipeline {
-                output: Some(PipelineOutput {
-                    tensor_map: [("a.outputs.y".into(), "result".into())].into(),
-                    ..PipelineOutput { steps: vec!["a".into()], ..Default::default() }
-                }),
-                ..pipeline("output", vec![step("a", &[])], &[])
-            },
-            &["x"],
-            "result=a(x=1)",
-        ),
-    ]
+impl Case {
+    fn table() -> impl Iterator<Item = Self> {
+        let table = include_str!("../../../../testdata/pipelines.jsonl");
+        table.lines().map(|line| serde_json::from_str(line).expect(line))
+    }
+
+    /// Sends the request in a protocol, by `send`, and checks the result. An error has to contain the expected one.
+    async fn check<F>(&self, pipelined: &Pipelined, send: impl FnOnce(Vec<String>) -> F)
+    where
+        F: Future<Output = Result<String, String>>,
+    {
+        pipelined.models.start_over(&self.models);
+        let inputs = self.request.split_whitespace().map(str::to_owned).collect();
+        let (about, placement) = (&self.about, pipelined.placement);
+        match send(inputs).await {
+            Ok(found) => {
+                let expected = [&self.response, &self.or];
+                assert!(expected.contains(&&Some(found.clone())), "{about} {placement:?}: {found}");
+            }
+            Err(found) => {
+                let expected = self.error.as_deref();
+                assert!(expected.is_some_and(|e| found.contains(e)), "{about} {placement:?}: {found}");
+            }
+        }
+        if let Some(seen) = &self.seen {
+            until("the last pipeline runs", || async { pipelined.models.calls("seen_1") == 1 }).await;
+            assert_eq!(pipelined.models.inputs("seen_1"), [&**seen], "{about} {placement:?}");
+        }
+    }
+}
+
+fn versioned(spec: &PipelineSpec, name: &str, uid: &str) -> Pipeline {
+    Pipeline { uid: uid.to_owned(), version: 1, ..spec.to_proto(name, None, None) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn graphs_return_the_same_over_rest_and_grpc_from_all_servers() {
     for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
         let pipelined = Pipelined::start(placement).await;
-        pipelined.models.returns("two", &["y", "z"]);
-        let mut grpc = grpc(&pipelined).await;
-        for (definition, inputs, expected) in table() {
-            let name = definition.name.clone();
-            pipelined.pipeline(definition);
-            let answer = pipelined.infer(&name, inputs).await;
-            assert_eq!(
-                (answer.status, &*outputs(&answer)),
-                (StatusCode::OK, expected),
-                "{name} {placement:?}"
-            );
-            assert_eq!(answer.header("x-pipeline-version"), "1");
-            let fields: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
-            assert_eq!((&fields["model_name"], &fields["id"]), (&"".into(), &"7".into()));
-            let by_header = [("seldon-model", &*format!("{name}.pipeline"))];
-            let client = pipelined.running.client();
-            let answer = client.send("POST", "/v2/models/other/infer", &by_header, request(inputs)).await;
-            assert_eq!(outputs(&answer), expected, "{name} {placement:?}");
-            let request = named(grpc_request(inputs), &format!("{name}.pipeline"));
-            let response = grpc.model_infer(request).await.unwrap();
-            assert_eq!(response.metadata().get("x-pipeline-version").unwrap(), "1");
-            let response = response.into_inner();
-            assert_eq!((&*response.model_name, &*response.id), ("", "7"));
-            assert_eq!(grpc_outputs(response), expected, "{name} {placement:?}");
+        let (grpc, client) = (grpc(&pipelined).await, pipelined.running.client());
+        for case in Case::table() {
+            for (name, reader) in &case.readers {
+                pipelined.pipeline(versioned(reader, name, &case.about));
+            }
+            pipelined.pipeline(versioned(&case.spec, "p", &case.about));
+            let rest = |path: &'static str, headers: &'static [(&str, &str)]| {
+                async move |inputs: Vec<String>| {
+                    let inputs: Vec<&str> = inputs.iter().map(|name| &**name).collect();
+                    let answer = client.send("POST", path, headers, request(&inputs)).await;
+                    if answer.status != StatusCode::OK {
+                        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+                        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+                        return Err(body["error"].as_str().unwrap().to_owned());
+                    }
+                    assert_eq!(answer.header("x-pipeline-version"), "1");
+                    let fields: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+                    assert_eq!((&fields["model_name"], &fields["id"]), (&"".into(), &"7".into()));
+                    Ok(outputs(&answer))
+                }
+            };
+            case.check(&pipelined, rest("/v2/pipelines/p/infer", &[])).await;
+            let by_header = rest("/v2/models/other/infer", &[("seldon-model", "p.pipeline")]);
+            case.check(&pipelined, by_header).await;
+            let mut grpc = grpc.clone();
+            let over_grpc = async move |inputs: Vec<String>| {
+                let inputs: Vec<&str> = inputs.iter().map(|name| &**name).collect();
+                match grpc.model_infer(named(grpc_request(&inputs), "p.pipeline")).await {
+                    Ok(response) => {
+                        assert_eq!(response.metadata().get("x-pipeline-version").unwrap(), "1");
+                        let response = response.into_inner();
+                        assert_eq!((&*response.model_name, &*response.id), ("", "7"));
+                        Ok(grpc_outputs(response))
+                    }
+                    Err(status) => {
+                        assert_eq!(status.code(), tonic::Code::Unknown);
+                        Err(status.message().to_owned())
+                    }
+                }
+            };
+            case.check(&pipelined, over_grpc).await;
+            for name in case.readers.keys() {
+                pipelined.apply(Event::DeletePipeline(name.clone()));
+            }
         }
         let typed = pipelined.models.typed.load(Ordering::SeqCst);
         assert_eq!(typed > 0, placement == Placement::Local, "tensors are encoded for remote servers only");

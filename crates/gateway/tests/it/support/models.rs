@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 
 #[derive(Clone)]
 enum Behaviour {
-    /// Tensors with these names.
-    Returns(Vec<String>),
+    /// Tensors with these names, call by call; the last ones repeat.
+    Returns(Vec<Vec<String>>),
     Fails(Code, String),
     /// `y` with a value for each row of the first input; a value `bad` fails the call.
     ByRow,
@@ -68,7 +68,18 @@ impl FakeModels {
 
     /// The model returns these tensors instead of `y`.
     pub(crate) fn returns(&self, model: &str, tensors: &[&str]) {
-        self.set(model, Behaviour::Returns(tensors.iter().map(|&t| t.to_owned()).collect()));
+        self.set(model, Behaviour::Returns(vec![tensors.iter().map(|&t| t.to_owned()).collect()]));
+    }
+
+    /// The models return these tensors call by call, and all others `y`.
+    pub(crate) fn start_over(&self, models: &HashMap<String, Vec<String>>) {
+        let tensors = |call: &String| call.split_whitespace().map(str::to_owned).collect();
+        let returned = models
+            .iter()
+            .map(|(model, calls)| (model.clone(), Behaviour::Returns(calls.iter().map(tensors).collect())));
+        *self.behaviours.lock().unwrap() = returned.collect();
+        self.called.lock().unwrap().clear();
+        self.inputs.lock().unwrap().clear();
     }
 
     /// The model maps rows to rows.
@@ -96,7 +107,7 @@ impl FakeModels {
 
     fn behaviour(&self, model: &str) -> Behaviour {
         let known = self.behaviours.lock().unwrap().get(model).cloned();
-        known.unwrap_or_else(|| Behaviour::Returns(vec!["y".into()]))
+        known.unwrap_or_else(|| Behaviour::Returns(vec![vec!["y".into()]]))
     }
 
     /// Calls of a model, with its version.
@@ -112,7 +123,11 @@ impl FakeModels {
 
     async fn answer(&self, internal: &str, request: &InferRequest) -> Result<InferResponse, Error> {
         self.inputs.lock().unwrap().push((internal.to_owned(), shown(&request.inputs)));
-        self.called.lock().unwrap().push(internal.to_owned());
+        let call = {
+            let mut called = self.called.lock().unwrap();
+            called.push(internal.to_owned());
+            called.iter().filter(|model| **model == internal).count() - 1
+        };
         let mut watch = CountCancelled(Arc::clone(&self.cancelled), false);
         let model = internal.rsplit_once('_').map_or(internal, |(model, _)| model);
         let mut behaviour = self.behaviour(model);
@@ -127,7 +142,8 @@ impl FakeModels {
         watch.1 = true;
         match behaviour {
             Behaviour::Fails(code, message) => Err(Error::new(code, message)),
-            Behaviour::Returns(names) => {
+            Behaviour::Returns(calls) => {
+                let names = calls.get(call).or(calls.last()).unwrap();
                 let value = format!("{model}({})", shown(&request.inputs));
                 let output = |name: &String| text(name, &value).into();
                 let outputs = names.iter().map(output).collect();
