@@ -145,7 +145,7 @@ impl Connections {
     }
 
     /// Whether a gateway is connected or may still use its last routes.
-    pub(super) fn may_route(&self, name: &Arc<str>) -> bool {
+    pub(super) fn may_route(&self, name: &str) -> bool {
         self.gateways.contains_key(name)
             || self.disconnected.contains_key(name)
             || self.awaiting_reconnect.contains(name)

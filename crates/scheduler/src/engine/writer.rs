@@ -32,6 +32,9 @@ const ROUTE_SLACK: usize = 4096;
 /// After a start with empty state, unexpected models stay loaded this long: the control plane may send the desired
 /// state again, and gateways of a lost state may still route to them.
 const RESYNC_GRACE: Duration = Duration::from_secs(30);
+/// The record of gateways that a lost state knew: a restart does not shorten the time that they have. No gateway has this
+/// name.
+const UNKNOWN_GATEWAYS: &str = "";
 /// Retry interval after a failed write, unless a command waits.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// With a timer pending, core gets a tick at least this often, because its logical clock caps long steps.
@@ -66,8 +69,8 @@ pub(super) struct Writer {
     /// Replicas from before the restart that have not rejoined.
     unsynced_replicas: BTreeSet<ReplicaId>,
     started: Instant,
-    /// Whether the restored state had no model.
-    started_empty: bool,
+    /// Until the first start with an empty state has lasted [`RESYNC_GRACE`].
+    resyncing: bool,
 }
 
 #[derive(Default)]
@@ -96,7 +99,8 @@ impl DirtyRecords {
 
 impl Writer {
     pub(super) fn new(config: Config, restored: Restored, handle: &Handle) -> Self {
-        let Restored { state, definitions, gateways } = restored;
+        let Restored { state, definitions, mut gateways } = restored;
+        let resyncing = gateways.remove(UNKNOWN_GATEWAYS) || state.models().is_empty();
         let mut writer = Self {
             clock: config.clock,
             publisher: Publisher::new(handle.read_model.clone(), handle.metrics.clone()),
@@ -112,13 +116,16 @@ impl Writer {
             // Tick at once: restored timers may be overdue.
             wake_at: Some(0),
             last_tick: Instant::now(),
-            dirty: DirtyRecords::default(),
+            dirty: DirtyRecords {
+                gateways: resyncing.then(|| UNKNOWN_GATEWAYS.into()).into_iter().collect(),
+                ..DirtyRecords::default()
+            },
             deferred_unloads: Vec::new(),
             inherited: BTreeSet::new(),
             store_failed_at: None,
             unsynced_replicas: known_replicas(&state),
             started: Instant::now(),
-            started_empty: state.models().is_empty(),
+            resyncing,
             state,
             definitions,
         };
@@ -142,6 +149,10 @@ impl Writer {
     /// is the last route change before the batch.
     fn expire_gateways(&mut self, sent: u64) {
         self.dirty.gateways.extend(self.connections.expire_gateways(sent));
+        if self.resyncing && !self.is_resyncing() {
+            self.resyncing = false;
+            self.dirty.gateways.insert(UNKNOWN_GATEWAYS.into());
+        }
         if !self.defers_unloads() {
             self.inherited.clear();
         }
@@ -386,7 +397,10 @@ impl Writer {
         let gateways = self.dirty.gateways.iter().map(|name| Change {
             table: Table::Gateways,
             key: name.to_string(),
-            value: self.connections.may_route(name).then(Vec::new),
+            value: match &**name {
+                UNKNOWN_GATEWAYS => self.resyncing.then(Vec::new),
+                name => self.connections.may_route(name).then(Vec::new),
+            },
         });
         let changes: Vec<Change> =
             models.chain(servers).chain(pipelines).chain(experiments).chain(gateways).collect();
@@ -467,9 +481,9 @@ impl Writer {
         self.connections.awaits_gateways() || self.is_resyncing()
     }
 
-    /// Whether the state was empty at the start and may still be sent by clients.
+    /// Whether the state may be one that was lost, and may still be sent by clients.
     fn is_resyncing(&self) -> bool {
-        self.started_empty && self.connections.now() < RESYNC_GRACE
+        self.resyncing && self.connections.now() < RESYNC_GRACE
     }
 
     /// Queues orders, grouped by replica so that each reader wakes once.

@@ -297,6 +297,8 @@ async fn restart_defers_unload_until_gateways_reconnect() {
             let _orders = instant_agent(&scheduler, &[]).await;
             scheduler.client().await.load_model(model("iris", "/a")).await.unwrap();
             within(route.wait_for(|r| !r.versions.is_empty())).await.unwrap();
+            // The state that was empty at the start is no longer new.
+            advance(Duration::from_secs(40)).await;
             scheduler.disk.clone()
         };
         disk.kill();
@@ -353,6 +355,31 @@ async fn empty_state_defers_unload_of_a_version_that_gateways_of_a_lost_state_ro
     assert!(orders.try_recv().is_err());
     advance(Duration::from_secs(30)).await;
     assert_eq!(name(orders.try_recv().unwrap()), "iris");
+}
+
+#[tokio::test(start_paused = true)]
+async fn restart_soon_after_the_loss_of_the_state_defers_unloads_too() {
+    let disk = {
+        let scheduler = InMemoryScheduler::new();
+        scheduler.client().await.load_model(model("other", "/a")).await.unwrap();
+        scheduler.disk.clone()
+    };
+    disk.kill();
+    let scheduler = InMemoryScheduler::restarted(&disk);
+    let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
+    let unloaded = |order: &ModelOperationMessage| order.operation == 2;
+    advance(Duration::from_secs(20)).await;
+    while let Ok(order) = orders.try_recv() {
+        assert!(!unloaded(&order), "a gateway of the lost state may route there: {order:?}");
+    }
+    advance(Duration::from_secs(20)).await;
+    assert!(unloaded(&orders.try_recv().unwrap()));
+    drop(scheduler);
+    disk.kill();
+    let scheduler = InMemoryScheduler::restarted(&disk);
+    let mut orders = instant_agent(&scheduler, &[("iris", 1)]).await;
+    advance(Duration::from_secs(1)).await;
+    assert!(std::iter::from_fn(|| orders.try_recv().ok()).any(|order| unloaded(&order)), "the time is over");
 }
 
 #[tokio::test(start_paused = true)]
