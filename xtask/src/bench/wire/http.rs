@@ -63,11 +63,16 @@ impl Connection {
 
     /// Whether the last response had `Connection: close`.
     pub(crate) fn is_last(&self) -> bool {
+        self.header("connection").is_some_and(|how| how == "close")
+    }
+
+    /// A header of the last response, in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
         let received = self.buffer.get(..self.filled).unwrap_or_default();
         let end = received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(0);
         let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
-        head.lines()
-            .any(|line| matches!(line.split_once(':'), Some(("connection", how)) if how.trim() == "close"))
+        let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+        headers.find(|(found, _)| *found == name).map(|(_, value)| value.trim().to_owned())
     }
 
     /// Status and body of the next response.
