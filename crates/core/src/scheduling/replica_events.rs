@@ -407,6 +407,8 @@ impl ModelContext<'_> {
                     version.avoid.clear();
                 }
             }
+            // The failure may be of an earlier order than the success, after a reconnect. It is loaded again.
+            (ReplicaEvent::Loaded { .. }, ReplicaState::LoadFailed) => return false,
             // A failure report for a loaded version removes it from the route at once.
             (ReplicaEvent::LoadFailed { reason }, state)
                 if state == ReplicaState::Loading || state.is_routed() =>

@@ -44,9 +44,11 @@ impl Connection {
     ) {
         let _counted = self.engine.metrics.subscribed("gateway");
         let mut reset = true;
+        let mut sent = 0;
         loop {
-            if reset && !self.send_everything(&to).await {
-                return;
+            if reset {
+                let Some(last) = self.send_everything(&to).await else { return };
+                sent = last;
             }
             let changes = tokio::select! {
                 biased;
@@ -56,35 +58,46 @@ impl Connection {
             };
             reset = changes.reset;
             // A reset sends every object.
-            let events = if reset { Vec::new() } else { self.events(changes.by_sequence) };
-            for (sequence, event) in events {
-                if !self.send(&to, sequence, event).await {
+            let (events, complete) =
+                if reset { Default::default() } else { self.events(changes.by_sequence) };
+            let last = events.len().saturating_sub(1);
+            for (i, event) in events.into_iter().enumerate() {
+                // An object that changed several times has one event, with its last number alone: what came before is
+                // known to be complete after the last event only.
+                if let Some(complete) = complete.filter(|_| i == last) {
+                    sent = complete;
+                }
+                if !self.send(&to, sent, event).await {
                     return;
                 }
             }
         }
     }
 
-    /// Events of changes that are sent together, ordered and numbered.
-    fn events(&self, changes: BTreeMap<u64, (Kind, Arc<str>)>) -> Vec<(u64, Event)> {
+    /// Events of changes that are sent together, in their order, and the number that they complete. `None` if an object
+    /// has changed again and follows.
+    fn events(&self, changes: BTreeMap<u64, (Kind, Arc<str>)>) -> (Vec<Event>, Option<u64>) {
+        let mut complete = changes.keys().last().copied();
         // The last change of each object. Models are read before pipelines, and those before experiments: a pipeline that
         // is ready and has not changed since had its models when they were read.
         let last: BTreeMap<_, _> =
             changes.into_iter().map(|(sequence, (kind, name))| ((kind, name), sequence)).collect();
-        let mut complete = last.values().copied().max().unwrap_or_default();
         let mut events = Vec::with_capacity(last.len());
         for ((kind, name), sequence) in last {
             match self.event(kind, &name, sequence) {
-                Some(event) => events.push((sequence, event)),
-                None => complete = complete.min(sequence.saturating_sub(1)),
+                Some(event) => events.push(event),
+                None => complete = None,
             }
         }
-        by_dependency(events, complete)
+        // Stable: events of one position stay in the order of their names.
+        events.sort_by_key(position);
+        (events, complete)
     }
 
-    async fn send_everything(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>) -> bool {
+    /// Returns the number up to which everything has been sent; `None` if the stream has ended.
+    async fn send_everything(&self, to: &mpsc::Sender<Result<RouteEvent, Status>>) -> Option<u64> {
         if !self.send(to, 0, Event::Reset(Reset {})).await {
-            return false;
+            return None;
         }
         let read_model = &self.engine.read_model;
         // Read the sequence first: changes during the dump follow as separate events.
@@ -96,24 +109,24 @@ impl Connection {
             if let Some(route) = view.route.clone()
                 && !self.send(to, view.model.route_sequence, Event::Upsert(route)).await
             {
-                return false;
+                return None;
             }
         }
         for (name, view) in pipelines {
             if let Some(route) = status::pipeline_route(&name, &view)
                 && !self.send(to, view.pipeline.route_sequence, Event::UpsertPipeline(route)).await
             {
-                return false;
+                return None;
             }
         }
         for view in experiments {
             if let Some(route) = status::experiment_route(&view)
                 && !self.send(to, view.experiment.route_sequence, Event::UpsertExperiment(route)).await
             {
-                return false;
+                return None;
             }
         }
-        self.send(to, last, Event::Synced(Synced {})).await
+        self.send(to, last, Event::Synced(Synced {})).await.then_some(last)
     }
 
     /// The current route of a changed object. `None` for a pipeline or an experiment that has changed again: what it
@@ -148,20 +161,9 @@ impl Connection {
     }
 }
 
-/// Orders events that are sent together by [`position`]: an object that changed several times is sent once, so the order of
-/// the numbers is not the order of the dependencies. Each event carries the number up to which all changes have been sent,
-/// `complete` after the last one.
-fn by_dependency(mut events: Vec<(u64, Event)>, mut complete: u64) -> Vec<(u64, Event)> {
-    events.sort_by_key(|(sequence, event)| (position(event), *sequence));
-    for (sequence, _) in events.iter_mut().rev() {
-        let before = complete.min(sequence.saturating_sub(1));
-        *sequence = std::mem::replace(&mut complete, before);
-    }
-    events
-}
-
-/// What starts to serve follows what it depends on; then what stops precedes what it depends on. So a gateway executes
-/// neither a pipeline nor an experiment without its models.
+/// The position among events that are sent together: what starts to serve follows what it depends on; then what stops
+/// precedes what it depends on. So a gateway executes neither a pipeline nor an experiment without its models. The numbers
+/// do not tell: an object that changed several times is sent once.
 fn position(event: &Event) -> u8 {
     let is_served = |route: &Route| {
         route.sleeps || route.versions.iter().any(|v| v.weight > 0 && !v.endpoints.is_empty())
@@ -260,24 +262,30 @@ mod tests {
     };
     use gantry_store::Store;
 
-    #[tokio::test]
-    async fn changed_pipeline_is_sent_under_its_latest_number() {
+    /// An engine that has loaded these pipelines, one after the other.
+    async fn engine_with_pipelines(names: &[&str]) -> (Handle, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let restored = restore::load(&store, Policy::default(), 0).unwrap();
         let (engine, running) = engine::new(Config::new(store), restored);
         tokio::spawn(running.run());
-        for step in ["a", "b"] {
-            let steps = vec![pb::PipelineStep { name: step.into(), ..Default::default() }];
-            let message = pb::Pipeline { name: "p".into(), steps, ..Default::default() };
-            let encoded = convert::accepted_pipeline(message);
-            engine.load_pipeline(encoded, Owner::Cli).await.unwrap();
+        for (i, name) in names.iter().enumerate() {
+            let steps = vec![pb::PipelineStep { name: format!("step-{i}"), ..Default::default() }];
+            let message = pb::Pipeline { name: (*name).into(), steps, ..Default::default() };
+            engine.load_pipeline(convert::accepted_pipeline(message), Owner::Cli).await.unwrap();
         }
+        (engine, dir)
+    }
+
+    #[tokio::test]
+    async fn changed_pipeline_is_sent_under_its_latest_number() {
+        let (engine, _dir) = engine_with_pipelines(&["p", "p"]).await;
         let connection = Connection { engine, name: "g".into(), number: 1 };
         assert_eq!(connection.event(Kind::Pipeline, "p", 1), None, "the second change follows");
         assert!(matches!(connection.event(Kind::Pipeline, "p", 2), Some(Event::UpsertPipeline(_))));
         assert!(matches!(connection.event(Kind::Pipeline, "gone", 1), Some(Event::DeletePipeline(_))));
     }
+
     fn model(name: &str, serves: bool) -> Event {
         Event::Upsert(Route { model: name.into(), sleeps: serves, ..Route::default() })
     }
@@ -292,26 +300,44 @@ mod tests {
 
     #[test]
     fn events_sent_together_follow_their_dependencies() {
-        // The model changed again after its pipeline and its experiment had started.
-        let started = vec![(1, pipeline("p", true)), (2, experiment(true)), (3, model("m", true))];
-        let expected = [(0, model("m", true)), (1, pipeline("p", true)), (3, experiment(true))];
-        assert_eq!(by_dependency(started, 3), expected);
-
-        let stopped = vec![(4, Event::Delete("m".into())), (5, pipeline("p", false)), (6, experiment(false))];
-        let expected = [(3, experiment(false)), (3, pipeline("p", false)), (6, Event::Delete("m".into()))];
-        assert_eq!(by_dependency(stopped, 6), expected);
-
+        let sorted = |mut events: Vec<Event>| {
+            events.sort_by_key(position);
+            events
+        };
+        let started = [model("m", true), pipeline("p", true), experiment(true)];
+        assert_eq!(sorted(started.iter().rev().cloned().collect()), started);
+        let stopped = [experiment(false), pipeline("p", false), Event::Delete("m".into())];
+        assert_eq!(sorted(stopped.iter().rev().cloned().collect()), stopped);
         // A new version of a pipeline precedes the end of the model that only its old version needs.
-        let replaced =
-            vec![(7, Event::Delete("old".into())), (8, model("new", true)), (9, pipeline("p", true))];
-        let expected = [(6, model("new", true)), (6, pipeline("p", true)), (9, Event::Delete("old".into()))];
-        assert_eq!(by_dependency(replaced, 9), expected);
+        let replaced = [model("new", true), pipeline("p", true), Event::Delete("old".into())];
+        assert_eq!(sorted(replaced.iter().rev().cloned().collect()), replaced);
     }
 
-    #[test]
-    fn events_of_models_keep_their_numbers() {
-        let events = vec![(1, model("a", true)), (4, model("b", true)), (5, model("c", true))];
-        let numbers: Vec<u64> = by_dependency(events, 5).into_iter().map(|(sequence, _)| sequence).collect();
-        assert_eq!(numbers, [3, 4, 5]);
+    /// A gateway that acknowledges an earlier event has not applied the changes of a later one.
+    #[tokio::test]
+    async fn only_the_last_event_completes_the_changes_sent_together() {
+        let (engine, _disk) = engine_with_pipelines(&["a", "b"]).await;
+        let connection = Connection { engine, name: "g".into(), number: 1 };
+        let change = |sequence, name: &str| (sequence, (Kind::Pipeline, Arc::from(name)));
+        let (events, complete) = connection.events([change(1, "a"), change(2, "b")].into());
+        assert_eq!((events.len(), complete), (2, Some(2)));
+        let (events, complete) = connection.events([change(0, "a"), change(2, "b")].into());
+        assert_eq!((events.len(), complete), (1, None), "a later change of a pipeline follows");
+
+        let outbox = Outbox::<RouteChanges>::new();
+        let (sender, mut receiver) = mpsc::channel(WINDOW);
+        tokio::spawn(connection.run(outbox.clone(), CancellationToken::new(), sender));
+        let mut numbers = Vec::new();
+        loop {
+            let event = receiver.recv().await.unwrap().unwrap();
+            if matches!(event.event, Some(Event::Synced(_))) {
+                break;
+            }
+        }
+        outbox.extend(&[change(3, "gone"), change(4, "lost"), change(6, "away")], 100);
+        for _ in 0..3 {
+            numbers.push(receiver.recv().await.unwrap().unwrap().sequence);
+        }
+        assert_eq!(numbers, [2, 2, 6]);
     }
 }

@@ -258,6 +258,29 @@ fn failed_load_is_retried_with_backoff() {
     assert_eq!(harness.state.models()["m"].latest().unwrap().attempts, 0);
 }
 
+/// After a reconnect, the failure of the first order arrives during the second.
+#[test]
+fn success_after_a_failure_of_an_earlier_order_is_unloaded() {
+    let mut harness = Harness::new();
+    let s = id("s", 0);
+    harness.join(&s, 100);
+    harness.load(definition("m", 1, 1)).unwrap();
+    harness.agents.get_mut(&s).unwrap().orders.clear();
+    harness.agents.get_mut(&s).unwrap().loaded.insert(("m".into(), 1));
+    for event in [ReplicaEvent::LoadFailed { reason: "no".into() }, ReplicaEvent::Loaded { multiplier: None }]
+    {
+        let report =
+            Command::ReplicaReported { id: s.clone(), model: "m".into(), version: 1, event, memory_free: 60 };
+        harness.apply(report).unwrap();
+    }
+    let order = harness.agents[&s].orders.front().unwrap();
+    assert!(order.load.is_none(), "{order:?}");
+    harness.work(&s, Outcome::Success);
+    harness.wait(2_000);
+    harness.quiesce();
+    assert_eq!(harness.version_status("m").state, ModelState::Available);
+}
+
 #[test]
 fn rejected_load_is_not_retried_until_something_changes() {
     let mut harness = Harness::new();
