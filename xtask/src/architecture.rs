@@ -66,6 +66,12 @@ const ALLOWED: &[Dependencies] = &[
         "an inference server, independent of its manager",
     ),
     (
+        "gantry-kafka",
+        &["gantry-core", "gantry-oip", "gantry-proto"],
+        &["gantry-tensor"],
+        "reads and writes topics; who executes a pipeline is behind a trait",
+    ),
+    (
         "gantry-gateway",
         &["gantry-core", "gantry-oip", "gantry-proto", "gantry-tensor", "gantry-trace", "gantry-transport"],
         &[],
