@@ -7,6 +7,8 @@
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
 
 pub mod encoding;
+#[cfg(feature = "client")]
+pub mod engine;
 pub mod headers;
 pub mod key;
 pub mod offsets;

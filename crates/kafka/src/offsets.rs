@@ -12,14 +12,17 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// A record was read. Offsets grow, with gaps where a topic is compacted. Returns false for a record that was read
-    /// before: it is in flight or done.
+    /// A record was read. Offsets grow, with gaps where a topic is compacted; a smaller one is read again after the topic
+    /// was created anew or its end was lost, and counts from there. Returns false if the record is in flight.
     pub fn start(&mut self, offset: i64) -> bool {
-        if self.end.is_some_and(|end| offset < end) {
+        if !self.in_flight.insert(offset) {
             return false;
         }
+        if self.end.is_some_and(|end| offset < end) {
+            self.committed = None;
+        }
         self.end = Some(offset.saturating_add(1));
-        self.in_flight.insert(offset)
+        true
     }
 
     /// A record is done: its results are in the log.
@@ -67,6 +70,18 @@ mod tests {
         offsets.finish(9);
         assert_eq!(offsets.to_commit(), Some(10));
         assert_eq!(offsets.in_flight(), 0);
+    }
+
+    #[test]
+    fn smaller_offset_starts_again() {
+        let mut offsets = Offsets::default();
+        assert!(offsets.start(100));
+        offsets.finish(100);
+        offsets.committed(101);
+        assert!(offsets.start(0));
+        assert_eq!(offsets.to_commit(), Some(0));
+        offsets.finish(0);
+        assert_eq!(offsets.to_commit(), Some(1));
     }
 
     proptest! {

@@ -1,0 +1,226 @@
+//! The client library: connections, topics and acknowledged writes.
+
+use crate::{
+    record::{Consumed, Produced},
+    settings::{Mechanism, Security, Settings},
+};
+use krafka::{
+    Compression, Kafka, KrafkaError, Record,
+    admin::{CreateTopicsOptions, DeleteTopicsOptions, NewTopic},
+    auth::{AuthConfig, TlsConfig},
+    consumer::{AutoOffsetReset, Consumer, ConsumerRebalanceListener, PartitionAssignmentStrategy},
+    error::ErrorCode,
+    producer::{Acks, Producer},
+};
+use std::{sync::Arc, time::Duration};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Records of one poll: what a paused consumer exceeds its limit by.
+const MAX_POLL_RECORDS: i32 = 500;
+
+/// One connection for writes and topics. Each consumer has its own, because a fetch that waits for records holds up the
+/// requests behind it.
+pub(super) struct Client {
+    kafka: Kafka,
+    producer: Producer,
+    settings: Arc<Settings>,
+}
+
+/// A write that was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct ProduceError {
+    /// Whether the record itself is the reason: it can never be written.
+    pub(super) is_permanent: bool,
+    pub(super) message: String,
+}
+
+impl From<KrafkaError> for ProduceError {
+    fn from(error: KrafkaError) -> Self {
+        let is_permanent = match &error {
+            KrafkaError::Broker { code, .. } => {
+                matches!(
+                    code,
+                    ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge | ErrorCode::InvalidRecord
+                )
+            }
+            KrafkaError::Config { .. } | KrafkaError::Serialization { .. } => true,
+            _ => false,
+        };
+        Self { is_permanent, message: error.to_string() }
+    }
+}
+
+impl Client {
+    pub(super) async fn connect(settings: &Arc<Settings>) -> krafka::Result<Self> {
+        let kafka = connect(settings).await?;
+        let limits = &settings.producer;
+        let producer = kafka
+            .producer()
+            .acks(Acks::All)
+            .idempotent(true)
+            .linger(limits.linger)
+            .max_request_size(limits.max_bytes as usize)
+            .delivery_timeout(limits.delivery_timeout.max(REQUEST_TIMEOUT + limits.linger))
+            .compression(match limits.compression.as_str() {
+                "gzip" => Compression::Gzip,
+                "snappy" => Compression::Snappy,
+                "lz4" => Compression::Lz4,
+                _ => Compression::None,
+            })
+            .build()
+            .await?;
+        Ok(Self { kafka, producer, settings: Arc::clone(settings) })
+    }
+
+    /// Writes records in their order and waits until the broker has acknowledged all of them.
+    pub(super) async fn produce(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
+        let mut acknowledgements = Vec::with_capacity(records.len());
+        for record in records {
+            let partition = match record.partition {
+                Some(wanted) => self.existing(&record.topic, wanted).await?,
+                None => None,
+            };
+            let mut message = Record::new(record.topic, record.value);
+            if let Some(key) = record.key {
+                message = message.key(key);
+            }
+            if let Some(partition) = partition {
+                message = message.partition(partition);
+            }
+            for (name, value) in record.headers {
+                message = message.header(name, value);
+            }
+            acknowledgements.push(self.producer.enqueue(message).await?);
+        }
+        for acknowledgement in acknowledgements {
+            let _: krafka::producer::RecordMetadata = acknowledgement.await?;
+        }
+        Ok(())
+    }
+
+    /// The partition, if the topic has it.
+    async fn existing(&self, topic: &str, partition: i32) -> Result<Option<i32>, ProduceError> {
+        let partitions = self.producer.partitions_for(topic).await?;
+        Ok(usize::try_from(partition).is_ok_and(|wanted| wanted < partitions.len()).then_some(partition))
+    }
+
+    /// Creates the topics that do not exist.
+    pub(super) async fn create_topics(&self, names: &[String]) -> Result<(), String> {
+        let Settings { partitions, replication, .. } = *self.settings;
+        let new = names.iter().map(|name| NewTopic::new(name.clone(), partitions, replication));
+        let topics: Vec<NewTopic> = new.collect::<krafka::Result<_>>().map_err(|error| error.to_string())?;
+        let admin = self.kafka.admin();
+        let creating = admin.create_topics(topics, CreateTopicsOptions::default());
+        let results =
+            tokio::time::timeout(ADMIN_TIMEOUT, creating).await.map_err(|_| "timed out".to_owned())?;
+        for (topic, result) in results.map_err(|error| error.to_string())? {
+            match result {
+                Ok(()) => tracing::info!(topic, partitions, replication, "topic created"),
+                Err(KrafkaError::Broker { code: ErrorCode::TopicAlreadyExists, .. }) => {}
+                Err(error) => return Err(format!("topic {topic} cannot be created: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn delete_topics(&self, names: &[String]) -> Result<(), String> {
+        let admin = self.kafka.admin();
+        let deleting = admin.delete_topics(names, DeleteTopicsOptions::default());
+        let results =
+            tokio::time::timeout(ADMIN_TIMEOUT, deleting).await.map_err(|_| "timed out".to_owned())?;
+        for (topic, result) in results.map_err(|error| error.to_string())? {
+            match result {
+                Ok(()) => tracing::info!(topic, "topic deleted"),
+                Err(KrafkaError::Broker { code: ErrorCode::UnknownTopicOrPartition, .. }) => {}
+                Err(error) => return Err(format!("topic {topic} cannot be deleted: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// A member of the group, not yet subscribed.
+    pub(super) async fn consumer(
+        &self,
+        group: &str,
+        listener: impl ConsumerRebalanceListener + 'static,
+    ) -> krafka::Result<Consumer> {
+        let limits = &self.settings.consumer;
+        let reset = if limits.from_earliest { AutoOffsetReset::Earliest } else { AutoOffsetReset::Latest };
+        let bytes = i32::try_from(limits.fetch_max_bytes).unwrap_or(i32::MAX);
+        let kafka = connect(&self.settings).await?;
+        kafka
+            .consumer(group)
+            .enable_auto_commit(false)
+            .auto_offset_reset(reset)
+            .session_timeout(limits.session_timeout)
+            .heartbeat_interval((limits.session_timeout / 4).min(Duration::from_secs(3)))
+            .max_poll_interval(limits.max_poll_interval.max(limits.session_timeout))
+            .max_poll_records(MAX_POLL_RECORDS)
+            .fetch_max_bytes(bytes)
+            .max_partition_fetch_bytes(bytes)
+            // Equal numbers of partitions of several topics go to the same worker, which joins need.
+            .partition_assignment_strategy(PartitionAssignmentStrategy::Range)
+            .rebalance_listener(listener)
+            .build()
+            .await
+    }
+
+    pub(super) async fn close(&self) {
+        if let Err(error) = self.producer.close().await {
+            tracing::warn!(%error, "the producer did not close cleanly");
+        }
+    }
+}
+
+async fn connect(settings: &Settings) -> krafka::Result<Kafka> {
+    Kafka::builder(&settings.bootstrap_servers)
+        .client_id("gantry")
+        .connect_timeout(CONNECT_TIMEOUT)
+        .request_timeout(REQUEST_TIMEOUT)
+        .allow_auto_create_topics(false)
+        .security(security(&settings.security))
+        .connect()
+        .await
+}
+
+fn security(security: &Security) -> AuthConfig {
+    let tls = security.tls.as_ref().map(|tls| {
+        let mut config = TlsConfig::new();
+        if let Some(ca) = &tls.ca {
+            config = config.with_ca_cert(ca.to_string_lossy());
+        }
+        if let Some((certificate, key)) = &tls.identity {
+            config = config.with_client_cert(certificate.to_string_lossy(), key.to_string_lossy());
+        }
+        config
+    });
+    let sasl = security.sasl.as_ref().map(|sasl| {
+        let (user, password) = (sasl.username.as_str(), sasl.password.0.as_str());
+        match sasl.mechanism {
+            Mechanism::Plain => AuthConfig::sasl_plain(user, password),
+            Mechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(user, password),
+            Mechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(user, password),
+        }
+    });
+    match (tls, sasl) {
+        (None, None) => AuthConfig::plaintext(),
+        (Some(tls), None) => AuthConfig::ssl(tls),
+        (None, Some(sasl)) => sasl,
+        (Some(tls), Some(sasl)) => sasl.with_tls(tls),
+    }
+}
+
+pub(super) fn consumed(record: krafka::ConsumerRecord) -> Consumed {
+    let headers = record.headers.iter();
+    Consumed {
+        headers: headers.map(|(name, value)| (name.clone(), value.clone().unwrap_or_default())).collect(),
+        topic: record.topic,
+        partition: record.partition,
+        offset: record.offset,
+        key: record.key,
+        value: record.value.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,112 @@
+//! Every record gets an answer: outputs, or an error.
+
+use crate::support::{Broker, Flow, Input, Worker};
+use bytes::Bytes;
+use gantry_kafka::topics::Side;
+
+#[tokio::test]
+async fn outputs_and_step_data_are_written_with_keys_and_headers() {
+    let broker = Broker::shared();
+    let mut flow = Flow::new(broker, "happy", 3).await;
+    let _worker = Worker::start(broker, 3, "", &["happy"]);
+    let json = r#"{"id":"7","inputs":[{"name":"x","shape":[1],"datatype":"INT64","data":[40]}]}"#;
+    let json = Input { value: Some(json.into()), ..Input::default() }
+        .header("seldon-infer-type", "json/inferModelRequest");
+    flow.send(Input::number("2.happy.first", 1).header("x-tenant", "a").header("authorization", "secret"))
+        .await;
+    flow.send(Input::number("customer-1", 2).header("x-request-id", "second")).await;
+    flow.send(Input::number("", 3)).await;
+    flow.send(json).await;
+    let mut outputs = flow.outputs(4).await;
+    outputs.sort_by_key(|output| output.number(Side::Outputs));
+    let numbers: Vec<i64> = outputs.iter().map(|output| output.number(Side::Outputs)).collect();
+    assert_eq!(numbers, [4, 6, 8, 82]);
+    let first = &outputs[0];
+    // The partition of the gateway that waits for the answer.
+    assert_eq!((first.key.as_str(), first.partition), ("2.happy.first", 2));
+    assert_eq!(first.header("x-request-id"), "first");
+    assert_eq!(first.header("pipeline"), "happy");
+    assert_eq!(first.header("x-pipeline-version"), "1");
+    assert_eq!(first.header("x-tenant"), "a");
+    assert_eq!(first.header("authorization"), "");
+    let routes =
+        first.headers.iter().filter(|(name, _)| name == "x-seldon-route").map(|(_, value)| value.clone());
+    assert_eq!(routes.collect::<Vec<_>>(), [":happy-add_1:", ":happy-double_1:"]);
+    assert_eq!((outputs[1].key.as_str(), outputs[1].header("x-request-id")), ("customer-1", "second"));
+    assert!(outputs[2].header("x-request-id").starts_with("seldon.default.pipeline.happy.inputs-"));
+    for (step, side, expected) in [
+        ("add", Side::Inputs, [1, 2, 3, 40]),
+        ("add", Side::Outputs, [2, 3, 4, 41]),
+        ("double", Side::Inputs, [2, 3, 4, 41]),
+        ("double", Side::Outputs, [4, 6, 8, 82]),
+    ] {
+        let topic = flow.model(step, side);
+        let records = flow.read_until(&topic, "data of a step", |records| records.len() >= 4).await;
+        let mut numbers: Vec<i64> = records.iter().map(|record| record.number(side)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, expected, "{step} {side}");
+        assert!(records.iter().all(|record| record.header("pipeline") == "happy"));
+    }
+}
+
+#[tokio::test]
+async fn record_that_fails_goes_to_the_errors_topic() {
+    let broker = Broker::shared();
+    let mut flow = Flow::new(broker, "failing", 1).await;
+    let _worker = Worker::start(broker, 1, r#","worker":{"retryTimeoutMs":1500}"#, &["failing"]);
+    let garbage = Some(Bytes::from_static(b"\x07garbage"));
+    let table = [
+        (
+            "garbage",
+            Input { value: garbage, ..Input::default() },
+            "failing",
+            "failing : the value is not valid protobuf",
+        ),
+        ("tombstone", Input::default(), "failing", "failing : the request has no inputs"),
+        (
+            "type",
+            Input::number("", 1).header("seldon-infer-type", "xml"),
+            "failing",
+            "failing : the header seldon-infer-type",
+        ),
+        (
+            "permanent",
+            Input::number("", 1).header("x-fail", "permanent"),
+            "failing-add",
+            "failing-add : permanent failure",
+        ),
+        (
+            "transient",
+            Input::number("", 1).header("x-fail", "transient"),
+            "failing-add",
+            "failing-add : transient failure",
+        ),
+        (
+            "panic",
+            Input::number("", 1).header("x-panic", "true"),
+            "failing",
+            "failing : the execution failed",
+        ),
+    ];
+    for (id, input, ..) in &table {
+        flow.send(input.clone().header("x-request-id", id)).await;
+    }
+    flow.send(Input::number("", 5).header("x-fail", "transient").header("x-attempts", "3")).await;
+    let outputs = flow.outputs(1).await;
+    assert_eq!(outputs[0].number(Side::Outputs), 12, "a failure that passes is retried");
+    let topic = flow.errors();
+    let errors = flow
+        .read_until(&topic, "errors", |errors| {
+            errors.iter().filter(|e| e.header("pipeline") == "failing").count() >= table.len()
+        })
+        .await;
+    for (offset, (id, _, step, message)) in table.iter().enumerate() {
+        let error = errors.iter().find(|error| error.header("x-request-id") == *id).unwrap();
+        assert_eq!(error.header("seldon-pipeline-errors"), *step, "{id}");
+        assert!(error.text().starts_with(message), "{id}: {}", error.text());
+        assert_eq!(
+            error.header("x-gantry-source"),
+            format!("seldon.default.pipeline.failing.inputs/0/{offset}")
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! Several workers, limits, and the end of a worker.
+
+use crate::support::{Broker, Flow, Input, Worker, distinct};
+use gantry_kafka::topics::Side;
+use std::collections::HashMap;
+
+#[tokio::test]
+async fn stopped_worker_leaves_no_duplicates() {
+    let broker = Broker::shared();
+    let mut flow = Flow::new(broker, "stopped", 2).await;
+    for x in 0..60 {
+        flow.send(Input::number(&format!("k{}", x % 5), x).header("x-sleep-ms", "10")).await;
+    }
+    let mut first = Worker::start(broker, 2, "", &["stopped"]);
+    flow.outputs(5).await;
+    first.stop();
+    let _second = Worker::start(broker, 2, "", &["stopped"]);
+    flow.distinct_outputs(60).await;
+    flow.send(Input::number("k0", 1000)).await;
+    let outputs = flow.distinct_outputs(61).await;
+    assert_eq!(outputs.len(), 61);
+}
+
+#[tokio::test]
+async fn joining_worker_takes_partitions_without_duplicates() {
+    let broker = Broker::shared();
+    let mut flow = Flow::new(broker, "joined", 4).await;
+    for x in 0..200 {
+        flow.send(Input::number(&format!("k{}", x % 16), x).header("x-sleep-ms", "20")).await;
+    }
+    let first = Worker::start(broker, 4, "", &["joined"]);
+    flow.outputs(10).await;
+    let second = Worker::start(broker, 4, "", &["joined"]);
+    second.wait_for_log("partitions assigned");
+    first.wait_for_log("partitions revoked");
+    let outputs = flow.distinct_outputs(200).await;
+    assert_eq!(outputs.len(), 200, "what is in flight ends before partitions move");
+    let mut last: HashMap<&str, i64> = HashMap::new();
+    for output in &outputs {
+        let number = output.number(Side::Outputs);
+        assert!(last.insert(&output.key, number).is_none_or(|before| before < number), "{}", output.key);
+    }
+}
+
+#[tokio::test]
+async fn records_beyond_the_limits_wait_in_the_topic() {
+    let broker = Broker::shared();
+    let mut flow = Flow::new(broker, "limited", 1).await;
+    for x in 0..300 {
+        flow.send(Input::number(&format!("k{x}"), x).header("x-sleep-ms", "1")).await;
+    }
+    let limits = r#","worker":{"maxInFlight":4,"maxInFlightBytes":4096}"#;
+    let _worker = Worker::start(broker, 1, limits, &["limited"]);
+    let outputs = flow.distinct_outputs(300).await;
+    assert_eq!((outputs.len(), distinct(&outputs).len()), (300, 300));
+}

@@ -1,0 +1,119 @@
+//! Apache Kafka in `KRaft` mode: one node on loopback with its own directory.
+
+use super::wait_for;
+use std::{
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+};
+
+pub(crate) struct Broker {
+    directory: tempfile::TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+/// The jar files, from `cargo xtask kafka`.
+fn libraries() -> PathBuf {
+    let path = std::env::var_os("GANTRY_TEST_KAFKA");
+    path.expect("GANTRY_TEST_KAFKA is not set: run these tests by `cargo xtask kafka`").into()
+}
+
+fn java(main: &str, arguments: &[&str], log: &Path) -> Command {
+    let mut command = Command::new("java");
+    command.args(["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]);
+    command.arg(format!("{}/*", libraries().display())).arg(main).args(arguments);
+    let log = std::fs::File::create(log).unwrap();
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    command
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Broker {
+    /// The broker of all tests that leave it running.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Broker> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let broker = Self::start();
+            // Statics are not dropped; the broker ends with the last test.
+            let process = broker.process.as_ref().unwrap().id();
+            exit_with(process);
+            broker
+        })
+    }
+
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (port, controller) = (free_port(), free_port());
+        let data = directory.path().join("data").display().to_string();
+        let properties = format!(
+            "process.roles=broker,controller\n\
+             node.id=1\n\
+             controller.quorum.voters=1@127.0.0.1:{controller}\n\
+             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+             controller.listener.names=CONTROLLER\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             log.dirs={data}\n\
+             auto.create.topics.enable=false\n\
+             offsets.topic.replication.factor=1\n\
+             offsets.topic.num.partitions=2\n\
+             group.initial.rebalance.delay.ms=0\n\
+             group.min.session.timeout.ms=500\n"
+        );
+        let file = directory.path().join("server.properties");
+        std::fs::write(&file, properties).unwrap();
+        let cluster = "Z2FudHJ5LWthZmthLXRlc3";
+        let arguments = ["format", "-t", cluster, "-c", file.to_str().unwrap()];
+        let log = directory.path().join("format.log");
+        let status = java("kafka.tools.StorageTool", &arguments, &log).status();
+        let status = status.expect("java is not installed: a JDK 17 or later is needed");
+        assert!(status.success(), "{}", std::fs::read_to_string(log).unwrap());
+        let mut broker = Self { directory, port, process: None };
+        broker.restart();
+        broker
+    }
+
+    pub(crate) fn restart(&mut self) {
+        let file = self.directory.path().join("server.properties");
+        let log = self.directory.path().join("broker.log");
+        self.process = Some(java("kafka.Kafka", &[file.to_str().unwrap()], &log).spawn().unwrap());
+        let address = self.address();
+        wait_for("the broker", || TcpStream::connect(&address).is_ok());
+    }
+
+    /// Ends the broker as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Ends a process after this one, whatever its end is.
+fn exit_with(process: u32) {
+    let script =
+        format!("while kill -0 {} 2>/dev/null; do sleep 0.2; done; kill -9 {process}", std::process::id());
+    let guard = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    drop(guard.unwrap());
+}
