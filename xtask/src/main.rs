@@ -1,4 +1,4 @@
-//! Developer tasks: `cargo xtask test | bench | sim | k8s | image | e2e | crds | manifests | deps`.
+//! Developer tasks: `cargo xtask test | bench | sim | k8s | kafka | image | e2e | crds | manifests | deps`.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 mod architecture;
@@ -10,6 +10,7 @@ mod deps;
 mod e2e;
 mod image;
 mod k8s;
+mod kafka;
 mod manifests;
 mod metadata;
 mod mutants;
@@ -40,9 +41,9 @@ impl std::error::Error for Unavailable {}
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--no-clients] [--no-cluster] [--only-clients | --only-cluster] [-- FILTER]
+  test [--no-clients] [--no-cluster] [--no-kafka] [--only-clients | --only-cluster | --only-kafka] [-- FILTER]
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
-      (tritonclient and others) against the real program.
+      (tritonclient and others) against the real program, then pipelines on a real Kafka broker.
   e2e [--keep] [NAME…]
       Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
       --keep leaves the cluster running.
@@ -59,6 +60,9 @@ cargo xtask COMMAND
       --audit: with reads in the audit log, which has every write. Several run beside each other, by --dir.
   k8s path PROGRAM
       Prints the path of a program such as kubectl, helm or kube-score; builds it once.
+  kafka [--long] [-- FILTER]
+      Runs pipelines on topics of a real Apache Kafka, and kills workers and the broker. --long: at every record of the
+      flow. Needs a JDK and Maven.
   image [--dynamic] [--debug] [--name NAME:TAG] [-o FILE]
       Builds a container image without a container engine. --dynamic: with libraries, for ONNX Runtime, which is
       included if ORT_DYLIB_PATH is set; --debug: dev profile. GANTRY=PATH uses a prebuilt binary.
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         ["sim", rest @ ..] => sim::run(rest),
         ["k8s", rest @ ..] => k8s::run(rest),
         ["k8s-guard", directory] => k8s::guard(directory),
+        ["kafka", rest @ ..] => kafka::run(rest),
         ["image", rest @ ..] => image::run(rest),
         ["e2e", rest @ ..] => e2e::run(rest),
         ["crds", rest @ ..] => crds::run(rest),

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
-//! the real program.
+//! the real program, then pipelines on a real Kafka broker.
 
-use crate::{Failure, Unavailable, count::Count, k8s, manifests, metadata, python};
+use crate::{Failure, Unavailable, count::Count, k8s, kafka, manifests, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -9,10 +9,12 @@ use std::{
     process::{Command, Stdio},
 };
 
+#[allow(clippy::struct_excessive_bools, reason = "one for each part")]
 struct Options {
     cargo: bool,
     cluster: bool,
     clients: bool,
+    kafka: bool,
     filter: Vec<String>,
 }
 
@@ -29,9 +31,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         total += count;
         fine &= ended_well;
     }
-    let parts: [(bool, &str, Part); 2] = [
+    let parts: [(bool, &str, Part); 3] = [
         (options.cluster, "the operator against a real API server", cluster_tests),
         (options.clients, "the clients against the real program", client_tests),
+        (options.kafka, "pipelines on a real Kafka broker", |filter| kafka::tests(filter, false)),
     ];
     for (_, what, part) in parts.into_iter().filter(|(wanted, ..)| *wanted) {
         // A part that cannot run does not hide the counts of the others.
@@ -58,20 +61,23 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
 }
 
 fn read(arguments: &[&str]) -> Result<Options, Failure> {
-    const FLAGS: &str = "--no-clients, --no-cluster, --only-clients, --only-cluster, -- FILTER";
-    let mut options = Options { cargo: true, cluster: true, clients: true, filter: Vec::new() };
+    const FLAGS: &str =
+        "--no-clients, --no-cluster, --no-kafka, --only-clients, --only-cluster, --only-kafka, -- FILTER";
+    let mut options = Options { cargo: true, cluster: true, clients: true, kafka: true, filter: Vec::new() };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match *word {
             "--no-clients" => options.clients = false,
             "--no-cluster" => options.cluster = false,
-            "--only-clients" => (options.cargo, options.cluster) = (false, false),
-            "--only-cluster" => (options.cargo, options.clients) = (false, false),
+            "--no-kafka" => options.kafka = false,
+            "--only-clients" => (options.cargo, options.cluster, options.kafka) = (false, false, false),
+            "--only-cluster" => (options.cargo, options.clients, options.kafka) = (false, false, false),
+            "--only-kafka" => (options.cargo, options.cluster, options.clients) = (false, false, false),
             "--" => options.filter = words.by_ref().map(|w| (*w).to_owned()).collect(),
             other => return Err(format!("test does not know {other}: {FLAGS}").into()),
         }
     }
-    if options.cargo || options.cluster || options.clients {
+    if options.cargo || options.cluster || options.clients || options.kafka {
         return Ok(options);
     }
     Err(format!("{} together leave nothing to run", arguments.join(" and ")).into())
@@ -87,7 +93,7 @@ fn whole_workspace(filter: &[String]) -> Command {
 }
 
 /// Runs cargo's tests with live output.
-fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failure> {
+pub(crate) fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failure> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut count = Count::default();
     if let Some(output) = child.stdout.take() {
@@ -225,14 +231,17 @@ mod tests {
     #[test]
     fn arguments_are_parsed() {
         let options = read(&["--only-clients", "--", "kill", "drain"]).unwrap();
-        assert!(!options.cargo && options.clients);
+        assert!(!options.cargo && options.clients && !options.kafka);
         assert_eq!(options.filter, ["kill", "drain"]);
+        assert!(read(&["--only-kafka"]).is_ok_and(|o| !o.cargo && !o.cluster && !o.clients && o.kafka));
+        assert!(read(&["--no-kafka"]).is_ok_and(|o| o.cargo && !o.kafka));
         assert!(read(&["--no-clients"]).is_ok_and(|o| o.cargo && !o.clients));
         assert!(read(&["--only-clients"]).is_ok_and(|o| !o.cargo && !o.cluster && o.clients));
         assert!(read(&["--only-cluster"]).is_ok_and(|o| !o.cargo && o.cluster && !o.clients));
         assert!(read(&["--no-cluster"]).is_ok_and(|o| o.cargo && !o.cluster && o.clients));
         assert!(read(&["--no-clients", "--no-cluster"]).is_ok_and(|o| o.cargo && !o.cluster && !o.clients));
         assert!(read(&["--only-clients", "--only-cluster"]).is_err());
+        assert!(read(&["--only-clients", "--only-kafka"]).is_err());
         assert!(read(&["--no-clients", "--only-clients"]).is_err());
         assert!(read(&["--fast"]).is_err());
     }
