@@ -73,7 +73,15 @@ const ALLOWED: &[Dependencies] = &[
     ),
     (
         "gantry-gateway",
-        &["gantry-core", "gantry-oip", "gantry-proto", "gantry-tensor", "gantry-trace", "gantry-transport"],
+        &[
+            "gantry-core",
+            "gantry-kafka",
+            "gantry-oip",
+            "gantry-proto",
+            "gantry-tensor",
+            "gantry-trace",
+            "gantry-transport",
+        ],
         &[],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),

@@ -35,7 +35,7 @@ pub enum BindError {
 pub struct Gateway {
     listener: TcpListener,
     address: SocketAddr,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Gateway {

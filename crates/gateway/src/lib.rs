@@ -9,6 +9,8 @@ mod body;
 mod config;
 pub mod control;
 mod gateway;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 mod metrics;
 mod pipeline;
 pub mod policy;

@@ -60,6 +60,10 @@ impl Executor for Adder {
         self.pipelines.subscribe()
     }
 
+    fn is_deleted(&self, _: &str) -> bool {
+        true
+    }
+
     async fn execute(&self, request: RunRequest) -> Execution {
         let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
         assert!(header("x-panic").is_none(), "a panic was requested");

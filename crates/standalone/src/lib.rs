@@ -32,6 +32,7 @@ mod status_stream;
 
 use bootstrap::{
     args::{ArtifactArgs, MemoryArgs, RequestArgs},
+    kafka::KafkaArgs,
     listen::ListenArgs,
     log::LogArgs,
     tokio_runtime,
@@ -101,6 +102,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub request_memory: MemoryArgs,
+
+    #[command(flatten)]
+    pub kafka: KafkaArgs,
 
     #[command(flatten)]
     pub log: LogArgs,

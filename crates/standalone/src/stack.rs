@@ -178,6 +178,7 @@ impl Stack {
         let routes = gateway.routes();
         let inference = gateway.local_addr();
         let stop_gateway = CancellationToken::new();
+        let consumers = args.kafka.start(&gateway, &mut registry, &stop_gateway)?;
         let stop_rest = CancellationToken::new();
         // Constant across restarts: the scheduler waits for known gateways, and this one reconnects at once.
         let gateway_name = "up".to_owned();
@@ -193,6 +194,9 @@ impl Stack {
             tokio::spawn(async move {
                 if let Err(error) = gateway.serve(stop).await {
                     tracing::error!(%error, "gateway failed");
+                }
+                if let Some(consumers) = consumers {
+                    let _ = consumers.await;
                 }
             })
         };

@@ -7,6 +7,7 @@ use gantry_standalone::{
     bootstrap::{
         admin_server::{self, AdminServer},
         args::{MemoryArgs, RequestArgs},
+        kafka::KafkaArgs,
         listen,
         log::{self, LogArgs, LogBuffer},
         scheduler_channel::SchedulerChannel,
@@ -72,6 +73,9 @@ pub(crate) struct Args {
     pub(crate) request_memory: MemoryArgs,
 
     #[command(flatten)]
+    pub(crate) kafka: KafkaArgs,
+
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 
     #[command(flatten)]
@@ -109,6 +113,8 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     let mut registry = Registry::default();
     gateway.register_metrics(&mut registry);
     tracer.register_metrics(&mut registry);
+    let stop_gateway = CancellationToken::new();
+    let consumers = args.kafka.start(&gateway, &mut registry, &stop_gateway)?;
     let channel = scheduler.connect_lazy();
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
@@ -145,13 +151,18 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     tokio::spawn(control::subscribe_routes_with(connect, name, routes.clone(), stop_rest.clone()));
     tokio::spawn(stop_rest.clone().run_until_cancelled_owned(print_when_ready(routes, address)));
 
-    let stop_gateway = CancellationToken::new();
     let serving = tokio::spawn(gateway.serve(stop_gateway.clone()));
     stop.cancelled().await;
     print("Stopping: finishing in-flight requests. Ctrl-C again stops at once.");
     stop_gateway.cancel();
+    let stopped = async {
+        let _ = serving.await;
+        if let Some(consumers) = consumers {
+            let _ = consumers.await;
+        }
+    };
     tokio::select! {
-        _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, serving) => {}
+        _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, stopped) => {}
         () = signal::terminated() => {}
     }
     stop_rest.cancel();

@@ -155,6 +155,11 @@ impl Graph {
         self.nodes.get(step.index()).map_or(&self.name, |node| &node.name)
     }
 
+    /// Whether the pipeline has a response.
+    pub fn has_output(&self) -> bool {
+        self.nodes.len() > usize::from(self.step_count)
+    }
+
     pub fn batch(&self, step: StepId) -> Option<Batch> {
         self.nodes.get(step.index()).and_then(|node| node.batch.as_deref().copied())
     }

@@ -27,9 +27,18 @@ pub(crate) async fn execute(
     let steps = FuturesUnordered::new();
     let mut execution = Execution { context: Arc::clone(context), run, steps, observed };
     let outcome = execution.outcome(record).await;
+    let finished = if context.durable && outcome.is_ok() { execution.finish(record).await } else { Ok(()) };
     record.skipped = execution.run.skipped();
+    let has_output = context.graph.has_output();
+    // A response does not depend on these steps; the run is repeated only if they may succeed then.
+    if let Err(error) = finished
+        && (!has_output || error.code != Code::StepFailed)
+    {
+        return Err(error);
+    }
     let outputs = match outcome? {
         Ok(outputs) => outputs,
+        Err(RunError::NoOutput { .. }) if context.durable && !has_output => return Ok(Vec::new()),
         Err(error) => {
             if matches!(error, RunError::NoOutput { .. }) {
                 execution.finish_in_background();
@@ -117,6 +126,18 @@ impl Execution {
             if steps.is_empty() { "a join window".to_owned() } else { format!("step {}", steps.join(", ")) }
         );
         Error::new(Code::DeadlineExceeded, message)
+    }
+
+    /// Steps that do not contribute to the response run to their end, within the deadline of the request. Returns their
+    /// first error.
+    async fn finish(&mut self, record: &mut Record) -> Result<(), Error> {
+        let mut result = Ok(());
+        self.start_steps();
+        while !self.steps.is_empty() && Instant::now() < self.context.deadline {
+            result = result.and(self.advance(record).await);
+            self.start_steps();
+        }
+        result
     }
 
     /// Steps that do not contribute to the response run to their end, within the deadline of the request. Then the

@@ -38,7 +38,8 @@ pub(super) struct Observed {
 impl Observed {
     /// `None` if no pipeline reads this one.
     pub(super) fn new(context: &RunContext, inputs: &[StepTensor]) -> Option<Self> {
-        let is_observed = context.hops < MAX_HOPS
+        let is_observed = !context.durable
+            && context.hops < MAX_HOPS
             && context.worker.shared.routes.observers(&context.pipeline.name).is_some();
         is_observed.then(|| Self { inputs: inputs.to_vec(), ..Self::default() })
     }

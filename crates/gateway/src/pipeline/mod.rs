@@ -20,6 +20,8 @@ pub(crate) use execute::execute;
 pub(crate) use external::PendingJoins;
 pub(crate) use recent::{KeptMemory, RecentRuns};
 pub(crate) use record::Record;
+#[cfg(feature = "kafka")]
+pub(crate) use record::StepRecord;
 pub(crate) use tensor::StepTensor;
 
 use crate::{routes::Pipeline, serve::Worker};
@@ -48,11 +50,13 @@ pub(crate) struct RunContext {
     pub(crate) deadline: Instant,
     /// How many other pipelines led to this run.
     pub(crate) hops: u8,
+    /// The run ends with all its steps and keeps their data, which is written to topics; it starts no other pipelines.
+    pub(crate) durable: bool,
 }
 
 impl RunContext {
     fn keeps_tensors(&self) -> bool {
-        self.worker.shared.config.keep_pipeline_payloads
+        self.durable || self.worker.shared.config.keep_pipeline_payloads
     }
 
     fn elapsed_ms(&self) -> u64 {

@@ -11,7 +11,7 @@ const MAX_STEPS: usize = 256;
 /// Bytes of a trace in a header: clients limit the headers that they accept.
 const MAX_TRACE: usize = 8 << 10;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Record {
     pub(crate) steps: Vec<StepRecord>,
     pub(crate) skipped: Vec<Skipped>,
@@ -32,6 +32,7 @@ impl KeptTensors {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct StepRecord {
     pub(crate) step: Arc<str>,
     /// From the start of the run.
@@ -89,6 +90,16 @@ impl Record {
             }
         }
         routes
+    }
+
+    /// The same record; tensors share their elements.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn copy(&self, with_tensors: bool) -> Self {
+        let mut copy = self.clone();
+        if !with_tensors {
+            copy.drop_tensors();
+        }
+        copy
     }
 
     pub(super) fn skipped_to_json(&self) -> Vec<Value> {

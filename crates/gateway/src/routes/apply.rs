@@ -16,6 +16,9 @@ use std::{
 };
 use tokio::sync::Notify;
 
+/// Names of deleted pipelines.
+const MAX_DELETED: usize = 1024;
+
 #[derive(Default)]
 pub(super) struct Writer {
     state_id: u64,
@@ -115,13 +118,17 @@ impl Inner {
             Event::Upsert(route) => self.upsert(writer, &route, removed),
             Event::Delete(model) => self.delete(&model, removed),
             Event::UpsertPipeline(route) => self.upsert_pipeline(writer, &route),
-            Event::DeletePipeline(name) => self.delete_pipeline(&name),
+            Event::DeletePipeline(name) => {
+                self.remember_deleted(&name);
+                self.delete_pipeline(&name);
+            }
             Event::UpsertExperiment(route) => self.upsert_experiment(writer, &route),
             Event::DeleteExperiment(name) => self.delete_experiment(writer, &name),
             Event::Synced(_) => {
                 let pending = writer.pending.take().unwrap_or_default();
                 self.sync(writer, &pending, removed);
                 self.synced.store(true, Ordering::Release);
+                self.pipeline_changes.send_modify(|changes| *changes += 1);
             }
         }
     }
@@ -162,11 +169,21 @@ impl Inner {
         new.experiment = writer.takeovers.get(&(Kind::Pipeline, Arc::clone(&new.name))).cloned();
         self.observe(&new.name, old.as_deref(), Some(&new));
         self.pipelines.replace(Arc::new(new));
+        self.pipeline_changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn remember_deleted(&self, pipeline: &str) {
+        let mut deleted = self.deleted_pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if deleted.len() >= MAX_DELETED {
+            deleted.pop_front();
+        }
+        deleted.push_back(pipeline.to_owned());
     }
 
     fn delete_pipeline(&self, name: &str) {
         if let Some(old) = self.pipelines.remove(name) {
             self.observe(&old.name, Some(&old), None);
+            self.pipeline_changes.send_modify(|changes| *changes += 1);
         }
     }
 

@@ -25,13 +25,13 @@ use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
 use http::{HeaderValue, Uri};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Cheap to clone; clones share the table.
 #[derive(Clone)]
@@ -48,6 +48,10 @@ struct Inner {
     registry: Registry,
     metrics: Arc<Metrics>,
     writer: Mutex<apply::Writer>,
+    /// Changes with each change of a pipeline.
+    pipeline_changes: watch::Sender<u64>,
+    /// The last pipelines that were deleted, and not only left out of a full sync.
+    deleted_pipelines: Mutex<VecDeque<String>>,
     versions: Mutex<HashMap<(String, u32), Weak<Version>>>,
     synced: AtomicBool,
     /// Notified when a request starts waiting for a model that is scaled to zero.
@@ -185,6 +189,8 @@ impl Routes {
                 registry: Registry::default(),
                 metrics,
                 writer: Mutex::default(),
+                pipeline_changes: watch::Sender::new(0),
+                deleted_pipelines: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
                 scale_up: Notify::new(),
@@ -241,6 +247,20 @@ impl Routes {
 
     pub(crate) fn pipeline(&self, name: &str) -> Option<Arc<Pipeline>> {
         self.inner.pipelines.get(name)
+    }
+
+    /// Notified of each change of a pipeline.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn pipeline_changes(&self) -> watch::Receiver<u64> {
+        self.inner.pipeline_changes.subscribe()
+    }
+
+    /// Whether the scheduler reported that the pipeline was deleted. One that is missing after the scheduler lost its state
+    /// was not.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn is_deleted_pipeline(&self, name: &str) -> bool {
+        let deleted = self.inner.deleted_pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        deleted.iter().any(|deleted| deleted == name)
     }
 
     /// The pipelines that read this one.

@@ -24,6 +24,9 @@ pub(crate) struct Pipeline {
     pub(crate) route_header: HeaderValue,
     /// Data of other pipelines that this version waits to be joined with.
     pub(crate) joins: Arc<PendingJoins>,
+    /// Whether the topics of the pipeline are deleted with it.
+    #[cfg(feature = "kafka")]
+    pub(crate) clean_topics_on_delete: bool,
     /// The active experiment that takes over the name.
     pub(crate) experiment: Option<Arc<Experiment>>,
     pub(crate) metrics: Arc<PipelineMetrics>,
@@ -79,6 +82,12 @@ impl Pipeline {
                 None => HeaderValue::from_str(&format!(":{name}.pipeline:")).ok()?,
             },
             joins: same.map(|same| Arc::clone(&same.joins)).unwrap_or_default(),
+            #[cfg(feature = "kafka")]
+            clean_topics_on_delete: wanted
+                .definition
+                .as_ref()
+                .and_then(|definition| definition.dataflow_spec.as_ref())
+                .is_some_and(|dataflow| dataflow.clean_topics_on_delete),
             experiment: None,
             metrics: old.map_or_else(|| Arc::new(metrics.pipeline(&name)), |old| Arc::clone(&old.metrics)),
             recent: old.map(|old| Arc::clone(&old.recent)).unwrap_or_default(),

@@ -82,6 +82,12 @@ impl Worker {
         }
     }
 
+    /// Closes idle upstream connections.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn sweep(&self) {
+        self.pools.sweep();
+    }
+
     /// Serves connections until the channel is closed and all connections have ended.
     pub(crate) async fn run(self: Arc<Self>, mut incoming: mpsc::UnboundedReceiver<TcpStream>) {
         let mut sweep = tokio::time::interval(POOL_SWEEP_INTERVAL);

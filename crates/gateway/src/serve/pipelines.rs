@@ -174,6 +174,7 @@ impl Worker {
                 started,
                 deadline,
                 hops: 0,
+                durable: false,
             });
             if let Some(experiment) = &experiment {
                 self.mirror_pipeline(experiment, &run, &inputs);

@@ -19,6 +19,9 @@ pub struct Pipeline {
 pub trait Executor: Send + Sync + 'static {
     fn pipelines(&self) -> watch::Receiver<Pipelines>;
 
+    /// Whether a pipeline that is not among [`pipelines`](Self::pipelines) was deleted: then its topics may be, too.
+    fn is_deleted(&self, pipeline: &str) -> bool;
+
     /// Runs a request on the current version of its pipeline, to the end of all its steps, within a deadline.
     fn execute(&self, request: RunRequest) -> impl Future<Output = Execution> + Send;
 }

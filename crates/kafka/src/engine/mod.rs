@@ -106,7 +106,10 @@ async fn reconcile<E: Executor>(
     for old in stopped {
         let _ = old.worker.await;
         let is_deleted = !wanted.iter().any(|new| new.name == old.pipeline.name);
-        if is_deleted && old.pipeline.clean_topics_on_delete {
+        if is_deleted
+            && old.pipeline.clean_topics_on_delete
+            && context.executor.is_deleted(&old.pipeline.name)
+        {
             delete_topics(context, &old.pipeline).await;
         }
     }
