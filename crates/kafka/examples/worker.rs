@@ -1,12 +1,14 @@
 //! A worker process for tests: `worker KAFKA_JSON PIPELINE…`. Each pipeline computes (x + 1) * 2 of the tensor `x` in two
-//! steps, `<pipeline>-add` and `<pipeline>-double`.
+//! steps, `<pipeline>-add` and `<pipeline>-double`. `PIPELINE<A+B` reads the outputs of A and B, too.
 //!
 //! Headers of a record choose what happens: `x-fail: permanent`, `x-fail: transient` with `x-attempts: N`,
 //! `x-sleep-ms: N`, `x-panic: true`.
 
+use gantry_core::pipeline::{External, ExternalKind};
 use gantry_kafka::{
     Settings,
     engine::{self, ExecuteError, Execution, Executor, Metrics, Pipeline, Pipelines, RunRequest, StepRecord},
+    join::JoinSpec,
 };
 use gantry_oip::InferTensor;
 use gantry_tensor::{Elements, Tensor};
@@ -87,15 +89,34 @@ impl Executor for Adder {
     }
 }
 
+/// An inner join of the outputs of these pipelines, each under its own name.
+fn join(sources: &str) -> Option<Arc<JoinSpec>> {
+    let names: Vec<&str> = sources.split('+').filter(|name| !name.is_empty()).collect();
+    let source = |name: &&str| External {
+        pipeline: (*name).into(),
+        kind: ExternalKind::Outputs,
+        tensor: Some("x".into()),
+    };
+    let renames = names.iter().skip(1).map(|name| (format!("{name}.outputs.x"), (*name).to_owned()));
+    let spec = JoinSpec {
+        inputs: names.iter().map(source).collect(),
+        window_ms: 30_000,
+        tensor_map: renames.collect(),
+        ..JoinSpec::default()
+    };
+    (!names.is_empty()).then(|| Arc::new(spec))
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("usage: worker KAFKA_JSON PIPELINE…")?;
     let settings = Settings::read(Path::new(&path), "", &|name| std::env::var(name).ok())?;
-    let pipeline = |name: String| {
+    let pipeline = |argument: String| {
+        let (name, sources) = argument.split_once('<').unwrap_or((&argument, ""));
         let steps = ["add", "double"].map(|step| format!("{name}-{step}").into()).to_vec();
-        Arc::new(Pipeline { name: name.into(), steps, ..Pipeline::default() })
+        Arc::new(Pipeline { name: name.into(), steps, external: join(sources), ..Pipeline::default() })
     };
     let pipelines: Pipelines = arguments.map(pipeline).collect();
     let executor = Adder { pipelines: watch::Sender::new(pipelines), attempts: Mutex::default() };

@@ -10,6 +10,7 @@ pub mod encoding;
 #[cfg(feature = "client")]
 pub mod engine;
 pub mod headers;
+pub mod join;
 pub mod key;
 pub mod offsets;
 pub mod queues;

@@ -14,11 +14,12 @@ use std::{
 pub struct Externals {
     pub inputs: Box<[External]>,
     pub triggers: Box<[External]>,
-    join: Join,
-    triggers_join: Join,
+    pub join: Join,
+    pub triggers_join: Join,
     /// How long a join waits after its first arrival.
     pub window_ms: u32,
-    renames: BTreeMap<String, Arc<str>>,
+    /// Such as `pipeline.outputs.tensor` to the name that this pipeline receives.
+    pub renames: BTreeMap<String, Arc<str>>,
 }
 
 impl Externals {

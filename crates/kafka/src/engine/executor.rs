@@ -1,5 +1,6 @@
 //! What executes pipelines: the gateway, or a test.
 
+use crate::join::JoinSpec;
 use gantry_oip::{InferTensor, Parameters};
 use http::{HeaderMap, HeaderValue};
 use std::{future::Future, sync::Arc};
@@ -13,6 +14,8 @@ pub struct Pipeline {
     pub name: Arc<str>,
     /// Each calls the model of the same name.
     pub steps: Vec<Arc<str>>,
+    /// What it reads of other pipelines.
+    pub external: Option<Arc<JoinSpec>>,
     pub clean_topics_on_delete: bool,
 }
 

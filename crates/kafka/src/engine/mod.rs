@@ -6,6 +6,7 @@
 
 mod client;
 mod executor;
+mod joiner;
 mod metrics;
 mod partition;
 mod process;
@@ -116,7 +117,17 @@ async fn reconcile<E: Executor>(
     for pipeline in wanted {
         running.entry(Arc::clone(&pipeline.name)).or_insert_with(|| {
             let stop = CancellationToken::new();
-            let worker = tokio::spawn(worker::run(Arc::clone(context), Arc::clone(pipeline), stop.clone()));
+            let working = worker::run(Arc::clone(context), Arc::clone(pipeline), stop.clone());
+            let joining = pipeline
+                .external
+                .clone()
+                .map(|spec| joiner::run(Arc::clone(context), Arc::clone(pipeline), spec, stop.clone()));
+            let worker = tokio::spawn(async move {
+                match joining {
+                    Some(joining) => drop(tokio::join!(working, joining)),
+                    None => working.await,
+                }
+            });
             Running { pipeline: Arc::clone(pipeline), stop, worker }
         });
     }

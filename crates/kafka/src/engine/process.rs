@@ -6,6 +6,7 @@ use crate::{
     headers::{self, RunHeaders},
     key::Key,
     record::{Consumed, Produced},
+    settings::Settings,
     topics::Side,
 };
 use bytes::Bytes;
@@ -122,6 +123,42 @@ pub(super) fn request_id(record: &Consumed) -> String {
     })
 }
 
+/// The error of a record that cannot be read.
+pub(super) fn dead_letter(settings: &Settings, pipeline: &str, record: &Consumed, message: &str) -> Produced {
+    let (request_id, forwarded) = (request_id(record), headers::forwarded(&record.headers));
+    let headers = RunHeaders { pipeline, version: 0, request_id: &request_id, forwarded: &forwarded };
+    error_record(settings, record, &headers, pipeline, message)
+}
+
+fn error_record(
+    settings: &Settings,
+    record: &Consumed,
+    headers: &RunHeaders<'_>,
+    step: &str,
+    message: &str,
+) -> Produced {
+    let mut headers = headers.with_routes([]);
+    let Consumed { topic, partition, offset, key, .. } = record;
+    headers.push((headers::ERRORS.to_owned(), Bytes::copy_from_slice(step.as_bytes())));
+    headers.push((headers::SOURCE.to_owned(), format!("{topic}/{partition}/{offset}").into()));
+    let mut end = message.len().min(MAX_ERROR);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = message.get(..end).unwrap_or_default();
+    Produced {
+        topic: settings.topics.errors(),
+        partition: reply_partition(key.as_ref()),
+        key: key.clone(),
+        value: Bytes::copy_from_slice(text.as_bytes()),
+        headers,
+    }
+}
+
+fn reply_partition(key: Option<&Bytes>) -> Option<i32> {
+    key.and_then(|key| Key::parse(key)).map(|key| key.reply_partition)
+}
+
 /// What the records of one answer have in common.
 struct Answer<'a, E> {
     context: &'a Context<E>,
@@ -176,21 +213,12 @@ impl<E: Executor> Answer<'_, E> {
             request_id: self.request_id,
             forwarded: self.forwarded,
         };
-        let mut headers = headers.with_routes([]);
-        let Consumed { topic, partition, offset, .. } = self.record;
-        headers.push((headers::ERRORS.to_owned(), Bytes::copy_from_slice(error.step.as_bytes())));
-        headers.push((headers::SOURCE.to_owned(), format!("{topic}/{partition}/{offset}").into()));
-        let mut end = error.message.len().min(MAX_ERROR);
-        while !error.message.is_char_boundary(end) {
-            end -= 1;
-        }
-        let text = error.message.get(..end).unwrap_or_default();
-        self.produced(self.context.settings.topics.errors(), Bytes::copy_from_slice(text.as_bytes()), headers)
+        error_record(&self.context.settings, self.record, &headers, &error.step, &error.message)
     }
 
     fn produced(&self, topic: String, value: Bytes, headers: headers::Headers) -> Produced {
         let key = self.record.key.clone();
-        let partition = key.as_deref().and_then(Key::parse).map(|key| key.reply_partition);
+        let partition = reply_partition(key.as_ref());
         Produced { topic, partition, key, value, headers }
     }
 

@@ -12,5 +12,6 @@
 
 mod answers;
 mod groups;
+mod joins;
 mod kills;
 mod support;
