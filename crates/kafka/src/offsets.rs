@@ -13,7 +13,7 @@ pub struct Offsets {
 
 impl Offsets {
     /// A record was read. Offsets grow, with gaps where a topic is compacted; a smaller one is read again after the topic
-    /// was created anew or its end was lost, and counts from there. Returns false if the record is in flight.
+    /// was created again or its end was lost, and counts from there. Returns false if the record is in flight.
     pub fn start(&mut self, offset: i64) -> bool {
         if !self.in_flight.insert(offset) {
             return false;

@@ -12,7 +12,7 @@ use krafka::{
     error::ErrorCode,
     producer::{Acks, Producer},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -22,7 +22,7 @@ const MAX_POLL_RECORDS: i32 = 500;
 
 /// One connection for writes and topics. Each consumer has its own, because a fetch that waits for records holds up the
 /// requests behind it.
-pub(super) struct Client {
+pub struct Client {
     kafka: Kafka,
     producer: Producer,
     settings: Arc<Settings>,
@@ -31,10 +31,10 @@ pub(super) struct Client {
 /// A write that was not acknowledged.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct ProduceError {
+pub struct ProduceError {
     /// Whether the record itself is the reason: it can never be written.
-    pub(super) is_permanent: bool,
-    pub(super) message: String,
+    pub is_permanent: bool,
+    pub message: String,
 }
 
 impl From<KrafkaError> for ProduceError {
@@ -54,7 +54,11 @@ impl From<KrafkaError> for ProduceError {
 }
 
 impl Client {
-    pub(super) async fn connect(settings: &Arc<Settings>) -> krafka::Result<Self> {
+    pub async fn connect(settings: &Arc<Settings>) -> Result<Self, String> {
+        Self::open(settings).await.map_err(|error| error.to_string())
+    }
+
+    async fn open(settings: &Arc<Settings>) -> krafka::Result<Self> {
         let kafka = connect(settings).await?;
         let limits = &settings.producer;
         let producer = kafka
@@ -76,7 +80,7 @@ impl Client {
     }
 
     /// Writes records in their order and waits until the broker has acknowledged all of them.
-    pub(super) async fn produce(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
+    pub async fn produce(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
         let mut acknowledgements = Vec::with_capacity(records.len());
         for record in records {
             let partition = match record.partition {
@@ -108,7 +112,7 @@ impl Client {
     }
 
     /// Creates the topics that do not exist.
-    pub(super) async fn create_topics(&self, names: &[String]) -> Result<(), String> {
+    pub async fn create_topics(&self, names: &[String]) -> Result<(), String> {
         let Settings { partitions, replication, .. } = *self.settings;
         let new = names.iter().map(|name| NewTopic::new(name.clone(), partitions, replication));
         let topics: Vec<NewTopic> = new.collect::<krafka::Result<_>>().map_err(|error| error.to_string())?;
@@ -141,6 +145,50 @@ impl Client {
         Ok(())
     }
 
+    /// The last records of a topic, at most `count` of each partition, in the order of their time. The error is the reason.
+    pub async fn read_last(
+        &self,
+        topic: &str,
+        count: u32,
+        timeout: Duration,
+    ) -> Result<Vec<Consumed>, String> {
+        let reading = async {
+            let partitions = self.producer.partitions_for(topic).await?;
+            let numbers: Vec<i32> =
+                (0..partitions.len()).filter_map(|number| i32::try_from(number).ok()).collect();
+            let kafka = connect(&self.settings).await?;
+            let consumer =
+                kafka.consumer_without_group().auto_offset_reset(AutoOffsetReset::Earliest).build().await?;
+            consumer.assign(topic, numbers.clone()).await?;
+            let mut missing = HashMap::new();
+            for number in numbers {
+                let (low, high) = consumer.fetch_watermarks(topic, number).await?;
+                let start = high.saturating_sub(i64::from(count)).max(low);
+                if start < high {
+                    missing.insert(number, high);
+                }
+                consumer.seek(topic, number, start.min(high)).await?;
+            }
+            let mut records = Vec::new();
+            while !missing.is_empty() {
+                for record in consumer.poll(Duration::from_millis(500)).await? {
+                    if missing.get(&record.partition).is_some_and(|end| record.offset + 1 >= *end) {
+                        missing.remove(&record.partition);
+                    }
+                    records.push((record.timestamp, consumed(record)));
+                }
+            }
+            let closed = consumer.close().await;
+            drop(closed);
+            records.sort_by_key(|(time, _)| *time);
+            Ok::<_, KrafkaError>(records.into_iter().map(|(_, record)| record).collect())
+        };
+        match tokio::time::timeout(timeout, reading).await {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("topic {topic} was not read in time")),
+        }
+    }
+
     /// A member of the group, not yet subscribed.
     pub(super) async fn consumer(
         &self,
@@ -168,7 +216,7 @@ impl Client {
             .await
     }
 
-    pub(super) async fn close(&self) {
+    pub async fn close(&self) {
         if let Err(error) = self.producer.close().await {
             tracing::warn!(%error, "the producer did not close cleanly");
         }

@@ -13,13 +13,13 @@ mod process;
 mod rebalance;
 mod worker;
 
+pub use client::{Client, ProduceError};
 pub use executor::{
     ExecuteError, Execution, Executor, Pipeline, Pipelines, RunRequest, RunResult, StepRecord,
 };
 pub use metrics::Metrics;
 
 use crate::{settings::Settings, topics::Side};
-use client::Client;
 use process::Backoff;
 use std::{collections::HashMap, sync::Arc};
 use tokio::task::JoinHandle;
