@@ -22,18 +22,31 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     Ok(ended_well && count.failed == 0)
 }
 
-/// Runs the tests of the crate with its client, and the program with the feature. `long` includes every case of kills.
+/// Runs the tests of the crate with its client and with the program, and the graphs of the gateway. `long` includes every case of kills.
 pub(crate) fn tests(filter: &[String], long: bool) -> Result<(Count, bool), Failure> {
     let libraries = libraries()?;
     let gantry = gantry()?;
+    // A filter keeps cargo from building examples.
+    let mut worker = metadata::cargo();
+    worker.args(["build", "--package", "gantry-kafka", "--features", "client", "--example", "worker"]);
+    if !worker.status()?.success() {
+        return Err("the worker of the tests does not build".into());
+    }
     let mut command = metadata::cargo();
     command.args(["test", "--package", "gantry-kafka", "--features", "client", "--no-fail-fast"]);
-    command.env("GANTRY_TEST_KAFKA", libraries).env("GANTRY_TEST_PROGRAM", gantry);
+    command.env("GANTRY_TEST_KAFKA", &libraries).env("GANTRY_TEST_PROGRAM", gantry);
     if long {
         command.env("GANTRY_TEST_KAFKA_LONG", "1");
     }
     command.args(["--", "--nocapture"]).args(filter);
-    test::cargo_tests(&mut command)
+    let (mut count, mut ended_well) = test::cargo_tests(&mut command)?;
+    let mut gateway = metadata::cargo();
+    gateway.args(["test", "--package", "gantry-gateway", "--features", "kafka", "--test", "it"]);
+    gateway.args(["--", "kafka::"]).env("GANTRY_TEST_KAFKA", &libraries);
+    let (graphs, graphs_ended_well) = test::cargo_tests(&mut gateway)?;
+    count += graphs;
+    ended_well &= graphs_ended_well;
+    Ok((count, ended_well))
 }
 
 /// Builds the program with the feature.

@@ -14,6 +14,8 @@ mod demand;
 mod experiments;
 mod failover;
 mod grpc;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod limits;
 mod memory;
 mod pipeline_batches;

@@ -34,29 +34,29 @@ fn triggered(step: PipelineStep, triggers: &[&str]) -> PipelineStep {
 
 /// A line of `testdata/pipelines.jsonl`; core has the description.
 #[derive(serde::Deserialize)]
-struct Case {
-    about: String,
-    spec: PipelineSpec,
-    request: String,
+pub(crate) struct Case {
+    pub(crate) about: String,
+    pub(crate) spec: PipelineSpec,
+    pub(crate) request: String,
     #[serde(default)]
-    models: HashMap<String, Vec<String>>,
-    response: Option<String>,
-    or: Option<String>,
-    error: Option<String>,
+    pub(crate) models: HashMap<String, Vec<String>>,
+    pub(crate) response: Option<String>,
+    pub(crate) or: Option<String>,
+    pub(crate) error: Option<String>,
     /// Pipelines that read `p`, and the inputs of the model `seen`, the step of the last of them.
     #[serde(default)]
-    readers: HashMap<String, PipelineSpec>,
-    seen: Option<String>,
+    pub(crate) readers: HashMap<String, PipelineSpec>,
+    pub(crate) seen: Option<String>,
 }
 
 impl Case {
-    fn table() -> impl Iterator<Item = Self> {
+    pub(crate) fn table() -> impl Iterator<Item = Self> {
         let table = include_str!("../../../../testdata/pipelines.jsonl");
         table.lines().map(|line| serde_json::from_str(line).expect(line))
     }
 
     /// Sends the request in a protocol, by `send`, and checks the result. An error has to contain the expected one.
-    async fn check<F>(&self, pipelined: &Pipelined, send: impl FnOnce(Vec<String>) -> F)
+    pub(crate) async fn check<F>(&self, pipelined: &Pipelined, send: impl FnOnce(Vec<String>) -> F)
     where
         F: Future<Output = Result<String, String>>,
     {
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-fn versioned(spec: &PipelineSpec, name: &str, uid: &str) -> Pipeline {
+pub(crate) fn versioned(spec: &PipelineSpec, name: &str, uid: &str) -> Pipeline {
     Pipeline { uid: uid.to_owned(), version: 1, ..spec.to_proto(name, None, None) }
 }
 
@@ -138,19 +138,13 @@ async fn graphs_return_the_same_over_rest_and_grpc_from_all_servers() {
     }
 }
 
-/// Join type by source that is present or absent by trigger, over REST and gRPC.
-#[tokio::test(flavor = "multi_thread")]
-async fn joins_and_triggers_decide_whether_a_step_runs() {
-    let pipelined = Pipelined::local().await;
-    pipelined.models.returns("l", &["m"]);
-    pipelined.models.returns("r", &["n"]);
-    let mut grpc = grpc(&pipelined).await;
-    let mut count = 0;
+/// Join type by source that is present or absent by trigger: a pipeline, and its possible outputs; none if it has no output.
+/// The models `l` and `r` return the tensors `m` and `n`.
+pub(crate) fn joins() -> Vec<(Pipeline, Vec<String>)> {
+    let mut cases = Vec::new();
     for join in 0..3 {
         for present in [[true, true], [true, false], [false, true], [false, false]] {
             for trigger in [None, Some(true), Some(false)] {
-                count += 1;
-                let name = format!("p{count}");
                 let [left, right] = present;
                 let sources = [
                     if left { "l.outputs.m" } else { "l.outputs.none" },
@@ -160,7 +154,7 @@ async fn joins_and_triggers_decide_whether_a_step_runs() {
                 let triggers: &[&str] = if trigger.is_some() { &["relay"] } else { &[] };
                 let joined = triggered(PipelineStep { inputs_join: join, ..step("d", &sources) }, triggers);
                 let steps = vec![step("l", &[]), step("r", &[]), relay, joined];
-                pipelined.pipeline(pipeline(&name, steps, &["d"]));
+                let pipeline = pipeline(&format!("p{}", cases.len()), steps, &["d"]);
 
                 let arrived: Vec<&str> = [(left, "m=l(x=1)"), (right, "n=r(x=1)")]
                     .into_iter()
@@ -173,25 +167,38 @@ async fn joins_and_triggers_decide_whether_a_step_runs() {
                     _ => arrived.iter().map(|&one| one.to_owned()).collect(),
                 };
                 let runs = trigger != Some(false) && inputs.iter().any(|inputs| !inputs.is_empty());
-                let expected: Vec<_> = inputs.iter().map(|inputs| format!("y=d({inputs})")).collect();
-
-                let what = format!("join {join}, sources {present:?}, trigger {trigger:?}");
-                let answer = pipelined.infer(&name, &["x"]).await;
-                let request = named(grpc_request(&["x"]), &format!("{name}.pipeline"));
-                let response = grpc.model_infer(request).await;
-                if runs {
-                    assert!(expected.contains(&outputs(&answer)), "{what}: {answer:?}");
-                    let over_grpc = grpc_outputs(response.unwrap().into_inner());
-                    assert!(expected.contains(&over_grpc), "{what}: {over_grpc}");
-                } else {
-                    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{what}: {answer:?}");
-                    assert!(answer.text().contains("no output"), "{what}: {answer:?}");
-                    assert_eq!(response.unwrap_err().code(), tonic::Code::Unknown, "{what}");
-                }
+                let expected =
+                    inputs.iter().filter(|_| runs).map(|inputs| format!("y=d({inputs})")).collect();
+                cases.push((pipeline, expected));
             }
         }
     }
-    assert_eq!(count, 36);
+    assert_eq!(cases.len(), 36);
+    cases
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_and_triggers_decide_whether_a_step_runs() {
+    let pipelined = Pipelined::local().await;
+    pipelined.models.returns("l", &["m"]);
+    pipelined.models.returns("r", &["n"]);
+    let mut grpc = grpc(&pipelined).await;
+    for (definition, expected) in joins() {
+        let (name, what) = (definition.name.clone(), format!("{:?}", definition.steps.last()));
+        pipelined.pipeline(definition);
+        let answer = pipelined.infer(&name, &["x"]).await;
+        let request = named(grpc_request(&["x"]), &format!("{name}.pipeline"));
+        let response = grpc.model_infer(request).await;
+        if expected.is_empty() {
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{what}: {answer:?}");
+            assert!(answer.text().contains("no output"), "{what}: {answer:?}");
+            assert_eq!(response.unwrap_err().code(), tonic::Code::Unknown, "{what}");
+        } else {
+            assert!(expected.contains(&outputs(&answer)), "{what}: {answer:?}");
+            let over_grpc = grpc_outputs(response.unwrap().into_inner());
+            assert!(expected.contains(&over_grpc), "{what}: {over_grpc}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -243,9 +243,20 @@ impl Pipelined {
     }
 
     pub(crate) async fn start_with(placement: Placement, config: gantry_gateway::Config) -> Self {
+        Self::prepared(placement, config, |_| {}).await
+    }
+
+    pub(crate) async fn prepared(
+        placement: Placement,
+        config: gantry_gateway::Config,
+        prepare: impl FnOnce(&gantry_gateway::Gateway),
+    ) -> Self {
         let models = FakeModels::new();
         let remote = FakeRemote::start(Arc::clone(&models)).await;
-        let running = Running::start(config, |g| g.register_local("builtin", 0, Arc::clone(&models) as _));
+        let running = Running::start(config, |gateway| {
+            gateway.register_local("builtin", 0, Arc::clone(&models) as _);
+            prepare(gateway);
+        });
         Self { running, models, remote, placement }
     }
 

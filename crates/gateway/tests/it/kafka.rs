@@ -1,0 +1,255 @@
+//! Pipelines on topics of a real broker: the same graphs return the same. `cargo xtask kafka` runs it.
+
+use crate::{
+    pipelines::{Case, joins, versioned},
+    support::{
+        Pipelined, Placement, TEST_TIMEOUT, config, event, grpc_outputs, grpc_request, pipeline, reset, step,
+        synced, until,
+    },
+};
+use gantry_api::PipelineSpec;
+use gantry_gateway::kafka::Settings;
+use gantry_kafka::{Consumed, Produced, engine::Client, headers, topics::Side};
+use gantry_oip::Code;
+use gantry_proto::{
+    gantry::route_event::Event,
+    inference as pb,
+    scheduler::{DataflowSpec, Pipeline},
+};
+use prometheus_client::registry::Registry;
+use prost::Message as _;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+#[path = "../../../kafka/tests/it/support/broker.rs"]
+mod broker;
+
+/// For the broker.
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_mins(1);
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "timed out waiting for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A gateway that consumes topics.
+struct Consuming {
+    pipelined: Pipelined,
+    settings: Arc<Settings>,
+    client: Client,
+    /// Of the errors topic.
+    errors: Mutex<Vec<Consumed>>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Consuming {
+    async fn start(namespace: &str) -> Self {
+        let broker = broker::Broker::shared();
+        let text =
+            format!(r#"{{"bootstrap.servers":"{}","worker":{{"retryTimeoutMs":20000}}}}"#, broker.address());
+        let settings = Settings::parse(&text, namespace, &|_| None).unwrap();
+        let stop = CancellationToken::new();
+        let pipelined = Pipelined::prepared(Placement::Local, config(), |gateway| {
+            drop(gateway.consume_topics(settings.clone(), &mut Registry::default(), stop.clone()));
+        })
+        .await;
+        pipelined.running.routes.apply(reset());
+        pipelined.running.routes.apply(synced());
+        let settings = Arc::new(settings);
+        let client = Client::connect(&settings).await.unwrap();
+        client.create_topics(&[settings.topics.errors()]).await.unwrap();
+        Self { pipelined, settings, client, errors: Mutex::default(), _stop: stop.drop_guard() }
+    }
+
+    /// Writes a request, with the name of the pipeline as its ID.
+    async fn send(&self, name: &str, inputs: &[&str]) {
+        let topic = self.settings.topics.pipeline(name, Side::Inputs);
+        let outputs = self.settings.topics.pipeline(name, Side::Outputs);
+        self.client.create_topics(&[topic.clone(), outputs]).await.unwrap();
+        let record = Produced {
+            topic,
+            partition: None,
+            key: Some(format!("0.{name}.{name}").into()),
+            value: grpc_request(inputs).encode_to_vec().into(),
+            headers: Vec::new(),
+        };
+        self.client.produce(vec![record]).await.unwrap();
+    }
+
+    async fn records(&self, topic: &str) -> Vec<Consumed> {
+        self.client.read_last(topic, 1000, TEST_TIMEOUT).await.unwrap()
+    }
+
+    /// The outputs, or the error.
+    async fn answer(&self, name: &str) -> Result<String, String> {
+        let outputs = self.settings.topics.pipeline(name, Side::Outputs);
+        loop {
+            if let Some(record) = self.records(&outputs).await.first() {
+                assert_eq!(headers::get(&record.headers, "x-pipeline-version"), Some("1"));
+                return Ok(grpc_outputs(pb::ModelInferResponse::decode(record.value.clone()).unwrap()));
+            }
+            let mut errors = self.errors.lock().await;
+            let of_pipeline =
+                |record: &&Consumed| headers::get(&record.headers, headers::PIPELINE) == Some(name);
+            if let Some(record) = errors.iter().find(of_pipeline) {
+                return Err(String::from_utf8(record.value.to_vec()).unwrap());
+            }
+            *errors = self.records(&self.settings.topics.errors()).await;
+        }
+    }
+}
+
+/// The table with topics of its own for each pipeline: `p` becomes `p-1`, `p-2`, and so on.
+fn numbered(number: usize, case: Case) -> Case {
+    let pipelines: Vec<String> = case.readers.keys().cloned().chain(["p".to_owned()]).collect();
+    let own = |name: &str| format!("{name}-{number}");
+    let rename = |reference: &mut String| {
+        let (first, rest) =
+            reference.split_once('.').map_or((&**reference, ""), |(first, rest)| (first, rest));
+        if pipelines.iter().any(|name| name == first) {
+            let dot = if rest.is_empty() { "" } else { "." };
+            *reference = format!("{}{dot}{rest}", own(first));
+        }
+    };
+    let rename_keys = |map: &mut BTreeMap<String, String>| {
+        let renamed = std::mem::take(map).into_iter().map(|(mut from, to)| {
+            rename(&mut from);
+            (from, to)
+        });
+        *map = renamed.collect();
+    };
+    let rename_all = |mut spec: PipelineSpec| {
+        for step in &mut spec.steps {
+            step.inputs.iter_mut().chain(&mut step.triggers).for_each(rename);
+            rename_keys(&mut step.tensor_map);
+        }
+        if let Some(output) = &mut spec.output {
+            output.steps.iter_mut().for_each(rename);
+        }
+        if let Some(input) = &mut spec.input {
+            input.external_inputs.iter_mut().chain(&mut input.external_triggers).for_each(rename);
+            rename_keys(&mut input.tensor_map);
+        }
+        spec
+    };
+    Case {
+        spec: rename_all(case.spec),
+        error: case.error.map(|error| error.replace(" p.", &format!(" {}.", own("p")))),
+        readers: case.readers.into_iter().map(|(name, spec)| (own(&name), rename_all(spec))).collect(),
+        ..case
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graphs_return_the_same_from_topics() {
+    let consuming = Consuming::start("table").await;
+    let cases: Vec<_> = Case::table().enumerate().map(|(number, case)| numbered(number, case)).collect();
+    for (number, case) in cases.iter().enumerate() {
+        for (name, reader) in &case.readers {
+            consuming.pipelined.pipeline(versioned(reader, name, &case.about));
+        }
+        consuming.pipelined.pipeline(versioned(&case.spec, &format!("p-{number}"), &case.about));
+    }
+    for (number, case) in cases.iter().enumerate() {
+        let send = async |inputs: Vec<String>| {
+            let name = format!("p-{number}");
+            let inputs: Vec<&str> = inputs.iter().map(|input| &**input).collect();
+            consuming.send(&name, &inputs).await;
+            if case.spec.output.is_some() {
+                return consuming.answer(&name).await;
+            }
+            // Nothing is written; over REST it is an error.
+            Err(case.error.clone().unwrap_or_default())
+        };
+        case.check(&consuming.pipelined, send).await;
+    }
+    let models = &consuming.pipelined.models;
+    models.returns("l", &["m"]);
+    models.returns("r", &["n"]);
+    for (definition, _) in joins() {
+        consuming.send(&definition.name, &["x"]).await;
+        consuming.pipelined.pipeline(definition);
+    }
+    for (definition, expected) in joins() {
+        match consuming.answer(&definition.name).await {
+            Ok(outputs) => assert!(expected.contains(&outputs), "{:?}: {outputs}", definition.steps.last()),
+            Err(error) => {
+                assert!(expected.is_empty() && error.contains("no output"), "{definition:?}: {error}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_steps_are_retried_or_written() {
+    let consuming = Consuming::start("failures").await;
+    consuming.pipelined.models.fails("bad", Code::InvalidArgument, "wrong shape");
+    consuming.pipelined.pipeline(pipeline("fails", vec![step("a", &[]), step("bad", &["a"])], &["bad"]));
+    consuming.send("fails", &["x"]).await;
+    let error = consuming.answer("fails").await.unwrap_err();
+    assert!(error.starts_with("bad : wrong shape"), "{error}");
+    let errors = consuming.errors.lock().await.clone();
+    assert_eq!(headers::get(&errors[0].headers, headers::ERRORS), Some("bad"));
+    // The data of the step that succeeded is in its topic.
+    let step_outputs = consuming.settings.topics.model("a", Side::Outputs);
+    assert_eq!(consuming.records(&step_outputs).await.len(), 1);
+
+    // A model without a replica: the record waits for it.
+    consuming.send("late", &["x"]).await;
+    let late = pipeline("late", vec![step("missing", &[])], &["missing"]);
+    consuming.pipelined.apply(Event::UpsertPipeline(crate::support::pipeline_route(late)));
+    let group_started = consuming.settings.topics.model("missing", Side::Inputs);
+    until("topics of the pipeline", || async {
+        consuming.client.read_last(&group_started, 1, TEST_TIMEOUT).await.is_ok()
+    })
+    .await;
+    consuming.pipelined.model("missing");
+    assert_eq!(consuming.answer("late").await.as_deref(), Ok("y=missing(x=1)"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipeline_without_output_runs_all_steps_before_its_record_is_done() {
+    let consuming = Consuming::start("silent").await;
+    let silent =
+        Pipeline { output: None, ..pipeline("silent", vec![step("a", &[]), step("b", &["a"])], &[]) };
+    consuming.pipelined.pipeline(silent);
+    consuming.send("silent", &["x"]).await;
+    let outputs = consuming.settings.topics.model("b", Side::Outputs);
+    until("the outputs of the last step", || async {
+        consuming.client.read_last(&outputs, 1, TEST_TIMEOUT).await.is_ok_and(|records| records.len() == 1)
+    })
+    .await;
+    assert!(consuming.records(&consuming.settings.topics.pipeline("silent", Side::Outputs)).await.is_empty());
+    assert!(consuming.records(&consuming.settings.topics.errors()).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_deleted_with_the_pipeline_only_if_configured() {
+    let consuming = Consuming::start("cleaned").await;
+    for (name, clean) in [("kept", false), ("cleaned", true), ("unsynced", true)] {
+        let dataflow_spec = Some(DataflowSpec { clean_topics_on_delete: clean });
+        let definition = Pipeline { dataflow_spec, ..pipeline(name, vec![step("a", &[])], &["a"]) };
+        consuming.pipelined.pipeline(definition);
+        consuming.send(name, &["x"]).await;
+        assert!(consuming.answer(name).await.is_ok());
+    }
+    let exists = |name: &str| {
+        let topic = consuming.settings.topics.pipeline(name, Side::Outputs);
+        let client = &consuming.client;
+        async move { client.read_last(&topic, 1, TEST_TIMEOUT).await.is_ok() }
+    };
+    // A scheduler that lost its state deletes nothing: the pipeline is missing in the sync.
+    let routes = &consuming.pipelined.running.routes;
+    routes.apply(event(Event::DeletePipeline("kept".into())));
+    routes.apply(event(Event::DeletePipeline("cleaned".into())));
+    routes.apply(reset());
+    routes.apply(synced());
+    let topic = consuming.settings.topics.pipeline("cleaned", Side::Outputs);
+    until("the deletion", || async {
+        consuming.client.read_last(&topic, 1, Duration::from_secs(2)).await.is_err()
+    })
+    .await;
+    assert!(exists("kept").await && exists("unsynced").await);
+}
