@@ -22,6 +22,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+#[allow(dead_code, reason = "the tests of gantry-kafka use all of it")]
 #[path = "../../../kafka/tests/it/support/broker.rs"]
 mod broker;
 

@@ -11,7 +11,9 @@
 )]
 
 mod answers;
+mod gantry;
 mod groups;
 mod joins;
 mod kills;
+mod security;
 mod support;

@@ -29,7 +29,7 @@ fn java(main: &str, arguments: &[&str], log: &Path) -> Command {
     command
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -47,28 +47,39 @@ impl Broker {
     }
 
     pub(crate) fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_with(tempfile::tempdir().unwrap(), "", "", &[])
+    }
+
+    /// With a further listener, further properties, and further arguments of the format.
+    pub(crate) fn start_with(
+        directory: tempfile::TempDir,
+        listener: &str,
+        more: &str,
+        format_arguments: &[&str],
+    ) -> Self {
         let (port, controller) = (free_port(), free_port());
         let data = directory.path().join("data").display().to_string();
         let properties = format!(
             "process.roles=broker,controller\n\
              node.id=1\n\
              controller.quorum.voters=1@127.0.0.1:{controller}\n\
-             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listener}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port}{listener}\n\
+             inter.broker.listener.name=PLAINTEXT\n\
              controller.listener.names=CONTROLLER\n\
-             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL\n\
              log.dirs={data}\n\
              auto.create.topics.enable=false\n\
              offsets.topic.replication.factor=1\n\
              offsets.topic.num.partitions=2\n\
              group.initial.rebalance.delay.ms=0\n\
-             group.min.session.timeout.ms=500\n"
+             group.min.session.timeout.ms=500\n\
+             {more}"
         );
         let file = directory.path().join("server.properties");
         std::fs::write(&file, properties).unwrap();
         let cluster = "Z2FudHJ5LWthZmthLXRlc3";
-        let arguments = ["format", "-t", cluster, "-c", file.to_str().unwrap()];
+        let arguments = [&["format", "-t", cluster, "-c", file.to_str().unwrap()], format_arguments].concat();
         let log = directory.path().join("format.log");
         let status = java("kafka.tools.StorageTool", &arguments, &log).status();
         let status = status.expect("java is not installed: a JDK 17 or later is needed");

@@ -4,7 +4,7 @@ mod broker;
 mod flow;
 mod worker;
 
-pub(crate) use broker::Broker;
+pub(crate) use broker::{Broker, free_port};
 pub(crate) use flow::{Flow, Input, Output, distinct};
 pub(crate) use worker::Worker;
 

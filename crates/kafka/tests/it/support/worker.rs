@@ -21,16 +21,27 @@ fn program() -> PathBuf {
 impl Worker {
     /// A worker of these pipelines; `settings` are further sections of `kafka.json`.
     pub(crate) fn start(broker: &Broker, partitions: u32, settings: &str, pipelines: &[&str]) -> Self {
+        Self::start_at(&broker.address(), partitions, settings, pipelines, &[])
+    }
+
+    /// At this listener, with environment variables.
+    pub(crate) fn start_at(
+        address: &str,
+        partitions: u32,
+        settings: &str,
+        pipelines: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("kafka.json");
         let text = format!(
-            r#"{{"bootstrap.servers":"{}","topics":{{"numPartitions":{partitions}}},
-                "consumer":{{"session.timeout.ms":1000}}{settings}}}"#,
-            broker.address()
+            r#"{{"bootstrap.servers":"{address}","topics":{{"numPartitions":{partitions}}},
+                "consumer":{{"session.timeout.ms":1000}}{settings}}}"#
         );
         std::fs::write(&file, text).unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
         let mut command = Command::new(program());
+        command.envs(environment.iter().copied());
         command.arg(file).args(pipelines).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Self { process: command.spawn().unwrap(), directory }
     }
