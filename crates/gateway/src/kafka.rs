@@ -6,11 +6,9 @@ use crate::{
     routes::{Pipeline, Routes},
     serve::{Shared, Worker},
 };
-use gantry_core::pipeline::Externals;
 use gantry_kafka::engine::{
     self, ExecuteError, Execution, Executor, Metrics, Pipelines, RunRequest, StepRecord,
 };
-use gantry_kafka::join::JoinSpec;
 pub use gantry_kafka::{Settings, settings::SettingsError};
 use gantry_oip::{Code, Error, InferTensor};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
@@ -87,22 +85,11 @@ fn pipelines(routes: &Routes) -> Pipelines {
         Some(Arc::new(engine::Pipeline {
             name: Arc::clone(&pipeline.name),
             steps: graph.steps().map(Arc::clone).collect(),
-            external: graph.external().map(|external| Arc::new(join_spec(external))),
+            external: graph.external().cloned().map(Arc::new),
             clean_topics_on_delete: pipeline.clean_topics_on_delete,
         }))
     };
     routes.pipelines().iter().filter_map(of).collect()
-}
-
-fn join_spec(external: &Externals) -> JoinSpec {
-    JoinSpec {
-        inputs: external.inputs.to_vec(),
-        triggers: external.triggers.to_vec(),
-        join: external.join,
-        triggers_join: external.triggers_join,
-        window_ms: external.window_ms,
-        tensor_map: external.renames.iter().map(|(from, to)| (from.clone(), to.to_string())).collect(),
-    }
 }
 
 impl Executor for GatewayExecutor {

@@ -4,11 +4,10 @@
 //! Headers of a record choose what happens: `x-fail: permanent`, `x-fail: transient` with `x-attempts: N`,
 //! `x-sleep-ms: N`, `x-panic: true`.
 
-use gantry_core::pipeline::{External, ExternalKind};
+use gantry_core::pipeline::{External, ExternalKind, Externals};
 use gantry_kafka::{
     Settings,
     engine::{self, ExecuteError, Execution, Executor, Metrics, Pipeline, Pipelines, RunRequest, StepRecord},
-    join::JoinSpec,
 };
 use gantry_oip::InferTensor;
 use gantry_tensor::{Elements, Tensor};
@@ -90,19 +89,19 @@ impl Executor for Adder {
 }
 
 /// An inner join of the outputs of these pipelines, each under its own name.
-fn join(sources: &str) -> Option<Arc<JoinSpec>> {
+fn join(sources: &str) -> Option<Arc<Externals>> {
     let names: Vec<&str> = sources.split('+').filter(|name| !name.is_empty()).collect();
     let source = |name: &&str| External {
         pipeline: (*name).into(),
         kind: ExternalKind::Outputs,
         tensor: Some("x".into()),
     };
-    let renames = names.iter().skip(1).map(|name| (format!("{name}.outputs.x"), (*name).to_owned()));
-    let spec = JoinSpec {
+    let renames = names.iter().skip(1).map(|name| (format!("{name}.outputs.x"), (*name).into()));
+    let spec = Externals {
         inputs: names.iter().map(source).collect(),
         window_ms: 30_000,
-        tensor_map: renames.collect(),
-        ..JoinSpec::default()
+        renames: renames.collect(),
+        ..Externals::default()
     };
     (!names.is_empty()).then(|| Arc::new(spec))
 }

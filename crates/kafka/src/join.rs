@@ -1,24 +1,12 @@
 //! Inputs of a pipeline from topics of other pipelines: data of one request is joined within a window.
 
 use crate::topics::{Side, Topics};
-use gantry_core::pipeline::{External, ExternalKind, Join};
+use gantry_core::pipeline::{External, ExternalJoin, ExternalKind, Externals, JoinStatus, Tensor};
 use gantry_oip::InferTensor;
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
 };
-
-/// What a pipeline reads of others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JoinSpec {
-    pub inputs: Vec<External>,
-    pub triggers: Vec<External>,
-    pub join: Join,
-    pub triggers_join: Join,
-    pub window_ms: u32,
-    /// `pipeline.outputs.tensor` to the name that this pipeline receives.
-    pub tensor_map: BTreeMap<String, String>,
-}
 
 /// The topic of a source.
 pub fn topic(topics: &Topics, source: &External) -> (String, Side) {
@@ -38,37 +26,27 @@ pub fn is_of(source: &External, pipeline: Option<&str>) -> bool {
     }
 }
 
-impl JoinSpec {
-    /// The topics to read, each once.
-    pub fn topics(&self, topics: &Topics) -> Vec<(String, Side)> {
-        let mut names: Vec<_> =
-            self.inputs.iter().chain(&self.triggers).map(|source| topic(topics, source)).collect();
-        names.sort_by(|a, b| a.0.cmp(&b.0));
-        names.dedup();
-        names
+/// The topics to read, each once.
+pub fn topics(external: &Externals, topics: &Topics) -> Vec<(String, Side)> {
+    let sources = external.inputs.iter().chain(&external.triggers);
+    let mut names: Vec<_> = sources.map(|source| topic(topics, source)).collect();
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    names.dedup();
+    names
+}
+
+/// A tensor of a record.
+#[derive(Clone, Debug)]
+struct Data(InferTensor);
+
+impl Tensor for Data {
+    fn name(&self) -> &str {
+        self.0.tensor.name()
     }
 
-    /// The tensors of a source under the names that the pipeline gives them; `None` if it has none of them.
-    fn select(&self, source: &External, tensors: &[InferTensor]) -> Option<Vec<InferTensor>> {
-        let is_read =
-            |tensor: &&InferTensor| source.tensor.as_deref().is_none_or(|name| tensor.tensor.name() == name);
-        let selected: Vec<InferTensor> =
-            tensors.iter().filter(is_read).map(|tensor| self.renamed(source, tensor.clone())).collect();
-        (!selected.is_empty()).then_some(selected)
-    }
-
-    fn renamed(&self, source: &External, mut tensor: InferTensor) -> InferTensor {
-        let (pipeline, name) = (&source.pipeline, tensor.tensor.name());
-        let key = match &source.kind {
-            ExternalKind::Inputs => format!("{pipeline}.inputs.{name}"),
-            ExternalKind::Outputs => format!("{pipeline}.outputs.{name}"),
-            ExternalKind::StepInputs(step) => format!("{pipeline}.step.{step}.inputs.{name}"),
-            ExternalKind::StepOutputs(step) => format!("{pipeline}.step.{step}.outputs.{name}"),
-        };
-        if let Some(name) = self.tensor_map.get(&key) {
-            tensor.tensor = tensor.tensor.renamed(name.as_str());
-        }
-        tensor
+    fn renamed(mut self, name: &Arc<str>) -> Self {
+        self.0.tensor = self.0.tensor.renamed(&**name);
+        self
     }
 }
 
@@ -85,7 +63,7 @@ pub struct Joined<P> {
 /// The requests whose data is not complete.
 #[derive(Debug)]
 pub struct Joins<P> {
-    spec: Arc<JoinSpec>,
+    external: Arc<Externals>,
     max_requests: usize,
     waiting: HashMap<Arc<str>, Waiting<P>>,
     /// In the order of their end.
@@ -94,18 +72,14 @@ pub struct Joins<P> {
 
 #[derive(Debug)]
 struct Waiting<P> {
-    inputs: Vec<Option<Vec<InferTensor>>>,
-    /// The input that arrived first.
-    first: Option<usize>,
-    triggers: Vec<bool>,
+    /// Absent when it has been joined already: further data of the request is dropped until the window closes.
+    data: Option<ExternalJoin<Data>>,
     records: Vec<P>,
-    /// Joined already: further data of the request is dropped until the window closes.
-    is_joined: bool,
 }
 
 impl<P> Joins<P> {
-    pub fn new(spec: Arc<JoinSpec>, max_requests: usize) -> Self {
-        Self { spec, max_requests, waiting: HashMap::new(), windows: VecDeque::new() }
+    pub fn new(external: Arc<Externals>, max_requests: usize) -> Self {
+        Self { external, max_requests, waiting: HashMap::new(), windows: VecDeque::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -135,37 +109,20 @@ impl<P> Joins<P> {
             let Some((_, oldest)) = self.windows.pop_front() else { break };
             ended.extend(self.close(&oldest));
         }
-        let spec = Arc::clone(&self.spec);
+        let external = &self.external;
         let id: Arc<str> = id.into();
         let waiting = self.waiting.entry(Arc::clone(&id)).or_insert_with(|| {
-            self.windows.push_back((now.saturating_add(u64::from(spec.window_ms)), Arc::clone(&id)));
-            Waiting {
-                inputs: vec![None; spec.inputs.len()],
-                first: None,
-                triggers: vec![false; spec.triggers.len()],
-                records: Vec::new(),
-                is_joined: false,
-            }
+            self.windows.push_back((now.saturating_add(u64::from(external.window_ms)), Arc::clone(&id)));
+            Waiting { data: Some(ExternalJoin::new(external)), records: Vec::new() }
         });
-        for (index, (source, slot)) in spec.inputs.iter().zip(&mut waiting.inputs).enumerate() {
-            if slot.is_none() && is_source(source) {
-                *slot = spec.select(source, tensors);
-                if slot.is_some() {
-                    waiting.first.get_or_insert(index);
-                }
-            }
-        }
-        for (source, arrived) in spec.triggers.iter().zip(&mut waiting.triggers) {
-            *arrived |= is_source(source) && spec.select(source, tensors).is_some();
-        }
         waiting.records.push(record);
-        if waiting.is_joined {
-            let records = std::mem::take(&mut waiting.records);
-            ended.push(Joined { id, tensors: None, records });
-        } else if let Some(tensors) = waiting.joined(&spec, false) {
-            waiting.is_joined = true;
-            let records = std::mem::take(&mut waiting.records);
-            ended.push(Joined { id, tensors: Some(tensors), records });
+        let is_waiting = waiting.data.as_mut().is_some_and(|data| {
+            data.arrive(external, is_source, |_| tensors.iter().cloned().map(Data).collect());
+            data.status(external, false) == JoinStatus::Waiting
+        });
+        if !is_waiting {
+            let tensors = waiting.data.take().and_then(|data| inputs(external, data, false));
+            ended.push(Joined { id, tensors, records: std::mem::take(&mut waiting.records) });
         }
         ended
     }
@@ -182,43 +139,22 @@ impl<P> Joins<P> {
     }
 
     fn close(&mut self, id: &Arc<str>) -> Option<Joined<P>> {
-        let waiting = self.waiting.remove(id)?;
-        if waiting.is_joined {
-            return None;
-        }
-        let tensors = waiting.joined(&self.spec, true);
-        Some(Joined { id: Arc::clone(id), tensors, records: waiting.records })
+        let Waiting { data, records } = self.waiting.remove(id)?;
+        Some(Joined { id: Arc::clone(id), tensors: inputs(&self.external, data?, true), records })
     }
 }
 
-impl<P> Waiting<P> {
-    /// The inputs if both joins are complete.
-    fn joined(&self, spec: &JoinSpec, is_closed: bool) -> Option<Vec<InferTensor>> {
-        let arrived = self.inputs.iter().flatten().count();
-        let triggers = self.triggers.iter().filter(|arrived| **arrived).count();
-        let is_complete = |join: Join, arrived: usize, total: usize| match join {
-            _ if total == 0 => true,
-            Join::Inner => arrived == total,
-            Join::Outer => arrived == total || (is_closed && arrived > 0),
-            Join::Any => arrived > 0,
-        };
-        if !is_complete(spec.join, arrived, self.inputs.len())
-            || !is_complete(spec.triggers_join, triggers, self.triggers.len())
-        {
-            return None;
-        }
-        let chosen = self.first.filter(|_| spec.join == Join::Any);
-        let inputs =
-            self.inputs.iter().enumerate().filter(|(index, _)| chosen.is_none_or(|chosen| chosen == *index));
-        let tensors: Vec<InferTensor> = inputs.filter_map(|(_, input)| input.clone()).flatten().collect();
-        (!tensors.is_empty()).then_some(tensors)
-    }
+/// The inputs of the pipeline, if it starts.
+fn inputs(external: &Externals, data: ExternalJoin<Data>, is_closed: bool) -> Option<Vec<InferTensor>> {
+    let starts = data.status(external, is_closed) == JoinStatus::Ready;
+    starts.then(|| data.into_inputs(external).into_iter().map(|Data(tensor)| tensor).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_tensor::{Elements, Tensor};
+    use gantry_core::pipeline::Join;
+    use gantry_tensor::Elements;
     use proptest::prelude::*;
 
     fn source(pipeline: &str, tensor: Option<&str>) -> External {
@@ -226,13 +162,13 @@ mod tests {
     }
 
     fn tensor(name: &str) -> InferTensor {
-        Tensor::new(name, vec![1], Elements::Int64(vec![1])).unwrap().into()
+        gantry_tensor::Tensor::new(name, vec![1], Elements::Int64(vec![1])).unwrap().into()
     }
 
-    fn spec(join: Join, inputs: &[&str], triggers: &[&str]) -> Arc<JoinSpec> {
+    fn spec(join: Join, inputs: &[&str], triggers: &[&str]) -> Arc<Externals> {
         let sources = |names: &[&str]| names.iter().map(|name| source(name, None)).collect();
         let (inputs, triggers) = (sources(inputs), sources(triggers));
-        Arc::new(JoinSpec { inputs, triggers, join, window_ms: 100, ..JoinSpec::default() })
+        Arc::new(Externals { inputs, triggers, join, window_ms: 100, ..Externals::default() })
     }
 
     fn names(joined: &[Joined<u32>]) -> Vec<(Vec<u32>, Option<Vec<&str>>)> {
@@ -286,14 +222,14 @@ mod tests {
 
     #[test]
     fn tensors_are_selected_and_renamed() {
-        let inputs = vec![source("q", Some("x")), source("q", Some("y"))];
-        let tensor_map = BTreeMap::from([("q.outputs.y".to_owned(), "z".to_owned())]);
-        let spec = JoinSpec { inputs, tensor_map, window_ms: 100, ..JoinSpec::default() };
+        let inputs = [source("q", Some("x")), source("q", Some("y"))].into();
+        let renames = [("q.outputs.y".to_owned(), "z".into())].into();
+        let spec = Externals { inputs, renames, window_ms: 100, ..Externals::default() };
         let mut joins = Joins::new(Arc::new(spec), 10);
         let tensors = [tensor("w"), tensor("x"), tensor("y")];
         assert_eq!(names(&joins.arrive(0, "id", |_| true, &tensors, 1)), [(vec![1], Some(vec!["x", "z"]))]);
-        // A source without its tensor does not arrive.
-        assert!(joins.arrive(0, "other", |_| true, &[tensor("x")], 2).is_empty());
+        // A source without its tensor is absent: the join ends at once.
+        assert_eq!(names(&joins.arrive(0, "other", |_| true, &[tensor("x")], 2)), [(vec![2], None)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The sources of a pipeline that reads other pipelines.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Externals {
     pub inputs: Box<[External]>,
     pub triggers: Box<[External]>,
@@ -72,26 +72,41 @@ enum Slot<T> {
 pub struct ExternalJoin<T> {
     inputs: Vec<Slot<T>>,
     triggers: Vec<Slot<()>>,
+    /// The input that arrived first.
+    first: Option<usize>,
 }
 
 impl<T: Tensor> ExternalJoin<T> {
     pub fn new(externals: &Externals) -> Self {
         let pending = |sources: &[External]| sources.iter().map(|_| Slot::Pending).collect();
         let triggers = externals.triggers.iter().map(|_| Slot::Pending).collect();
-        Self { inputs: pending(&externals.inputs), triggers }
+        Self { inputs: pending(&externals.inputs), triggers, first: None }
     }
 
-    /// A run of a pipeline ended. `data` returns what it has for a source.
-    pub fn arrive(&mut self, externals: &Externals, pipeline: &str, data: impl Fn(&External) -> Vec<T>) {
-        for (slot, source) in self.inputs.iter_mut().zip(&externals.inputs) {
-            if &*source.pipeline == pipeline {
-                let tensors = data(source).into_iter().map(|tensor| externals.renamed(source, tensor));
+    /// Data arrived of the sources that `is_source` selects, and `tensors` returns all of it. A source is absent if its
+    /// tensors are not among them; one that has arrived before stays.
+    pub fn arrive(
+        &mut self,
+        externals: &Externals,
+        is_source: impl Fn(&External) -> bool,
+        tensors: impl Fn(&External) -> Vec<T>,
+    ) {
+        let selected = |source: &External| {
+            let is_read = |tensor: &T| source.tensor.as_deref().is_none_or(|name| tensor.name() == name);
+            tensors(source).into_iter().filter(is_read).collect::<Vec<_>>()
+        };
+        for (i, (slot, source)) in self.inputs.iter_mut().zip(&externals.inputs).enumerate() {
+            if !matches!(slot, Slot::Arrived(_)) && is_source(source) {
+                let tensors = selected(source).into_iter().map(|tensor| externals.renamed(source, tensor));
                 *slot = Slot::of(tensors.collect());
+                if matches!(slot, Slot::Arrived(_)) {
+                    self.first.get_or_insert(i);
+                }
             }
         }
         for (slot, source) in self.triggers.iter_mut().zip(&externals.triggers) {
-            if &*source.pipeline == pipeline {
-                *slot = Slot::of(data(source).iter().map(|_| ()).collect());
+            if !matches!(slot, Slot::Arrived(_)) && is_source(source) {
+                *slot = Slot::of(selected(source).iter().map(|_| ()).collect());
             }
         }
     }
@@ -116,16 +131,14 @@ impl<T: Tensor> ExternalJoin<T> {
         arrived.flatten()
     }
 
-    /// The inputs of the pipeline, in the order of the sources.
+    /// The inputs of the pipeline: those of the first source for `any`, else all in the order of the sources.
     pub fn into_inputs(self, externals: &Externals) -> Vec<T> {
-        let mut arrived = self.inputs.into_iter().filter_map(|slot| match slot {
-            Slot::Arrived(tensors) => Some(tensors),
-            Slot::Pending | Slot::Absent => None,
+        let first = self.first.filter(|_| externals.join == Join::Any);
+        let arrived = self.inputs.into_iter().enumerate().filter_map(|(i, slot)| match slot {
+            Slot::Arrived(tensors) if first.is_none_or(|first| first == i) => Some(tensors),
+            Slot::Arrived(_) | Slot::Pending | Slot::Absent => None,
         });
-        match externals.join {
-            Join::Any => arrived.next().unwrap_or_default(),
-            Join::Inner | Join::Outer => arrived.flatten().collect(),
-        }
+        arrived.flatten().collect()
     }
 }
 

@@ -5,9 +5,7 @@
 
 use super::{Record, RunContext, background::Background, execute, recent::Kept, tensor::StepTensor};
 use crate::routes::Pipeline;
-use gantry_core::pipeline::{
-    External, ExternalJoin, ExternalKind, Externals, JoinStatus, StepId, Tensor as _,
-};
+use gantry_core::pipeline::{External, ExternalJoin, ExternalKind, Externals, JoinStatus, StepId};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
 use http::HeaderValue;
 use std::{
@@ -82,7 +80,8 @@ impl Observed {
             window: None,
             kept: None,
         });
-        pending.data.arrive(externals, &context.pipeline.name, |external| self.source(external));
+        let is_source = |source: &External| source.pipeline == context.pipeline.name;
+        pending.data.arrive(externals, is_source, |source| self.source(source));
         match pending.data.status(externals, false) {
             JoinStatus::Ready => {
                 drop(joins);
@@ -115,9 +114,7 @@ impl Observed {
             ExternalKind::StepInputs(step) => self.step_inputs.get(step),
             ExternalKind::StepOutputs(step) => self.step_outputs.get(step),
         };
-        let is_read =
-            |tensor: &&StepTensor| external.tensor.as_deref().is_none_or(|name| tensor.name() == name);
-        tensors.into_iter().flatten().filter(is_read).map(StepTensor::uncharged).collect()
+        tensors.into_iter().flatten().map(StepTensor::uncharged).collect()
     }
 }
 

@@ -159,7 +159,7 @@ async fn graphs_return_the_same_from_topics() {
             let inputs: Vec<&str> = inputs.iter().map(|input| &**input).collect();
             consuming.send(&name, &inputs).await;
             if case.spec.output.is_some() {
-                return consuming.answer(&name).await;
+                return tokio::time::timeout(TEST_TIMEOUT, consuming.answer(&name)).await.expect(&case.about);
             }
             // Nothing is written; over REST it is an error.
             Err(case.error.clone().unwrap_or_default())

@@ -1,6 +1,6 @@
 //! What executes pipelines: the gateway, or a test.
 
-use crate::join::JoinSpec;
+use gantry_core::pipeline::Externals;
 use gantry_oip::{InferTensor, Parameters};
 use http::{HeaderMap, HeaderValue};
 use std::{future::Future, sync::Arc};
@@ -15,7 +15,7 @@ pub struct Pipeline {
     /// Each calls the model of the same name.
     pub steps: Vec<Arc<str>>,
     /// What it reads of other pipelines.
-    pub external: Option<Arc<JoinSpec>>,
+    pub external: Option<Arc<Externals>>,
     pub clean_topics_on_delete: bool,
 }
 

@@ -11,12 +11,13 @@ use super::{
 use crate::{
     encoding::{self, Tensors},
     headers::{self, RunHeaders},
-    join::{self, JoinSpec, Joined, Joins},
+    join::{self, Joined, Joins},
     offsets::Offsets,
     record::{Consumed, Produced},
     topics::Side,
 };
 use bytes::Bytes;
+use gantry_core::pipeline::{External, Externals};
 use gantry_oip::{Limits, Parameters};
 use http::HeaderMap;
 use krafka::{
@@ -48,7 +49,7 @@ const HOPS: &str = "x-gantry-hops";
 pub(super) async fn run<E: Executor>(
     context: Arc<Context<E>>,
     pipeline: Arc<Pipeline>,
-    spec: Arc<JoinSpec>,
+    spec: Arc<Externals>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new();
@@ -84,11 +85,11 @@ impl ConsumerRebalanceListener for Listener {
 async fn run_once<E: Executor>(
     context: &Arc<Context<E>>,
     pipeline: &Arc<Pipeline>,
-    spec: &Arc<JoinSpec>,
+    spec: &Arc<Externals>,
     stop: &CancellationToken,
 ) -> Result<(), String> {
     let settings = &context.settings;
-    let topics: HashMap<String, Side> = spec.topics(&settings.topics).into_iter().collect();
+    let topics: HashMap<String, Side> = join::topics(spec, &settings.topics).into_iter().collect();
     let names: Vec<String> = topics.keys().cloned().collect();
     let is_revoked = Arc::new(AtomicBool::new(false));
     let group = format!("{}-inputs", settings.group(&pipeline.name));
@@ -129,7 +130,7 @@ struct Joiner<'a, E> {
     context: &'a Arc<Context<E>>,
     pipeline: &'a Arc<Pipeline>,
     topics: HashMap<String, Side>,
-    spec: &'a Arc<JoinSpec>,
+    spec: &'a Arc<Externals>,
     joins: Joins<Held>,
     offsets: HashMap<(Arc<str>, i32), Offsets>,
     started: Instant,
@@ -215,9 +216,8 @@ impl<E: Executor> Joiner<'_, E> {
         let side = self.topics.get(&*record.topic).copied().unwrap_or(Side::Outputs);
         let of = headers::get(&record.headers, headers::PIPELINE);
         let topics = &self.context.settings.topics;
-        let is_source = |source: &gantry_core::pipeline::External| {
-            join::topic(topics, source).0 == *record.topic && join::is_of(source, of)
-        };
+        let is_source =
+            |source: &External| join::topic(topics, source).0 == *record.topic && join::is_of(source, of);
         if !self.spec.inputs.iter().chain(&self.spec.triggers).any(is_source) {
             offsets.finish(record.offset);
             return;

@@ -106,7 +106,8 @@ fn join_of_other_pipelines_waits_for_their_runs() {
             for (name, arrived) in [("left", left), ("right", right)] {
                 let Some(arrived) = arrived else { continue };
                 let is_there = |source: &External| arrived || source.kind == ExternalKind::Inputs;
-                data.arrive(externals, name, |source| tensors(if is_there(source) { &["y"] } else { &[] }));
+                let is_source = |source: &External| &*source.pipeline == name;
+                data.arrive(externals, is_source, |s| tensors(if is_there(s) { &["y"] } else { &[] }));
             }
             let found = (data.status(externals, false), data.status(externals, true));
             assert_eq!(found, (open, closed), "{join:?} {left:?} {right:?} {triggers}");
