@@ -50,10 +50,17 @@ impl<T> KeyQueues<T> {
         self.len == 0
     }
 
-    /// Removes all records that wait.
-    pub fn clear(&mut self) -> impl Iterator<Item = T> {
-        self.len = 0;
-        self.waiting.values_mut().flat_map(std::mem::take).collect::<Vec<_>>().into_iter()
+    /// Removes the records that wait and for which the condition holds.
+    pub fn remove(&mut self, mut condition: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
+        for queue in self.waiting.values_mut() {
+            let (matching, kept) =
+                std::mem::take(queue).into_iter().partition::<VecDeque<T>, _>(&mut condition);
+            removed.extend(matching);
+            *queue = kept;
+        }
+        self.len -= removed.len();
+        removed
     }
 }
 
@@ -100,13 +107,15 @@ mod tests {
     }
 
     #[test]
-    fn clear_returns_the_waiting_records() {
+    fn waiting_records_are_removed_by_condition() {
         let key = Bytes::from_static(b"k");
         let mut queues = KeyQueues::default();
         assert_eq!(queues.push(Some(&key), 1), Some(1));
-        assert_eq!(queues.push(Some(&key), 2), None);
-        assert_eq!(queues.len(), 1);
-        assert_eq!(queues.clear().collect::<Vec<_>>(), [2]);
-        assert_eq!(queues.finish(Some(&key)), None);
+        for number in 2..6 {
+            assert_eq!(queues.push(Some(&key), number), None);
+        }
+        assert_eq!(queues.remove(|number| number % 2 == 1), [3, 5]);
+        assert_eq!(queues.len(), 2);
+        assert_eq!([(); 3].map(|()| queues.finish(Some(&key))), [Some(2), Some(4), None]);
     }
 }

@@ -17,8 +17,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Records of one poll: what a paused consumer exceeds its limit by.
-const MAX_POLL_RECORDS: i32 = 500;
+/// Records of one poll, at most half of those in flight: the limit is exceeded by so many.
+const MAX_POLL_RECORDS: usize = 500;
 
 /// One connection for writes and topics. Each consumer has its own, because a fetch that waits for records holds up the
 /// requests behind it.
@@ -197,6 +197,7 @@ impl Client {
     ) -> krafka::Result<Consumer> {
         let limits = &self.settings.consumer;
         let reset = if limits.from_earliest { AutoOffsetReset::Earliest } else { AutoOffsetReset::Latest };
+        let records = (self.settings.worker.max_in_flight / 2).min(MAX_POLL_RECORDS);
         let bytes = i32::try_from(limits.fetch_max_bytes).unwrap_or(i32::MAX);
         let kafka = connect(&self.settings).await?;
         kafka
@@ -206,7 +207,7 @@ impl Client {
             .session_timeout(limits.session_timeout)
             .heartbeat_interval((limits.session_timeout / 4).min(Duration::from_secs(3)))
             .max_poll_interval(limits.max_poll_interval.max(limits.session_timeout))
-            .max_poll_records(MAX_POLL_RECORDS)
+            .max_poll_records(records.max(1) as i32)
             .fetch_max_bytes(bytes)
             .max_partition_fetch_bytes(bytes)
             // Equal numbers of partitions of several topics go to the same worker, which joins need.

@@ -14,6 +14,8 @@ pub(super) struct Partition {
     queues: KeyQueues<Consumed>,
     /// By offset, with their bytes.
     running: HashMap<i64, (AbortHandle, usize)>,
+    /// The highest offset that was started.
+    highest: i64,
 }
 
 /// What a record takes of the worker's limits.
@@ -25,7 +27,13 @@ pub(super) struct Load {
 
 impl Partition {
     pub(super) fn new(epoch: Epoch) -> Self {
-        Self { epoch, offsets: Offsets::default(), queues: KeyQueues::default(), running: HashMap::new() }
+        Self {
+            epoch,
+            offsets: Offsets::default(),
+            queues: KeyQueues::default(),
+            running: HashMap::new(),
+            highest: -1,
+        }
     }
 
     /// Returns the record if it can start now.
@@ -36,6 +44,7 @@ impl Partition {
 
     pub(super) fn started(&mut self, offset: i64, task: AbortHandle, bytes: usize) {
         self.running.insert(offset, (task, bytes));
+        self.highest = self.highest.max(offset);
     }
 
     /// A record is done: returns the next one of its key.
@@ -49,17 +58,25 @@ impl Partition {
         self.running.is_empty()
     }
 
-    /// Drops the records that wait: another worker will read them.
-    pub(super) fn drop_waiting(&mut self) -> Load {
-        self.queues.clear().fold(Load::default(), |load, record| Load {
-            records: load.records + 1,
-            bytes: load.bytes + record.bytes(),
-        })
+    /// Drops the records that wait behind all that were started: another worker will read them. Those between others are
+    /// still run, because what is done behind them could not be committed.
+    pub(super) fn drop_behind(&mut self) -> Load {
+        let highest = self.highest;
+        Self::load(&self.queues.remove(|record| record.offset > highest))
     }
 
-    /// Aborts the records that run: another worker will read them.
+    fn drop_waiting(&mut self) -> Load {
+        Self::load(&self.queues.remove(|_| true))
+    }
+
+    fn load(records: &[Consumed]) -> Load {
+        Load { records: records.len(), bytes: records.iter().map(Consumed::bytes).sum() }
+    }
+
+    /// Aborts the records that run, and drops those that wait: another worker will read them.
     pub(super) fn abort(&mut self) -> Load {
-        self.running.drain().fold(Load::default(), |load, (_, (task, bytes))| {
+        let waiting = self.drop_waiting();
+        self.running.drain().fold(waiting, |load, (_, (task, bytes))| {
             task.abort();
             Load { records: load.records + 1, bytes: load.bytes + bytes }
         })

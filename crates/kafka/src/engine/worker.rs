@@ -25,13 +25,15 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     task::{JoinHandle, JoinSet},
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
 const POLL_TIMEOUT: Duration = Duration::from_secs(1);
+/// After a poll without records; a consumer whose partitions are paused returns at once.
+const IDLE_INTERVAL: Duration = Duration::from_millis(10);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -99,7 +101,8 @@ async fn run_once<E: Executor>(
     tracing::info!(pipeline = &*pipeline.name, topic, "consuming a pipeline");
     let polling = stop.child_token();
     let _stop_polling = polling.clone().drop_guard();
-    let poll = tokio::spawn(poll(Arc::clone(&consumer), events, polling.clone()));
+    let resumed = Arc::new(Notify::new());
+    let poll = tokio::spawn(poll(Arc::clone(&consumer), events, Arc::clone(&resumed), polling.clone()));
     let mut worker = Worker {
         context: Arc::clone(context),
         pipeline: Arc::clone(&pipeline.name),
@@ -108,6 +111,7 @@ async fn run_once<E: Executor>(
         tasks: JoinSet::new(),
         load: Load::default(),
         is_paused: false,
+        resumed,
         epoch: 0,
         committing: None,
     };
@@ -132,6 +136,7 @@ async fn run_once<E: Executor>(
 async fn poll(
     consumer: Arc<Consumer>,
     events: mpsc::Sender<Event>,
+    resumed: Arc<Notify>,
     stop: CancellationToken,
 ) -> Result<(), KrafkaError> {
     let mut backoff = Backoff::new();
@@ -144,6 +149,7 @@ async fn poll(
             Ok(records) => {
                 backoff = Backoff::new();
                 if records.is_empty() {
+                    let _ = tokio::time::timeout(IDLE_INTERVAL, resumed.notified()).await;
                     continue;
                 }
                 tokio::select! {
@@ -191,6 +197,8 @@ struct Worker<E> {
     tasks: JoinSet<Finished>,
     load: Load,
     is_paused: bool,
+    /// Notified when partitions are resumed.
+    resumed: Arc<Notify>,
     epoch: Epoch,
     committing: Option<JoinHandle<Commit>>,
 }
@@ -322,6 +330,7 @@ impl<E: Executor> Worker<E> {
             for (topic, partitions) in self.consumer.assignment().await {
                 self.consumer.resume(&topic, &partitions).await;
             }
+            self.resumed.notify_one();
             self.is_paused = false;
         }
     }
@@ -376,12 +385,12 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    /// Waits for the records in flight of these partitions, up to a limit; those that wait for their key do not start.
+    /// Waits for the records in flight of these partitions, up to a limit; those behind them do not start.
     async fn drain(&mut self, which: Which<'_>) {
         let deadline = Instant::now() + self.context.settings.worker.drain_timeout();
         let mut dropped = Vec::new();
         for (_, partition) in self.partitions.iter_mut().filter(|(key, _)| selects(which, key)) {
-            dropped.push(partition.drop_waiting());
+            dropped.push(partition.drop_behind());
         }
         for load in dropped {
             self.remove(load);
@@ -407,7 +416,6 @@ impl<E: Executor> Worker<E> {
         self.partitions.retain(|key, partition| {
             let is_kept = !selects(which, key);
             if !is_kept {
-                dropped.push(partition.drop_waiting());
                 dropped.push(partition.abort());
             }
             is_kept

@@ -84,7 +84,7 @@ pub struct WorkerSettings {
 impl Default for WorkerSettings {
     fn default() -> Self {
         Self {
-            max_in_flight: 256,
+            max_in_flight: 512,
             max_in_flight_bytes: 64 << 20,
             retry_timeout_ms: 600_000,
             drain_timeout_ms: 20_000,

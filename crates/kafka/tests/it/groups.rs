@@ -46,11 +46,10 @@ async fn joining_worker_takes_partitions_without_duplicates() {
 async fn records_beyond_the_limits_wait_in_the_topic() {
     let broker = Broker::shared();
     let mut flow = Flow::new(broker, "limited", 1).await;
-    for x in 0..300 {
-        flow.send(Input::number(&format!("k{x}"), x).header("x-sleep-ms", "1")).await;
-    }
-    let limits = r#","worker":{"maxInFlight":4,"maxInFlightBytes":4096}"#;
+    // More than the client buffers while partitions are paused.
+    flow.send_all((0..3000).map(|x| Input::number(&format!("k{x}"), x).header("x-sleep-ms", "1"))).await;
+    let limits = r#","worker":{"maxInFlight":20,"maxInFlightBytes":16384}"#;
     let _worker = Worker::start(broker, 1, limits, &["limited"]);
-    let outputs = flow.distinct_outputs(300).await;
-    assert_eq!((outputs.len(), distinct(&outputs).len()), (300, 300));
+    let outputs = flow.distinct_outputs(3000).await;
+    assert_eq!((outputs.len(), distinct(&outputs).len()), (3000, 3000));
 }

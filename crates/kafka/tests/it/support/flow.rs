@@ -123,22 +123,20 @@ impl Flow {
     }
 
     pub(crate) async fn send(&self, input: Input) {
-        self.send_to(&self.pipeline(Side::Inputs), input).await;
+        let metadata = self.producer.send(record(&self.pipeline(Side::Inputs), input)).await.unwrap();
+        assert!(metadata.is_persisted());
     }
 
-    pub(crate) async fn send_to(&self, topic: &str, input: Input) {
-        let mut record = Record::new(topic, input.value.clone().unwrap_or_default());
-        if input.value.is_none() {
-            record = record.without_value();
+    /// Without waiting for each record.
+    pub(crate) async fn send_all(&self, inputs: impl Iterator<Item = Input>) {
+        let mut acknowledgements = Vec::new();
+        for input in inputs {
+            let record = record(&self.pipeline(Side::Inputs), input);
+            acknowledgements.push(self.producer.enqueue(record).await.unwrap());
         }
-        if let Some(key) = input.key {
-            record = record.key(key);
+        for acknowledgement in acknowledgements {
+            assert!(acknowledgement.await.unwrap().is_persisted());
         }
-        for (name, value) in input.headers {
-            record = record.header(name, value);
-        }
-        let metadata = self.producer.send(record).await.unwrap();
-        assert!(metadata.is_persisted());
     }
 
     /// Reads a topic from its start until the condition holds; returns all its records so far.
@@ -194,6 +192,20 @@ impl Flow {
         let what = format!("{count} distinct outputs");
         self.read_until(&topic, &what, |outputs| distinct(outputs).len() >= count).await
     }
+}
+
+fn record(topic: &str, input: Input) -> Record {
+    let mut record = Record::new(topic, input.value.clone().unwrap_or_default());
+    if input.value.is_none() {
+        record = record.without_value();
+    }
+    if let Some(key) = input.key {
+        record = record.key(key);
+    }
+    for (name, value) in input.headers {
+        record = record.header(name, value);
+    }
+    record
 }
 
 async fn connect(broker: &Broker) -> Kafka {
