@@ -26,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 #[path = "../../../kafka/tests/it/support/broker.rs"]
 mod broker;
 
+/// The consumers of all pipelines join their groups first.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
+
 /// For the broker.
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
@@ -159,7 +162,9 @@ async fn graphs_return_the_same_from_topics() {
             let inputs: Vec<&str> = inputs.iter().map(|input| &**input).collect();
             consuming.send(&name, &inputs).await;
             if case.spec.output.is_some() {
-                return tokio::time::timeout(TEST_TIMEOUT, consuming.answer(&name)).await.expect(&case.about);
+                return tokio::time::timeout(ANSWER_TIMEOUT, consuming.answer(&name))
+                    .await
+                    .expect(&case.about);
             }
             // Nothing is written; over REST it is an error.
             Err(case.error.clone().unwrap_or_default())
