@@ -1,6 +1,6 @@
 //! Measurements of `cargo xtask bench kafka`, on a broker without other load. Results go to standard output as JSON.
 //!
-//! - `bench worker HOST:PORT RECORDS`: records per second through one worker and one step, which returns its inputs.
+//! - `bench worker HOST:PORT|KAFKA_JSON RECORDS`: records per second through one worker and one step, which returns its inputs.
 //! - `bench hops HOST:PORT STEPS REQUESTS`: the time of one request through a chain of steps as Seldon runs it, from topic to
 //!   topic: each step is a consumer and a producer, and so is each passage between two steps.
 
@@ -58,7 +58,11 @@ fn value() -> Result<bytes::Bytes, Failure> {
 
 async fn worker(broker: &str, records: usize) -> Result<(), Failure> {
     const BATCH: usize = 1000;
-    let settings = Settings::with_broker(broker, "bench", &|_| None)?;
+    let settings = match broker.strip_suffix(".json") {
+        Some(_) => Settings::read(std::path::Path::new(broker), "bench", &|_| None)?,
+        None => Settings::with_broker(broker, "bench", &|_| None)?,
+    };
+    let broker = settings.bootstrap_servers.clone();
     let shared = Arc::new(settings.clone());
     let client = Client::connect(&shared).await?;
     let name = format!("worker-{}", std::process::id());

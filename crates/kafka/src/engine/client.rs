@@ -12,7 +12,11 @@ use krafka::{
     error::ErrorCode,
     producer::{Acks, Producer},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,6 +30,8 @@ pub struct Client {
     kafka: Kafka,
     producer: Producer,
     settings: Arc<Settings>,
+    /// Numbers of partitions, which only grow.
+    partitions: Mutex<HashMap<String, i32>>,
 }
 
 /// A write that was not acknowledged.
@@ -76,7 +82,7 @@ impl Client {
             })
             .build()
             .await?;
-        Ok(Self { kafka, producer, settings: Arc::clone(settings) })
+        Ok(Self { kafka, producer, settings: Arc::clone(settings), partitions: Mutex::default() })
     }
 
     /// Writes records in their order and waits until the broker has acknowledged all of them.
@@ -107,8 +113,14 @@ impl Client {
 
     /// The partition, if the topic has it.
     async fn existing(&self, topic: &str, partition: i32) -> Result<Option<i32>, ProduceError> {
+        let known = self.partitions.lock().unwrap_or_else(PoisonError::into_inner).get(topic).copied();
+        if known.is_some_and(|count| partition < count) {
+            return Ok(Some(partition));
+        }
         let partitions = self.producer.partitions_for(topic).await?;
-        Ok(usize::try_from(partition).is_ok_and(|wanted| wanted < partitions.len()).then_some(partition))
+        let count = i32::try_from(partitions.len()).unwrap_or(i32::MAX);
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.to_owned(), count);
+        Ok((partition < count).then_some(partition))
     }
 
     /// Creates the topics that do not exist.

@@ -32,6 +32,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 const POLL_TIMEOUT: Duration = Duration::from_secs(1);
+/// A worker that is full for longer pauses its partitions, so that polling goes on, which keeps the membership.
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a poll without records; a consumer whose partitions are paused returns at once.
 const IDLE_INTERVAL: Duration = Duration::from_millis(10);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -110,6 +112,7 @@ async fn run_once<E: Executor>(
         partitions: HashMap::new(),
         tasks: JoinSet::new(),
         load: Load::default(),
+        full_since: None,
         is_paused: false,
         resumed,
         epoch: 0,
@@ -196,6 +199,8 @@ struct Worker<E> {
     partitions: HashMap<PartitionKey, Partition>,
     tasks: JoinSet<Finished>,
     load: Load,
+    /// Records of the topic wait in the channel meanwhile.
+    full_since: Option<Instant>,
     is_paused: bool,
     /// Notified when partitions are resumed.
     resumed: Arc<Notify>,
@@ -211,14 +216,15 @@ impl<E: Executor> Worker<E> {
             tokio::select! {
                 () = stop.cancelled() => return Ended::Stopped,
                 Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => self.finish(finished.ok()),
-                event = events.recv() => match event {
+                event = events.recv(), if self.full_since.is_none() || self.is_paused => match event {
                     Some(event) => self.handle(event).await,
                     None => return Ended::PollFailed,
                 },
                 Some(done) = ended(&mut self.committing) => self.committed(done),
                 _ = commit.tick(), if self.committing.is_none() => self.commit(),
+                () = stalled(self.full_since), if !self.is_paused => self.pause().await,
             }
-            self.pause_or_resume().await;
+            self.check_limits().await;
         }
     }
 
@@ -315,24 +321,30 @@ impl<E: Executor> Worker<E> {
         self.context.metrics.in_flight_bytes.dec_by(load.bytes as i64);
     }
 
-    /// Partitions are paused at the limit and resumed at half of it; polling continues, which keeps the membership.
-    async fn pause_or_resume(&mut self) {
+    /// At the limit no more records are taken; paused partitions are resumed at half of it.
+    async fn check_limits(&mut self) {
         let limits = &self.context.settings.worker;
         let Load { records, bytes } = self.load;
-        let is_full = records >= limits.max_in_flight || bytes >= limits.max_in_flight_bytes;
+        if records >= limits.max_in_flight || bytes >= limits.max_in_flight_bytes {
+            self.full_since.get_or_insert_with(Instant::now);
+            return;
+        }
+        self.full_since = None;
         let has_room = records <= limits.max_in_flight / 2 && bytes <= limits.max_in_flight_bytes / 2;
-        if is_full && !self.is_paused {
-            for (topic, partitions) in self.consumer.assignment().await {
-                self.consumer.pause(&topic, &partitions).await;
-            }
-            self.is_paused = true;
-        } else if has_room && self.is_paused {
+        if has_room && self.is_paused {
             for (topic, partitions) in self.consumer.assignment().await {
                 self.consumer.resume(&topic, &partitions).await;
             }
             self.resumed.notify_one();
             self.is_paused = false;
         }
+    }
+
+    async fn pause(&mut self) {
+        for (topic, partitions) in self.consumer.assignment().await {
+            self.consumer.pause(&topic, &partitions).await;
+        }
+        self.is_paused = true;
     }
 
     /// Starts a commit in the background: records go on while the broker is slow or gone.
@@ -442,6 +454,14 @@ async fn commit(consumer: Arc<Consumer>, offsets: Vec<(TopicPartition, i64)>) ->
         Err(_) => Err("the broker did not respond in time".to_owned()),
     };
     (offsets, result)
+}
+
+/// When a worker has been full for too long.
+async fn stalled(full_since: Option<Instant>) {
+    match full_since {
+        Some(since) => tokio::time::sleep_until(since + STALL_TIMEOUT).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The result of a commit in flight; pending without one. `Some(None)` if it panicked.

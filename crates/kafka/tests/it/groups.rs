@@ -46,8 +46,9 @@ async fn joining_worker_takes_partitions_without_duplicates() {
 async fn records_beyond_the_limits_wait_in_the_topic() {
     let broker = Broker::shared();
     let mut flow = Flow::new(broker, "limited", 1).await;
-    // More than the client buffers while partitions are paused.
-    flow.send_all((0..3000).map(|x| Input::number(&format!("k{x}"), x).header("x-sleep-ms", "1"))).await;
+    // More than the client buffers while partitions are paused, which the first records cause.
+    let sleep = |x: i64| if x < 40 { "1500" } else { "1" };
+    flow.send_all((0..3000).map(|x| Input::number(&format!("k{x}"), x).header("x-sleep-ms", sleep(x)))).await;
     let limits = r#","worker":{"maxInFlight":20,"maxInFlightBytes":16384}"#;
     let _worker = Worker::start(broker, 1, limits, &["limited"]);
     let outputs = flow.distinct_outputs(3000).await;
