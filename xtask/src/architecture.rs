@@ -82,7 +82,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-trace",
             "gantry-transport",
         ],
-        &[],
+        &["gantry-api"],
         "a request never waits for the control plane: routes arrive over gRPC",
     ),
     ("gantry-kube-sim", &["gantry-api"], &[], "simulates the Kubernetes API server; used by tests only"),

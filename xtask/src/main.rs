@@ -48,8 +48,8 @@ cargo xtask COMMAND
       Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
       --keep leaves the cluster running.
   bench [--quick] [--json] [NAME…]
-      Compares with MLServer, Envoy, ONNX Runtime, LightGBM and XGBoost on this machine.
-      NAME is one of: start, memory, iris, fairness, gateway, routes, attack, pipelines, onnx, trees, scheduler, operator.
+      Compares with MLServer, Envoy, ONNX Runtime, LightGBM, XGBoost and Kafka on this machine.
+      NAME is one of: start, memory, iris, fairness, gateway, routes, attack, pipelines, kafka, onnx, trees, scheduler, operator.
       Builds what it measures for release; GANTRY=PATH names another program.
   sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|SCENARIO.json [--shrink] | --mutants [NAME…]
       Simulates the control plane under faults: N seeds, each H virtual hours (default 100 and 1).

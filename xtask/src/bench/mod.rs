@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 15] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
@@ -32,6 +32,7 @@ const SUITES: [Suite; 14] = [
     ("pipelines", suites::pipelines::measure),
     ("many-pipelines", suites::pipelines::many),
     ("ensemble", suites::ensemble::measure),
+    ("kafka", suites::kafka::measure),
     ("onnx", suites::onnx::measure),
     ("trees", suites::trees::measure),
     ("scheduler", suites::scheduler::measure),
@@ -58,6 +59,12 @@ impl Bench {
     /// Builds an example while no core is reserved.
     pub(crate) fn build_example(&self, package: &str, name: &str) -> Result<PathBuf, Failure> {
         self.machine.on_all_cores(|| build(&["-p", package, "--example", name], name))
+    }
+
+    /// Builds an example that needs a feature.
+    pub(crate) fn build_with(&self, package: &str, name: &str, feature: &str) -> Result<PathBuf, Failure> {
+        let arguments = ["-p", package, "--features", feature, "--example", name];
+        self.machine.on_all_cores(|| build(&arguments, name))
     }
 
     /// Binaries of MLServer and Envoy.

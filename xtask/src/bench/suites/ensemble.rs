@@ -44,14 +44,12 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
 fn measure_unpinned(bench: &Bench) -> Result<Vec<Row>, Failure> {
     note("starting Triton");
     let mut triton = Triton::start(bench.triton()?)?;
-    let data = "{\"name\":\"x\",\"shape\":[1,4],\"datatype\":\"FP32\",\"data\":[1.5,2.5,3.5,4.5]}";
-    let body = format!("{{\"id\":\"b\",\"inputs\":[{data}]}}");
+    let body = pipelines::small_request();
     let theirs = http::post("/v2/models/chain/infer", "", &body);
     let response = servers::wait_for_response(&mut triton.process, triton.address, &theirs)?;
     let theirs = Exchange { request: theirs, response };
     let scratch = Scratch::new("ensemble")?;
-    fs::write(scratch.0.join("graphs.yaml"), pipelines::manifests(&scratch.0))?;
-    pipelines::write_models(&bench.root, &scratch.0)?;
+    pipelines::write_graphs(bench, &scratch.0)?;
     let gantry = servers::start_gantry(Command::new(&bench.gantry), &[&scratch.0])?;
     let ours = pipelines::exchange(gantry.inference, &http::post("/v2/pipelines/chain/infer", "", &body))?;
     let mut rows = Vec::new();

@@ -5,6 +5,7 @@ pub(crate) mod ensemble;
 pub(crate) mod fairness;
 pub(crate) mod gateway;
 pub(crate) mod iris;
+pub(crate) mod kafka;
 pub(crate) mod memory;
 pub(crate) mod onnx;
 pub(crate) mod operator;

@@ -33,18 +33,20 @@ const HANGING: &str = "hanging";
 const MANY: usize = 10_000;
 const LOAD_PIPELINE: &str = "/seldon.mlops.scheduler.Scheduler/LoadPipeline";
 
+/// The tensor of a small request.
+const DATA: &str = "{\"name\":\"x\",\"shape\":[1,4],\"datatype\":\"FP32\",\"data\":[1.5,2.5,3.5,4.5]}";
+
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
     bench.machine.on_all_cores(|| measure_unpinned(bench))
 }
 
 fn measure_unpinned(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let scratch = servers::Scratch::new("pipelines")?;
-    write_models(&bench.root, &scratch.0)?;
-    fs::write(scratch.0.join("graphs.yaml"), manifests(&scratch.0))?;
+    write_graphs(bench, &scratch.0)?;
     let mut ours = servers::start_gantry(Command::new(&bench.gantry), &[&scratch.0])?;
     let address = ours.inference;
-    let data = "{\"name\":\"x\",\"shape\":[1,4],\"datatype\":\"FP32\",\"data\":[1.5,2.5,3.5,4.5]}";
-    let small = format!("{{\"id\":\"b\",\"inputs\":[{data}]}}");
+    let data = DATA;
+    let small = small_request();
     let turns = format!("{{\"name\":\"n\",\"shape\":[1],\"datatype\":\"INT64\",\"data\":[{TURNS}]}}");
     let slow = format!("{{\"id\":\"b\",\"inputs\":[{turns}]}}");
     let both = format!("{{\"id\":\"b\",\"inputs\":[{data},{turns}]}}");
@@ -204,6 +206,19 @@ fn until_version(connection: &mut http::Connection, pipeline: &str, version: usi
     }
 }
 
+/// Models, pipelines and an experiment.
+pub(super) fn write_graphs(bench: &Bench, directory: &Path) -> Result<(), Failure> {
+    for name in IDENTITIES {
+        fs::write(directory.join(format!("{name}.onnx")), identity())?;
+    }
+    fs::copy(bench.root.join("testdata/onnx/hostile/turning/model.onnx"), directory.join("turning.onnx"))?;
+    Ok(fs::write(directory.join("graphs.yaml"), manifests(directory))?)
+}
+
+pub(super) fn small_request() -> String {
+    format!("{{\"id\":\"b\",\"inputs\":[{DATA}]}}")
+}
+
 /// A request with the response that it has to give under load.
 pub(super) fn exchange(address: SocketAddr, request: &[u8]) -> Result<Exchange, Failure> {
     let response = http::Connection::open(address)?.call(request)?.to_vec();
@@ -216,16 +231,8 @@ fn p99(address: SocketAddr, exchange: &Exchange, count: usize) -> Result<f64, Fa
     latencies.get(count * 99 / 100).copied().ok_or_else(|| "no latencies".into())
 }
 
-fn p50(address: SocketAddr, exchange: &Exchange, count: usize) -> Result<f64, Failure> {
+pub(super) fn p50(address: SocketAddr, exchange: &Exchange, count: usize) -> Result<f64, Failure> {
     Ok(median(&load::latencies(address, std::slice::from_ref(exchange), count)?))
-}
-
-pub(super) fn write_models(root: &Path, place: &Path) -> Result<(), Failure> {
-    for name in IDENTITIES {
-        fs::write(place.join(format!("{name}.onnx")), identity())?;
-    }
-    fs::copy(root.join("testdata/onnx/hostile/turning/model.onnx"), place.join("turning.onnx"))?;
-    Ok(())
 }
 
 /// ONNX: y = Identity(x), of any shape.
@@ -244,7 +251,7 @@ fn identity() -> Vec<u8> {
     Message::new().number(1, 8).message(7, &graph).message(8, &opset).done()
 }
 
-pub(super) fn manifests(models: &Path) -> String {
+fn manifests(models: &Path) -> String {
     let mut text = String::new();
     for name in IDENTITIES.iter().chain(&["turning"]) {
         let _ = write!(
