@@ -9,7 +9,10 @@ use crate::{
 use gantry_kafka::engine::{
     self, ExecuteError, Execution, Executor, Metrics, Pipelines, RunRequest, StepRecord,
 };
-pub use gantry_kafka::{Settings, settings::SettingsError};
+pub use gantry_kafka::{
+    Consumed, Settings, encoding::decode, engine::Client, engine::request_id, headers,
+    settings::SettingsError, topics::Side,
+};
 use gantry_oip::{Code, Error, InferTensor};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
 use http::HeaderValue;

@@ -124,6 +124,15 @@ impl Scheduler {
         self.pipeline_status(None, all_versions).await.map_err(|s| self.error(&s))
     }
 
+    /// The steps of the last version of a pipeline.
+    #[cfg(feature = "kafka")]
+    pub(crate) async fn pipeline_steps(&self, name: &str) -> Result<Vec<String>, CommandError> {
+        let found = self.pipeline_status(Some(name), false).await.map_err(|s| self.error(&s))?;
+        let versions = found.into_iter().flat_map(|status| status.versions);
+        let pipeline = versions.filter_map(|version| version.pipeline).next_back();
+        Ok(pipeline.into_iter().flat_map(|pipeline| pipeline.steps).map(|step| step.name).collect())
+    }
+
     pub(crate) async fn experiments(&self) -> Result<Vec<pb::ExperimentStatusResponse>, CommandError> {
         self.experiment_status(None).await.map_err(|s| self.error(&s))
     }

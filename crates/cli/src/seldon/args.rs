@@ -303,13 +303,13 @@ pub(crate) struct Inspect {
     /// Namespace in the printed topics
     #[arg(long, default_value = "default", env = "POD_NAMESPACE", hide_env = true, value_name = "NAMESPACE")]
     pub(crate) namespace: String,
-    /// Accepted for compatibility; requests are read from the gateway
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Read Kafka topics of this broker; without the feature kafka the flag is ignored, and the gateway is read
+    #[arg(long, env = "SELDON_KAFKA_BROKER", hide_env = true, value_name = "HOST:PORT")]
     pub(crate) kafka_broker: Option<String>,
-    /// Accepted for compatibility
-    #[arg(long, value_name = "FILE")]
+    /// Read Kafka topics with the settings of this kafka.json; without the feature kafka the flag is ignored
+    #[arg(long, env = "SELDON_KAFKA_CONFIG_PATH", hide_env = true, value_name = "FILE")]
     pub(crate) kafka_config_path: Option<PathBuf>,
-    /// Accepted for compatibility
+    /// Scheduler that knows the steps of the pipeline; for topics only
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) scheduler_host: Option<String>,
 }

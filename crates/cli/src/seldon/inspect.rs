@@ -1,4 +1,7 @@
-//! `pipeline inspect`: the last requests of a pipeline, from the ring of the gateway.
+//! `pipeline inspect`: the last requests of a pipeline, from the ring of the gateway or from Kafka topics.
+
+#[cfg(feature = "kafka")]
+mod topics;
 
 use super::{
     args::{Inspect, InspectFormat},
@@ -117,6 +120,13 @@ struct Row {
 pub(super) async fn run(endpoints: &Endpoints, args: &Inspect) -> Result<(), CommandError> {
     let expression = Expression::parse(&args.expression)?;
     gantry_api::check_name(expression.pipeline).map_err(|e| error::usage(format!("pipeline {e}")))?;
+    #[cfg(feature = "kafka")]
+    if args.kafka_broker.is_some() || args.kafka_config_path.is_some() {
+        for row in topics::rows(endpoints, &expression, args).await? {
+            emit_line(&line(&row, args))?;
+        }
+        return Ok(());
+    }
     let address = endpoints.admin()?;
     let mut connection = Connection::new(address.clone(), endpoints.call_timeout);
     let path = format!("/pipelines/{}/runs", expression.pipeline);

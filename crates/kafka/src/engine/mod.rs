@@ -18,6 +18,7 @@ pub use executor::{
     ExecuteError, Execution, Executor, Pipeline, Pipelines, RunRequest, RunResult, StepRecord,
 };
 pub use metrics::Metrics;
+pub use process::request_id;
 
 use crate::{settings::Settings, topics::Side};
 use process::Backoff;

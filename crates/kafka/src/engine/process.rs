@@ -113,7 +113,7 @@ async fn execute<E: Executor>(
 }
 
 /// The ID of a request: of the key, of the header, or the position of the record, which is the same each time it is read.
-pub(super) fn request_id(record: &Consumed) -> String {
+pub fn request_id(record: &Consumed) -> String {
     let of_key = record.key.as_deref().and_then(Key::parse).map(|key| key.request_id.to_owned());
     let is_sane = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
     let of_header = || headers::get(&record.headers, headers::REQUEST_ID).filter(is_sane).map(str::to_owned);
