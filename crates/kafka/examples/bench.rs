@@ -114,6 +114,11 @@ async fn subscribed(broker: &str, group: &str, topic: &str) -> Result<Consumer, 
     Ok(consumer)
 }
 
+/// As Seldon configures it.
+async fn producer_without_linger(broker: &str) -> Result<Producer, Failure> {
+    Ok(Kafka::builder(broker).connect().await?.producer().linger(Duration::ZERO).build().await?)
+}
+
 /// Copies records from one topic to the next.
 async fn copy(consumer: Consumer, producer: Producer, to: String) -> Result<(), Failure> {
     loop {
@@ -136,12 +141,12 @@ async fn hops(broker: &str, steps: usize, requests: usize) -> Result<(), Failure
     for pair in topics.windows(2) {
         let [from, to] = pair else { continue };
         let consumer = subscribed(broker, from, from).await?;
-        let producer = Kafka::builder(broker).connect().await?.producer().build().await?;
+        let producer = producer_without_linger(broker).await?;
         copiers.spawn(copy(consumer, producer, to.clone()));
     }
     let (Some(first), Some(last)) = (topics.first(), topics.last()) else { return Ok(()) };
     let answers = subscribed(broker, &format!("hops-{run}"), last).await?;
-    let producer = Kafka::builder(broker).connect().await?.producer().build().await?;
+    let producer = producer_without_linger(broker).await?;
     let value = value()?;
     let mut times = Vec::with_capacity(requests);
     // The first requests wait for the groups.

@@ -23,7 +23,7 @@ pub use process::request_id;
 use crate::{settings::Settings, topics::Side};
 use process::Backoff;
 use std::{collections::HashMap, sync::Arc};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Shared by the workers of all pipelines.
@@ -55,9 +55,10 @@ pub async fn run<E: Executor>(
     let context = Arc::new(Context { settings, executor, client, metrics });
     let mut pipelines = context.executor.pipelines();
     let mut running: HashMap<Arc<str>, Running> = HashMap::new();
+    let mut ending = JoinSet::new();
     loop {
         let wanted = Arc::clone(&pipelines.borrow_and_update());
-        reconcile(&context, &mut running, &wanted).await;
+        reconcile(&context, &mut running, &mut ending, &wanted);
         tokio::select! {
             () = shutdown.cancelled() => break,
             changed = pipelines.changed() => if changed.is_err() { break },
@@ -69,6 +70,7 @@ pub async fn run<E: Executor>(
     for (_, running) in running {
         let _ = running.worker.await;
     }
+    while ending.join_next().await.is_some() {}
     context.client.close().await;
 }
 
@@ -92,45 +94,66 @@ async fn connect(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Opti
     }
 }
 
-/// Starts and stops workers. A pipeline whose topics changed gets a new one; a new version alone does not need that.
-async fn reconcile<E: Executor>(
+/// Starts and stops workers. A pipeline whose topics changed gets a new one, after the old one has ended; a new version alone
+/// does not need that. No pipeline waits for the records in flight of another.
+fn reconcile<E: Executor>(
     context: &Arc<Context<E>>,
     running: &mut HashMap<Arc<str>, Running>,
+    ending: &mut JoinSet<()>,
     wanted: &[Arc<Pipeline>],
 ) {
     let is_unchanged = |old: &Running| wanted.contains(&old.pipeline);
     let changed: Vec<Arc<str>> =
         running.iter().filter(|(_, old)| !is_unchanged(old)).map(|(name, _)| Arc::clone(name)).collect();
-    let stopped: Vec<Running> = changed.iter().filter_map(|name| running.remove(name)).collect();
-    for old in &stopped {
+    let mut previous = HashMap::new();
+    for old in changed.iter().filter_map(|name| running.remove(name)) {
         old.stop.cancel();
-    }
-    for old in stopped {
-        let _ = old.worker.await;
-        let is_deleted = !wanted.iter().any(|new| new.name == old.pipeline.name);
-        if is_deleted
-            && old.pipeline.clean_topics_on_delete
-            && context.executor.is_deleted(&old.pipeline.name)
-        {
-            delete_topics(context, &old.pipeline).await;
+        if wanted.iter().any(|new| new.name == old.pipeline.name) {
+            previous.insert(Arc::clone(&old.pipeline.name), old.worker);
+        } else {
+            ending.spawn(end(Arc::clone(context), old));
         }
     }
     for pipeline in wanted {
         running.entry(Arc::clone(&pipeline.name)).or_insert_with(|| {
             let stop = CancellationToken::new();
-            let working = worker::run(Arc::clone(context), Arc::clone(pipeline), stop.clone());
-            let joining = pipeline
-                .external
-                .clone()
-                .map(|spec| joiner::run(Arc::clone(context), Arc::clone(pipeline), spec, stop.clone()));
-            let worker = tokio::spawn(async move {
-                match joining {
-                    Some(joining) => drop(tokio::join!(working, joining)),
-                    None => working.await,
-                }
-            });
-            Running { pipeline: Arc::clone(pipeline), stop, worker }
+            let previous = previous.remove(&pipeline.name);
+            let working = work(Arc::clone(context), Arc::clone(pipeline), previous, stop.clone());
+            Running { pipeline: Arc::clone(pipeline), stop, worker: tokio::spawn(working) }
         });
+    }
+    // Those that have ended.
+    while ending.try_join_next().is_some() {}
+}
+
+async fn work<E: Executor>(
+    context: Arc<Context<E>>,
+    pipeline: Arc<Pipeline>,
+    previous: Option<JoinHandle<()>>,
+    stop: CancellationToken,
+) {
+    if let Some(previous) = previous {
+        let _ = previous.await;
+    }
+    let joining = pipeline
+        .external
+        .clone()
+        .map(|spec| joiner::run(Arc::clone(&context), Arc::clone(&pipeline), spec, stop.clone()));
+    let working = worker::run(context, pipeline, stop);
+    match joining {
+        Some(joining) => drop(tokio::join!(working, joining)),
+        None => working.await,
+    }
+}
+
+/// Waits for the worker of a pipeline that is gone, and deletes its topics if that is configured.
+async fn end<E: Executor>(context: Arc<Context<E>>, old: Running) {
+    let _ = old.worker.await;
+    let name = &old.pipeline.name;
+    // It may be there again.
+    let is_gone = !context.executor.pipelines().borrow().iter().any(|pipeline| pipeline.name == *name);
+    if old.pipeline.clean_topics_on_delete && is_gone && context.executor.is_deleted(name) {
+        delete_topics(&context, &old.pipeline).await;
     }
 }
 
