@@ -86,9 +86,12 @@ impl Copy {
             return Err(format!("cargo {} failed in {}", arguments.join(" "), self.root.display()).into());
         }
         let messages = String::from_utf8(built.stdout)?;
+        // Tests of a program come with the program itself.
+        let is_test = arguments.first() == Some(&"test");
         let mut executables = messages.lines().filter_map(|line| {
             let message: Value = serde_json::from_str(line).ok()?;
-            message.get("executable")?.as_str().map(PathBuf::from)
+            let path = message.get("executable")?.as_str().map(PathBuf::from)?;
+            (message.pointer("/profile/test") == Some(&Value::Bool(is_test))).then_some(path)
         });
         executables
             .next_back()
