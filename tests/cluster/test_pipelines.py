@@ -64,7 +64,7 @@ def test_api_server_rejects_invalid_pipelines_and_experiments(kubectl):
         (custom("Pipeline", "p", {"steps": [{"name": "a"}, {"name": "a"}]}), "Duplicate value"),
         (custom("Pipeline", "p", {"steps": [{"name": "a", "inputs": ["a"]}]}), "needs allowCycles"),
         (custom("Pipeline", "p", {"steps": [{"name": "a", "triggers": ["b.x"]}]}), "not a valid reference"),
-        (custom("Pipeline", "p", {"steps": [{"name": f"s{i}"} for i in range(10000)]}), "at most 1024 items"),
+        (custom("Pipeline", "p", {"steps": [{"name": f"s{i}"} for i in range(10000)]}), "at most 640 items"),
         (custom("Experiment", "e", {"candidates": []}), "candidates"),
         (custom("Experiment", "e", {"default": "b", "candidates": [{"name": "a", "weight": 1}]}), "default"),
     ):

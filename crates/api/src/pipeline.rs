@@ -32,7 +32,7 @@ pub struct PipelineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<PipelineInput>,
     /// Models and their connections.
-    #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 640), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub steps: Vec<PipelineStep>,
     /// Output of the pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ pub struct PipelineStep {
     pub name: String,
     /// Inputs of the step, such as `a`, `a.outputs` or `a.outputs.scores`; the pipeline's inputs when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(max = 512)))]
+    #[schemars(length(max = 32), inner(length(max = 512)))]
     pub inputs: Vec<String>,
     /// Join window for inputs, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub struct PipelineStep {
     pub tensor_map: BTreeMap<String, String>,
     /// Steps that must have produced output before this one runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(max = 512)))]
+    #[schemars(length(max = 32), inner(length(max = 512)))]
     pub triggers: Vec<String>,
     /// Join type of inputs: `inner`, `outer` or `any`.
     #[serde(default)]
@@ -127,7 +127,7 @@ pub struct PipelineBatch {
 pub struct PipelineOutput {
     /// Steps whose outputs form the response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1024), inner(length(max = 512)))]
+    #[schemars(length(max = 640), inner(length(max = 512)))]
     pub steps: Vec<String>,
     /// Join window for outputs, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]

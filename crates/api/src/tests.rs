@@ -217,7 +217,7 @@ fn invalid_graphs_report_position_and_remedy() {
                 "  steps: [{}]\n",
                 (0..10_000).map(|i| format!("{{name: s{i}}}")).collect::<Vec<_>>().join(", ")
             ),
-            "iris.yaml:6: spec.steps has 10000 entries, at most 1024 are allowed",
+            "iris.yaml:6: spec.steps has 10000 entries, at most 640 are allowed",
         ),
     ] {
         let actual = errors(&pipeline(&spec));

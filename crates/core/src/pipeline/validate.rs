@@ -10,11 +10,12 @@ use std::{
     fmt::Display,
 };
 
-/// Limits of the custom resource too; `MAX_TENSOR_MAP` and `MAX_REFERENCES` have no schema.
-pub const MAX_STEPS: usize = 1024;
+/// Limits of the custom resource too; `MAX_TENSOR_MAP` and `MAX_REFERENCES` have no schema. The API server limits the cost of
+/// the rule for references: the product of steps and inputs cannot be larger.
+pub const MAX_STEPS: usize = 640;
 /// Inputs and triggers of all steps. A graph numbers them with 16 bits.
 const MAX_REFERENCES: usize = 16_384;
-const MAX_STEP_INPUTS: usize = 64;
+const MAX_STEP_INPUTS: usize = 32;
 const MAX_EXTERNAL_INPUTS: usize = 256;
 const MAX_TENSOR_MAP: usize = 1024;
 const MAX_NAME: usize = 253;

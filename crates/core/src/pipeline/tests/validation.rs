@@ -160,20 +160,20 @@ fn cycle_of_inputs_alone_is_refused_with_allow_cycles() {
 fn definitions_beyond_the_limits_are_refused() {
     let many = |count: usize| (0..count).map(|i| step(&format!("s{i}"), &[])).collect::<Vec<_>>();
     let (field, message) = refused(&pipeline(many(10_000), &["s0"]));
-    assert_eq!((&*field, &*message), ("steps", "pipeline p has 10000 steps, at most 1024 are allowed"));
-    assert_eq!(validate(&pipeline(many(1024), &["s0"])), Ok(()));
+    assert_eq!((&*field, &*message), ("steps", "pipeline p has 10000 steps, at most 640 are allowed"));
+    assert_eq!(validate(&pipeline(many(640), &["s0"])), Ok(()));
 
     let wide = |inputs: usize| Step { inputs: vec!["a".into(); inputs], ..step("b", &[]) };
-    assert_eq!(refused(&pipeline(vec![step("a", &[]), wide(65)], &[])).0, "steps[1].inputs");
-    assert_eq!(validate(&pipeline(vec![step("a", &[]), wide(64)], &[])), Ok(()));
+    assert_eq!(refused(&pipeline(vec![step("a", &[]), wide(33)], &[])).0, "steps[1].inputs");
+    assert_eq!(validate(&pipeline(vec![step("a", &[]), wide(32)], &[])), Ok(()));
 
     let all = |count: usize| {
-        let steps = (0..count).map(|i| Step { name: format!("b{i}").into(), ..wide(64) });
+        let steps = (0..count).map(|i| Step { name: format!("b{i}").into(), ..wide(32) });
         pipeline(std::iter::once(step("a", &[])).chain(steps).collect(), &[])
     };
-    let (_, message) = refused(&all(257));
-    assert_eq!(message, "pipeline p has 16448 inputs and triggers of steps, at most 16384 are allowed");
-    all(256).graph();
+    let (_, message) = refused(&all(513));
+    assert_eq!(message, "pipeline p has 16416 inputs and triggers of steps, at most 16384 are allowed");
+    all(512).graph();
 
     let long = "a".repeat(513);
     assert_eq!(refused(&pipeline(vec![step("a", &[&long])], &[])).0, "steps[0].inputs[0]");
@@ -231,10 +231,10 @@ fn two_hundred_stacked_diamonds_run_within_linear_work() {
 /// Every step after the first reads every step before it.
 #[test]
 fn dense_graph_and_wide_join_run_within_linear_work() {
-    let names: Vec<_> = (0..64).map(|i| format!("s{i}")).collect();
+    let names: Vec<_> = (0..32).map(|i| format!("s{i}")).collect();
     let mut steps: Vec<_> =
-        (0..64).map(|i| Step { inputs: names[..i].to_vec(), ..step(&names[i], &[]) }).collect();
-    let wide = (0..192).map(|i| step(&format!("w{i}"), &[&format!("s63.outputs.t{i}")]));
+        (0..32).map(|i| Step { inputs: names[..i].to_vec(), ..step(&names[i], &[]) }).collect();
+    let wide = (0..192).map(|i| step(&format!("w{i}"), &[&format!("s31.outputs.t{i}")]));
     let output: Vec<_> = (0..192).map(|i| format!("w{i}")).collect();
     steps.extend(wide);
     let mut definition = pipeline(steps, &[]);
@@ -245,10 +245,10 @@ fn dense_graph_and_wide_join_run_within_linear_work() {
     while let Some(Invocation { step, inputs }) = run.next() {
         match step.index() {
             0 => assert_eq!(inputs.len(), 1),
-            index @ 1..64 => assert_eq!(inputs.len(), index),
-            index => assert_eq!(shown(&inputs), format!("t{}=1", index - 64)),
+            index @ 1..32 => assert_eq!(inputs.len(), index),
+            index => assert_eq!(shown(&inputs), format!("t{}=1", index - 32)),
         }
-        run.complete(step, tensors(if step.index() == 63 { &all } else { &["y"] }), 0);
+        run.complete(step, tensors(if step.index() == 31 { &all } else { &["y"] }), 0);
     }
     assert_eq!(run.outcome().unwrap().unwrap().len(), 192);
 }
