@@ -146,13 +146,17 @@ impl Suite {
         detected.into_iter().flatten().collect()
     }
 
-    /// The first probe that fails. One that times out detects nothing: the machine may be slow.
+    /// The first probe that fails, or that does not end although it takes less than a second without the mutant. Another one
+    /// that times out detects nothing: the machine may be slow.
     fn detect(&self, probes: &Timed<'_>, mutant: &str) -> Option<String> {
         probes.iter().find_map(|(probe, time)| {
             match self.try_once(probe, Some(mutant), *time * 10 + QUICK_TIMEOUT) {
                 Ok(Outcome::Passed) => None,
                 Ok(Outcome::Failed(Some(invariant))) => Some(format!("{}: {invariant}", probe.name)),
                 Ok(Outcome::Failed(None)) => Some(format!("`{}`", probe.name)),
+                Ok(Outcome::TimedOut) if *time < Duration::from_secs(1) => {
+                    Some(format!("`{}` does not end", probe.name))
+                }
                 Ok(Outcome::TimedOut) => {
                     eprintln!("{mutant}: {} timed out", probe.name);
                     None
