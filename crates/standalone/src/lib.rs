@@ -75,7 +75,7 @@ pub struct Args {
     pub agent_port: u16,
 
     /// Memory for models in bytes [default: three quarters of the machine's]
-    #[arg(long, env = "MEMORY_REQUEST", value_name = "BYTES")]
+    #[arg(long, env = "MEMORY_REQUEST", value_name = "BYTES", value_parser = bootstrap::args::memory)]
     pub memory: Option<u64>,
 
     /// Inference threads [default: number of cores]

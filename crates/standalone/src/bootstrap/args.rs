@@ -62,11 +62,16 @@ pub struct RequestArgs {
     pub max_in_flight: usize,
 }
 
+/// Parses an amount of memory as in manifests: `512Mi`, or a number of bytes.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    gantry_api::Quantity::parse(text).map(|amount| amount.bytes())
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
     /// Memory budget of request bodies and responses, in bytes; a connection may use a quarter of it. Requests beyond it
     /// get 503. [default: a quarter of the machine's or container's memory, at least 256 MiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = memory)]
     pub max_memory: Option<u64>,
 }
 
@@ -117,5 +122,10 @@ mod tests {
         }
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "the port was not connected to");
+    }
+    #[test]
+    fn memory_is_an_amount_as_in_manifests() {
+        assert_eq!((memory("512Mi"), memory("1000")), (Ok(512 << 20), Ok(1000)));
+        assert!(memory("lots").unwrap_err().contains("512Mi"));
     }
 }
