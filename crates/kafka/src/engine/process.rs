@@ -115,9 +115,9 @@ async fn execute<E: Executor>(
 /// The ID of a request: of the key, of the header, or the position of the record, which is the same each time it is read.
 pub fn request_id(record: &Consumed) -> String {
     let of_key = record.key.as_deref().and_then(Key::parse).map(|key| key.request_id.to_owned());
-    let is_sane = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-    let of_header = || headers::get(&record.headers, headers::REQUEST_ID).filter(is_sane).map(str::to_owned);
-    of_key.filter(|id| is_sane(&id.as_str())).or_else(of_header).unwrap_or_else(|| {
+    let is_valid = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    let of_header = || headers::get(&record.headers, headers::REQUEST_ID).filter(is_valid).map(str::to_owned);
+    of_key.filter(|id| is_valid(&id.as_str())).or_else(of_header).unwrap_or_else(|| {
         let Consumed { topic, partition, offset, .. } = record;
         format!("{topic}-{partition}-{offset}")
     })

@@ -185,6 +185,18 @@ impl Settings {
         if bootstrap_servers.trim().is_empty() {
             return Err(SettingsError::NoBroker);
         }
+        let is_address = |server: &str| {
+            let parts = server.trim().rsplit_once(':');
+            parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if let Some(value) = bootstrap_servers.split(',').find(|server| !is_address(server)) {
+            let (key, value) = ("bootstrap.servers".to_owned(), value.to_owned());
+            return Err(SettingsError::Value {
+                key,
+                value,
+                expected: "use host:port, or several with commas",
+            });
+        }
         let settings = Self {
             bootstrap_servers,
             group_prefix: file.consumer_group_id_prefix,

@@ -63,20 +63,24 @@ fn invalid_settings_are_named() {
         ("{", "kafka.json is invalid"),
         ("{}", "no bootstrap.servers"),
         (r#"{"bootstrap.servers":" "}"#, "no bootstrap.servers"),
-        (r#"{"bootstrap.servers":"b","topicPrefiks":"x"}"#, "unknown field `topicPrefiks`"),
-        (r#"{"bootstrap.servers":"b","worker":{"x":1}}"#, "unknown field `x`"),
-        (r#"{"bootstrap.servers":"b","worker":{"maxInFlight":0}}"#, "at least 1"),
-        (r#"{"bootstrap.servers":"b","topicPrefix":"a b"}"#, "topicPrefix"),
+        (r#"{"bootstrap.servers":"a:9092,b"}"#, "bootstrap.servers is \"b\": use host:port"),
+        (r#"{"bootstrap.servers":"b:9092","topicPrefiks":"x"}"#, "unknown field `topicPrefiks`"),
+        (r#"{"bootstrap.servers":"b:9092","worker":{"x":1}}"#, "unknown field `x`"),
+        (r#"{"bootstrap.servers":"b:9092","worker":{"maxInFlight":0}}"#, "at least 1"),
+        (r#"{"bootstrap.servers":"b:9092","topicPrefix":"a b"}"#, "topicPrefix"),
         (
-            r#"{"bootstrap.servers":"b","topics":{"numPartitions":"many"}}"#,
+            r#"{"bootstrap.servers":"b:9092","topics":{"numPartitions":"many"}}"#,
             "topics.numPartitions is \"many\"",
         ),
-        (r#"{"bootstrap.servers":"b","topics":{"numPartitions":0}}"#, "out of range"),
+        (r#"{"bootstrap.servers":"b:9092","topics":{"numPartitions":0}}"#, "out of range"),
         (
-            r#"{"bootstrap.servers":"b","consumer":{"auto.offset.reset":"never"}}"#,
+            r#"{"bootstrap.servers":"b:9092","consumer":{"auto.offset.reset":"never"}}"#,
             "consumer.auto.offset.reset",
         ),
-        (r#"{"bootstrap.servers":"b","producer":{"compression.type":"zstd"}}"#, "producer.compression.type"),
+        (
+            r#"{"bootstrap.servers":"b:9092","producer":{"compression.type":"zstd"}}"#,
+            "producer.compression.type",
+        ),
     ];
     for (text, message) in table {
         let error = Settings::parse(text, "", &none).unwrap_err().to_string();
@@ -143,7 +147,7 @@ proptest! {
     #[test]
     fn numbers_and_texts_are_the_same(partitions in 1i64..10_000) {
         let of = |value: String| {
-            let text = format!(r#"{{"bootstrap.servers":"b","topics":{{"numPartitions":{value}}}}}"#);
+            let text = format!(r#"{{"bootstrap.servers":"b:9092","topics":{{"numPartitions":{value}}}}}"#);
             Settings::parse(&text, "", &none).unwrap().partitions
         };
         prop_assert_eq!(i64::from(of(partitions.to_string())), partitions);
