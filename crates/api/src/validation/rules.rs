@@ -203,7 +203,7 @@ pub(super) const EXPERIMENT: &[Rule<ExperimentSpec>] = &[
             at: "spec.candidates",
             field: "",
             rule: "self.size() == 0 || self.exists(c, c.weight > 0)",
-            message: "has no weight above 0: no candidate would get requests",
+            message: "has no weight above 0, so no candidate gets requests: raise at least one",
             values: &[],
             ratchet: "",
         },

@@ -197,7 +197,7 @@ impl Connections {
         !self.awaiting_reconnect.is_empty()
     }
 
-    /// Sends changes to every gateway, ordered by sequence number.
+    /// Queues changes for every gateway.
     pub(super) fn routes_changed(&mut self, changes: &[RouteChange], limit: usize) {
         for gateway in self.gateways.values_mut() {
             if gateway.acknowledged.applied >= gateway.last_sent {
