@@ -13,6 +13,7 @@ use http::{HeaderMap, StatusCode};
 use url::Url;
 
 use crate::auth::Auth;
+use crate::cache::Scratch;
 use crate::digest::{Announced, Checker, announced};
 use crate::error::FetchError;
 use crate::net::{Client, Follow, Response};
@@ -51,6 +52,8 @@ pub(crate) struct Downloader<'a> {
     pub(crate) client: &'a Client,
     pub(crate) retry: RetryPolicy,
     pub(crate) meter: &'a Meter<'a>,
+    /// Where the destinations are.
+    pub(crate) scratch: &'a Scratch,
 }
 
 /// A file being written, with the checksums of what was written.
@@ -235,10 +238,13 @@ impl Downloader<'_> {
         }
         let mut checks = wanted.known.clone();
         checks.extend(announced(headers, wanted.auth.etag_is_md5()));
-        let path = dest.to_owned();
-        let file = blocking(move || File::create(path))
-            .await
-            .map_err(|error| FetchError::io("cannot write", dest, &error))?;
+        let (scratch, path) = (self.scratch.clone(), dest.to_owned());
+        let create = move || {
+            let file = File::create(path);
+            drop(scratch);
+            file
+        };
+        let file = blocking(create).await.map_err(|error| FetchError::io("cannot write", dest, &error))?;
         let validator = headers
             .get(ETAG)
             .filter(|etag| !etag.as_bytes().starts_with(b"W/"))

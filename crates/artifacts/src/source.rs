@@ -164,7 +164,7 @@ impl Shared {
         have: Option<String>,
         meter: &Meter<'_>,
     ) -> Result<Option<(Vec<Record>, Option<String>)>, FetchError> {
-        let downloader = Downloader { client: &self.client, retry: self.config.retry, meter };
+        let downloader = Downloader { client: &self.client, retry: self.config.retry, meter, scratch };
         let root = scratch.files();
         let mut names = Names::new(self.config.limits);
         let mut jobs = Vec::with_capacity(plan.items.len());

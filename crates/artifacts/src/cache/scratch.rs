@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use crate::error::FetchError;
@@ -48,7 +48,7 @@ impl Session {
         let path = self.file();
         fs::create_dir_all(path.join("files"))
             .map_err(|error| FetchError::io("cannot create a directory", &path, &error))?;
-        Ok(Scratch { path })
+        Ok(Scratch { dir: Arc::new(ScratchDir { path }) })
     }
 
     /// A name in the directory of this process that nothing else uses.
@@ -71,23 +71,29 @@ pub(super) fn is_abandoned(dir: &Path) -> bool {
     }
 }
 
-/// A directory that disappears unless it is renamed into place.
+/// A directory that disappears with its last clone unless it is renamed into place. Work on a blocking thread goes on
+/// after its caller is cancelled; it holds a clone, so that it creates nothing in a directory that is being removed.
+#[derive(Clone)]
 pub(crate) struct Scratch {
+    dir: Arc<ScratchDir>,
+}
+
+struct ScratchDir {
     path: PathBuf,
 }
 
 impl Scratch {
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.dir.path
     }
 
     /// Where the files of the artifact are collected.
     pub(crate) fn files(&self) -> PathBuf {
-        self.path.join("files")
+        self.dir.path.join("files")
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         remove(&self.path);
     }
@@ -99,5 +105,22 @@ pub(super) fn remove(path: &Path) {
             tracing::warn!(target: "gantry::artifacts", path = %path.display(), %error, "could not remove");
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_is_removed_with_its_last_clone() {
+        let root = tempfile::tempdir().unwrap();
+        let session = Session::start(root.path()).unwrap();
+        let scratch = session.scratch().unwrap();
+        let (held_by_work, path) = (scratch.clone(), scratch.path().to_owned());
+        drop(scratch);
+        File::create(held_by_work.files().join("late")).unwrap();
+        drop(held_by_work);
+        assert!(!path.exists());
     }
 }

@@ -62,6 +62,11 @@ impl Harness {
 
     /// Nothing may be left of a finished or failed fetch.
     fn assert_no_leftovers(&self) {
+        let found = self.leftovers();
+        assert!(found.is_empty(), "left behind: {found:?}");
+    }
+
+    fn leftovers(&self) -> Vec<std::path::PathBuf> {
         let mut found = Vec::new();
         for session in std::fs::read_dir(self.dir.path().join("cache/tmp")).unwrap().flatten() {
             if session.path().is_dir() {
@@ -73,7 +78,7 @@ impl Harness {
                 );
             }
         }
-        assert!(found.is_empty(), "left behind: {found:?}");
+        found
     }
 }
 
