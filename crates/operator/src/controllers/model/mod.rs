@@ -15,7 +15,7 @@ use crate::{
     schedulers::{LoadedView as _, ModelView},
 };
 use gantry_api::{Condition, ModelSpec, ModelStatus};
-use gantry_proto::scheduler as pb;
+use gantry_proto::scheduler::{self as pb, model_status::ModelState};
 use k8s_openapi::jiff::Timestamp;
 
 pub type Snapshot = scheduled::Snapshot<Model>;
@@ -84,6 +84,11 @@ impl Scheduled for Model {
 
     fn ready(_: &ModelSpec, view: &ModelView) -> ConditionUpdate {
         status::of(view)
+    }
+
+    fn is_loading(view: &ModelView, _: &ConditionUpdate) -> bool {
+        // A model that fits on no server stays so until another object changes.
+        matches!(view.state(), ModelState::ModelProgressing | ModelState::ModelCreate)
     }
 
     fn build_status(

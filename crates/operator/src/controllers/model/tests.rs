@@ -5,7 +5,7 @@ use crate::{
     cluster::{Custom, Key, Model},
     conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::Known,
-    schedulers::ModelView,
+    schedulers::{LastRequest, ModelView, Operation, SchedulerRequest},
 };
 use gantry_api::ModelStatus;
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
@@ -77,6 +77,33 @@ fn ready_of_every_state() {
             .into_iter()
             .find(|name| condition_status(&status.conditions, name) == Some(ConditionStatus::True));
         assert_eq!(found, progress, "{state:?}");
+    }
+}
+
+#[test]
+fn status_waits_only_for_a_model_that_is_being_loaded() {
+    for (state, waits) in [
+        (ModelState::ModelCreate, true),
+        (ModelState::ModelProgressing, true),
+        (ModelState::ScheduleFailed, false),
+        (ModelState::ModelFailed, false),
+        (ModelState::ModelAvailable, false),
+    ] {
+        let request = SchedulerRequest { operation: Operation::Load, uid: "u1".into(), generation: 3 };
+        let sent = LastRequest {
+            at: tokio::time::Instant::now(),
+            request,
+            attempts: 1,
+            was_accepted: false,
+            rejection: None,
+            failure: None,
+        };
+        let loaded_a_moment_ago = Snapshot {
+            last_request: Some((sent, Duration::ZERO)),
+            ..snapshot(object(), Known::Present(view(state)))
+        };
+        let plan = plan(&loaded_a_moment_ago, Timestamp::UNIX_EPOCH);
+        assert_eq!((plan.status.is_none(), plan.requeue_after.is_some()), (waits, waits), "{state:?}");
     }
 }
 

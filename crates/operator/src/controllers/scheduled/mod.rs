@@ -10,7 +10,7 @@ pub use snapshot::Snapshot;
 
 use crate::{
     cluster::{Custom, CustomKind, Key},
-    conditions::ConditionUpdate,
+    conditions::{ConditionUpdate, Progress},
     plan::SchedulerAction,
     schedulers::LoadedView,
 };
@@ -39,6 +39,11 @@ pub trait Scheduled: CustomKind {
 
     /// `Ready` of an object as its scheduler has it.
     fn ready(spec: &Self::Spec, view: &Self::View) -> ConditionUpdate;
+
+    /// Whether the object may be ready in a moment, so that its status waits for the result.
+    fn is_loading(_: &Self::View, ready: &ConditionUpdate) -> bool {
+        ready.progress == Progress::InProgress
+    }
 
     fn build_status(
         object: &Custom<Self>,

@@ -182,9 +182,8 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
         }
         Known::Present(view) if !view.is_deleted() && K::is_current(view, &desired) => {
             let condition = K::ready(spec, view);
-            let is_progressing = condition.progress == Progress::InProgress;
             let delay = match is_observed {
-                false if is_progressing => debounce(snapshot, object),
+                false if K::is_loading(view, &condition) => debounce(snapshot, object),
                 true => message_delay(snapshot, object, &condition),
                 false => None,
             };
