@@ -121,18 +121,46 @@ pub(crate) fn latencies(
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let index = (random >> 33) as usize % exchanges.len().max(1);
         let exchange = exchanges.get(index).ok_or("nothing to ask")?;
-        let start = Instant::now();
-        connection.send(&exchange.request)?;
-        let (status, body) = connection.receive()?;
-        let took = start.elapsed();
-        if status != 200 || body != exchange.response {
-            return Err(
-                format!("a wrong response under load: {status} {}", String::from_utf8_lossy(body)).into()
-            );
-        }
+        let time = latency(&mut connection, exchange)?;
         if turn >= warm {
-            times.push(took.as_secs_f64() * 1e6);
+            times.push(time);
         }
     }
     Ok(times)
+}
+
+/// Latencies of two exchanges, in microseconds, sent in turn in short blocks on one connection: threads of both sides are
+/// placed alike for both, which decides over a factor of two or three when client and server may use all cores.
+pub(crate) fn alternating_latencies(
+    address: SocketAddr,
+    exchanges: [&Exchange; 2],
+    count: usize,
+) -> Result<[Vec<f64>; 2], Failure> {
+    const BLOCK: usize = 100;
+    let mut connection = http::Connection::open(address)?;
+    let mut times = [Vec::with_capacity(count), Vec::with_capacity(count)];
+    for block in 0..=count / BLOCK {
+        for (exchange, times) in exchanges.into_iter().zip(&mut times) {
+            for _ in 0..BLOCK {
+                let time = latency(&mut connection, exchange)?;
+                // The first block warms up.
+                if block > 0 {
+                    times.push(time);
+                }
+            }
+        }
+    }
+    Ok(times)
+}
+
+fn latency(connection: &mut http::Connection, exchange: &Exchange) -> Result<f64, Failure> {
+    let start = Instant::now();
+    connection.send(&exchange.request)?;
+    let (status, body) = connection.receive()?;
+    let took = start.elapsed();
+    if status != 200 || body != exchange.response {
+        let body = String::from_utf8_lossy(body);
+        return Err(format!("a wrong response under load: {status} {body}").into());
+    }
+    Ok(took.as_secs_f64() * 1e6)
 }

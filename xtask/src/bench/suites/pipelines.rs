@@ -23,6 +23,8 @@ use std::{
 };
 
 const REQUESTS: usize = 5000;
+/// More of them for the 99th percentile.
+const MIRRORED_REQUESTS: usize = 20_000;
 /// Requests to the slow branch, of some milliseconds each.
 const SLOW_REQUESTS: usize = 300;
 const TURNS: usize = 10_000;
@@ -69,13 +71,16 @@ fn measure_unpinned(bench: &Bench) -> Result<Vec<Row>, Failure> {
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         note("chain and experiment");
-        direct.push(p50(address, &model, REQUESTS)?);
-        chained.push(p50(address, &chain, REQUESTS)?);
-        own.push(p50(address, &half, REQUESTS)?);
-        divided.push(p50(address, &split, REQUESTS)?);
+        let [one, three] = load::alternating_latencies(address, [&model, &chain], REQUESTS)?;
+        direct.push(median(&one));
+        chained.push(median(&three));
+        let [without, with] = load::alternating_latencies(address, [&half, &split], REQUESTS)?;
+        own.push(median(&without));
+        divided.push(median(&with));
         note("mirror");
-        plain.push(p99(address, &half, REQUESTS)?);
-        copied.push(p99(address, &mirrored, REQUESTS)?);
+        let [without, with] = load::alternating_latencies(address, [&half, &mirrored], MIRRORED_REQUESTS)?;
+        plain.push(p99(without)?);
+        copied.push(p99(with)?);
         note("fan-out");
         alone.push(p50(address, &branch, SLOW_REQUESTS)?);
         joined.push(p50(address, &fan, SLOW_REQUESTS)?);
@@ -225,10 +230,9 @@ pub(super) fn exchange(address: SocketAddr, request: &[u8]) -> Result<Exchange, 
     Ok(Exchange { request: request.to_vec(), response })
 }
 
-fn p99(address: SocketAddr, exchange: &Exchange, count: usize) -> Result<f64, Failure> {
-    let mut latencies = load::latencies(address, std::slice::from_ref(exchange), count)?;
+fn p99(mut latencies: Vec<f64>) -> Result<f64, Failure> {
     latencies.sort_by(f64::total_cmp);
-    latencies.get(count * 99 / 100).copied().ok_or_else(|| "no latencies".into())
+    latencies.get(latencies.len() * 99 / 100).copied().ok_or_else(|| "no latencies".into())
 }
 
 pub(super) fn p50(address: SocketAddr, exchange: &Exchange, count: usize) -> Result<f64, Failure> {
