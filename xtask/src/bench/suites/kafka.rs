@@ -42,16 +42,15 @@ fn measure_unpinned(bench: &Bench, libraries: &Path, program: &Path) -> Result<V
         ours.inference,
         &http::post("/v2/pipelines/chain/infer", "", &pipelines::small_request()),
     )?;
-    let (mut worker, mut producer, mut in_process, mut hops) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut worker, mut tools, mut in_process, mut hops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut bytes = 0.0;
     for round in 0..bench.rounds.min(3) {
         note("records through one worker and one step");
         let result = run(Command::new(program).args(["worker", &broker.address, &RECORDS.to_string()]))?;
         worker.push(field(&result, "records_per_second")?);
         bytes = field(&result, "value_bytes")?;
-        note("kafka-producer-perf-test");
-        producer.push(broker.producer_rate(round, bytes)?);
+        note("kafka-producer-perf-test and kafka-consumer-perf-test");
+        tools.push(broker.loop_rate(round, bytes)?);
         note("a chain in process and from topic to topic");
         in_process.push(pipelines::p50(ours.inference, &chain, CHAIN_REQUESTS)?);
         let arguments = ["hops", &broker.address, &STEPS.to_string(), &REQUESTS.to_string()];
@@ -62,10 +61,10 @@ fn measure_unpinned(bench: &Bench, libraries: &Path, program: &Path) -> Result<V
             what: format!(
                 "records of {bytes} bytes through one worker and one step, with the topics of the step"
             ),
-            peer: "kafka-producer-perf-test, one topic".into(),
+            peer: "kafka-producer-perf-test and kafka-consumer-perf-test, one topic".into(),
             ours: format!("{}/s", figure(median(&worker))),
-            theirs: format!("{}/s", figure(median(&producer))),
-            rounds: divide(&worker, &producer),
+            theirs: format!("{}/s", figure(median(&tools))),
+            rounds: divide(&worker, &tools),
             unit: "x",
             better: Better::Higher,
             floor: Some(0.2),
@@ -128,19 +127,24 @@ impl Broker {
         Ok(Self { address, libraries: libraries.to_owned(), _process: process })
     }
 
-    /// Records per second of Kafka's own producer, with all acknowledgements.
-    fn producer_rate(&self, round: usize, bytes: f64) -> Result<f64, Failure> {
-        let mut command = java(&self.libraries, "org.apache.kafka.tools.ProducerPerformance");
-        command.args(["--topic", &format!("perf-{round}"), "--num-records", &(5 * RECORDS).to_string()]);
-        command.args([
-            "--record-size",
-            &bytes.to_string(),
-            "--throughput",
-            "-1",
-            "--producer-props",
-            "acks=all",
-        ]);
-        let output = run(command.arg(format!("bootstrap.servers={}", self.address)))?;
+    /// Records per second of Kafka's own tools: a producer that waits for all acknowledgements, and a consumer of the same
+    /// topic that reads along.
+    fn loop_rate(&self, round: usize, bytes: f64) -> Result<f64, Failure> {
+        let (topic, records) = (format!("perf-{round}"), (5 * RECORDS).to_string());
+        let mut consumer = java(&self.libraries, "org.apache.kafka.tools.ConsumerPerformance");
+        consumer.args(["--bootstrap-server", &self.address, "--topic", &topic, "--messages", &records]);
+        let consumer = consumer.args(["--timeout", "60000", "--hide-header"]);
+        let consumer = consumer.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut producer = java(&self.libraries, "org.apache.kafka.tools.ProducerPerformance");
+        producer.args(["--topic", &topic, "--num-records", &records, "--record-size", &bytes.to_string()]);
+        producer.args(["--throughput", "-1", "--producer-props", "acks=all"]);
+        let output = run(producer.arg(format!("bootstrap.servers={}", self.address)));
+        let read = consumer.wait_with_output()?;
+        if !read.status.success() {
+            let errors = String::from_utf8_lossy(&read.stderr);
+            return Err(format!("kafka-consumer-perf-test failed: {errors}").into());
+        }
+        let output = output?;
         let last = output.lines().rev().find(|line| line.contains("99.9th")).unwrap_or_default();
         let rate = last.split(" records/sec").next().and_then(|text| text.rsplit(' ').next()?.parse().ok());
         rate.ok_or_else(|| format!("kafka-producer-perf-test printed no rate: {output}").into())
