@@ -5,7 +5,10 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 pub(crate) struct Broker {
@@ -29,8 +32,19 @@ fn java(main: &str, arguments: &[&str], log: &Path) -> Command {
     command
 }
 
+/// A port below those that the system gives to connections and to listeners on port 0, which could take it before the broker
+/// binds it: that is seconds later.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 15_000;
+    const COUNT: u32 = 15_000;
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side start at different ports.
+    let start = std::process::id().wrapping_mul(7919);
+    let mut ports = std::iter::repeat_with(|| {
+        let port = FIRST + start.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        u16::try_from(port).unwrap()
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 impl Broker {
@@ -41,7 +55,7 @@ impl Broker {
             let broker = Self::start();
             // Statics are not dropped; the broker ends with the last test.
             let process = broker.process.as_ref().unwrap().id();
-            exit_with(process);
+            exit_with(process, broker.directory.path());
             broker
         })
     }
@@ -92,9 +106,14 @@ impl Broker {
     pub(crate) fn restart(&mut self) {
         let file = self.directory.path().join("server.properties");
         let log = self.directory.path().join("broker.log");
-        self.process = Some(java("kafka.Kafka", &[file.to_str().unwrap()], &log).spawn().unwrap());
         let address = self.address();
-        wait_for("the broker", || TcpStream::connect(&address).is_ok());
+        let process =
+            self.process.insert(java("kafka.Kafka", &[file.to_str().unwrap()], &log).spawn().unwrap());
+        wait_for("the broker", || {
+            let status = process.try_wait().unwrap();
+            assert!(status.is_none(), "the broker ended: {}", std::fs::read_to_string(&log).unwrap());
+            TcpStream::connect(&address).is_ok()
+        });
     }
 
     /// Ends the broker as `kill -9` does.
@@ -116,10 +135,13 @@ impl Drop for Broker {
     }
 }
 
-/// Ends a process after this one, whatever its end is.
-fn exit_with(process: u32) {
-    let script =
-        format!("while kill -0 {} 2>/dev/null; do sleep 0.2; done; kill -9 {process}", std::process::id());
+/// Ends a process after this one, whatever its end is, and removes its directory.
+fn exit_with(process: u32, directory: &Path) {
+    let script = format!(
+        "while kill -0 {} 2>/dev/null; do sleep 0.2; done; kill -9 {process}; sleep 0.2; rm -rf '{}'",
+        std::process::id(),
+        directory.display()
+    );
     let guard = Command::new("sh")
         .args(["-c", &script])
         .stdin(Stdio::null())
