@@ -6,7 +6,7 @@ use crate::{
 };
 use krafka::{
     Compression, Kafka, KrafkaError, Record,
-    admin::{CreateTopicsOptions, DeleteTopicsOptions, NewTopic},
+    admin::{CreateTopicsOptions, DeleteTopicsOptions, DescribeTopicsOptions, NewTopic},
     auth::{AuthConfig, TlsConfig},
     consumer::{AutoOffsetReset, Consumer, ConsumerRebalanceListener, PartitionAssignmentStrategy},
     error::ErrorCode,
@@ -17,10 +17,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tokio::time::Instant;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// A broker knows a new topic a moment after it was created.
+const NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(2);
+const NEW_TOPIC_INTERVAL: Duration = Duration::from_millis(50);
 /// Records of one poll, at most half of those in flight: the limit is exceeded by so many.
 const MAX_POLL_RECORDS: usize = 500;
 
@@ -165,40 +169,68 @@ impl Client {
         timeout: Duration,
     ) -> Result<Vec<Consumed>, String> {
         let reading = async {
-            let partitions = self.producer.partitions_for(topic).await?;
-            let numbers: Vec<i32> =
-                (0..partitions.len()).filter_map(|number| i32::try_from(number).ok()).collect();
-            let kafka = connect(&self.settings).await?;
-            let consumer =
-                kafka.consumer_without_group().auto_offset_reset(AutoOffsetReset::Earliest).build().await?;
-            consumer.assign(topic, numbers.clone()).await?;
-            let mut missing = HashMap::new();
-            for number in numbers {
-                let (low, high) = consumer.fetch_watermarks(topic, number).await?;
-                let start = high.saturating_sub(i64::from(count)).max(low);
-                if start < high {
-                    missing.insert(number, high);
-                }
-                consumer.seek(topic, number, start.min(high)).await?;
-            }
-            let mut records = Vec::new();
-            while !missing.is_empty() {
-                for record in consumer.poll(Duration::from_millis(500)).await? {
-                    if missing.get(&record.partition).is_some_and(|end| record.offset + 1 >= *end) {
-                        missing.remove(&record.partition);
-                    }
-                    records.push((record.timestamp, consumed(record)));
-                }
-            }
-            let closed = consumer.close().await;
-            drop(closed);
-            records.sort_by_key(|(time, _)| *time);
-            Ok::<_, KrafkaError>(records.into_iter().map(|(_, record)| record).collect())
+            let numbers = self.partition_numbers(topic).await?;
+            self.read_partitions(topic, numbers, count).await.map_err(|error| error.to_string())
         };
         match tokio::time::timeout(timeout, reading).await {
-            Ok(read) => read.map_err(|error| error.to_string()),
+            Ok(read) => read,
             Err(_) => Err(format!("topic {topic} was not read in time")),
         }
+    }
+
+    async fn partition_numbers(&self, topic: &str) -> Result<Vec<i32>, String> {
+        let admin = self.kafka.admin();
+        let deadline = Instant::now() + NEW_TOPIC_TIMEOUT;
+        loop {
+            let described = admin.describe_topics([topic], DescribeTopicsOptions::default()).await;
+            match described.map_err(|error| error.to_string())?.remove(topic) {
+                Some(Ok(found)) => {
+                    let count = i32::try_from(found.partitions.len()).unwrap_or(i32::MAX);
+                    return Ok((0..count).collect());
+                }
+                Some(Err(KrafkaError::Broker { code: ErrorCode::UnknownTopicOrPartition, .. })) | None => {
+                    if Instant::now() >= deadline {
+                        return Err(format!("topic {topic} does not exist"));
+                    }
+                    tokio::time::sleep(NEW_TOPIC_INTERVAL).await;
+                }
+                Some(Err(error)) => return Err(format!("topic {topic}: {error}")),
+            }
+        }
+    }
+
+    async fn read_partitions(
+        &self,
+        topic: &str,
+        numbers: Vec<i32>,
+        count: u32,
+    ) -> krafka::Result<Vec<Consumed>> {
+        let kafka = connect(&self.settings).await?;
+        let consumer =
+            kafka.consumer_without_group().auto_offset_reset(AutoOffsetReset::Earliest).build().await?;
+        consumer.assign(topic, numbers.clone()).await?;
+        let mut missing = HashMap::new();
+        for number in numbers {
+            let (low, high) = consumer.fetch_watermarks(topic, number).await?;
+            let start = high.saturating_sub(i64::from(count)).max(low);
+            if start < high {
+                missing.insert(number, high);
+            }
+            consumer.seek(topic, number, start.min(high)).await?;
+        }
+        let mut records = Vec::new();
+        while !missing.is_empty() {
+            for record in consumer.poll(Duration::from_millis(500)).await? {
+                if missing.get(&record.partition).is_some_and(|end| record.offset + 1 >= *end) {
+                    missing.remove(&record.partition);
+                }
+                records.push((record.timestamp, consumed(record)));
+            }
+        }
+        let closed = consumer.close().await;
+        drop(closed);
+        records.sort_by_key(|(time, _)| *time);
+        Ok(records.into_iter().map(|(_, record)| record).collect())
     }
 
     /// A member of the group, not yet subscribed.

@@ -1,10 +1,13 @@
 //! The program with the feature: `gantry up` with a pipeline of the examples.
 
-use crate::support::{Broker, Flow, Input, wait_for};
+use crate::{
+    inspect,
+    support::{Broker, Flow, Input, gantry, wait_for},
+};
 use gantry_kafka::topics::Side;
 use std::{
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 struct Gantry {
@@ -14,9 +17,6 @@ struct Gantry {
 
 impl Gantry {
     fn up(broker: &Broker, directory: &Path) -> Self {
-        let program = std::env::var_os("GANTRY_TEST_PROGRAM");
-        let program =
-            program.expect("GANTRY_TEST_PROGRAM is not set: run these tests by `cargo xtask kafka`");
         let settings = directory.join("kafka.json");
         let text = format!(
             r#"{{"bootstrap.servers":"{}","consumer":{{"session.timeout.ms":1000}},"topics":{{"numPartitions":2}}}}"#,
@@ -25,7 +25,7 @@ impl Gantry {
         std::fs::write(&settings, text).unwrap();
         let log = directory.join("log");
         let output = std::fs::File::create(&log).unwrap();
-        let mut command = Command::new(program);
+        let mut command = gantry();
         command.arg("up").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pipelines"));
         command.args([
             "--inference-port",
@@ -44,9 +44,15 @@ impl Gantry {
             .arg("--kafka")
             .arg(settings);
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
-        let gantry = Self { process: command.spawn().unwrap(), log };
-        wait_for("gantry up", || gantry.output().contains("Ctrl-C stops"));
-        gantry
+        let started = Self { process: command.spawn().unwrap(), log };
+        wait_for("gantry up", || started.output().contains("Ctrl-C stops"));
+        started
+    }
+
+    fn scheduler(&self) -> String {
+        let output = self.output();
+        let line = output.lines().find_map(|line| line.trim().strip_prefix("scheduler "));
+        line.and_then(|line| line.split_whitespace().next()).expect(&output).to_owned()
     }
 
     fn output(&self) -> String {
@@ -82,7 +88,7 @@ async fn gantry_up_answers_every_record_across_a_kill() {
     for i in 40..60 {
         flow.send(request(i)).await;
     }
-    let _second = Gantry::up(broker, directory.path());
+    let second = Gantry::up(broker, directory.path());
     let ids = |outputs: &[crate::support::Output]| {
         let mut ids: Vec<usize> =
             outputs.iter().map(|output| output.header("x-request-id").parse().unwrap()).collect();
@@ -96,5 +102,25 @@ async fn gantry_up_answers_every_record_across_a_kill() {
         let routes = output.headers.iter().filter(|(name, _)| name == "x-seldon-route").count();
         assert_eq!((output.header("pipeline"), routes), ("checkout", 1), "rentals has no input");
     }
+    // The steps are those of the scheduler.
+    let (address, scheduler) = (broker.address(), second.scheduler());
+    let rows = inspect::rows(&[
+        "checkout",
+        "--request-id",
+        "59",
+        "--kafka-broker",
+        &address,
+        "--scheduler-host",
+        &scheduler,
+    ]);
+    let topics: Vec<&str> = rows.iter().map(|(topic, ..)| topic.as_str()).collect();
+    let expected =
+        ["pipeline.checkout.inputs", "model.risk.inputs", "model.risk.outputs", "pipeline.checkout.outputs"];
+    assert_eq!(topics, expected.map(|topic| format!("seldon.default.{topic}")), "rentals did not run");
+    let names: Vec<_> = rows
+        .iter()
+        .map(|(.., data)| data.as_object().unwrap().values().next().unwrap()[0]["name"].clone())
+        .collect();
+    assert_eq!(names, ["payment", "input-0", "predict", "risk"]);
     println!("gantry killed: {} duplicates of 60 records", outputs.len() - 60);
 }

@@ -13,6 +13,7 @@
 mod answers;
 mod gantry;
 mod groups;
+mod inspect;
 mod joins;
 mod kills;
 mod security;

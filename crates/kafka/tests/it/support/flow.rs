@@ -123,7 +123,11 @@ impl Flow {
     }
 
     pub(crate) async fn send(&self, input: Input) {
-        let metadata = self.producer.send(record(&self.pipeline(Side::Inputs), input)).await.unwrap();
+        self.send_to(&self.pipeline(Side::Inputs), input).await;
+    }
+
+    pub(crate) async fn send_to(&self, topic: &str, input: Input) {
+        let metadata = self.producer.send(record(topic, input)).await.unwrap();
         assert!(metadata.is_persisted());
     }
 
