@@ -27,9 +27,10 @@ pub(crate) fn tests(filter: &[String], long: bool) -> Result<(Count, bool), Fail
     let libraries = libraries()?;
     let gantry = gantry()?;
     // A filter keeps cargo from building examples.
-    let mut worker = metadata::cargo();
-    worker.args(["build", "--package", "gantry-kafka", "--features", "client", "--example", "worker"]);
-    if !worker.status()?.success() {
+    let mut examples = metadata::cargo();
+    examples.args(["build", "--package", "gantry-kafka", "--features", "client"]);
+    examples.args(["--example", "worker", "--example", "replay"]);
+    if !examples.status()?.success() {
         return Err("the worker of the tests does not build".into());
     }
     let mut command = metadata::cargo();

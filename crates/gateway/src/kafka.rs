@@ -183,7 +183,7 @@ fn steps(record: Record) -> Vec<StepRecord> {
         StepRecord {
             step: step.step,
             inputs: tensors(kept.inputs),
-            outputs: step.error.is_none().then(|| tensors(kept.outputs)),
+            outputs: step.error.map_or_else(|| Ok(tensors(kept.outputs)), Err),
             route: step.route,
         }
     };

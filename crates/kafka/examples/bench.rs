@@ -43,7 +43,7 @@ impl Executor for Identity {
         let step = StepRecord {
             step: Arc::clone(&request.pipeline),
             inputs: request.inputs.clone(),
-            outputs: Some(request.inputs.clone()),
+            outputs: Ok(request.inputs.clone()),
             route: None,
         };
         Execution { version: 1, steps: vec![step], result: Ok(Some(request.inputs)) }

@@ -2,7 +2,7 @@
 //! steps, `<pipeline>-add` and `<pipeline>-double`. `PIPELINE<A+B` reads the outputs of A and B, too.
 //!
 //! Headers of a record choose what happens: `x-fail: permanent`, `x-fail: transient` with `x-attempts: N`,
-//! `x-sleep-ms: N`, `x-panic: true`.
+//! `x-sleep-ms: N`, `x-panic: true`, `x-fail: side`, which fails a third step on which the answer does not depend.
 
 use gantry_core::pipeline::{External, ExternalKind, Externals};
 use gantry_kafka::{
@@ -40,7 +40,7 @@ fn tensor(values: Vec<i64>) -> Vec<InferTensor> {
 impl Adder {
     fn fail(&self, request: &RunRequest) -> Option<ExecuteError> {
         let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
-        let kind = header("x-fail")?;
+        let kind = header("x-fail").filter(|kind| *kind != "side")?;
         if kind == "transient" {
             let limit: u32 = header("x-attempts").and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
             let mut attempts = self.attempts.lock().ok()?;
@@ -77,13 +77,18 @@ impl Executor for Adder {
         let read = values(&request.inputs);
         let added: Vec<i64> = read.iter().map(|x| x + 1).collect();
         let doubled: Vec<i64> = added.iter().map(|x| x * 2).collect();
-        let step = |name: &str, inputs: Vec<i64>, outputs: Vec<i64>| StepRecord {
+        let step = |name: &str, inputs: Vec<i64>, outputs: Result<Vec<i64>, String>| StepRecord {
             step: format!("{}-{name}", request.pipeline).into(),
             inputs: tensor(inputs),
-            outputs: Some(tensor(outputs)),
+            outputs: outputs.map(tensor),
             route: HeaderValue::from_str(&format!(":{}-{name}_1:", request.pipeline)).ok(),
         };
-        let steps = vec![step("add", read, added.clone()), step("double", added, doubled.clone())];
+        let mut steps =
+            vec![step("add", read, Ok(added.clone())), step("double", added.clone(), Ok(doubled.clone()))];
+        if header("x-fail") == Some("side") {
+            let message = format!("{}-side : permanent failure", request.pipeline);
+            steps.push(step("side", added, Err(message)));
+        }
         Execution { version: 1, steps, result: Ok(Some(tensor(doubled))) }
     }
 }
@@ -114,7 +119,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settings = Settings::read(Path::new(&path), "", &|name| std::env::var(name).ok())?;
     let pipeline = |argument: String| {
         let (name, sources) = argument.split_once('<').unwrap_or((&argument, ""));
-        let steps = ["add", "double"].map(|step| format!("{name}-{step}").into()).to_vec();
+        let steps = ["add", "double", "side"].map(|step| format!("{name}-{step}").into()).to_vec();
         Arc::new(Pipeline { name: name.into(), steps, external: join(sources), ..Pipeline::default() })
     };
     let pipelines: Pipelines = arguments.map(pipeline).collect();

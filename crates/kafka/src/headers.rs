@@ -15,8 +15,16 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const ERRORS: &str = "seldon-pipeline-errors";
 /// The form of the value.
 pub const INFER_TYPE: &str = "seldon-infer-type";
-/// Where a record of the errors topic was read: `<topic>/<partition>/<offset>`.
+/// Where the record of an error was read: `<topic>/<partition>/<offset>`. Several for a join.
 pub const SOURCE: &str = "x-gantry-source";
+/// The value of the record that a dead letter carries.
+pub const VALUE: &str = "x-gantry-value";
+/// Before the names of that record's headers.
+pub const HEADER_PREFIX: &str = "x-gantry-header.";
+/// Why a dead letter carries no record.
+pub const OMITTED: &str = "x-gantry-omitted";
+/// `true` on the error of a step whose record was answered.
+pub const ANSWERED: &str = "x-gantry-answered";
 
 /// A forwarded header that is longer is left out.
 const MAX_FORWARDED: usize = 8 << 10;
@@ -33,7 +41,10 @@ pub fn forwarded(headers: &Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         let name = name.to_ascii_lowercase();
-        let is_own = matches!(name.as_str(), PIPELINE_VERSION | REQUEST_ID | ROUTE | SOURCE);
+        let is_own = matches!(
+            name.as_str(),
+            PIPELINE_VERSION | REQUEST_ID | ROUTE | SOURCE | VALUE | OMITTED | ANSWERED
+        ) || name.starts_with(HEADER_PREFIX);
         let is_forwarded = (name.starts_with("x-") && !is_own) || name == TRACEPARENT;
         if !is_forwarded || value.len() > MAX_FORWARDED || map.len() >= MAX_HEADERS {
             continue;
@@ -97,6 +108,11 @@ mod tests {
             ("authorization", "secret"),
             ("x-bad\n", "v"),
             ("x-bad", "a\nb"),
+            ("x-gantry-source", "t/0/1"),
+            ("x-gantry-value", "v"),
+            ("x-gantry-header.x-tenant", "a"),
+            ("x-gantry-omitted", "too large"),
+            ("x-gantry-answered", "true"),
         ]);
         let forwarded = forwarded(&read);
         let kept: Vec<_> =

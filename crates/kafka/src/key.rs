@@ -3,6 +3,7 @@
 //! Seldon's gateway chooses the partition of its own consumer, so that the answer returns to it. External producers may use
 //! any key, or none.
 
+use bytes::Bytes;
 use std::fmt;
 
 /// A key as Seldon's gateway writes it.
@@ -30,6 +31,11 @@ impl<'a> Key<'a> {
             request_id,
         })
     }
+}
+
+/// The partition of answers to a record with this key, if the key names one.
+pub fn reply_partition(key: Option<&Bytes>) -> Option<i32> {
+    key.and_then(|key| Key::parse(key)).map(|key| key.reply_partition)
 }
 
 impl fmt::Display for Key<'_> {

@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
 
+pub mod dead_letter;
 pub mod encoding;
 #[cfg(feature = "client")]
 pub mod engine;

@@ -23,6 +23,12 @@ impl Consumed {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         OVERHEAD + self.value.len() + self.key.as_ref().map_or(0, Bytes::len) + headers
     }
+
+    /// `<topic>/<partition>/<offset>`
+    pub fn position(&self) -> String {
+        let Self { topic, partition, offset, .. } = self;
+        format!("{topic}/{partition}/{offset}")
+    }
 }
 
 /// A record to write.

@@ -95,8 +95,10 @@ impl Consuming {
                 return Ok(grpc_outputs(pb::ModelInferResponse::decode(record.value.clone()).unwrap()));
             }
             let mut errors = self.errors.lock().await;
-            let of_pipeline =
-                |record: &&Consumed| headers::get(&record.headers, headers::PIPELINE) == Some(name);
+            let of_pipeline = |record: &&Consumed| {
+                headers::get(&record.headers, headers::PIPELINE) == Some(name)
+                    && headers::get(&record.headers, headers::ANSWERED).is_none()
+            };
             if let Some(record) = errors.iter().find(of_pipeline) {
                 return Err(String::from_utf8(record.value.to_vec()).unwrap());
             }
@@ -201,6 +203,22 @@ async fn failures_of_steps_are_retried_or_written() {
     // The data of the step that succeeded is in its topic.
     let step_outputs = consuming.settings.topics.model("a", Side::Outputs);
     assert_eq!(consuming.records(&step_outputs).await.len(), 1);
+
+    // The response does not depend on the step that fails.
+    consuming.pipelined.pipeline(pipeline("aside", vec![step("a", &[]), step("bad", &["a"])], &["a"]));
+    consuming.send("aside", &["x"]).await;
+    assert_eq!(consuming.answer("aside").await.as_deref(), Ok("y=a(x=1)"));
+    let is_of_step = |record: &&Consumed| headers::get(&record.headers, headers::PIPELINE) == Some("aside");
+    until("the error of the step", || async {
+        consuming.records(&consuming.settings.topics.errors()).await.iter().any(|record| is_of_step(&record))
+    })
+    .await;
+    let errors = consuming.records(&consuming.settings.topics.errors()).await;
+    let error = errors.iter().find(is_of_step).unwrap();
+    assert_eq!(error.value, "bad : wrong shape");
+    assert_eq!(headers::get(&error.headers, headers::ERRORS), Some("bad"));
+    assert_eq!(headers::get(&error.headers, headers::REQUEST_ID), Some("aside"));
+    assert_eq!(headers::get(&error.headers, headers::ANSWERED), Some("true"));
 
     // A model without a replica: the record waits for it.
     consuming.send("late", &["x"]).await;

@@ -9,8 +9,8 @@ use krafka::{
     admin::{CreateTopicsOptions, DeleteTopicsOptions, DescribeTopicsOptions, NewTopic},
     auth::{AuthConfig, TlsConfig},
     consumer::{AutoOffsetReset, Consumer, ConsumerRebalanceListener, PartitionAssignmentStrategy},
-    error::ErrorCode,
-    producer::{Acks, Producer},
+    error::{ErrorCode, ProtocolErrorKind},
+    producer::{Acks, DeliveryHandle, Producer, RecordMetadata},
 };
 use std::{
     collections::HashMap,
@@ -45,6 +45,16 @@ pub struct ProduceError {
     /// Whether the record itself is the reason: it can never be written.
     pub is_permanent: bool,
     pub message: String,
+}
+
+impl ProduceError {
+    /// Of a record that was not sent: the client checks its size and its headers.
+    fn before_sending(error: KrafkaError) -> Self {
+        let is_invalid =
+            matches!(error, KrafkaError::Protocol { kind: ProtocolErrorKind::InvalidLength, .. });
+        let error = Self::from(error);
+        Self { is_permanent: error.is_permanent || is_invalid, ..error }
+    }
 }
 
 impl From<KrafkaError> for ProduceError {
@@ -107,11 +117,10 @@ impl Client {
             for (name, value) in record.headers {
                 message = message.header(name, value);
             }
-            acknowledgements.push(self.producer.enqueue(message).await?);
+            let enqueued = self.producer.enqueue(message).await;
+            acknowledgements.push(enqueued.map_err(ProduceError::before_sending)?);
         }
-        for acknowledgement in acknowledgements {
-            let _: krafka::producer::RecordMetadata = acknowledgement.await?;
-        }
+        acknowledged(acknowledgements).await?;
         Ok(())
     }
 
@@ -266,6 +275,13 @@ impl Client {
             tracing::warn!(%error, "the producer did not close cleanly");
         }
     }
+}
+
+async fn acknowledged(acknowledgements: Vec<DeliveryHandle>) -> Result<(), ProduceError> {
+    for acknowledgement in acknowledgements {
+        let _: RecordMetadata = acknowledgement.await?;
+    }
+    Ok(())
 }
 
 async fn connect(settings: &Settings) -> krafka::Result<Kafka> {

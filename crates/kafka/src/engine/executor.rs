@@ -57,8 +57,8 @@ pub type RunResult = Result<Option<Vec<InferTensor>>, ExecuteError>;
 pub struct StepRecord {
     pub step: Arc<str>,
     pub inputs: Vec<InferTensor>,
-    /// Absent if it failed.
-    pub outputs: Option<Vec<InferTensor>>,
+    /// The text of the error if it failed.
+    pub outputs: Result<Vec<InferTensor>, String>,
     /// `:<model>_<version>:`
     pub route: Option<HeaderValue>,
 }

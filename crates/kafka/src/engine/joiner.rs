@@ -9,6 +9,7 @@ use super::{
     process::{self, Backoff},
 };
 use crate::{
+    dead_letter::Failure,
     encoding::{self, Tensors},
     headers::{self, RunHeaders},
     join::{self, Joined, Joins},
@@ -136,6 +137,21 @@ struct Joiner<'a, E> {
     started: Instant,
 }
 
+/// What a poll leads to.
+enum Write {
+    /// Inputs of the pipeline, and their dead letter, which gets the reason.
+    Inputs(Produced, Produced),
+    DeadLetter(Produced),
+}
+
+impl Write {
+    const fn record(&self) -> &Produced {
+        match self {
+            Self::Inputs(record, _) | Self::DeadLetter(record) => record,
+        }
+    }
+}
+
 /// What is kept of a record until its join ends.
 #[derive(Debug)]
 struct Held {
@@ -201,13 +217,7 @@ impl<E: Executor> Joiner<'_, E> {
         }
     }
 
-    fn take(
-        &mut self,
-        now: u64,
-        record: &Consumed,
-        ended: &mut Vec<Joined<Held>>,
-        written: &mut Vec<Produced>,
-    ) {
+    fn take(&mut self, now: u64, record: &Consumed, ended: &mut Vec<Joined<Held>>, written: &mut Vec<Write>) {
         let position = (Arc::clone(&record.topic), record.partition);
         let offsets = self.offsets.entry(position).or_default();
         if !offsets.start(record.offset) {
@@ -247,53 +257,73 @@ impl<E: Executor> Joiner<'_, E> {
                 ended.extend(self.joins.arrive(now, &id, is_source, &tensors, held));
             }
             Err(message) => {
-                let message = format!("{} : {message}", self.pipeline.name);
-                written.push(process::dead_letter(
-                    &self.context.settings,
-                    &self.pipeline.name,
-                    record,
-                    &message,
-                ));
+                let (forwarded, message) =
+                    (headers::forwarded(&record.headers), format!("{} : {message}", self.pipeline.name));
+                let failure = Failure {
+                    topics,
+                    run: RunHeaders {
+                        pipeline: &self.pipeline.name,
+                        version: 0,
+                        request_id: &id,
+                        forwarded: &forwarded,
+                    },
+                    step: &self.pipeline.name,
+                    message: &message,
+                };
+                written.push(Write::DeadLetter(failure.dead_letter(record)));
                 offsets.finish(record.offset);
             }
         }
     }
 
     /// The record of the pipeline's inputs.
-    fn joined(&self, joined: &Joined<Held>) -> Option<Produced> {
+    fn joined(&self, joined: &Joined<Held>) -> Option<Write> {
         let tensors = joined.tensors.clone()?;
         let last = joined.records.last()?;
         let mut forwarded = last.forwarded.clone();
         let hops = joined.records.iter().map(|record| record.hops).max().unwrap_or(0) + 1;
         forwarded.insert(HOPS, hops.into());
-        let name = &self.pipeline.name;
-        let headers =
-            RunHeaders { pipeline: name, version: 0, request_id: &joined.id, forwarded: &forwarded };
-        let mut headers = headers.with_routes([]);
+        let (name, topics) = (&self.pipeline.name, &self.context.settings.topics);
+        let run = RunHeaders { pipeline: name, version: 0, request_id: &joined.id, forwarded: &forwarded };
+        let mut headers = run.with_routes([]);
         headers.retain(|(name, _)| name != headers::PIPELINE_VERSION);
         let tensors = Tensors { tensors, parameters: last.parameters.clone(), id: String::new() };
-        Some(Produced {
-            topic: self.context.settings.topics.pipeline(name, Side::Inputs),
+        let inputs = Produced {
+            topic: topics.pipeline(name, Side::Inputs),
             partition: None,
             key: last.key.clone(),
             value: encoding::encode_inputs("", tensors),
             headers,
-        })
+        };
+        let positions = joined
+            .records
+            .iter()
+            .map(|Held { topic, partition, offset, .. }| format!("{topic}/{partition}/{offset}"));
+        let dead_letter =
+            Failure { topics, run, step: name, message: "" }.of_join(last.key.clone(), positions);
+        Some(Write::Inputs(inputs, dead_letter))
     }
 
-    /// Retries until the broker has acknowledged; a record that can never be written is logged.
-    async fn write(&self, records: Vec<Produced>) {
-        let mut backoff = Backoff::new();
-        while !records.is_empty() {
-            match self.context.client.produce(records.clone()).await {
-                Ok(()) => return,
-                Err(error) if error.is_permanent => {
-                    tracing::error!(pipeline = &*self.pipeline.name, %error, "joined inputs cannot be written");
-                    return;
+    /// Returns when the broker has acknowledged everything; inputs that can never be written become dead letters.
+    async fn write(&self, writes: Vec<Write>) {
+        let (context, name) = (self.context, &self.pipeline.name);
+        let all = writes.iter().map(|write| write.record().clone()).collect();
+        if process::write(context, name, all).await.is_ok() {
+            return;
+        }
+        // One or more of them are the reason: each on its own.
+        for write in writes {
+            match write {
+                Write::Inputs(inputs, mut dead_letter) => {
+                    let Err(error) = process::write(context, name, vec![inputs]).await else { continue };
+                    tracing::warn!(pipeline = &**name, %error, "joined inputs cannot be written: they are a dead letter");
+                    dead_letter.value =
+                        format!("{name} : the joined inputs cannot be written: {error}").into();
+                    process::write_dead_letter(context, name, dead_letter).await;
+                    context.metrics.record("failed");
                 }
-                Err(error) => {
-                    tracing::warn!(pipeline = &*self.pipeline.name, %error, "the broker does not acknowledge: retrying");
-                    backoff.wait().await;
+                Write::DeadLetter(dead_letter) => {
+                    process::write_dead_letter(context, name, dead_letter).await;
                 }
             }
         }

@@ -2,24 +2,23 @@
 
 use super::{Context, ExecuteError, Execution, Executor, RunRequest, StepRecord, client::ProduceError};
 use crate::{
+    dead_letter::{self, Failure},
     encoding::{self, Tensors},
     headers::{self, RunHeaders},
-    key::Key,
+    key::{self, Key},
     record::{Consumed, Produced},
     settings::Settings,
     topics::Side,
 };
 use bytes::Bytes;
 use futures::FutureExt as _;
-use gantry_oip::Limits;
+use gantry_oip::{InferTensor, Limits};
 use http::HeaderMap;
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Bytes of an error's text.
-const MAX_ERROR: usize = 4 << 10;
 
 /// Delays between retries: doubled each time, up to a maximum.
 pub(super) struct Backoff(Duration);
@@ -40,41 +39,53 @@ impl Backoff {
 pub(super) async fn process<E: Executor>(context: &Context<E>, pipeline: &Arc<str>, record: &Consumed) {
     let request_id = request_id(record);
     let forwarded = headers::forwarded(&record.headers);
-    let answer = Answer { context, pipeline, record, request_id: &request_id, forwarded: &forwarded };
     let limits = Limits { body: context.settings.producer.max_bytes as usize, ..Limits::default() };
     let decoded = encoding::decode(record.value.clone(), &record.headers, Side::Inputs, &limits);
-    let (execution, id) = match decoded {
+    let (Execution { version, steps, result }, id) = match decoded {
         Ok(tensors) => {
             let id = tensors.id.clone();
             (execute(context, pipeline, &request_id, &forwarded, tensors).await, id)
         }
         Err(error) => {
-            let message = format!("{pipeline} : {}", error.message);
-            let error = ExecuteError { is_transient: false, step: Arc::clone(pipeline), message };
+            let error = of_pipeline(pipeline, &error.message);
             (Execution { version: 0, steps: Vec::new(), result: Err(error) }, String::new())
         }
     };
-    let is_answered = execution.result.is_ok();
-    if let Err(error) = &execution.result {
-        tracing::warn!(
-            pipeline = &**pipeline,
-            request_id,
-            step = &*error.step,
-            "record failed: written to the errors topic"
-        );
-    }
-    if let Err(error) = answer.write(answer.records(execution, &id)).await {
-        // A result that is too large, for example. The error is small.
-        let message = format!("{pipeline} : the result cannot be written: {error}");
-        let error = ExecuteError { is_transient: false, step: Arc::clone(pipeline), message };
-        tracing::warn!(pipeline = &**pipeline, request_id, error = %error, "result cannot be written");
-        if let Err(error) = answer.write(vec![answer.error(0, &error)]).await {
-            tracing::error!(pipeline = &**pipeline, request_id, %error, "the error of a record cannot be written");
+    let run = RunHeaders { pipeline, version, request_id: &request_id, forwarded: &forwarded };
+    let answer = Answer { settings: &context.settings, record, run, id: &id };
+    let (outputs, error) = match result {
+        Ok(outputs) => (outputs, None),
+        Err(error) => (None, Some(error)),
+    };
+    let written = write(context, pipeline, answer.records(steps, outputs, error.is_none())).await;
+    let error = match (error, written) {
+        (None, Ok(())) => {
+            context.metrics.record("answered");
+            return;
         }
-        context.metrics.record("failed");
-        return;
-    }
-    context.metrics.record(if is_answered { "answered" } else { "failed" });
+        // A result that is too large, for example.
+        (None, Err(refused)) => of_pipeline(pipeline, &format!("the result cannot be written: {refused}")),
+        (Some(error), Ok(())) => error,
+        (Some(error), Err(refused)) => {
+            tracing::warn!(pipeline = &**pipeline, request_id, error = %refused, "data of steps cannot be written");
+            error
+        }
+    };
+    tracing::warn!(
+        pipeline = &**pipeline,
+        request_id,
+        step = &*error.step,
+        "record failed: written to the errors topic"
+    );
+    write_dead_letter(context, pipeline, answer.failure(&error.step, &error.message).dead_letter(record))
+        .await;
+    context.metrics.record("failed");
+}
+
+/// A failure for good, of the pipeline and not of one of its steps.
+fn of_pipeline(pipeline: &Arc<str>, message: &str) -> ExecuteError {
+    let message = format!("{pipeline} : {message}");
+    ExecuteError { is_transient: false, step: Arc::clone(pipeline), message }
 }
 
 /// Executes until it succeeds, fails for good, or the time for retries is over.
@@ -97,8 +108,7 @@ async fn execute<E: Executor>(
     loop {
         let running = AssertUnwindSafe(context.executor.execute(request.clone())).catch_unwind();
         let execution = running.await.unwrap_or_else(|_| {
-            let message = format!("{pipeline} : the execution failed; see the log");
-            let error = ExecuteError { is_transient: false, step: Arc::clone(pipeline), message };
+            let error = of_pipeline(pipeline, "the execution failed; see the log");
             Execution { version: 0, steps: Vec::new(), result: Err(error) }
         });
         match &execution.result {
@@ -123,118 +133,88 @@ pub fn request_id(record: &Consumed) -> String {
     })
 }
 
-/// The error of a record that cannot be read.
-pub(super) fn dead_letter(settings: &Settings, pipeline: &str, record: &Consumed, message: &str) -> Produced {
-    let (request_id, forwarded) = (request_id(record), headers::forwarded(&record.headers));
-    let headers = RunHeaders { pipeline, version: 0, request_id: &request_id, forwarded: &forwarded };
-    error_record(settings, record, &headers, pipeline, message)
-}
-
-fn error_record(
-    settings: &Settings,
-    record: &Consumed,
-    headers: &RunHeaders<'_>,
-    step: &str,
-    message: &str,
-) -> Produced {
-    let mut headers = headers.with_routes([]);
-    let Consumed { topic, partition, offset, key, .. } = record;
-    headers.push((headers::ERRORS.to_owned(), Bytes::copy_from_slice(step.as_bytes())));
-    headers.push((headers::SOURCE.to_owned(), format!("{topic}/{partition}/{offset}").into()));
-    let mut end = message.len().min(MAX_ERROR);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let text = message.get(..end).unwrap_or_default();
-    Produced {
-        topic: settings.topics.errors(),
-        partition: reply_partition(key.as_ref()),
-        key: key.clone(),
-        value: Bytes::copy_from_slice(text.as_bytes()),
-        headers,
-    }
-}
-
-fn reply_partition(key: Option<&Bytes>) -> Option<i32> {
-    key.and_then(|key| Key::parse(key)).map(|key| key.reply_partition)
-}
-
 /// What the records of one answer have in common.
-struct Answer<'a, E> {
-    context: &'a Context<E>,
-    pipeline: &'a Arc<str>,
+struct Answer<'a> {
+    settings: &'a Settings,
     record: &'a Consumed,
-    request_id: &'a str,
-    forwarded: &'a HeaderMap,
+    run: RunHeaders<'a>,
+    /// Of the message.
+    id: &'a str,
 }
 
-impl<E: Executor> Answer<'_, E> {
-    /// The data of the steps, then the outputs or the error.
-    fn records(&self, execution: Execution, id: &str) -> Vec<Produced> {
-        let settings = &self.context.settings;
-        let Execution { version, steps, result } = execution;
-        let headers = RunHeaders {
-            pipeline: self.pipeline,
-            version,
-            request_id: self.request_id,
-            forwarded: self.forwarded,
-        };
+impl Answer<'_> {
+    /// The data of the steps; with an answer also the errors of steps on which it does not depend, then the outputs.
+    fn records(
+        &self,
+        steps: Vec<StepRecord>,
+        outputs: Option<Vec<InferTensor>>,
+        is_answered: bool,
+    ) -> Vec<Produced> {
+        let Settings { topics, worker, .. } = self.settings;
         let routes: Vec<_> = steps.iter().filter_map(|step| step.route.clone()).collect();
-        let of = |tensors| Tensors { id: id.to_owned(), tensors, ..Tensors::default() };
+        let of = |tensors| Tensors { id: self.id.to_owned(), tensors, ..Tensors::default() };
         let mut records = Vec::with_capacity(2 * steps.len() + 1);
         for StepRecord { step, inputs, outputs, route } in steps {
-            if !settings.worker.step_topics {
-                break;
+            let headers = self.run.with_routes(&route);
+            if worker.step_topics {
+                let value = encoding::encode_inputs(&step, of(inputs));
+                records.push(self.produced(topics.model(&step, Side::Inputs), value, headers.clone()));
             }
-            let headers = headers.with_routes(&route);
-            let value = encoding::encode_inputs(&step, of(inputs));
-            records.push(self.produced(settings.topics.model(&step, Side::Inputs), value, headers.clone()));
-            if let Some(outputs) = outputs {
-                let value = encoding::encode_outputs(&step, of(outputs));
-                records.push(self.produced(settings.topics.model(&step, Side::Outputs), value, headers));
+            match outputs {
+                Ok(outputs) if worker.step_topics => {
+                    let value = encoding::encode_outputs(&step, of(outputs));
+                    records.push(self.produced(topics.model(&step, Side::Outputs), value, headers));
+                }
+                // Without an answer the dead letter has the error.
+                Err(message) if is_answered => {
+                    records.push(self.failure(&step, &message).of_answered(self.record));
+                }
+                _ => {}
             }
         }
-        match result {
-            Ok(Some(outputs)) => {
-                let value = encoding::encode_outputs("", of(outputs));
-                let topic = settings.topics.pipeline(self.pipeline, Side::Outputs);
-                records.push(self.produced(topic, value, headers.with_routes(&routes)));
-            }
-            Ok(None) => {}
-            Err(error) => records.push(self.error(version, &error)),
+        if let Some(outputs) = outputs {
+            let value = encoding::encode_outputs("", of(outputs));
+            let topic = topics.pipeline(self.run.pipeline, Side::Outputs);
+            records.push(self.produced(topic, value, self.run.with_routes(&routes)));
         }
         records
     }
 
-    fn error(&self, version: u32, error: &ExecuteError) -> Produced {
-        let headers = RunHeaders {
-            pipeline: self.pipeline,
-            version,
-            request_id: self.request_id,
-            forwarded: self.forwarded,
-        };
-        error_record(&self.context.settings, self.record, &headers, &error.step, &error.message)
+    fn failure<'a>(&'a self, step: &'a str, message: &'a str) -> Failure<'a> {
+        Failure { topics: &self.settings.topics, run: self.run.clone(), step, message }
     }
 
     fn produced(&self, topic: String, value: Bytes, headers: headers::Headers) -> Produced {
         let key = self.record.key.clone();
-        let partition = reply_partition(key.as_ref());
-        Produced { topic, partition, key, value, headers }
+        Produced { topic, partition: key::reply_partition(key.as_ref()), key, value, headers }
     }
+}
 
-    /// Retries while the broker does not acknowledge; the error is of the records.
-    async fn write(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
-        let mut backoff = Backoff::new();
-        loop {
-            match self.context.client.produce(records.clone()).await {
-                Err(error) if !error.is_permanent => {
-                    tracing::warn!(pipeline = &**self.pipeline, %error, "the broker does not acknowledge: retrying");
-                    self.context.metrics.retries.inc();
-                    backoff.wait().await;
-                }
-                done => return done,
+/// Retries while the broker does not acknowledge; the error is of the records.
+pub(super) async fn write<E>(
+    context: &Context<E>,
+    pipeline: &str,
+    records: Vec<Produced>,
+) -> Result<(), ProduceError> {
+    let mut backoff = Backoff::new();
+    loop {
+        match context.client.produce(records.clone()).await {
+            Err(error) if !error.is_permanent => {
+                tracing::warn!(pipeline, %error, "the broker does not acknowledge: retrying");
+                context.metrics.retries.inc();
+                backoff.wait().await;
             }
+            done => return done,
         }
+    }
+}
+
+/// The same for a dead letter. If the topic does not accept it, it is written without its record.
+pub(super) async fn write_dead_letter<E>(context: &Context<E>, pipeline: &str, letter: Produced) {
+    let Err(refused) = write(context, pipeline, vec![letter.clone()]).await else { return };
+    let reduced = dead_letter::without_record(letter, &refused.message);
+    if let Err(error) = write(context, pipeline, vec![reduced]).await {
+        tracing::error!(pipeline, %error, "the error of a record cannot be written");
     }
 }
 

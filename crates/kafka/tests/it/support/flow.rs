@@ -3,6 +3,8 @@
 use super::{Broker, TIMEOUT};
 use bytes::Bytes;
 use gantry_kafka::{
+    Consumed, Produced,
+    dead_letter::original,
     encoding::{Tensors, decode, encode_inputs},
     headers::{self, Headers},
     topics::{Side, Topics},
@@ -75,6 +77,13 @@ impl Output {
         }
     }
 
+    /// The record that a dead letter carries.
+    pub(crate) fn original(&self) -> Option<Produced> {
+        let key = Some(self.key.clone()).filter(|key| !key.is_empty()).map(Bytes::from);
+        let (value, headers) = (self.value.clone(), self.headers.clone());
+        original(&Consumed { topic: "".into(), partition: self.partition, offset: 0, key, value, headers })
+    }
+
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.value).unwrap()
     }
@@ -89,13 +98,23 @@ pub(crate) fn distinct(outputs: &[Output]) -> Vec<i64> {
 impl Flow {
     /// Creates the topics of inputs and outputs.
     pub(crate) async fn new(broker: &Broker, name: &str, partitions: u32) -> Self {
+        Self::with_inputs(broker, name, partitions, None).await
+    }
+
+    /// With a limit of the bytes of a record of the inputs.
+    pub(crate) async fn with_inputs(
+        broker: &Broker,
+        name: &str,
+        partitions: u32,
+        max_bytes: Option<u32>,
+    ) -> Self {
         let kafka = connect(broker).await;
         let producer = kafka.producer().delivery_timeout(TIMEOUT).build().await.unwrap();
         let topics = Topics::new("", "").unwrap();
         let flow = Self { name: name.to_owned(), topics, kafka, producer, readers: Vec::new(), partitions };
         let (inputs, outputs) = (flow.pipeline(Side::Inputs), flow.pipeline(Side::Outputs));
-        flow.create(&inputs).await;
-        flow.create(&outputs).await;
+        flow.create(&inputs, max_bytes).await;
+        flow.create(&outputs, None).await;
         flow
     }
 
@@ -111,9 +130,12 @@ impl Flow {
         self.topics.errors()
     }
 
-    async fn create(&self, topic: &str) {
+    async fn create(&self, topic: &str, max_bytes: Option<u32>) {
         let partitions = i32::try_from(self.partitions).unwrap();
-        let new = NewTopic::new(topic, partitions, 1).unwrap();
+        let mut new = NewTopic::new(topic, partitions, 1).unwrap();
+        if let Some(bytes) = max_bytes {
+            new = new.with_config("max.message.bytes", bytes.to_string());
+        }
         let mut created =
             self.kafka.admin().create_topics([new], CreateTopicsOptions::default()).await.unwrap();
         match created.remove(topic).unwrap() {
@@ -152,7 +174,7 @@ impl Flow {
     ) -> Vec<Output> {
         let deadline = Instant::now() + TIMEOUT;
         if !self.readers.iter().any(|(name, ..)| name == topic) {
-            self.create(topic).await;
+            self.create(topic, None).await;
             let consumer = self.kafka.consumer_without_group().auto_offset_reset(AutoOffsetReset::Earliest);
             let consumer = consumer.build().await.unwrap();
             // Another flow may have created the topic of errors.

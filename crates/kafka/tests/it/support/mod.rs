@@ -6,7 +6,7 @@ mod worker;
 
 pub(crate) use broker::{Broker, free_port};
 pub(crate) use flow::{Flow, Input, Output, distinct};
-pub(crate) use worker::Worker;
+pub(crate) use worker::{Worker, example};
 
 use std::{
     process::Command,

@@ -11,9 +11,10 @@ pub(crate) struct Worker {
     directory: tempfile::TempDir,
 }
 
-fn program() -> PathBuf {
+/// A program of `examples`.
+pub(crate) fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let program = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/worker");
+    let program = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
     assert!(program.exists(), "{} is missing: run these tests by `cargo xtask kafka`", program.display());
     program
 }
@@ -40,7 +41,7 @@ impl Worker {
         );
         std::fs::write(&file, text).unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        let mut command = Command::new(program());
+        let mut command = Command::new(example("worker"));
         command.envs(environment.iter().copied());
         command.arg(file).args(pipelines).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Self { process: command.spawn().unwrap(), directory }
