@@ -28,13 +28,13 @@ pub(crate) fn tests(filter: &[String], long: bool) -> Result<(Count, bool), Fail
     let gantry = gantry()?;
     // A filter keeps cargo from building examples.
     let mut examples = metadata::cargo();
-    examples.args(["build", "--package", "gantry-kafka", "--features", "client"]);
+    examples.args(["build", "--package", "gantry-kafka", "--features", "failpoints"]);
     examples.args(["--example", "worker", "--example", "replay"]);
     if !examples.status()?.success() {
         return Err("the worker of the tests does not build".into());
     }
     let mut command = metadata::cargo();
-    command.args(["test", "--package", "gantry-kafka", "--features", "client", "--no-fail-fast"]);
+    command.args(["test", "--package", "gantry-kafka", "--features", "failpoints", "--no-fail-fast"]);
     command.env("GANTRY_TEST_KAFKA", &libraries).env("GANTRY_TEST_PROGRAM", gantry);
     if long {
         command.env("GANTRY_TEST_KAFKA_LONG", "1");

@@ -3,6 +3,9 @@
 //!
 //! Headers of a record choose what happens: `x-fail: permanent`, `x-fail: transient` with `x-attempts: N`,
 //! `x-sleep-ms: N`, `x-panic: true`, `x-fail: side`, which fails a third step on which the answer does not depend.
+//!
+//! `GANTRY_WORKER_ABORT=PIPELINE/REQUEST/WRITES` ends the process when so many results of the request are written; it needs
+//! the feature `failpoints`.
 
 use gantry_core::pipeline::{External, ExternalKind, Externals};
 use gantry_kafka::{
@@ -111,11 +114,33 @@ fn join(sources: &str) -> Option<Arc<Externals>> {
     (!names.is_empty()).then(|| Arc::new(spec))
 }
 
+#[cfg(feature = "failpoints")]
+fn set_failpoint(text: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let [pipeline, request_id, writes] = text.split('/').collect::<Vec<_>>()[..] else {
+        return Err("GANTRY_WORKER_ABORT is not PIPELINE/REQUEST/WRITES".into());
+    };
+    engine::failpoint::set(engine::failpoint::Failpoint {
+        pipeline: pipeline.to_owned(),
+        request_id: request_id.to_owned(),
+        writes: writes.parse()?,
+        reached: || std::process::abort(),
+    });
+    Ok(())
+}
+
+#[cfg(not(feature = "failpoints"))]
+fn set_failpoint(_: &str) -> Result<(), Box<dyn std::error::Error>> {
+    Err("GANTRY_WORKER_ABORT needs the feature failpoints".into())
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("usage: worker KAFKA_JSON PIPELINE…")?;
+    if let Ok(text) = std::env::var("GANTRY_WORKER_ABORT") {
+        set_failpoint(&text)?;
+    }
     let settings = Settings::read(Path::new(&path), "", &|name| std::env::var(name).ok())?;
     let pipeline = |argument: String| {
         let (name, sources) = argument.split_once('<').unwrap_or((&argument, ""));

@@ -102,7 +102,14 @@ impl Client {
     /// Writes records in their order and waits until the broker has acknowledged all of them.
     pub async fn produce(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
         let mut acknowledgements = Vec::with_capacity(records.len());
+        #[cfg(feature = "failpoints")]
+        let mut progress = super::failpoint::Progress::default();
         for record in records {
+            #[cfg(feature = "failpoints")]
+            if super::failpoint::Progress::is_next(&record) {
+                acknowledged(std::mem::take(&mut acknowledgements)).await?;
+                progress.before_next();
+            }
             let partition = match record.partition {
                 Some(wanted) => self.existing(&record.topic, wanted).await?,
                 None => None,
@@ -121,6 +128,8 @@ impl Client {
             acknowledgements.push(enqueued.map_err(ProduceError::before_sending)?);
         }
         acknowledged(acknowledgements).await?;
+        #[cfg(feature = "failpoints")]
+        progress.end();
         Ok(())
     }
 

@@ -6,6 +6,8 @@
 
 mod client;
 mod executor;
+#[cfg(feature = "failpoints")]
+pub mod failpoint;
 mod joiner;
 mod metrics;
 mod partition;

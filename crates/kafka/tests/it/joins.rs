@@ -52,6 +52,45 @@ fn ids(records: &[Output]) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn worker_killed_before_and_after_the_write_of_joined_inputs() {
+    let broker = Broker::shared();
+    for writes in [0, 1] {
+        let [left, right, both] = ["left", "right", "both"].map(|name| format!("{name}-killed-{writes}"));
+        let pipelines = [left.clone(), right.clone(), format!("{both}<{left}+{right}")];
+        let pipelines: Vec<&str> = pipelines.iter().map(String::as_str).collect();
+        let left = Flow::new(broker, &left, 1).await;
+        let right = Flow::new(broker, &right, 1).await;
+        let mut both = Flow::new(broker, &both, 1).await;
+        let number = |x: i64| Input::number("customer", x).header("x-request-id", &format!("r{x}"));
+        for x in 0..4 {
+            left.send(number(x)).await;
+            right.send(number(x)).await;
+        }
+        let name = both.name.clone();
+        let mut first = Worker::start_aborting(broker, 1, &pipelines, (&name, "r2", writes));
+        first.wait_for_abort();
+        let _second = Worker::start(broker, 1, "", &pipelines);
+        let outputs = both.distinct_outputs(4).await;
+        assert_eq!(ids(&outputs), ["r0", "r1", "r2", "r3"], "killed after {writes} writes");
+        let topic = both.pipeline(Side::Inputs);
+        // Written, and not committed: they are joined again.
+        let repeated = |records: &[Output]| {
+            records.iter().filter(|record| record.header("x-request-id") == "r2").count()
+        };
+        let inputs = both
+            .read_until(&topic, "joined inputs", |records| {
+                ids(records).len() == 4 && repeated(records) > writes
+            })
+            .await;
+        assert_eq!(ids(&inputs), ["r0", "r1", "r2", "r3"], "killed after {writes} writes");
+        let repeated = repeated(&inputs);
+        println!(
+            "worker killed after {writes} writes of joined inputs: {repeated} joined inputs of the request"
+        );
+    }
+}
+
+#[tokio::test]
 async fn joined_inputs_that_cannot_be_written_are_a_dead_letter() {
     const PIPELINES: [&str; 3] = ["left-large", "right-large", "both-large<left-large+right-large"];
     let broker = Broker::shared();

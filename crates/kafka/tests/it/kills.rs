@@ -1,5 +1,6 @@
-//! `kill -9` of workers and of the broker at every record boundary of a short flow: every record is answered, none is lost,
-//! the order of each key is kept. Duplicates are allowed for records that were not committed, and counted.
+//! `kill -9` of workers and of the broker at every record boundary of a short flow, and of a worker between the writes of one
+//! record: every record is answered, none is lost, the order of each key is kept. Duplicates are allowed for records that were
+//! not committed, and counted.
 
 use crate::support::{Broker, Flow, Input, Output, Worker, is_long};
 use gantry_kafka::topics::Side;
@@ -132,4 +133,78 @@ async fn broker_killed_at_every_record() {
     }
     println!("broker killed: duplicates by boundary {duplicates:?} of {} records", KEYS.len() * RECORDS);
     assert!(duplicates.iter().all(|count| *count <= KEYS.len() * RECORDS), "{duplicates:?}");
+}
+
+/// The results of a record in the order in which they are written.
+fn results(flow: &Flow) -> [String; 5] {
+    [
+        flow.model("add", Side::Inputs),
+        flow.model("add", Side::Outputs),
+        flow.model("double", Side::Inputs),
+        flow.model("double", Side::Outputs),
+        flow.pipeline(Side::Outputs),
+    ]
+}
+
+/// After so many results of one record are acknowledged, and before the next one is sent; after the last one, before its offset
+/// is committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_killed_between_the_writes_of_a_record() {
+    const INSIDE: [&str; 2] = ["customer-1", "customer-2"];
+    const KILLED: &str = "customer-1-3";
+    let broker = Broker::shared();
+    let mut duplicates = Vec::new();
+    let points = if is_long() { (0..=5).collect() } else { vec![0, 2, 5] };
+    for writes in points {
+        let name = format!("inside-{writes}");
+        let mut flow = Flow::new(broker, &name, 1).await;
+        let number = |key: &str, x: usize| {
+            Input::number(key, i64::try_from(x).unwrap()).header("x-request-id", &format!("{key}-{x}"))
+        };
+        for x in 0..RECORDS {
+            for key in INSIDE {
+                flow.send(number(key, x)).await;
+            }
+        }
+        let mut first = Worker::start_aborting(broker, 1, &[&name], (&name, KILLED, writes));
+        first.wait_for_abort();
+        let _second = Worker::start(broker, 1, "", &[&name]);
+        // Records of a key end in order: after these there are no more duplicates.
+        for key in INSIDE {
+            flow.send(number(key, RECORDS)).await;
+        }
+        for (index, topic) in results(&flow).into_iter().enumerate() {
+            let ids = |key: &str| (0..=RECORDS).map(|x| format!("{key}-{x}")).collect::<Vec<_>>();
+            let what = format!("all results after {writes} writes");
+            let records = flow
+                .read_until(&topic, &what, |records| {
+                    INSIDE
+                        .iter()
+                        .filter_map(|key| ids(key).pop())
+                        .all(|last| records.iter().any(|record| record.header("x-request-id") == last))
+                })
+                .await;
+            for key in INSIDE {
+                let mut first_ones: Vec<&str> = Vec::new();
+                for record in records.iter().filter(|record| record.key == key) {
+                    let id = record.header("x-request-id");
+                    if !first_ones.contains(&id) {
+                        first_ones.push(id);
+                    }
+                }
+                assert_eq!(first_ones, ids(key), "{topic} after {writes} writes");
+            }
+            // The results that were acknowledged are there twice, all others once: the record was not committed.
+            let killed = records.iter().filter(|record| record.header("x-request-id") == KILLED);
+            assert_eq!(killed.count(), 1 + usize::from(index < writes), "{topic} after {writes} writes");
+            if topic == flow.pipeline(Side::Outputs) {
+                duplicates.push(records.len() - INSIDE.len() * (RECORDS + 1));
+            }
+        }
+    }
+    println!(
+        "worker killed inside a record: duplicate answers by writes {duplicates:?} of {} records",
+        INSIDE.len() * (RECORDS + 1)
+    );
+    assert!(duplicates.iter().all(|count| *count <= INSIDE.len() * RECORDS), "{duplicates:?}");
 }

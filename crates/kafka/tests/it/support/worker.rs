@@ -2,9 +2,13 @@
 
 use super::{Broker, wait_for};
 use std::{
+    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{Child, Command, Stdio},
 };
+
+/// Of `std::process::abort`.
+const SIGABRT: i32 = 6;
 
 pub(crate) struct Worker {
     process: Child,
@@ -23,6 +27,18 @@ impl Worker {
     /// A worker of these pipelines; `settings` are further sections of `kafka.json`.
     pub(crate) fn start(broker: &Broker, partitions: u32, settings: &str, pipelines: &[&str]) -> Self {
         Self::start_at(&broker.address(), partitions, settings, pipelines, &[])
+    }
+
+    /// A worker that ends as `kill -9` does when so many results of a request are written, and no more were sent.
+    pub(crate) fn start_aborting(
+        broker: &Broker,
+        partitions: u32,
+        pipelines: &[&str],
+        (pipeline, request_id, writes): (&str, &str, usize),
+    ) -> Self {
+        let point = format!("{pipeline}/{request_id}/{writes}");
+        let environment = [("GANTRY_WORKER_ABORT", point.as_str())];
+        Self::start_at(&broker.address(), partitions, "", pipelines, &environment)
     }
 
     /// At this listener, with environment variables.
@@ -53,6 +69,16 @@ impl Worker {
 
     pub(crate) fn wait_for_log(&self, text: &str) {
         wait_for(&format!("{text:?} in the log of a worker"), || self.log().contains(text));
+    }
+
+    /// Waits for the end at the failpoint.
+    pub(crate) fn wait_for_abort(&mut self) {
+        let mut status = None;
+        wait_for("a worker to reach its failpoint", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.signal()), Some(SIGABRT), "{status:?}");
     }
 
     /// As `kill -9`.
