@@ -7,7 +7,7 @@ use crate::{
     serve::{Shared, Worker},
 };
 use gantry_kafka::engine::{
-    self, ExecuteError, Execution, Executor, Metrics, Pipelines, RunRequest, StepRecord,
+    self, ExecuteError, Execution, Executor, Metrics, Pipelines, RecordSpan, RunRequest, StepRecord,
 };
 pub use gantry_kafka::{
     Consumed, Settings, encoding::decode, engine::Client, engine::request_id, headers,
@@ -15,7 +15,7 @@ pub use gantry_kafka::{
 };
 use gantry_oip::{Code, Error, InferTensor};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use prometheus_client::registry::Registry;
 use std::{
     sync::{Arc, atomic::AtomicUsize},
@@ -95,7 +95,34 @@ fn pipelines(routes: &Routes) -> Pipelines {
     routes.pipelines().iter().filter_map(of).collect()
 }
 
+/// Ends when it is dropped.
+struct Span(gantry_trace::Span);
+
+impl RecordSpan for Span {
+    fn fail(&mut self) {
+        self.0.fail("");
+    }
+}
+
 impl Executor for GatewayExecutor {
+    type Span = Span;
+
+    fn span(&self, pipeline: &str, request_id: &str, record: &Consumed, headers: &mut HeaderMap) -> Span {
+        // Low cardinality: the name of the span contains neither topic nor pipeline.
+        let mut span = self.worker.shared.config.tracer.server(headers, || "process record".to_owned());
+        if span.is_recording() {
+            span.set("messaging.system", "kafka");
+            span.set("messaging.operation.type", "process");
+            span.set("messaging.destination.name", record.topic.to_string());
+            span.set("messaging.destination.partition.id", record.partition.to_string());
+            span.set("messaging.kafka.offset", record.offset);
+            span.set("gantry.pipeline", pipeline.to_owned());
+            span.set("gantry.request_id", request_id.to_owned());
+        }
+        span.inject(headers);
+        Span(span)
+    }
+
     fn pipelines(&self) -> watch::Receiver<Pipelines> {
         self.pipelines.subscribe()
     }

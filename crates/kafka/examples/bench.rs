@@ -7,12 +7,13 @@
 #![allow(clippy::print_stdout, reason = "the result")]
 
 use gantry_kafka::{
-    Produced, Settings,
+    Consumed, Produced, Settings,
     encoding::{Tensors, encode_inputs},
     engine::{self, Client, Execution, Executor, Metrics, Pipeline, Pipelines, RunRequest, StepRecord},
     topics::Side,
 };
 use gantry_tensor::{Elements, Tensor};
+use http::HeaderMap;
 use krafka::{
     Kafka, Record,
     consumer::{AutoOffsetReset, Consumer},
@@ -31,6 +32,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Identity(watch::Sender<Pipelines>);
 
 impl Executor for Identity {
+    type Span = ();
+
+    fn span(&self, _: &str, _: &str, _: &Consumed, _: &mut HeaderMap) {}
+
     fn pipelines(&self) -> watch::Receiver<Pipelines> {
         self.0.subscribe()
     }

@@ -9,12 +9,12 @@
 
 use gantry_core::pipeline::{External, ExternalKind, Externals};
 use gantry_kafka::{
-    Settings,
+    Consumed, Settings,
     engine::{self, ExecuteError, Execution, Executor, Metrics, Pipeline, Pipelines, RunRequest, StepRecord},
 };
 use gantry_oip::InferTensor;
 use gantry_tensor::{Elements, Tensor};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use std::{
     collections::HashMap,
     path::Path,
@@ -60,6 +60,10 @@ impl Adder {
 }
 
 impl Executor for Adder {
+    type Span = ();
+
+    fn span(&self, _: &str, _: &str, _: &Consumed, _: &mut HeaderMap) {}
+
     fn pipelines(&self) -> watch::Receiver<Pipelines> {
         self.pipelines.subscribe()
     }

@@ -50,12 +50,16 @@ struct Consuming {
 
 impl Consuming {
     async fn start(namespace: &str) -> Self {
+        Self::with_config(namespace, config()).await
+    }
+
+    async fn with_config(namespace: &str, config: gantry_gateway::Config) -> Self {
         let broker = broker::Broker::shared();
         let text =
             format!(r#"{{"bootstrap.servers":"{}","worker":{{"retryTimeoutMs":20000}}}}"#, broker.address());
         let settings = Settings::parse(&text, namespace, &|_| None).unwrap();
         let stop = CancellationToken::new();
-        let pipelined = Pipelined::prepared(Placement::Local, config(), |gateway| {
+        let pipelined = Pipelined::prepared(Placement::Local, config, |gateway| {
             drop(gateway.consume_topics(settings.clone(), &mut Registry::default(), stop.clone()));
         })
         .await;
@@ -69,6 +73,10 @@ impl Consuming {
 
     /// Writes a request, with the name of the pipeline as its ID.
     async fn send(&self, name: &str, inputs: &[&str]) {
+        self.send_with(name, inputs, Vec::new()).await;
+    }
+
+    async fn send_with(&self, name: &str, inputs: &[&str], headers: headers::Headers) {
         let topic = self.settings.topics.pipeline(name, Side::Inputs);
         let outputs = self.settings.topics.pipeline(name, Side::Outputs);
         self.client.create_topics(&[topic.clone(), outputs]).await.unwrap();
@@ -77,7 +85,7 @@ impl Consuming {
             partition: None,
             key: Some(format!("0.{name}.{name}").into()),
             value: grpc_request(inputs).encode_to_vec().into(),
-            headers: Vec::new(),
+            headers,
         };
         self.client.produce(vec![record]).await.unwrap();
     }
@@ -276,4 +284,41 @@ async fn topics_are_deleted_with_the_pipeline_only_if_configured() {
     })
     .await;
     assert!(exists("kept").await && exists("unsynced").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_continues_the_trace_of_its_header() {
+    const SENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    // Nothing listens there: spans are dropped when they are exported.
+    let endpoint = "http://127.0.0.1:1".to_owned();
+    let settings = gantry_trace::Settings { endpoint, ratio: 1.0, service: None, ca: None };
+    let tracer = gantry_trace::Tracer::start(settings, "gantry-gateway").unwrap();
+    let consuming = Consuming::with_config("traced", gantry_gateway::Config { tracer, ..config() }).await;
+    consuming.pipelined.pipeline(pipeline("traced", vec![step("a", &[])], &["a"]));
+    consuming.pipelined.pipeline(pipeline("untraced", vec![step("a", &[])], &["a"]));
+    let header = (headers::TRACEPARENT.to_owned(), bytes::Bytes::from_static(SENT.as_bytes()));
+    consuming.send_with("traced", &["x"], vec![header]).await;
+    consuming.answer("traced").await.unwrap();
+    let topics = &consuming.settings.topics;
+    let context = |record: &Consumed| -> [String; 4] {
+        let text = headers::get(&record.headers, headers::TRACEPARENT).unwrap();
+        text.split('-').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap()
+    };
+    let outputs = consuming.records(&topics.pipeline("traced", Side::Outputs)).await;
+    let [_, trace, span, flags] = context(&outputs[0]);
+    assert_eq!((trace.as_str(), flags.as_str()), ("4bf92f3577b34da6a3ce929d0e0e4736", "01"));
+    assert_ne!(span, "00f067aa0ba902b7", "the record has a span of its own");
+    let steps = consuming.records(&topics.model("a", Side::Outputs)).await;
+    assert_eq!(context(&steps[0]), context(&outputs[0]));
+    let called = consuming.pipelined.models.headers.lock().unwrap().clone();
+    let received = called.last().unwrap()["traceparent"].to_str().unwrap().to_owned();
+    assert!(received.starts_with(&format!("00-{trace}-")), "{received}");
+    assert!(!received.contains(&span) && !received.contains("00f067aa0ba902b7"), "{received}: of the step");
+
+    // Without a header the record starts a trace.
+    consuming.send("untraced", &["x"]).await;
+    consuming.answer("untraced").await.unwrap();
+    let outputs = consuming.records(&topics.pipeline("untraced", Side::Outputs)).await;
+    let [_, root, ..] = context(&outputs[0]);
+    assert_ne!(root, trace);
 }

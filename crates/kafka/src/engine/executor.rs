@@ -1,5 +1,6 @@
 //! What executes pipelines: the gateway, or a test.
 
+use crate::record::Consumed;
 use gantry_core::pipeline::Externals;
 use gantry_oip::{InferTensor, Parameters};
 use http::{HeaderMap, HeaderValue};
@@ -20,13 +21,36 @@ pub struct Pipeline {
 }
 
 pub trait Executor: Send + Sync + 'static {
+    type Span: RecordSpan;
+
     fn pipelines(&self) -> watch::Receiver<Pipelines>;
 
     /// Whether a pipeline that is not among [`pipelines`](Self::pipelines) was deleted: then its topics may be, too.
     fn is_deleted(&self, pipeline: &str) -> bool;
 
+    /// Starts the span of a record: a child of the trace context in `headers`, where it becomes the context of the steps and
+    /// of the results.
+    fn span(
+        &self,
+        pipeline: &str,
+        request_id: &str,
+        record: &Consumed,
+        headers: &mut HeaderMap,
+    ) -> Self::Span;
+
     /// Runs a request on the current version of its pipeline, to the end of all its steps, within a deadline.
     fn execute(&self, request: RunRequest) -> impl Future<Output = Execution> + Send;
+}
+
+/// The span of a record. It ends when it is dropped: when the results are in the log.
+pub trait RecordSpan: Send + 'static {
+    /// The record has no answer.
+    fn fail(&mut self);
+}
+
+/// No spans.
+impl RecordSpan for () {
+    fn fail(&mut self) {}
 }
 
 #[derive(Clone, Debug)]

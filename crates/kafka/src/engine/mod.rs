@@ -17,7 +17,7 @@ mod worker;
 
 pub use client::{Client, ProduceError};
 pub use executor::{
-    ExecuteError, Execution, Executor, Pipeline, Pipelines, RunRequest, RunResult, StepRecord,
+    ExecuteError, Execution, Executor, Pipeline, Pipelines, RecordSpan, RunRequest, RunResult, StepRecord,
 };
 pub use metrics::Metrics;
 pub use process::request_id;

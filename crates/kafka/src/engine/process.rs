@@ -1,6 +1,8 @@
 //! One record: decode, execute, write the results, and wait for their acknowledgement.
 
-use super::{Context, ExecuteError, Execution, Executor, RunRequest, StepRecord, client::ProduceError};
+use super::{
+    Context, ExecuteError, Execution, Executor, RecordSpan as _, RunRequest, StepRecord, client::ProduceError,
+};
 use crate::{
     dead_letter::{self, Failure},
     encoding::{self, Tensors},
@@ -38,7 +40,8 @@ impl Backoff {
 /// record is retried; dropping the future abandons it, and another worker reads it again.
 pub(super) async fn process<E: Executor>(context: &Context<E>, pipeline: &Arc<str>, record: &Consumed) {
     let request_id = request_id(record);
-    let forwarded = headers::forwarded(&record.headers);
+    let mut forwarded = headers::forwarded(&record.headers);
+    let mut span = context.executor.span(pipeline, &request_id, record, &mut forwarded);
     let limits = Limits { body: context.settings.producer.max_bytes as usize, ..Limits::default() };
     let decoded = encoding::decode(record.value.clone(), &record.headers, Side::Inputs, &limits);
     let (Execution { version, steps, result }, id) = match decoded {
@@ -77,6 +80,7 @@ pub(super) async fn process<E: Executor>(context: &Context<E>, pipeline: &Arc<st
         step = &*error.step,
         "record failed: written to the errors topic"
     );
+    span.fail();
     write_dead_letter(context, pipeline, answer.failure(&error.step, &error.message).dead_letter(record))
         .await;
     context.metrics.record("failed");
