@@ -1,14 +1,14 @@
 //! Writes the records of dead letters again, each to the topic and partition from which it was read:
 //! `replay HOST:PORT|KAFKA_JSON NAMESPACE PIPELINE [REQUEST_ID…]`.
 //!
-//! Without request IDs all dead letters of the pipeline are written, of the last 10,000 records of each partition.
+//! Without request IDs all dead letters of the pipeline are written, of the last 1,000 records of each partition.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 
 use gantry_kafka::{Settings, dead_letter, engine::Client, headers};
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
-const READ: u32 = 10_000;
+const READ: u32 = 1000;
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::main]
