@@ -83,7 +83,8 @@ async fn worker(broker: &str, records: usize) -> Result<(), Failure> {
             value: value.clone(),
             headers: Vec::new(),
         };
-        client.produce((0..BATCH.min(records - batch * BATCH)).map(record).collect()).await?;
+        let records: Vec<Produced> = (0..BATCH.min(records - batch * BATCH)).map(record).collect();
+        client.produce(&records).await?;
     }
     let reader = Kafka::builder(broker).connect().await?.consumer_without_group().build().await?;
     let pipeline =

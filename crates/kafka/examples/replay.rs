@@ -53,7 +53,7 @@ async fn replay(
         let source = header(&letter.headers, headers::SOURCE);
         match dead_letter::original(letter) {
             Some(record) => {
-                client.produce(vec![record]).await?;
+                client.produce(&[record]).await?;
                 println!("{id}\t{source}");
             }
             None => {

@@ -4,7 +4,7 @@
 //! key is the same, and headers have its position, its headers and its value.
 
 use crate::{
-    headers::{self, Headers, RunHeaders},
+    headers::{self, Header, Headers, RunHeaders},
     record::{Consumed, Produced},
     topics::Topics,
 };
@@ -33,15 +33,15 @@ impl Failure<'_> {
         let mut more = vec![source(record.position())];
         let carried = record.headers.iter();
         more.extend(
-            carried.map(|(name, value)| (format!("{}{name}", headers::HEADER_PREFIX), value.clone())),
+            carried.map(|(name, value)| (format!("{}{name}", headers::HEADER_PREFIX).into(), value.clone())),
         );
-        more.push((headers::VALUE.to_owned(), record.value.clone()));
+        more.push((headers::VALUE.into(), record.value.clone()));
         self.error(record.key.clone(), more)
     }
 
     /// The error of a step on which the answer does not depend: the record is answered.
     pub fn of_answered(&self, record: &Consumed) -> Produced {
-        let answered = (headers::ANSWERED.to_owned(), Bytes::from_static(b"true"));
+        let answered = (headers::ANSWERED.into(), Bytes::from_static(b"true"));
         self.error(record.key.clone(), vec![source(record.position()), answered])
     }
 
@@ -54,7 +54,7 @@ impl Failure<'_> {
 
     fn error(&self, key: Option<Bytes>, more: Headers) -> Produced {
         let mut headers = self.run.with_routes([]);
-        headers.push((headers::ERRORS.to_owned(), Bytes::copy_from_slice(self.step.as_bytes())));
+        headers.push((headers::ERRORS.into(), Bytes::copy_from_slice(self.step.as_bytes())));
         headers.extend(more);
         let value = Bytes::copy_from_slice(cut(self.message, MAX_ERROR).as_bytes());
         let partition = crate::key::reply_partition(key.as_ref());
@@ -62,12 +62,12 @@ impl Failure<'_> {
     }
 }
 
-fn source(position: String) -> (String, Bytes) {
-    (headers::SOURCE.to_owned(), position.into())
+fn source(position: String) -> Header {
+    (headers::SOURCE.into(), position.into())
 }
 
-fn omitted(reason: &str) -> (String, Bytes) {
-    (headers::OMITTED.to_owned(), Bytes::copy_from_slice(cut(reason, MAX_REASON).as_bytes()))
+fn omitted(reason: &str) -> Header {
+    (headers::OMITTED.into(), Bytes::copy_from_slice(cut(reason, MAX_REASON).as_bytes()))
 }
 
 fn cut(text: &str, limit: usize) -> &str {
@@ -98,7 +98,7 @@ pub fn original(letter: &Consumed) -> Option<Produced> {
     let (_offset, partition, topic) = (position.next()?, position.next()?, position.next()?);
     let carried = letter.headers.iter();
     let own = carried.filter_map(|(name, value)| {
-        Some((name.strip_prefix(headers::HEADER_PREFIX)?.to_owned(), value.clone()))
+        Some((name.strip_prefix(headers::HEADER_PREFIX)?.to_owned().into(), value.clone()))
     });
     Some(Produced {
         topic: topic.to_owned(),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn letter_without_its_record_states_the_reason() {
-        let record = consumed(Some("k".into()), "v".into(), vec![("x-a".to_owned(), "1".into())]);
+        let record = consumed(Some("k".into()), "v".into(), vec![("x-a".into(), "1".into())]);
         let letter = with_failure("e", |failure| failure.dead_letter(&record));
         let reduced = without_record(letter.clone(), "too large");
         assert_eq!(header(&reduced, "x-gantry-omitted"), "the record is only in its topic: too large");
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(original(&written(joined)), None);
         for position in ["", "t", "t/0", "a/b"] {
             let headers = [(headers::SOURCE, position), (headers::VALUE, "v")]
-                .map(|(name, value)| (name.to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+                .map(|(name, value)| (name.into(), Bytes::copy_from_slice(value.as_bytes())));
             assert_eq!(original(&consumed(None, Bytes::new(), headers.into())), None, "{position}");
         }
     }
@@ -214,7 +214,7 @@ mod tests {
             content in prop::collection::vec(any::<u8>(), 0..20),
         ) {
             let content = Bytes::from(content);
-            let headers: Headers = names.into_iter().map(|name| (name, content.clone())).collect();
+            let headers: Headers = names.into_iter().map(|name| (name.into(), content.clone())).collect();
             let record = consumed(key.map(Bytes::from), value.into(), headers);
             let letter = with_failure("e", |failure| {
                 let forwarded = headers::forwarded(&record.headers);

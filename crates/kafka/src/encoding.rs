@@ -116,7 +116,7 @@ mod tests {
     fn of(pairs: &[(&str, &str)]) -> Headers {
         pairs
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Bytes::copy_from_slice(value.as_bytes())))
+            .map(|(name, value)| ((*name).to_owned().into(), Bytes::copy_from_slice(value.as_bytes())))
             .collect()
     }
 

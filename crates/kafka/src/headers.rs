@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::borrow::Cow;
 
+pub type Header = (Cow<'static, str>, Bytes);
 /// In the order of the record; names may repeat.
-pub type Headers = Vec<(String, Bytes)>;
+pub type Headers = Vec<Header>;
 
 pub const PIPELINE: &str = "pipeline";
 pub const PIPELINE_VERSION: &str = "x-pipeline-version";
@@ -70,16 +72,16 @@ pub struct RunHeaders<'a> {
 impl RunHeaders<'_> {
     /// The headers of a record of the run; `routes` of the steps that it depends on.
     pub fn with_routes<'r>(&self, routes: impl IntoIterator<Item = &'r HeaderValue>) -> Headers {
-        let text = |name: &str, value: String| (name.to_owned(), Bytes::from(value));
-        let mut headers = vec![
+        let text = |name: &'static str, value: String| (name.into(), Bytes::from(value));
+        let mut headers: Headers = vec![
             text(PIPELINE, self.pipeline.to_owned()),
             text(PIPELINE_VERSION, self.version.to_string()),
             text(REQUEST_ID, self.request_id.to_owned()),
         ];
-        let bytes =
-            |name: &str, value: &HeaderValue| (name.to_owned(), Bytes::copy_from_slice(value.as_bytes()));
-        headers.extend(routes.into_iter().map(|route| bytes(ROUTE, route)));
-        headers.extend(self.forwarded.iter().map(|(name, value)| bytes(name.as_str(), value)));
+        let bytes = |value: &HeaderValue| Bytes::copy_from_slice(value.as_bytes());
+        headers.extend(routes.into_iter().map(|route| (ROUTE.into(), bytes(route))));
+        let forwarded = self.forwarded.iter();
+        headers.extend(forwarded.map(|(name, value)| (name.as_str().to_owned().into(), bytes(value))));
         headers
     }
 }
@@ -91,7 +93,7 @@ mod tests {
     fn of(pairs: &[(&str, &str)]) -> Headers {
         pairs
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Bytes::copy_from_slice(value.as_bytes())))
+            .map(|(name, value)| ((*name).to_owned().into(), Bytes::copy_from_slice(value.as_bytes())))
             .collect()
     }
 
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn number_and_size_of_forwarded_headers_are_limited() {
         let mut read = of(&[("x-large", &"v".repeat(MAX_FORWARDED + 1))]);
-        read.extend((0..100).map(|i| (format!("x-{i}"), Bytes::new())));
+        read.extend((0..100).map(|i| (format!("x-{i}").into(), Bytes::new())));
         assert_eq!(forwarded(&read).len(), MAX_HEADERS);
         assert!(!forwarded(&read).contains_key("x-large"));
     }

@@ -87,7 +87,7 @@ impl Consuming {
             value: grpc_request(inputs).encode_to_vec().into(),
             headers,
         };
-        self.client.produce(vec![record]).await.unwrap();
+        self.client.produce(&[record]).await.unwrap();
     }
 
     async fn records(&self, topic: &str) -> Vec<Consumed> {

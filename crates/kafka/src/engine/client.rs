@@ -100,13 +100,13 @@ impl Client {
     }
 
     /// Writes records in their order and waits until the broker has acknowledged all of them.
-    pub async fn produce(&self, records: Vec<Produced>) -> Result<(), ProduceError> {
+    pub async fn produce(&self, records: &[Produced]) -> Result<(), ProduceError> {
         let mut acknowledgements = Vec::with_capacity(records.len());
         #[cfg(feature = "failpoints")]
         let mut progress = super::failpoint::Progress::default();
         for record in records {
             #[cfg(feature = "failpoints")]
-            if super::failpoint::Progress::is_next(&record) {
+            if super::failpoint::Progress::is_next(record) {
                 acknowledged(std::mem::take(&mut acknowledgements)).await?;
                 progress.before_next();
             }
@@ -114,16 +114,12 @@ impl Client {
                 Some(wanted) => self.existing(&record.topic, wanted).await?,
                 None => None,
             };
-            let mut message = Record::new(record.topic, record.value);
-            if let Some(key) = record.key {
-                message = message.key(key);
-            }
-            if let Some(partition) = partition {
-                message = message.partition(partition);
-            }
-            for (name, value) in record.headers {
-                message = message.header(name, value);
-            }
+            let headers = record.headers.iter();
+            let mut message = Record::new(record.topic.clone(), record.value.clone());
+            message.key = record.key.clone();
+            message.partition = partition;
+            message.headers =
+                headers.map(|(name, value)| (name.clone().into_owned(), Some(value.clone()))).collect();
             let enqueued = self.producer.enqueue(message).await;
             acknowledgements.push(enqueued.map_err(ProduceError::before_sending)?);
         }
@@ -332,9 +328,9 @@ fn security(security: &Security) -> AuthConfig {
 }
 
 pub(super) fn consumed(record: krafka::ConsumerRecord) -> Consumed {
-    let headers = record.headers.iter();
+    let headers = record.headers.into_iter();
     Consumed {
-        headers: headers.map(|(name, value)| (name.clone(), value.clone().unwrap_or_default())).collect(),
+        headers: headers.map(|(name, value)| (name.into(), value.unwrap_or_default())).collect(),
         topic: record.topic,
         partition: record.partition,
         offset: record.offset,

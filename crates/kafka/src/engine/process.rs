@@ -202,7 +202,7 @@ pub(super) async fn write<E>(
 ) -> Result<(), ProduceError> {
     let mut backoff = Backoff::new();
     loop {
-        match context.client.produce(records.clone()).await {
+        match context.client.produce(&records).await {
             Err(error) if !error.is_permanent => {
                 tracing::warn!(pipeline, %error, "the broker does not acknowledge: retrying");
                 context.metrics.retries.inc();
@@ -235,7 +235,7 @@ mod tests {
             key: key.map(Bytes::from_static),
             value: Bytes::new(),
             headers: header
-                .map(|id| (headers::REQUEST_ID.to_owned(), Bytes::from_static(id.as_bytes())))
+                .map(|id| (headers::REQUEST_ID.into(), Bytes::from_static(id.as_bytes())))
                 .into_iter()
                 .collect(),
         };

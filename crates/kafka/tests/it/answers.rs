@@ -120,7 +120,7 @@ async fn record_that_fails_goes_to_the_errors_topic() {
         let headers: Vec<_> = headers.chain([("x-request-id", *id)]).collect();
         let carried = original.headers.iter();
         let carried: Vec<_> =
-            carried.map(|(name, value)| (name.as_str(), std::str::from_utf8(value).unwrap())).collect();
+            carried.map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect();
         assert_eq!(carried, headers, "{id}");
     }
 }

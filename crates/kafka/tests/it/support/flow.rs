@@ -195,12 +195,17 @@ impl Flow {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            outputs.extend(records.into_iter().map(|record| Output {
-                partition: record.partition,
-                key: record.key_str().unwrap_or_default().to_owned(),
-                headers:
-                    record.headers.iter().map(|(k, v)| (k.clone(), v.clone().unwrap_or_default())).collect(),
-                value: record.value.unwrap_or_default(),
+            outputs.extend(records.into_iter().map(|record| {
+                Output {
+                    partition: record.partition,
+                    key: record.key_str().unwrap_or_default().to_owned(),
+                    headers: record
+                        .headers
+                        .iter()
+                        .map(|(k, v)| (k.clone().into(), v.clone().unwrap_or_default()))
+                        .collect(),
+                    value: record.value.unwrap_or_default(),
+                }
             }));
         }
         outputs.clone()
