@@ -3,14 +3,19 @@
 use crate::{
     pipelines::{Case, joins, versioned},
     support::{
-        Pipelined, Placement, TEST_TIMEOUT, config, event, grpc_outputs, grpc_request, pipeline, reset, step,
-        synced, until,
+        FakeRemote, Pipelined, Placement, TEST_TIMEOUT, config, event, grpc_outputs, grpc_request, pipeline,
+        reset, step, synced, until,
     },
 };
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use gantry_api::PipelineSpec;
 use gantry_gateway::kafka::Settings;
 use gantry_kafka::{Consumed, Produced, engine::Client, headers, topics::Side};
-use gantry_oip::Code;
+use gantry_oip::{
+    Code,
+    server::{InferenceServer, Reply, grpc_reply},
+};
 use gantry_proto::{
     gantry::route_event::Event,
     inference as pb,
@@ -286,34 +291,103 @@ async fn topics_are_deleted_with_the_pipeline_only_if_configured() {
     assert!(exists("kept").await && exists("unsynced").await);
 }
 
+/// A collector of spans; of the messages of OTLP only what is compared.
+#[derive(Default)]
+struct Collector(std::sync::Mutex<Vec<Span>>);
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Export {
+    #[prost(message, repeated, tag = "1")]
+    resources: Vec<Spans<Spans<Span>>>,
+}
+
+/// Of a resource, and of a scope.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Spans<T: prost::Message + std::fmt::Debug + Default> {
+    #[prost(message, repeated, tag = "2")]
+    spans: Vec<T>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    trace: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    parent: Vec<u8>,
+    #[prost(string, tag = "5")]
+    name: String,
+    #[prost(message, optional, tag = "15")]
+    status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Status {
+    /// 2 is an error.
+    #[prost(int32, tag = "3")]
+    code: i32,
+}
+
+impl InferenceServer for Collector {
+    fn call(&self, request: http::Request<Bytes>) -> BoxFuture<'_, http::Response<Reply>> {
+        // Behind the prefix of the gRPC message.
+        let export = Export::decode(request.into_body().slice(5..)).unwrap();
+        let scopes = export.resources.into_iter().flat_map(|resource| resource.spans);
+        self.0.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+        Box::pin(async { grpc_reply(&()) })
+    }
+}
+
+impl Collector {
+    fn span(&self, name: &str, is_wanted: impl Fn(&Span) -> bool) -> Option<Span> {
+        self.0.lock().unwrap().iter().find(|span| span.name == name && is_wanted(span)).cloned()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn record_continues_the_trace_of_its_header() {
     const SENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    // Nothing listens there: spans are dropped when they are exported.
-    let endpoint = "http://127.0.0.1:1".to_owned();
+    let collector = Arc::new(Collector::default());
+    let remote = FakeRemote::start(Arc::clone(&collector)).await;
+    let endpoint = format!("http://{}", remote.address);
     let settings = gantry_trace::Settings { endpoint, ratio: 1.0, service: None, ca: None };
     let tracer = gantry_trace::Tracer::start(settings, "gantry-gateway").unwrap();
-    let consuming = Consuming::with_config("traced", gantry_gateway::Config { tracer, ..config() }).await;
-    consuming.pipelined.pipeline(pipeline("traced", vec![step("a", &[])], &["a"]));
-    consuming.pipelined.pipeline(pipeline("untraced", vec![step("a", &[])], &["a"]));
-    let header = (headers::TRACEPARENT.to_owned(), bytes::Bytes::from_static(SENT.as_bytes()));
-    consuming.send_with("traced", &["x"], vec![header]).await;
-    consuming.answer("traced").await.unwrap();
+    let gateway = gantry_gateway::Config { tracer: tracer.clone(), ..config() };
+    let consuming = Consuming::with_config("traced", gateway).await;
+    for name in ["traced", "untraced"] {
+        consuming.pipelined.pipeline(pipeline(name, vec![step("a", &[])], &["a"]));
+    }
+    consuming.pipelined.models.fails("bad", Code::InvalidArgument, "wrong shape");
+    consuming.pipelined.pipeline(pipeline("failed", vec![step("bad", &[])], &["bad"]));
+    let header = (headers::TRACEPARENT.to_owned(), Bytes::from_static(SENT.as_bytes()));
     let topics = &consuming.settings.topics;
     let context = |record: &Consumed| -> [String; 4] {
         let text = headers::get(&record.headers, headers::TRACEPARENT).unwrap();
         text.split('-').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap()
     };
+    let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let received = async |name: &str, is_wanted: &(dyn Fn(&Span) -> bool + Sync)| {
+        until("a span", || async {
+            tracer.close(TEST_TIMEOUT).await;
+            collector.span(name, is_wanted).is_some()
+        })
+        .await;
+        collector.span(name, is_wanted).unwrap()
+    };
+
+    consuming.send_with("traced", &["x"], vec![header]).await;
+    consuming.answer("traced").await.unwrap();
     let outputs = consuming.records(&topics.pipeline("traced", Side::Outputs)).await;
     let [_, trace, span, flags] = context(&outputs[0]);
     assert_eq!((trace.as_str(), flags.as_str()), ("4bf92f3577b34da6a3ce929d0e0e4736", "01"));
-    assert_ne!(span, "00f067aa0ba902b7", "the record has a span of its own");
     let steps = consuming.records(&topics.model("a", Side::Outputs)).await;
     assert_eq!(context(&steps[0]), context(&outputs[0]));
-    let called = consuming.pipelined.models.headers.lock().unwrap().clone();
-    let received = called.last().unwrap()["traceparent"].to_str().unwrap().to_owned();
-    assert!(received.starts_with(&format!("00-{trace}-")), "{received}");
-    assert!(!received.contains(&span) && !received.contains("00f067aa0ba902b7"), "{received}: of the step");
+    let of_record = received("process record", &|span| hex(&span.trace) == trace).await;
+    assert_eq!((hex(&of_record.parent), hex(&of_record.id)), ("00f067aa0ba902b7".to_owned(), span.clone()));
+    assert!(of_record.status.is_none_or(|status| status.code != 2));
+    let of_step = received("step", &|span| hex(&span.trace) == trace).await;
+    assert_eq!(hex(&of_step.parent), span);
 
     // Without a header the record starts a trace.
     consuming.send("untraced", &["x"]).await;
@@ -321,4 +395,14 @@ async fn record_continues_the_trace_of_its_header() {
     let outputs = consuming.records(&topics.pipeline("untraced", Side::Outputs)).await;
     let [_, root, ..] = context(&outputs[0]);
     assert_ne!(root, trace);
+    let of_record = received("process record", &|span| hex(&span.trace) == root).await;
+    assert!(of_record.parent.is_empty());
+
+    consuming.send("failed", &["x"]).await;
+    consuming.answer("failed").await.unwrap_err();
+    let is_failed = |span: &Span| span.status.as_ref().is_some_and(|status| status.code == 2);
+    let of_failed = received("process record", &is_failed).await;
+    let errors = consuming.records(&topics.errors()).await;
+    let error = errors.iter().find(|error| headers::get(&error.headers, headers::PIPELINE) == Some("failed"));
+    assert_eq!(context(error.unwrap())[1], hex(&of_failed.trace));
 }
