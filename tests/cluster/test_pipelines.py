@@ -1,5 +1,7 @@
 """Pipelines and experiments on a real API server with a real scheduler: their models, invalid specs, deletion, restarts."""
 
+import json
+
 import pytest
 from cluster import condition, current, custom, model
 from gantry import EXAMPLES, until
@@ -57,6 +59,10 @@ def test_status_names_the_model_that_is_missing(kubectl, served, operate):
     until("the events", lambda: {"PipelineNotReady", "ExperimentNotReady"} <= events())
 
 
+def ring(count):
+    return [{"name": f"s{i}", "triggers" if i % 3 else "inputs": [f"s{(i + 1) % count}.outputs.x"]} for i in range(count)]
+
+
 def test_api_server_rejects_invalid_pipelines_and_experiments(kubectl):
     for invalid, words in (
         (custom("Pipeline", "p", {"steps": []}), "steps"),
@@ -64,6 +70,13 @@ def test_api_server_rejects_invalid_pipelines_and_experiments(kubectl):
         (custom("Pipeline", "p", {"steps": [{"name": "a"}, {"name": "a"}]}), "Duplicate value"),
         (custom("Pipeline", "p", {"steps": [{"name": "a", "inputs": ["a"]}]}), "needs allowCycles"),
         (custom("Pipeline", "p", {"steps": [{"name": "a", "triggers": ["b.x"]}]}), "not a valid reference"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a"}, {"name": "b", "inputs": ["c"]}]}), "an input of a step that does not exist"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a"}, {"name": "b", "triggers": ["c.outputs"]}]}), "a trigger of a step that does not exist"),
+        (custom("Pipeline", "p", {"steps": [{"name": f"s{i}", "triggers": ["s0" if i < 99 else "t"]} for i in range(1, 100)] + [{"name": "s0"}]}), "a trigger of a step that does not exist"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a"}], "output": {"steps": ["a", "p"]}}), "name a step that does not exist"),
+        (custom("Pipeline", "p", {"steps": ring(2)}), "have a cycle"),
+        (custom("Pipeline", "p", {"steps": ring(16)}), "have a cycle"),
+        (custom("Pipeline", "p", {"steps": [{"name": "a"}], "maxStepRevisits": 1001}), "more than 1000"),
         (custom("Pipeline", "p", {"steps": [{"name": f"s{i}"} for i in range(10000)]}), "at most 640 items"),
         (custom("Experiment", "e", {"candidates": []}), "candidates"),
         (custom("Experiment", "e", {"default": "b", "candidates": [{"name": "a", "weight": 1}]}), "default"),
@@ -78,6 +91,21 @@ def test_api_server_accepts_two_hundred_stacked_diamonds(kubectl):
         steps.append({"name": f"s{i + 1}", "inputs": [f"l{i}", f"r{i}"]})
     kubectl.apply(custom("Pipeline", "diamonds", {"steps": steps, "output": {"steps": ["s200"]}}))
     kubectl("delete", "pipeline", "diamonds")
+
+
+def test_api_server_has_the_time_for_the_largest_pipelines(kubectl):
+    long = lambda name: name.ljust(253, "x")
+    # Step 0 reads the pipeline, the others tensors of step 0; etcd stores at most 1.5 MB.
+    for steps, kinds, count, length in ((16, ("inputs", "triggers"), 8, 512), (100, ("inputs",), 32, 400), (100, ("triggers",), 32, 400), (640, ("inputs",), 25, 50)):
+        name = long if length > 253 else str
+        read = lambda i, kind, n: f"{name('s0')}.outputs.{kind}-{i}-{n}-".ljust(length, "t")
+        step = lambda i: {"name": name(f"s{i}"), **{kind: [read(i, kind, n) for n in range(count)] for kind in kinds if i}}
+        spec = {"steps": [step(i) for i in range(steps)], "output": {"steps": [name(f"s{i}") for i in range(steps)]}}
+        kubectl("create", "-f", "-", stdin=json.dumps(custom("Pipeline", "large", spec)))
+        kubectl("delete", "pipeline", "large")
+    loop = {"steps": ring(16), "allowCycles": True, "maxStepRevisits": 1000}
+    kubectl.apply(custom("Pipeline", "loop", loop), custom("Pipeline", "unchecked", {"steps": ring(17)}))
+    kubectl("delete", "pipeline", "loop", "unchecked")
 
 
 @pytest.mark.parametrize("with_scheduler", (True, False))

@@ -5,6 +5,88 @@ use crate::{
     ExperimentSpec, ModelSpec, PipelineSpec, PipelineStep, SeldonConfigSpec, SeldonRuntimeSpec,
     ServerConfigSpec, ServerSpec, scaling::ReplicaFields,
 };
+use gantry_core::pipeline::MAX_STEP_REVISITS;
+
+/// Compares each list of a step with all names: the API server stops the evaluation of larger pipelines, as it takes more than
+/// a million units. Ten times ten positions, because its estimate assumes all steps that the schema allows.
+macro_rules! step_exists {
+    ($list:literal) => {
+        concat!(
+            "!has(self.spec) || self.spec.steps.size() > 100 || ",
+            "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9].all(a, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].all(b, ",
+            "10 * a + b >= self.spec.steps.size() || !has(self.spec.steps[10 * a + b].",
+            $list,
+            ") || sets.contains([self.metadata.name] + self.spec.steps.map(s, s.name), self.spec.steps[10 * a + b].",
+            $list,
+            ".map(r, r.split('.')[0]))))"
+        )
+    };
+}
+
+macro_rules! missing_message {
+    ($noun:literal) => {
+        concat!(
+            "have ",
+            $noun,
+            " of a step that does not exist: add the step or correct the name (gantry lint reports which)"
+        )
+    };
+}
+
+macro_rules! positions {
+    () => {
+        "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]"
+    };
+}
+
+macro_rules! reads {
+    ($list:literal) => {
+        concat!(
+            "(has(self.steps[i].",
+            $list,
+            ") && self.steps[i].",
+            $list,
+            ".exists(r, r.split('.')[0] == self.steps[j].name))"
+        )
+    };
+}
+
+/// Doubles the length of the paths in a matrix of steps that read steps.
+macro_rules! closure {
+    () => {
+        concat!(
+            ".map(m, ",
+            positions!(),
+            ".map(i, ",
+            positions!(),
+            ".map(j, m[i][j] || ",
+            positions!(),
+            ".exists(k, m[i][k] && m[k][j]))))"
+        )
+    };
+}
+
+/// The transitive closure of the graph, for as many steps as the API server has the time for.
+const NO_CYCLE: &str = concat!(
+    "(has(self.allowCycles) && self.allowCycles) || self.steps.size() > 16 || ",
+    "self.steps.exists(s, (has(s.inputs) && s.inputs.size() > 8) || (has(s.triggers) && s.triggers.size() > 8)) || ",
+    "![",
+    positions!(),
+    ".map(i, ",
+    positions!(),
+    ".map(j, i < self.steps.size() && j < self.steps.size() && (",
+    reads!("inputs"),
+    " || ",
+    reads!("triggers"),
+    ")))]",
+    closure!(),
+    closure!(),
+    closure!(),
+    closure!(),
+    ".exists(m, ",
+    positions!(),
+    ".exists(i, m[i][i]))"
+);
 
 pub(super) const MODEL: &[Rule<ModelSpec>] = &[
     not_blank("spec.storageUri", "is empty: set it to the location of the model artifact", |s| {
@@ -136,7 +218,7 @@ pub(super) const PIPELINE: &[Rule<PipelineSpec>] = &[
         cel: CelRule {
             at: "spec",
             field: "steps",
-            // Compares no strings of a nested list one by one: that exceeds the cost limit. Core finds the other cycles.
+            // Compares no strings of a nested list one by one: that exceeds the cost limit.
             rule: "(has(self.allowCycles) && self.allowCycles) || self.steps.all(s, ![s.name, s.name + '.inputs', s.name + '.outputs'].exists(n, (has(s.inputs) && n in s.inputs) || (has(s.triggers) && n in s.triggers)))",
             message: "a step has itself as an input or a trigger, which needs allowCycles",
             values: &[],
@@ -152,6 +234,42 @@ pub(super) const PIPELINE: &[Rule<PipelineSpec>] = &[
             });
             loops.map(|(i, _)| (format!("spec.steps[{i}]"), Vec::new())).collect()
         }),
+    },
+    known_steps(step_exists!("inputs"), missing_message!("an input")),
+    known_steps(step_exists!("triggers"), missing_message!("a trigger")),
+    Rule {
+        cel: CelRule {
+            at: "spec",
+            field: "output.steps",
+            rule: "!has(self.output) || !has(self.output.steps) || sets.contains(self.steps.map(s, s.name), self.output.steps.map(o, o.split('.')[0]))",
+            message: "name a step that does not exist: add the step or correct the name",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Whole,
+    },
+    Rule {
+        cel: CelRule {
+            at: "spec",
+            field: "steps",
+            rule: NO_CYCLE,
+            message: "have a cycle: remove one of its inputs or triggers, or set allowCycles",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Whole,
+    },
+    Rule {
+        cel: CelRule {
+            at: "spec.maxStepRevisits",
+            field: "",
+            // `MAX_STEP_REVISITS` of core.
+            rule: "self <= 1000",
+            message: "is more than 1000: each revisit calls the model of the step again for the same request",
+            values: &[],
+            ratchet: "",
+        },
+        check: Check::Spec(|s| violation_if(s.max_step_revisits > MAX_STEP_REVISITS, "spec.maxStepRevisits")),
     },
     reference("spec.output.steps[]", |s| {
         s.output.iter().flat_map(|o| invalid_references("spec.output.steps", &o.steps)).collect()
@@ -282,6 +400,15 @@ pub(super) const SELDON_CONFIG: &[Rule<SeldonConfigSpec>] = &[
 ];
 
 pub(super) const SERVER_CONFIG: &[Rule<ServerConfigSpec>] = &[];
+
+/// Steps whose inputs or triggers are those of other steps, or of the pipeline.
+const fn known_steps(rule: &'static str, message: &'static str) -> Rule<PipelineSpec> {
+    let ratchet = "oldSelf.hasValue() && has(oldSelf.value().spec) && oldSelf.value().spec == self.spec";
+    Rule {
+        cel: CelRule { at: "", field: "spec.steps", rule, message, values: &[], ratchet },
+        check: Check::Whole,
+    }
+}
 
 /// A non-blank string. Blank means Unicode white space, as in `str::trim`.
 const fn not_blank<T>(at: &'static str, message: &'static str, find: fn(&T) -> Vec<Violation>) -> Rule<T> {

@@ -30,10 +30,11 @@ fn evaluate(expression: &str, this: &Value) -> cel::Value {
     context.add_variable_from_value("self", to_cel(this));
     context.add_function("split", split);
     context.add_function("format", format);
+    context.add_function("sets.contains", contains_all);
     program.execute(&context).unwrap_or_else(|e| panic!("{expression} on {this}: {e}"))
 }
 
-/// `split` and `format` are Kubernetes extensions that the library lacks.
+/// `split`, `format` and `sets.contains` are Kubernetes extensions that the library lacks.
 #[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "required by the library")]
 fn split(This(text): This<Arc<String>>, by: Arc<String>) -> cel::ResolveResult {
     Ok(text.split(by.as_str()).map(cel::Value::from).collect::<Vec<_>>().into())
@@ -54,6 +55,11 @@ fn format(This(text): This<Arc<String>>, values: Arc<Vec<cel::Value>>) -> String
         filled += piece;
     }
     filled.replace("%%", "%")
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "required by the library")]
+fn contains_all(set: Arc<Vec<cel::Value>>, items: Arc<Vec<cel::Value>>) -> bool {
+    items.iter().all(|item| set.contains(item))
 }
 
 /// As in the API server: integers are `int`.
@@ -126,6 +132,12 @@ fn assert_cel_agrees<S: Validate + DeserializeOwned>(name: &str, spec: &Value) {
         let found = match rule.check {
             Check::Spec(find) => find(&typed),
             Check::Object(find) => find(name, &typed),
+            Check::Whole => {
+                let theirs = cel_errors(&rule.cel, &object);
+                let ours = Validate::validate_named(&typed, name);
+                assert!(theirs.is_empty() || !ours.is_empty(), "only CEL: {theirs:?}\n{object}");
+                continue;
+            }
         };
         let ours: Vec<FieldError> = rule.cel.field_errors(found).collect();
         let theirs = cel_errors(&rule.cel, &object);
@@ -229,6 +241,7 @@ fn pipeline() -> BoxedStrategy<Value> {
         ("steps", list(step)),
         ("output?", object(vec![("steps?", list(word()))])),
         ("allowCycles?", any::<bool>().prop_map(Value::from).boxed()),
+        ("maxStepRevisits?", (999..1002).prop_map(|n: i32| n.into()).boxed()),
     ])
 }
 
@@ -261,6 +274,70 @@ fn server_name_starts_with_a_letter_and_has_at_most_52_characters() {
         assert!(
             errors.iter().all(|(path, e)| path == "metadata.name" && e.contains("more than 52 characters"))
         );
+    }
+}
+
+/// Step names and references of a graph: most of them exist.
+fn graph() -> BoxedStrategy<Value> {
+    (1..=16_usize)
+        .prop_flat_map(|count| {
+            let reference = (0..count + 1, proptest::sample::select(vec!["", ".outputs", ".inputs.t"]));
+            let reference = reference.prop_map(move |(step, tail)| match step {
+                0 => format!("p{tail}"),
+                step => format!("s{}{tail}", step - usize::from(tail.is_empty())),
+            });
+            let list = proptest::collection::vec(reference, 0..2);
+            let lists = proptest::collection::vec((list.clone(), list), count);
+            (lists, any::<bool>(), 0..=count)
+        })
+        .prop_map(|(lists, allow_cycles, output)| {
+            let step = |(i, (inputs, triggers))| json!({ "name": format!("s{i}"), "inputs": inputs, "triggers": triggers });
+            let steps: Vec<Value> = lists.into_iter().enumerate().map(step).collect();
+            json!({ "steps": steps, "output": { "steps": [format!("s{output}.outputs")] }, "allowCycles": allow_cycles })
+        })
+        .boxed()
+}
+
+/// Messages of the rules whose Rust form is the check of the whole object.
+fn whole_errors(spec: &Value) -> Vec<&'static str> {
+    let object = json!({ "metadata": { "name": "p" }, "spec": spec });
+    let rules = PipelineSpec::RULES.iter().filter(|rule| matches!(rule.check, Check::Whole));
+    rules.filter(|rule| !cel_errors(&rule.cel, &object).is_empty()).map(|rule| rule.cel.message).collect()
+}
+
+#[test]
+fn cel_finds_missing_steps_and_cycles_up_to_its_limits() {
+    let steps = |count: usize, read: &dyn Fn(usize) -> String| {
+        let steps = (0..count).map(|i| json!({ "name": format!("s{i}"), "inputs": [read(i)] }));
+        json!({ "steps": steps.collect::<Vec<_>>() })
+    };
+    let ring = |count: usize| steps(count, &|i| format!("s{}.outputs", (i + 1) % count));
+    for count in 2..=16 {
+        assert_eq!(whole_errors(&ring(count)).len(), 1, "{count}");
+    }
+    assert_eq!(whole_errors(&ring(17)), [""; 0]);
+    let chain = |count: usize| steps(count, &|i| if i == 0 { "p".into() } else { format!("s{}", i - 1) });
+    assert_eq!(whole_errors(&chain(16)), [""; 0]);
+    let missing = |count: usize| steps(count, &|i| if i + 1 == count { "q".into() } else { "p".into() });
+    assert_eq!(whole_errors(&missing(100)).len(), 1);
+    assert_eq!(whole_errors(&missing(101)), [""; 0]);
+}
+
+proptest! {
+    // The closure of a graph takes long in an unoptimized interpreter.
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn cel_agrees_on_graphs(spec in graph()) {
+        let typed: PipelineSpec = serde_json::from_value(spec.clone()).unwrap();
+        let ours = typed.validate_named("p");
+        let text = ours.iter().map(|(_, message)| message.as_str()).collect::<String>();
+        let theirs = whole_errors(&spec);
+        let at_whole = typed.validate().is_empty();
+        for word in ["for step that does not exist", "not found", "has a cycle, "] {
+            prop_assert!(!at_whole || !text.contains(word) || !theirs.is_empty(), "only Rust: {ours:?}");
+        }
+        prop_assert!(theirs.is_empty() || !ours.is_empty(), "only CEL: {theirs:?}");
     }
 }
 

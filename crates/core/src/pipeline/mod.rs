@@ -63,7 +63,7 @@ pub use graph::{Graph, StepId};
 pub use join::JoinStatus;
 pub use reference::{External, ExternalKind};
 pub use run::{Invocation, Run, RunError, Skipped, Tensor};
-pub use validate::{MAX_STEPS, validate};
+pub use validate::{MAX_STEP_REVISITS, MAX_STEPS, validate};
 
 /// Of a join that has no `joinWindowMs`.
 const DEFAULT_WINDOW_MS: u32 = 60_000;

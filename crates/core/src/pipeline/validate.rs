@@ -10,6 +10,8 @@ use std::{
     fmt::Display,
 };
 
+/// Runs of a step after its first one, for one request: each of them is a call of its model.
+pub const MAX_STEP_REVISITS: u32 = 1000;
 /// Limits of the custom resource too; `MAX_TENSOR_MAP` and `MAX_REFERENCES` have no schema. The API server limits the cost of
 /// the rule for references: the product of steps and inputs cannot be larger.
 pub const MAX_STEPS: usize = 640;
@@ -78,6 +80,14 @@ impl<'a> Checks<'a> {
             Err(self.invalid(field(long), format_args!("has {} longer than {limit} bytes", field(long))))
         };
         at_most("steps".into(), definition.steps.len(), MAX_STEPS)?;
+        if definition.max_step_revisits > MAX_STEP_REVISITS {
+            let problem = format!(
+                "has maxStepRevisits {}, at most {MAX_STEP_REVISITS} are allowed: each of them calls the model again for \
+                 the same request",
+                definition.max_step_revisits
+            );
+            return Err(self.invalid("maxStepRevisits", problem));
+        }
         for (i, step) in definition.steps.iter().enumerate() {
             if step.name.len() > MAX_NAME {
                 return Err(self.invalid(

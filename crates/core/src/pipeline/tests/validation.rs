@@ -28,6 +28,11 @@ fn invalid_definitions_name_the_field_and_the_problem() {
         (named("-p"), "name", "does not have a valid name"),
         (named(&"p".repeat(254)), "name", "254 bytes, at most 253"),
         (pipeline(vec![], &[]), "steps", "pipeline p has no steps defined"),
+        (
+            pipeline(good(), &["b"]).cyclic(1001),
+            "maxStepRevisits",
+            "pipeline p has maxStepRevisits 1001, at most 1000 are allowed",
+        ),
         (pipeline(vec![step("p", &[])], &["p"]), "steps[0].name", "same name as the pipeline"),
         (pipeline(vec![step(" ", &[])], &[]), "steps[0].name", "pipeline p has a step without a name"),
         (
