@@ -222,7 +222,7 @@ fn check_form(form: u32) -> Result<(), Invalid> {
 }
 
 fn name_of(owner: Option<&Owner>) -> String {
-    owner.map(ToString::to_string).unwrap_or_default()
+    owner.map(Owner::record).unwrap_or_default()
 }
 
 fn owner(name: &str) -> Option<Owner> {

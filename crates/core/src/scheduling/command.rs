@@ -340,7 +340,7 @@ fn owned(
         Owner::Cli => write!(f, "{name} belongs to the command line: {verb} it with gantry {}", {
             if delete { format!("delete {kind}/{name}") } else { "apply".to_owned() }
         })?,
-        Owner::Operator { namespace } => {
+        Owner::Operator { namespace } | Owner::SeldonOperator { namespace } => {
             let generation = generation.map(|g| format!(", generation {g}")).unwrap_or_default();
             let (place, flag) = if namespace.is_empty() {
                 (String::new(), String::new())
@@ -357,7 +357,7 @@ fn owned(
             )?;
         }
         // A gateway acts for the owner and never becomes one.
-        Owner::Gateway => write!(f, "{name} has another owner")?,
+        Owner::Gateway | Owner::Unnamed => write!(f, "{name} has another owner")?,
         Owner::Other(word) => write!(f, "{name} belongs to {word}: {verb} it there")?,
     }
     write!(f, ".\nTo take it over on purpose: gantry adopt {kind}/{name}")

@@ -12,6 +12,10 @@ pub enum Owner {
     Cli,
     /// The Kubernetes operator.
     Operator { namespace: String },
+    /// Seldon's operator, as the owner of a pipeline or an experiment: it deletes them without naming itself.
+    SeldonOperator { namespace: String },
+    /// A client that deletes an object and does not name itself: Seldon's operator or CLI.
+    Unnamed,
     /// A gateway forwarding a model repository call; it acts for the owner.
     Gateway,
     /// Any other client, by its own name.
@@ -23,9 +27,23 @@ impl fmt::Display for Owner {
         match self {
             Self::File(path) => write!(f, "file:{path}"),
             Self::Cli => f.write_str("cli"),
-            Self::Operator { namespace } => write!(f, "operator:{namespace}"),
+            // One operator or the other manages a namespace: clients need not know which one.
+            Self::Operator { namespace } | Self::SeldonOperator { namespace } => {
+                write!(f, "operator:{namespace}")
+            }
+            Self::Unnamed => f.write_str("unnamed"),
             Self::Gateway => f.write_str("owner"),
             Self::Other(word) => f.write_str(word),
+        }
+    }
+}
+
+impl Owner {
+    /// The text of a durable record, from which the same owner is parsed.
+    pub fn record(&self) -> String {
+        match self {
+            Self::SeldonOperator { namespace } => format!("seldon-operator:{namespace}"),
+            owner => owner.to_string(),
         }
     }
 }
@@ -37,6 +55,7 @@ impl FromStr for Owner {
         Ok(match text.trim().split_once(':') {
             Some(("file", path)) => Self::File(path.to_owned()),
             Some(("operator", namespace)) => Self::Operator { namespace: namespace.to_owned() },
+            Some(("seldon-operator", namespace)) => Self::SeldonOperator { namespace: namespace.to_owned() },
             _ => match text.trim() {
                 "cli" => Self::Cli,
                 "owner" => Self::Gateway,
@@ -102,10 +121,29 @@ pub(super) fn check_generation(
 }
 
 pub(super) fn may_change(owner: Option<&Owner>, by: &Owner) -> bool {
-    *by == Owner::Gateway || owner.is_none_or(|owner| owner == by)
+    let Some(owner) = owner else { return true };
+    match by {
+        Owner::Gateway => true,
+        // In Seldon anyone may delete: what has an owner of Gantry is not Seldon's to delete.
+        Owner::Unnamed => matches!(owner, Owner::Cli | Owner::SeldonOperator { .. }),
+        by => owner == by || is_next_operator(owner, by),
+    }
+}
+
+/// Whether one operator replaces the other one in its namespace.
+fn is_next_operator(owner: &Owner, by: &Owner) -> bool {
+    use Owner::{Operator, SeldonOperator};
+    match (owner, by) {
+        (Operator { namespace: a }, SeldonOperator { namespace: b })
+        | (SeldonOperator { namespace: a }, Operator { namespace: b }) => a == b,
+        _ => false,
+    }
 }
 
 /// The owner after an allowed change.
 pub(super) fn owner_after(owner: Option<Owner>, by: Owner) -> Option<Owner> {
-    owner.or_else(|| (by != Owner::Gateway).then_some(by))
+    match owner {
+        Some(owner) if !is_next_operator(&owner, &by) => Some(owner),
+        _ => Some(by).filter(|by| !matches!(by, Owner::Gateway | Owner::Unnamed)),
+    }
 }

@@ -15,7 +15,7 @@ pub(super) async fn start(
     let Some(experiment) = request.experiment else {
         return Err(Status::failed_precondition("experiment is missing from the request"));
     };
-    let by = identity::named_owner(&metadata, experiment.kubernetes_meta.as_ref())?;
+    let by = identity::loading_owner(&metadata, experiment.kubernetes_meta.as_ref())?;
     let mut encoded = convert::experiment(experiment)?;
     encoded.definition.replaces = identity::replaced_generation(&metadata);
     let name = encoded.definition.name.clone();
@@ -29,7 +29,7 @@ pub(super) async fn stop(
     request: Request<pb::StopExperimentRequest>,
 ) -> Result<Response<pb::StopExperimentResponse>, Status> {
     let (metadata, _, pb::StopExperimentRequest { name }) = request.into_parts();
-    let by = identity::named_owner(&metadata, None)?;
+    let by = identity::deleting_owner(&metadata)?;
     within_deadline(engine.command(Command::StopExperiment { name: name.as_str().into(), by })).await?;
     tracing::info!(experiment = %name, "experiment stop requested");
     Ok(Response::new(pb::StopExperimentResponse {}))

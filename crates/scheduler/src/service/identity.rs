@@ -36,12 +36,29 @@ pub(super) fn owner(metadata: &MetadataMap, kubernetes: Option<&KubernetesMeta>)
     Ok(owner)
 }
 
-/// As [`owner`], for objects that gateways never load.
-pub(super) fn named_owner(
+/// As [`owner`], for objects that gateways never load. Their deletion has no metadata of the API server, and Seldon's
+/// operator names itself in no other way; Gantry's also sends [`REPLACES`] with a load.
+pub(super) fn loading_owner(
     metadata: &MetadataMap,
     kubernetes: Option<&KubernetesMeta>,
 ) -> Result<Owner, Status> {
+    let is_named = metadata.contains_key(MANAGER) || metadata.contains_key(REPLACES);
     match owner(metadata, kubernetes)? {
+        Owner::Operator { namespace } if !is_named => Ok(Owner::SeldonOperator { namespace }),
+        owner => no_gateway(owner),
+    }
+}
+
+/// The owner that deletes an object which gateways never load.
+pub(super) fn deleting_owner(metadata: &MetadataMap) -> Result<Owner, Status> {
+    if !metadata.contains_key(MANAGER) {
+        return Ok(Owner::Unnamed);
+    }
+    no_gateway(owner(metadata, None)?)
+}
+
+fn no_gateway(owner: Owner) -> Result<Owner, Status> {
+    match owner {
         Owner::Gateway => Err(Status::failed_precondition(
             "`owner` is reserved for gateways, which load models only: name another owner",
         )),

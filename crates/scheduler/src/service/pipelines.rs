@@ -15,7 +15,7 @@ pub(super) async fn load(
     let Some(pipeline) = request.pipeline else {
         return Err(Status::failed_precondition("pipeline is missing from the request"));
     };
-    let by = identity::named_owner(&metadata, pipeline.kubernetes_meta.as_ref())?;
+    let by = identity::loading_owner(&metadata, pipeline.kubernetes_meta.as_ref())?;
     let mut encoded = convert::pipeline(pipeline)?;
     encoded.definition.replaces = identity::replaced_generation(&metadata);
     let name = encoded.definition.name.clone();
@@ -29,7 +29,7 @@ pub(super) async fn unload(
     request: Request<pb::UnloadPipelineRequest>,
 ) -> Result<Response<pb::UnloadPipelineResponse>, Status> {
     let (metadata, _, pb::UnloadPipelineRequest { name }) = request.into_parts();
-    let by = identity::named_owner(&metadata, None)?;
+    let by = identity::deleting_owner(&metadata)?;
     within_deadline(engine.command(Command::UnloadPipeline { name: name.as_str().into(), by })).await?;
     tracing::info!(pipeline = %name, "pipeline unload requested");
     Ok(Response::new(pb::UnloadPipelineResponse {}))

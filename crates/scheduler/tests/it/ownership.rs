@@ -1,13 +1,15 @@
 //! Ownership: only the owner changes an object.
 
-use crate::harness::{by, client, control, model, scheduler, status, unload, with_kubernetes_meta};
+use crate::harness::{by, client, control, model, pipeline, scheduler, status, unload, with_kubernetes_meta};
 use gantry_proto::{
     gantry::AdoptRequest,
     scheduler::{
-        KubernetesMeta, ModelStatusResponse, ServerNotify, ServerNotifyRequest, ServerStatusRequest,
+        Experiment, ExperimentCandidate, KubernetesMeta, ModelStatusResponse, ServerNotify,
+        ServerNotifyRequest, ServerStatusRequest, StartExperimentRequest, StopExperimentRequest,
+        UnloadPipelineRequest,
     },
 };
-use tonic::Code;
+use tonic::{Code, Request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn change_by_another_owner_is_rejected_with_owner() {
@@ -51,6 +53,60 @@ async fn metadata_without_a_generation_is_not_the_operators() {
         c.unload_model(unload("iris")).await.unwrap();
     }
     running.stop().await;
+}
+
+/// Seldon's operator: metadata with a load, only a name with a deletion, no header with either.
+#[tokio::test(flavor = "multi_thread")]
+async fn seldon_operator_deletes_its_pipelines_and_experiments() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    let kubernetes_meta = Some(KubernetesMeta { namespace: "ml".into(), generation: 3 });
+    let load = |name: &str| {
+        let mut request = pipeline(name, &["a"]);
+        request.pipeline.as_mut().unwrap().kubernetes_meta.clone_from(&kubernetes_meta);
+        request
+    };
+    let start = |name: &str| {
+        let candidate = |name: &str| ExperimentCandidate { name: name.into(), weight: 1 };
+        let experiment = Experiment {
+            name: name.into(),
+            candidates: vec![candidate("a"), candidate("b")],
+            kubernetes_meta: kubernetes_meta.clone(),
+            ..Default::default()
+        };
+        StartExperimentRequest { experiment: Some(experiment) }
+    };
+    let unload = |name: &str| UnloadPipelineRequest { name: name.into() };
+    let stop = |name: &str| StopExperimentRequest { name: name.into() };
+    c.load_pipeline(load("theirs")).await.unwrap();
+    c.start_experiment(start("theirs")).await.unwrap();
+    // Gantry's operator.
+    c.load_pipeline(replacing(load("ours"))).await.unwrap();
+    c.start_experiment(replacing(start("ours"))).await.unwrap();
+    running.stop().await;
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    for refused in [
+        c.unload_pipeline(unload("ours")).await.unwrap_err(),
+        c.stop_experiment(stop("ours")).await.unwrap_err(),
+        c.unload_pipeline(by("cli", unload("theirs"))).await.unwrap_err(),
+        c.stop_experiment(by("cli", stop("theirs"))).await.unwrap_err(),
+    ] {
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("belongs to the operator (namespace ml"), "{refused:?}");
+    }
+    c.unload_pipeline(unload("theirs")).await.unwrap();
+    c.stop_experiment(stop("theirs")).await.unwrap();
+    c.unload_pipeline(by("operator:ml", unload("ours"))).await.unwrap();
+    c.stop_experiment(by("operator:ml", stop("ours"))).await.unwrap();
+    running.stop().await;
+}
+
+fn replacing<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("gantry-replaces-generation", 0.into());
+    request
 }
 
 #[tokio::test(flavor = "multi_thread")]

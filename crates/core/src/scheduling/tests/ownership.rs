@@ -12,12 +12,13 @@ fn owner_round_trips_as_text() {
         ("file:/p/iris.yaml", Owner::File("/p/iris.yaml".into())),
         ("cli", Owner::Cli),
         ("operator:ml", Owner::Operator { namespace: "ml".into() }),
+        ("seldon-operator:ml", Owner::SeldonOperator { namespace: "ml".into() }),
         ("owner", Owner::Gateway),
         ("terraform", Owner::Other("terraform".into())),
         ("team:a", Owner::Other("team:a".into())),
     ] {
         assert_eq!(word.parse::<Owner>(), Ok(owner.clone()));
-        assert_eq!(owner.to_string(), word);
+        assert_eq!(owner.record(), word);
     }
 }
 
@@ -48,6 +49,48 @@ fn change_by_another_owner_is_rejected() {
     );
     let refused = harness.apply(by("iris", 2, Owner::Cli)).unwrap_err().to_string();
     assert!(refused.starts_with("iris belongs to the file /p: change it there."), "{refused}");
+}
+
+#[test]
+fn unnamed_client_deletes_only_objects_of_seldon() {
+    let ours = Owner::Operator { namespace: "ml".into() };
+    let seldon = Owner::SeldonOperator { namespace: "ml".into() };
+    let elsewhere = Owner::SeldonOperator { namespace: "other".into() };
+    let load = |by: &Owner| Command::LoadPipeline {
+        definition: Box::new(pipeline("p", 1, &["a"])),
+        uid: "u".into(),
+        by: by.clone(),
+    };
+    let start = |by: &Owner| Command::StartExperiment {
+        definition: Box::new(experiment("e", Resource::Model, &["a", "b"])),
+        by: by.clone(),
+    };
+    for (owner, allowed) in
+        [(&ours, false), (&Owner::File("/p".into()), false), (&seldon, true), (&Owner::Cli, true)]
+    {
+        let mut harness = Harness::new();
+        harness.apply(load(owner)).unwrap();
+        harness.apply(start(owner)).unwrap();
+        let unload = Command::UnloadPipeline { name: "p".into(), by: Owner::Unnamed };
+        assert_eq!(harness.apply(unload).is_ok(), allowed, "{owner}");
+        let stop = Command::StopExperiment { name: "e".into(), by: Owner::Unnamed };
+        assert_eq!(harness.apply(stop).is_ok(), allowed, "{owner}");
+    }
+    // Either operator takes over from the other one in its namespace.
+    let mut harness = Harness::new();
+    for by in [&seldon, &ours, &seldon, &ours] {
+        harness.apply(load(by)).unwrap();
+        harness.apply(start(by)).unwrap();
+        assert_eq!(harness.state.pipelines()["p"].owner.as_ref(), Some(by));
+        assert_eq!(harness.state.experiments()["e"].owner.as_ref(), Some(by));
+    }
+    for other in [&elsewhere, &Owner::Cli] {
+        let refused = harness.apply(load(other)).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("p belongs to the operator (namespace ml): change it there"),
+            "{refused}"
+        );
+    }
 }
 
 #[test]
