@@ -52,7 +52,8 @@ pub use name::{InvalidName, check_name};
 pub use object::{API_VERSION, ClusterObject, ForeignObject, Kind, Manifest, Metadata, Object, Parsed};
 pub use parse::{parse, parse_manifest};
 pub use pipeline::{
-    Drawing, JoinType, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec, PipelineStep,
+    Drawing, JoinType, KEEP_PAYLOADS, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec,
+    PipelineStep,
 };
 pub use quantity::Quantity;
 pub use scaling::Scaling;

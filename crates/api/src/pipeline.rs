@@ -11,6 +11,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
+/// Annotation of a Pipeline: with `true`, gateways keep the tensors of its last requests for `gantry pipeline inspect`.
+pub const KEEP_PAYLOADS: &str = "gantry.dev/keep-payloads";
+
 /// A pipeline: models as steps, connected by tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

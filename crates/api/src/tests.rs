@@ -243,6 +243,7 @@ fn pipelines_and_experiments_round_trip_through_proto() {
                 Object::Pipeline(p) => {
                     let (sent, back) = (p.to_proto(), Pipeline::from_proto(&p.to_proto()));
                     assert_eq!(back.to_proto(), sent);
+                    assert_eq!(sent.keep_payloads, p.metadata.name == "chain");
                     // References are completed, nothing else changes.
                     let mut expected = (**p).clone();
                     let own = p.metadata.name.clone();

@@ -172,7 +172,15 @@ fn pipelines(mut state: State, models: usize, timed: &Timed<'_>) {
         let steps = (0..3).map(|step| format!("model-{}", (number + step) % models).into()).collect();
         let name = format!("pipeline-{number}").into();
         let (spec, content) = (Digest(spec), Digest(spec));
-        let definition = PipelineDefinition { name, spec, content, steps, generation: None, replaces: None };
+        let definition = PipelineDefinition {
+            name,
+            spec,
+            content,
+            steps,
+            keep_payloads: false,
+            generation: None,
+            replaces: None,
+        };
         let uid = format!("uid-{number}-{}", spec.0).into();
         Command::LoadPipeline { definition: Box::new(definition), uid, by: Owner::Cli }
     };

@@ -1,6 +1,9 @@
 //! Pipelines in the scheduler's gRPC API.
 
-use super::{JoinType, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec, PipelineStep};
+use super::{
+    JoinType, KEEP_PAYLOADS, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec,
+    PipelineStep,
+};
 use crate::{API_VERSION, DataflowSpec, Metadata};
 use gantry_proto::scheduler as pb;
 use pb::{
@@ -68,6 +71,7 @@ impl PipelineSpec {
                 .map(|d| pb::DataflowSpec { clean_topics_on_delete: d.clean_topics_on_delete }),
             allow_cycles: self.allow_cycles,
             max_step_revisits: self.max_step_revisits,
+            keep_payloads: false,
         })
     }
 
@@ -150,13 +154,18 @@ impl Pipeline {
     /// The pipeline in the scheduler's gRPC API.
     pub fn to_proto(&self) -> pb::Pipeline {
         let meta = &self.metadata;
-        self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)
+        let keep_payloads = meta.annotations.get(KEEP_PAYLOADS).is_some_and(|value| value == "true");
+        let pipeline = self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation);
+        pb::Pipeline { keep_payloads, ..pipeline }
     }
 
     /// The manifest of a pipeline reported by the scheduler.
     pub fn from_proto(pipeline: &pb::Pipeline) -> Self {
         let mut manifest = Self::named(&pipeline.name, PipelineSpec::from_proto(pipeline));
         manifest.metadata.set_kubernetes(pipeline.kubernetes_meta.as_ref());
+        if pipeline.keep_payloads {
+            manifest.metadata.annotations.insert(KEEP_PAYLOADS.into(), "true".into());
+        }
         manifest
     }
 }

@@ -160,7 +160,10 @@ pub(super) async fn run(endpoints: &Endpoints, args: &Inspect) -> Result<(), Com
         return Ok(());
     }
     if runs.iter().all(|run| run.input_tensors.is_none()) {
-        print_stderr("Names only: to keep tensors, start the gateway with --keep-pipeline-payloads.");
+        print_stderr(
+            "Names only: to keep tensors, annotate the pipeline with gantry.dev/keep-payloads: \"true\", or start the \
+             gateway with --keep-pipeline-payloads.",
+        );
     }
     for run in runs {
         for row in rows(&expression, &args.namespace, run, args.verbose) {

@@ -21,6 +21,8 @@ pub struct PipelineDefinition {
     pub content: Digest,
     /// Names of the steps, and so of their models, in the order of the definition.
     pub steps: Vec<Arc<str>>,
+    /// Whether gateways keep the tensors of the last requests. No part of the spec: a change creates no version.
+    pub keep_payloads: bool,
     /// `metadata.generation`, for objects of the operator.
     pub generation: Option<i64>,
     /// As of [`super::Definition::replaces`].
@@ -68,6 +70,7 @@ pub(super) struct PublishedPipeline {
     uid: Arc<str>,
     deleted: bool,
     executed: bool,
+    keep_payloads: bool,
     unready: Option<Unready>,
 }
 
@@ -202,7 +205,9 @@ impl Pipeline {
         let executed = self.routed().is_some();
         let Some(shown) = self.shown() else { return false };
         let (uid, unready) = (shown.uid.clone(), shown.unready.clone().filter(|_| !self.deleted));
-        let published = Some(PublishedPipeline { uid, deleted: self.deleted, executed, unready });
+        let keep_payloads = shown.definition.keep_payloads;
+        let published =
+            Some(PublishedPipeline { uid, deleted: self.deleted, executed, keep_payloads, unready });
         if self.published == published {
             return false;
         }

@@ -56,7 +56,12 @@ pub(crate) struct RunContext {
 
 impl RunContext {
     fn keeps_tensors(&self) -> bool {
-        self.durable || self.worker.shared.config.keep_pipeline_payloads
+        self.durable || self.keeps_payloads()
+    }
+
+    /// Whether `gantry pipeline inspect` shows the tensors of the run.
+    pub(crate) fn keeps_payloads(&self) -> bool {
+        self.pipeline.keep_payloads || self.worker.shared.config.keep_pipeline_payloads
     }
 
     fn elapsed_ms(&self) -> u64 {

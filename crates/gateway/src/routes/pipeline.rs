@@ -30,6 +30,8 @@ pub(crate) struct Pipeline {
     /// The active experiment that takes over the name.
     pub(crate) experiment: Option<Arc<Experiment>>,
     pub(crate) metrics: Arc<PipelineMetrics>,
+    /// Whether `recent` has the tensors of requests.
+    pub(crate) keep_payloads: bool,
     /// Of all versions.
     pub(crate) recent: Arc<RecentRuns>,
     /// Batches of this version.
@@ -90,6 +92,7 @@ impl Pipeline {
                 .is_some_and(|dataflow| dataflow.clean_topics_on_delete),
             experiment: None,
             metrics: old.map_or_else(|| Arc::new(metrics.pipeline(&name)), |old| Arc::clone(&old.metrics)),
+            keep_payloads: wanted.definition.as_ref().is_some_and(|definition| definition.keep_payloads),
             recent: old.map(|old| Arc::clone(&old.recent)).unwrap_or_default(),
             batches: same.map(|same| Arc::clone(&same.batches)).unwrap_or_default(),
             name,

@@ -418,10 +418,11 @@ async fn cycle_ends_at_its_limit_with_the_references_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn last_runs_are_kept_with_tensors_only_if_configured() {
-    for keep_pipeline_payloads in [false, true] {
+    for (keep_pipeline_payloads, keep_payloads) in [(false, false), (true, false), (false, true)] {
         let config = gantry_gateway::Config { keep_pipeline_payloads, ..crate::support::config() };
         let pipelined = Pipelined::start_with(Placement::Local, config).await;
-        pipelined.pipeline(pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]));
+        let definition = pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]);
+        pipelined.pipeline(Pipeline { keep_payloads, ..definition });
         for n in 0..20 {
             pipelined.send("p", &[("x-request-id", &format!("r{n}"))], &["x"]).await;
         }
@@ -436,10 +437,27 @@ async fn last_runs_are_kept_with_tensors_only_if_configured() {
         let [first, second] = runs[1]["steps"].as_array().unwrap().as_slice() else { panic!("{kept}") };
         assert_eq!((&first["step"], &second["inputs"]), (&"a".into(), &serde_json::json!(["y"])));
         let tensor = |name: &str, value: &str| serde_json::json!([{ "name": name, "shape": [1], "datatype": "BYTES", "data": [value] }]);
-        let expected = |tensor| if keep_pipeline_payloads { tensor } else { serde_json::Value::Null };
+        let keeps = keep_pipeline_payloads || keep_payloads;
+        let expected = |tensor| if keeps { tensor } else { serde_json::Value::Null };
         assert_eq!(runs[1]["input_tensors"], expected(tensor("x", "1")));
         assert_eq!(runs[1]["output_tensors"], expected(tensor("y", "b(y=a(x=1))")));
         assert_eq!(second["input_tensors"], expected(tensor("y", "a(x=1)")));
         assert_eq!(second["output_tensors"], expected(tensor("y", "b(y=a(x=1))")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn payloads_are_kept_from_the_moment_a_version_is_to_keep_them() {
+    let pipelined = Pipelined::local().await;
+    let definition = pipeline("p", vec![step("a", &[])], &["a"]);
+    for keep_payloads in [false, true, false] {
+        pipelined.pipeline(Pipeline { keep_payloads, ..definition.clone() });
+        pipelined.pipeline(pipeline("q", vec![step("a", &[])], &["a"]));
+        for name in ["p", "q"] {
+            pipelined.infer(name, &["x"]).await;
+            let kept = pipelined.running.routes.recent_runs(name).unwrap();
+            let has_tensors = !kept["runs"][0]["input_tensors"].is_null();
+            assert_eq!(has_tensors, keep_payloads && name == "p", "{name} {kept}");
+        }
     }
 }

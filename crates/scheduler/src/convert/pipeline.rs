@@ -25,12 +25,13 @@ pub(crate) fn accepted_pipeline(message: pb::Pipeline) -> Encoded<PipelineDefini
     // The scheduler assigns both to each version.
     let message = pb::Pipeline { uid: String::new(), version: 0, ..message };
     let bytes = message.encode_to_vec();
-    let spec = pb::Pipeline { kubernetes_meta: None, ..message.clone() };
+    let spec = pb::Pipeline { kubernetes_meta: None, keep_payloads: false, ..message.clone() };
     let definition = PipelineDefinition {
         name: message.name.as_str().into(),
         spec: digest(&spec.encode_to_vec()),
         content: digest(&bytes),
         steps: message.steps.iter().map(|step| step.name.as_str().into()).collect(),
+        keep_payloads: message.keep_payloads,
         generation: message.kubernetes_meta.map(|k| k.generation).filter(|g| *g > 0),
         replaces: None,
     };
@@ -86,6 +87,9 @@ mod tests {
         let c = of(message("y", 2, 4));
         assert_eq!((a.spec, a.generation, c.generation), (c.spec, Some(3), Some(4)));
         assert_ne!(a.content, c.content);
+        let kept = of(pb::Pipeline { keep_payloads: true, ..message("x", 1, 3) });
+        assert_eq!((a.spec, a.keep_payloads, kept.keep_payloads), (kept.spec, false, true));
+        assert_ne!(a.content, kept.content);
         let mut cyclic = message("x", 1, 3);
         cyclic.allow_cycles = true;
         assert_ne!(of(cyclic).spec, a.spec);

@@ -67,6 +67,7 @@ fn pipeline(name: &str, spec: u8, steps: &[&str]) -> PipelineDefinition {
         spec: Digest(spec.into()),
         content: Digest(spec.into()),
         steps: steps.iter().map(|step| (*step).into()).collect(),
+        keep_payloads: false,
         generation: None,
         replaces: None,
     }

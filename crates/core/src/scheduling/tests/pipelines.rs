@@ -153,6 +153,29 @@ fn repeated_load_is_a_no_op_and_a_change_is_a_version() {
 }
 
 #[test]
+fn kept_payloads_are_published_without_a_version() {
+    let mut harness = served(&["a"]);
+    let mut load = |keep_payloads, content| {
+        let definition = PipelineDefinition {
+            keep_payloads,
+            content: Digest(content),
+            generation: Some(1),
+            ..pipeline("p", 1, &["a"])
+        };
+        let effects = harness.load_pipeline(definition).unwrap();
+        harness.quiesce();
+        let latest = harness.state.pipelines()["p"].latest().cloned().unwrap();
+        assert_eq!((latest.number, latest.definition.keep_payloads), (1, keep_payloads));
+        assert!(harness.pipeline_status("p").models_ready);
+        effects.pipeline_routes.contains("p")
+    };
+    assert!(load(false, 1));
+    assert!(load(true, 2), "gateways receive the setting");
+    assert!(!load(true, 2));
+    assert!(load(false, 1));
+}
+
+#[test]
 fn deleted_pipeline_terminates_when_gateways_know_and_is_forgotten_later() {
     let mut harness = served(&["a"]);
     assert_eq!(
