@@ -21,6 +21,7 @@ mod memory;
 mod pipeline_batches;
 mod pipeline_chains;
 mod pipeline_faults;
+mod pipeline_spans;
 mod pipelines;
 mod repository;
 mod request_smuggling;
