@@ -70,7 +70,7 @@ impl Metrics {
             versions: VersionSeries::new(&inference),
             endpoints: Retained::new(),
             pipelines: PipelineSeries::new(latency),
-            experiments: ExperimentSeries::new(),
+            experiments: ExperimentSeries::new(latency),
             inference,
             breaker_open: Family::default(),
             in_flight: Gauge::default(),

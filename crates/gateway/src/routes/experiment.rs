@@ -5,7 +5,7 @@ use crate::metrics::{CandidateMetrics, Metrics};
 use gantry_core::traffic::Traffic;
 use gantry_proto::{gantry as pb, scheduler::ResourceType};
 use memchr::memmem;
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
@@ -87,6 +87,16 @@ impl Experiment {
         let picked = named.or_else(|| self.traffic.pick(random))?;
         picked.metrics.requests.inc();
         Some(picked)
+    }
+
+    /// A call of a candidate has ended.
+    pub(crate) fn record(&self, candidate: &str, is_error: bool, took: Duration) {
+        let mut candidates = self.traffic.backends.iter().map(|(candidate, _)| candidate);
+        let Some(found) = candidates.find(|c| *c.name == *candidate) else { return };
+        found.metrics.seconds.observe(took.as_secs_f64());
+        if is_error {
+            found.metrics.errors.inc();
+        }
     }
 
     /// The mirror, if this request is copied to it.

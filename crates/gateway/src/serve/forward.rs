@@ -205,9 +205,11 @@ impl Worker {
         mut head: Head,
         mut payload: Payload,
     ) -> Result<Response<ResponseBody>, Error> {
+        let experiment = in_flight.experiment.clone();
         let (mut in_flight, sequence) = self.reselect(call, in_flight, &head.headers, &payload)?;
         let mut excluded: Vec<u64> = Vec::new();
         loop {
+            in_flight.experiment.clone_from(&experiment);
             headers::to_replica(&mut head.headers, &in_flight.version, &head.request_id);
             let mut guard =
                 RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);

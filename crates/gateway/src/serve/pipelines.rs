@@ -12,7 +12,7 @@ use super::{
 use crate::{
     body::ResponseBody,
     pipeline::{Record, RunContext, StepTensor, execute, off_the_event_loop},
-    routes::Pipeline,
+    routes::{Experiment, Pipeline},
 };
 use bytes::Bytes;
 use gantry_oip::{
@@ -46,6 +46,7 @@ pub(super) struct PipelineRequest<'a> {
 struct Recorded<'a> {
     worker: &'a Worker,
     pipeline: Arc<Pipeline>,
+    experiment: Option<Arc<Experiment>>,
     protocol: Protocol,
     started: Instant,
     code: u16,
@@ -53,8 +54,12 @@ struct Recorded<'a> {
 
 impl Drop for Recorded<'_> {
     fn drop(&mut self) {
-        let Self { worker, pipeline, protocol, started, code } = self;
-        worker.shared.metrics.record_pipeline(&pipeline.metrics, *protocol, *code, started.elapsed());
+        let Self { worker, pipeline, experiment, protocol, started, code } = self;
+        let took = started.elapsed();
+        worker.shared.metrics.record_pipeline(&pipeline.metrics, *protocol, *code, took);
+        if let Some(experiment) = experiment {
+            experiment.record(&pipeline.name, *code != protocol.ok(), took);
+        }
     }
 }
 
@@ -137,8 +142,14 @@ impl Worker {
     ) -> Result<Response<ResponseBody>, Error> {
         let PipelineRequest { wanted: WantedPipeline { pipeline, experiment }, sticky, .. } = request;
         let code = if protocol == Protocol::Grpc { 1 } else { 499 };
-        let mut recorded =
-            Recorded { worker: self, pipeline: Arc::clone(&pipeline), protocol, started, code };
+        let mut recorded = Recorded {
+            worker: self,
+            pipeline: Arc::clone(&pipeline),
+            experiment: experiment.clone(),
+            protocol,
+            started,
+            code,
+        };
         let mut record = Record::default();
         let mut context = None;
         let run = async {

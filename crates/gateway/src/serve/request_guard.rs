@@ -119,6 +119,10 @@ impl Drop for RequestGuard {
             let took = self.started.elapsed();
             self.in_flight.record_inference(took);
             self.shared.metrics.record_inference(&self.in_flight, self.protocol, self.code, took);
+            if let Some(experiment) = &self.in_flight.experiment {
+                let is_error = self.code != self.protocol.ok();
+                experiment.record(&self.in_flight.version.model, is_error, took);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Experiments: splits, takeover, sticky routes and mirrors, for models and pipelines.
 
 use crate::support::{
-    Answer, FakeModels, Pipelined, grpc_request, outputs, pipeline, request, send, step, until,
+    Answer, FakeModels, Pipelined, Placement, grpc_request, outputs, pipeline, request, send, step, until,
 };
+use gantry_oip::Code;
 use gantry_proto::{
     gantry::{ExperimentRoute, route_event::Event},
     inference::grpc_inference_service_client::GrpcInferenceServiceClient,
@@ -89,6 +90,39 @@ async fn split_follows_the_weights_within_three_sigma() {
         |candidate| format!("gantry_experiment_requests_total{{experiment=\"e\",candidate=\"{candidate}\"}}");
     let total = pipelined.running.metric(&line("iris")) + pipelined.running.metric(&line("b"));
     assert_eq!(total, u64::from(sent));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_and_latency_are_counted_by_candidate() {
+    for placement in [Placement::Local, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        for model in ["iris", "b"] {
+            pipelined.model(model);
+            pipelined.pipeline(pipeline(&format!("p-{model}"), vec![step(model, &[])], &[model]));
+        }
+        pipelined.models.fails("b", Code::Internal, "broken");
+        pipelined.apply(active(experiment("e", None, &[("iris", 1), ("b", 1)])));
+        let candidates = [("p-iris", 1), ("p-b", 1)];
+        pipelined.apply(active(of_pipelines(experiment("of-pipelines", None, &candidates))));
+        for (name, candidates) in [("e", ["iris", "b"]), ("of-pipelines", ["p-iris", "p-b"])] {
+            let header = format!("{name}.experiment");
+            let metric = |what: &str, candidate: &str| {
+                let labels = format!("{{experiment=\"{name}\",candidate=\"{candidate}\"}}");
+                pipelined.running.metric(&format!("gantry_experiment_{what}{labels}"))
+            };
+            for _ in 0..40 {
+                ask(&pipelined, "iris", &[("seldon-model", &header)]).await;
+            }
+            let [good, bad] = candidates;
+            let is_recorded =
+                |candidate: &str| metric("seconds_count", candidate) == metric("requests_total", candidate);
+            until("all calls are recorded", async || is_recorded(good) && is_recorded(bad)).await;
+            assert_eq!(metric("requests_total", good) + metric("requests_total", bad), 40, "{placement:?}");
+            assert_eq!(metric("errors_total", good), 0, "{placement:?}");
+            assert_eq!(metric("errors_total", bad), metric("requests_total", bad), "{placement:?}");
+            assert!(metric("requests_total", bad) > 0, "{placement:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
