@@ -7,12 +7,16 @@ use super::{
     layout::{Cell, layout},
 };
 use crate::pipeline::Graph;
+use std::collections::BTreeMap;
 
 const ROW: usize = 56;
 const HEIGHT: usize = 32;
 const GAP: usize = 56;
 const MARGIN: usize = 16;
 const CHARACTER: usize = 8;
+/// Of a line that leads back, from the lower edge of a step.
+const BELOW: usize = 10;
+const SHIFTS: [isize; 3] = [0, 6, -6];
 
 /// A self-contained SVG image with a title, boxes for the steps and curves; triggers are dashed.
 pub fn svg(graph: &Graph) -> String {
@@ -50,16 +54,32 @@ pub fn svg(graph: &Graph) -> String {
          orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" fill=\"#555\"/></marker></defs>\n",
         escape(&graph.name)
     );
+    let mut drawn: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for edge in &picture.edges {
         let (from, to) = (ends[edge.from], ends[edge.to]);
         let (start, end) = (from.0 + from.1, to.0);
-        let mut path = format!("M{start} {}", from.2);
-        let (mut last, mut y) = (start, from.2);
-        for &(left, right, row) in passes[edge.from].iter().filter(|pass| pass.0 >= start && pass.1 <= end) {
-            path.push_str(&format!("{} H{right}", curve(last, y, left, row)));
-            (last, y) = (right, row);
+        // Lines between the same ends, such as an input and a trigger, lie beside each other.
+        let beside = drawn.entry((edge.from, edge.to)).or_default();
+        let shift = SHIFTS[*beside % SHIFTS.len()];
+        *beside += 1;
+        let (from_y, to_y) = (from.2.saturating_add_signed(shift), to.2.saturating_add_signed(shift));
+        let mut path = format!("M{start} {from_y}");
+        if end <= start {
+            // Between the lower row and the next one, where no step is.
+            let below = (from_y.max(to_y) + HEIGHT / 2 + BELOW).saturating_add_signed(shift);
+            let (right, left) = (start + GAP / 2, end.saturating_sub(GAP / 2));
+            path.push_str(&format!(
+                " C{right} {from_y} {right} {below} {start} {below} H{end} C{left} {below} {left} {to_y} {end} {to_y}"
+            ));
+        } else {
+            let (mut last, mut y) = (start, from_y);
+            for &(left, right, row) in passes[edge.from].iter().filter(|p| p.0 >= start && p.1 <= end) {
+                let row = row.saturating_add_signed(shift);
+                path.push_str(&format!("{} H{right}", curve(last, y, left, row)));
+                (last, y) = (right, row);
+            }
+            path.push_str(&curve(last, y, end, to_y));
         }
-        path.push_str(&curve(last, y, end, to.2));
         let dash = if edge.trigger { " stroke-dasharray=\"4 3\"" } else { "" };
         svg.push_str(&format!(
             "<path d=\"{path}\" fill=\"none\" stroke=\"#555\"{dash} marker-end=\"url(#arrow)\"><title>{}</title></path>\n",

@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 fn joincheck() -> Definition {
     let steps = vec![
@@ -132,6 +133,44 @@ flowchart LR
     n3 --> n4
 ";
     assert_eq!(draw::mermaid(&joincheck().graph()), expected);
+}
+
+/// The path of each line of a drawing, by its title.
+fn svg_lines(definition: &Definition) -> Vec<(String, String)> {
+    let svg = draw::svg(&definition.graph());
+    let lines = svg.lines().filter_map(|line| line.strip_prefix("<path d=\"")?.split_once('"'));
+    lines
+        .map(|(path, rest)| {
+            let title = rest.split_once("<title>").and_then(|(_, title)| title.split_once('<')).unwrap().0;
+            (title.to_owned(), path.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn svg_leads_back_below_the_steps() {
+    let steps = vec![step("a", &["p", "c"]).any(), step("b", &["a"]), step("c", &["b"])];
+    let lines = svg_lines(&pipeline(steps, &["c"]).cyclic(3));
+    let of =
+        |title: &'static str| lines.iter().filter(move |(t, _)| t == title).map(|(_, path)| path.as_str());
+    let back: Vec<&str> = of("c").filter(|path| path.contains(" H")).collect();
+    let ys = |path: &str| -> Vec<usize> {
+        let numbers = path.split([' ', 'M', 'C', 'H']).filter_map(|number| number.parse().ok());
+        numbers.collect()
+    };
+    let [back] = back[..] else { panic!("{lines:?}") };
+    assert!(ys(back).contains(&58), "below the row of the steps, which ends at 48: {back}");
+    let forward: Vec<&str> = of("a").collect();
+    assert!(forward.iter().all(|path| !path.contains(" H")), "{forward:?}");
+}
+
+#[test]
+fn svg_draws_input_and_trigger_of_one_step_beside_each_other() {
+    let steps = vec![step("a", &[]), step("b", &["a.outputs.x"]).triggers(&["a.outputs.y"])];
+    let lines = svg_lines(&pipeline(steps, &["b"]));
+    let between: BTreeSet<&str> =
+        lines.iter().filter(|(title, _)| title.starts_with("a.")).map(|(_, path)| path.as_str()).collect();
+    assert_eq!(between.len(), 2, "{lines:?}");
 }
 
 #[test]
