@@ -35,6 +35,10 @@ def test_pipeline_serves_from_apply_to_delete(kubectl, served, operate):
     kubectl.apply(changed)
     kubectl.until("the change", "pipeline", "chain", lambda p: p["metadata"]["generation"] == 2 and current(p) and condition(p)[0] == "True")
     assert infer().status == 200
+    # The same graph in other words: another generation, but no other version.
+    changed["spec"]["output"]["steps"] = ["iris"]
+    kubectl.apply(changed)
+    kubectl.until("the generation", "pipeline", "chain", lambda p: p["metadata"]["generation"] == 3 and current(p) and condition(p)[0] == "True")
     kubectl("delete", "pipeline", "chain", "--timeout=60s")
     assert infer().status == 404
 

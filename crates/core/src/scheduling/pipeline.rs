@@ -306,7 +306,7 @@ impl State {
             effects.store_pipelines.insert(name.clone());
         }
         let (shown, shown_before) = (pipeline.statuses(), before.statuses());
-        if shown != shown_before || pipeline.owner != before.owner {
+        if shown != shown_before || !pipeline.same_record(&before) {
             for (version, status) in pipeline.versions.iter_mut().zip(&shown) {
                 if !shown_before.contains(status) {
                     version.since = now;

@@ -153,6 +153,18 @@ fn repeated_load_is_a_no_op_and_a_change_is_a_version() {
 }
 
 #[test]
+fn generation_without_a_new_version_is_reported() {
+    let mut harness = served(&["a"]);
+    let mut load = |generation| {
+        let definition = PipelineDefinition { generation: Some(generation), ..pipeline("p", 1, &["a"]) };
+        let effects = harness.load_pipeline(definition).unwrap();
+        harness.quiesce();
+        (effects.pipelines.contains("p"), harness.state.pipelines()["p"].latest().unwrap().number)
+    };
+    assert_eq!([load(1), load(2), load(2)], [(true, 1), (true, 1), (false, 1)]);
+}
+
+#[test]
 fn kept_payloads_are_published_without_a_version() {
     let mut harness = served(&["a"]);
     let mut load = |keep_payloads, content| {
