@@ -1,6 +1,7 @@
 //! Clients: the scheduler over gRPC, the gateway and the admin endpoint over HTTP.
 
 mod control;
+mod gateway_metrics;
 mod load_stats;
 mod scheduler;
 mod tls;
@@ -10,6 +11,7 @@ pub(crate) use gantry_standalone::{
     http_client::{Connection, HttpError, error_text},
     scheduler_client::{collect, ownership_refusal, with_manager},
 };
+pub(crate) use gateway_metrics::{CandidateStats, fetch_gateway_stats};
 pub(crate) use load_stats::{LoadStats, admin_connection, fetch_load_stats, fetch_replica_processes};
 pub(crate) use scheduler::{Scheduler, as_cli};
 pub(crate) use tls::{TlsArgs, control_plane_tls, reloading_scheduler, resolve_scheduler};

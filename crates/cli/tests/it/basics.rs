@@ -115,7 +115,7 @@ fn typos_are_answered_with_a_suggestion() {
         (&["describe", "iris"], "write model/iris"),
         (&["delete", "model"], "name missing: write model/NAME"),
         (&["apply"], "--filename <FILE>"),
-        (&["top", "pods"], "possible values: models, servers"),
+        (&["top", "pods"], "possible values: models, pipelines, experiments, servers"),
         (&["infer", "iris", "--header", "novalue"], "is not NAME=VALUE"),
         (&["infer", "iris", "--concurrency", "0"], "0 is not in 1..=1024"),
     ] {
