@@ -56,6 +56,26 @@ fn objects_of_one_file_are_applied_in_the_order_of_their_needs() {
 }
 
 #[test]
+fn annotation_of_payloads_is_applied_without_a_version() {
+    let harness = served();
+    let annotated = everything()
+        .replace("  name: join\n", "  name: join\n  annotations: {gantry.dev/keep-payloads: \"true\"}\n");
+    harness.write("annotated.yaml", &annotated);
+    for (file, kept) in [("annotated.yaml", true), ("all.yaml", false)] {
+        let diff = harness.gantry(&["diff", "-f", file]);
+        assert!(diff.stdout.contains("pipeline/join") && diff.code == 1, "{diff:?}");
+        let applied = harness.gantry(&["apply", "-f", file]).ok();
+        assert!(applied.lines().any(|line| line == "pipeline/join configured"), "{applied}");
+        assert_eq!(applied.lines().filter(|line| line.ends_with(" unchanged")).count(), 3, "{applied}");
+        assert_eq!(harness.gantry(&["diff", "-f", file]).code, 0);
+        let version = harness.gantry(&["get", "pipeline/join", "-o", "jsonpath={.status.version}"]).ok();
+        assert_eq!(version, "1\n");
+        let manifest = harness.gantry(&["get", "pipeline/join", "-o", "yaml"]).ok();
+        assert_eq!(manifest.contains("gantry.dev/keep-payloads: \"true\""), kept, "{manifest}");
+    }
+}
+
+#[test]
 fn pipeline_has_versions_and_is_unchanged_by_the_same_manifest() {
     let harness = served();
     let again = harness.gantry(&["apply", "-f", "all.yaml"]).ok();

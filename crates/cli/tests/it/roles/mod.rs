@@ -1,6 +1,7 @@
 //! Scheduler, gateway, agent and runtime as separate processes over mutual TLS.
 
 mod certificates;
+mod inspect;
 mod multi_process;
 pub(crate) mod process;
 mod single_role;
