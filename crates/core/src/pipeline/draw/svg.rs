@@ -27,6 +27,7 @@ pub fn svg(graph: &Graph) -> String {
     };
     // The place of each end, and of the columns that a line passes.
     let mut ends = vec![(0, 0, 0); picture.names.len()];
+    let mut rights = vec![0; picture.names.len()];
     let mut passes: Vec<Vec<(usize, usize, usize)>> = vec![Vec::new(); picture.names.len()];
     let mut x = MARGIN;
     let mut bottom = 0;
@@ -39,6 +40,7 @@ pub fn svg(graph: &Graph) -> String {
                 passes[cell.end].push((x, x + widest, y));
             } else {
                 ends[cell.end] = (x, width_of(cell), y);
+                rights[cell.end] = x + widest;
             }
         }
         x += widest + GAP;
@@ -72,7 +74,11 @@ pub fn svg(graph: &Graph) -> String {
                 " C{right} {from_y} {right} {below} {start} {below} H{end} C{left} {below} {left} {to_y} {end} {to_y}"
             ));
         } else {
-            let (mut last, mut y) = (start, from_y);
+            // Bends where the column ends: not across a wider step of it.
+            let (mut last, mut y) = (rights[edge.from], from_y);
+            if last > start {
+                path.push_str(&format!(" H{last}"));
+            }
             for &(left, right, row) in passes[edge.from].iter().filter(|p| p.0 >= start && p.1 <= end) {
                 let row = row.saturating_add_signed(shift);
                 path.push_str(&format!("{} H{right}", curve(last, y, left, row)));

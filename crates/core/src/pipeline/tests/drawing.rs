@@ -165,6 +165,14 @@ fn svg_leads_back_below_the_steps() {
 }
 
 #[test]
+fn svg_leaves_the_column_before_it_bends() {
+    let steps = vec![step("a", &[]), step("much-longer", &[]), step("b", &["much-longer", "a"])];
+    let lines = svg_lines(&pipeline(steps, &["b"]));
+    let path = &lines.iter().find(|(title, path)| title == "a" && path.starts_with("M160 32")).unwrap().1;
+    assert!(path.starts_with("M160 32 H240 C"), "the longer step ends at 240: {path} {lines:?}");
+}
+
+#[test]
 fn svg_draws_input_and_trigger_of_one_step_beside_each_other() {
     let steps = vec![step("a", &[]), step("b", &["a.outputs.x"]).triggers(&["a.outputs.y"])];
     let lines = svg_lines(&pipeline(steps, &["b"]));
