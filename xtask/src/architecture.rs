@@ -103,7 +103,7 @@ const ALLOWED: &[Dependencies] = &[
     (
         "gantry-operator",
         &["gantry-api", "gantry-core", "gantry-proto", "gantry-tls"],
-        &["gantry-kube-sim", "gantry-scheduler", "gantry-store"],
+        &["gantry-kafka", "gantry-kube-sim", "gantry-scheduler", "gantry-store"],
         "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and no crate below depends on Kubernetes",
     ),
     (

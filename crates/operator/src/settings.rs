@@ -11,6 +11,8 @@ pub struct Settings {
     pub use_deployments: bool,
     /// The image of containers without one.
     pub image: String,
+    /// Whether that image has a Kafka client.
+    pub has_kafka_client: bool,
     /// Secrets that agents may read, by name; `*` is all of their namespace.
     pub agent_secrets: Vec<String>,
     /// Concurrent reconciliations of one controller.
@@ -61,6 +63,7 @@ impl Default for Settings {
             scope: Scope::Cluster,
             use_deployments: false,
             image: concat!("gantry:", env!("CARGO_PKG_VERSION")).into(),
+            has_kafka_client: false,
             agent_secrets: Vec::new(),
             workers: 16,
             watch_timeout: Duration::from_secs(290),

@@ -10,7 +10,7 @@ use gantry_operator::{
 use gantry_standalone::{
     bootstrap::{
         admin_server::{self, AdminServer},
-        listen,
+        kafka, listen,
         log::{self, LogArgs, LogBuffer},
         signal, tokio_runtime,
     },
@@ -135,6 +135,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         agent_secrets: args.agent_secrets.clone(),
         seed: u64::from(std::process::id()),
         image: args.image.clone().unwrap_or_else(|| Settings::default().image),
+        has_kafka_client: kafka::HAS_CLIENT,
         ..Settings::default()
     };
     let tls = client::control_plane_tls(global)?;

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// Whether this build has a Kafka client.
+pub const HAS_CLIENT: bool = cfg!(feature = "kafka");
+
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct KafkaArgs {
     /// Consume pipelines from Kafka topics, with the settings of this kafka.json. Needs a build with the feature kafka.

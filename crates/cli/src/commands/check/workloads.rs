@@ -123,6 +123,9 @@ fn runtime_objects(
         spec,
         config: config.spec.as_ref().map_err(Clone::clone)?,
         image: &Settings::default().image,
+        // Pods as the operator's image with a client would have them.
+        has_kafka_client: true,
+        counts: None,
         autoscaled: &BTreeSet::new(),
         agent_secrets: &[],
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),

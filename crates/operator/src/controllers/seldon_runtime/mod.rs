@@ -1,6 +1,7 @@
 //! `SeldonRuntimes`: the components of one namespace, from a `SeldonConfig` and the runtime's own overrides.
 
 mod components;
+mod kafka;
 mod objects;
 mod plan;
 mod rbac;
@@ -11,13 +12,17 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use components::Counts;
 pub use objects::{Build, objects};
 pub use snapshot::Snapshot;
 
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Change, Custom, Key, OwnedObject, ResourceKind, SeldonConfig, SeldonRuntime, Server},
+    cluster::{
+        Change, Custom, CustomKind, Key, Model, OwnedObject, Pipeline, ResourceKind, SeldonConfig,
+        SeldonRuntime, Server,
+    },
     controller::{Controller, SchedulerRole},
     plan::Plan,
     triggers::Relation,
@@ -58,6 +63,8 @@ impl Controller for SeldonRuntimeController {
             Relation::to::<SeldonConfig>(users_of_config),
             Relation::to::<Server>(after_server_deletion),
             Relation::to::<SeldonRuntime>(after_runtime_deletion),
+            Relation::to::<Model>(capped_by),
+            Relation::to::<Pipeline>(capped_by),
             Relation::to_read_kind(ResourceKind::HORIZONTAL_POD_AUTOSCALER, in_namespace_of_autoscaler),
         ]
     }
@@ -93,6 +100,23 @@ fn after_server_deletion(caches: &Caches, change: &Change<Custom<Server>>) -> Ve
 fn after_runtime_deletion(caches: &Caches, change: &Change<Custom<SeldonRuntime>>) -> Vec<Key> {
     let is_deleted = change.after.as_ref().is_none_or(|runtime| runtime.is_deleted());
     if is_deleted { in_namespace(caches, &change.key.namespace) } else { Vec::new() }
+}
+
+/// The number of Models and Pipelines limits the replicas of some of Seldon's components.
+fn capped_by<K: CustomKind>(caches: &Caches, change: &Change<Custom<K>>) -> Vec<Key> {
+    if change.before.is_some() == change.after.is_some() {
+        return Vec::new();
+    }
+    let configs = caches.of::<SeldonConfig>();
+    let has_capped = |runtime: &&Arc<Custom<SeldonRuntime>>| {
+        let spec = runtime.spec.as_ref().ok();
+        let config = spec.and_then(|spec| {
+            configs.get(&Key::new(caches.settings.namespace.clone(), spec.seldon_config.clone()))
+        });
+        config.is_some_and(|config| config.spec.as_ref().is_ok_and(components::has_capped))
+    };
+    let runtimes = caches.of::<SeldonRuntime>().in_namespace(&change.key.namespace);
+    runtimes.iter().filter(has_capped).map(|runtime| runtime.key()).collect()
 }
 
 fn in_namespace_of_autoscaler(caches: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {

@@ -1,6 +1,9 @@
 //! Desired objects of a `SeldonRuntime`.
 
-use super::{components, rbac, services, settings};
+use super::{
+    components::{self, Counts},
+    rbac, services, settings,
+};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, SeldonRuntime},
     workload::{Inherited, Owner, desired_configmap_digest},
@@ -20,6 +23,10 @@ pub struct Build<'a> {
     pub config: &'a SeldonConfigSpec,
     /// The image of containers without one.
     pub image: &'a str,
+    /// Whether that image has a Kafka client.
+    pub has_kafka_client: bool,
+    /// Models and Pipelines of the namespace; `None` where they are not known.
+    pub counts: Option<Counts>,
     /// Kind and name of the workloads with an HPA.
     pub autoscaled: &'a BTreeSet<(String, String)>,
     /// Secrets that agents may read, by name; `*` is all of the namespace.
@@ -91,6 +98,6 @@ pub fn objects(build: &Build<'_>) -> Result<Vec<Desired>, String> {
     objects.extend(rbac::accounts(build));
     objects.extend(rbac::roles(build, &settings));
     objects.extend(services::services(build, &settings));
-    objects.extend(components::workloads(build, &digests)?);
+    objects.extend(components::workloads(build, &settings, &digests)?);
     Ok(objects)
 }

@@ -2,7 +2,8 @@
 
 use super::{
     FINALIZER, Snapshot,
-    components::{Part, parts},
+    components::{Part, kafka_condition, parts},
+    kafka,
     objects::{Build, objects},
     status,
 };
@@ -45,14 +46,14 @@ fn plan_deletion(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Times
         shown.join(", ")
     );
     let condition = ConditionUpdate::new(false, "ServersLeft", message, Progress::InProgress);
-    plan.status = Some(status::build_status(object, &[], &condition, now));
+    plan.status = Some(status::build_status(object, &[], None, &condition, now));
     plan
 }
 
 fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timestamp) -> Plan<PlainStatus> {
     let stop = |condition: ConditionUpdate| Plan {
         events: status::transition_event(object, &condition).into_iter().collect(),
-        status: Some(status::build_status(object, &[], &condition, now)),
+        status: Some(status::build_status(object, &[], None, &condition, now)),
         ..Plan::default()
     };
     let valid = validate(object).and_then(|spec| {
@@ -81,6 +82,15 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     let orphans = orphans.filter(|target| may_delete(&target.key.name));
     plan.actions.extend(orphans.map(|target| ClusterAction::Delete(target).into()));
 
+    for part in &desired.parts {
+        let live = snapshot.owned.get(part.kind, &part.name);
+        let autoscaled = snapshot.autoscalers.contains_key(&(part.kind.kind.to_owned(), part.name.clone()));
+        if let Some(event) =
+            part.adjustment(live.map(|live| live.number("/spec/replicas"))).filter(|_| !autoscaled)
+        {
+            plan.push(ClusterAction::Emit(event));
+        }
+    }
     let refused = applies.failures.first();
     let with_condition = |part: Part| {
         let live = snapshot.owned.get(part.kind, &part.name);
@@ -95,9 +105,9 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
         (part, condition)
     };
     let components: Vec<(Part, ConditionUpdate)> = desired.parts.into_iter().map(with_condition).collect();
-    let condition = status::ready(&components, refused);
+    let condition = status::ready(&components, desired.kafka.as_ref(), refused);
     plan.events.extend(status::transition_event(object, &condition));
-    plan.status = Some(status::build_status(object, &components, &condition, now));
+    plan.status = Some(status::build_status(object, &components, desired.kafka.as_ref(), &condition, now));
     plan
 }
 
@@ -134,6 +144,8 @@ struct DesiredState {
     /// The part of it that may be changed: `disableAutoUpdate` keeps the pods as they are.
     applied: Vec<Desired>,
     parts: Vec<Part>,
+    /// The condition of the Kafka settings.
+    kafka: Option<ConditionUpdate>,
     /// Whether objects of an older configuration are kept.
     is_kept: bool,
 }
@@ -165,6 +177,8 @@ fn desired_state(
         spec,
         config: config.spec.as_ref().unwrap_or(&empty),
         image: &snapshot.image,
+        has_kafka_client: snapshot.has_kafka_client,
+        counts: Some(snapshot.counts),
         autoscaled: &autoscaled,
         agent_secrets: &snapshot.agent_secrets,
         inherited: of_runtime.over(&of_config),
@@ -191,5 +205,8 @@ fn desired_state(
             }
         }
     }
-    Ok(DesiredState { all, applied, parts: parts(&build), is_kept })
+    // Pods that are kept have the settings that they were created with.
+    let kafka =
+        if is_kept { status::known_condition(object, kafka::CONDITION) } else { kafka_condition(&build) };
+    Ok(DesiredState { all, applied, parts: parts(&build), kafka, is_kept })
 }

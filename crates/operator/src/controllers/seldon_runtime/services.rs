@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 /// The scheduler's component and Service.
 pub(super) const SCHEDULER: &str = "seldon-scheduler";
+/// Gantry's gateway.
+pub(super) const GATEWAY: &str = "seldon-gateway";
 /// Components that take inference requests, Gantry's own first.
-const GATEWAYS: [&str; 2] = ["seldon-gateway", ENVOY];
+const GATEWAYS: [&str; 2] = [GATEWAY, ENVOY];
 /// Seldon's.
 const ENVOY: &str = "seldon-envoy";
 /// The label of pods that take inference requests.
@@ -61,7 +63,7 @@ pub(super) fn services(build: &Build<'_>, settings: &SeldonConfiguration) -> Vec
             json!({ "name": format!("{prefix}data"), "port": 80, "targetPort": 9000, "protocol": "TCP" });
         // The admin port of Gantry's gateway is for the pod's neighbours, not for its clients.
         let stats = json!({ "name": "stats", "port": 9003, "targetPort": 9003, "protocol": "TCP" });
-        let ports = if build.has(GATEWAYS[0]) { vec![data] } else { vec![data, stats] };
+        let ports = if build.has(GATEWAY) { vec![data] } else { vec![data, stats] };
         let spec = json!({ "spec": {
             "type": service_type(build, settings, &GATEWAYS),
             "selector": { mesh(build).0: mesh(build).1 },

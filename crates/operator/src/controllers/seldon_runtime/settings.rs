@@ -1,5 +1,6 @@
 //! Settings of the components, and the `ConfigMaps` that contain them.
 
+use super::kafka;
 use gantry_api::{SeldonConfiguration, TracingConfig};
 use serde::Serialize;
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub(super) fn config_maps(settings: &SeldonConfiguration) -> [(&'static str, BTr
     tracing_map.insert("tracing.json".into(), text(&tracing));
     [
         ("seldon-agent", file("agent.yaml", text(&settings.agent_config.clone().unwrap_or_default()))),
-        ("seldon-kafka", file("kafka.json", text(&settings.kafka_config.clone().unwrap_or_default()))),
+        (kafka::CONFIG_MAP, file(kafka::FILE, text(&settings.kafka_config.clone().unwrap_or_default()))),
         ("seldon-scaling", file("scaling.yaml", text(&settings.scaling_config.clone().unwrap_or_default()))),
         ("seldon-tracing", tracing_map),
     ]

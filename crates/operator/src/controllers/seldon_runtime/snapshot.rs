@@ -1,9 +1,9 @@
 //! Input of a `SeldonRuntime`'s plan.
 
-use super::SeldonRuntimeController;
+use super::{Counts, SeldonRuntimeController};
 use crate::{
     caches::Caches,
-    cluster::{Custom, Key, ResourceKind, SeldonConfig, SeldonRuntime, Server},
+    cluster::{Custom, Key, Model, Pipeline, ResourceKind, SeldonConfig, SeldonRuntime, Server},
     controller::Controller as _,
     workload::{ApplyFailure, OwnedObjects, autoscalers},
 };
@@ -19,6 +19,10 @@ pub struct Snapshot {
     pub config_namespace: String,
     /// The image of containers without one.
     pub image: String,
+    /// Whether that image has a Kafka client.
+    pub has_kafka_client: bool,
+    /// Models and Pipelines of the namespace.
+    pub counts: Counts,
     /// Secrets that agents may read.
     pub agent_secrets: Vec<String>,
     pub owned: OwnedObjects,
@@ -49,6 +53,11 @@ impl Snapshot {
             config,
             config_namespace: settings.namespace.clone(),
             image: settings.image.clone(),
+            has_kafka_client: settings.has_kafka_client,
+            counts: Counts {
+                models: caches.of::<Model>().in_namespace(&key.namespace).len(),
+                pipelines: caches.of::<Pipeline>().in_namespace(&key.namespace).len(),
+            },
             agent_secrets: settings.agent_secrets.clone(),
             autoscalers: autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace),
             servers: servers.iter().filter(|s| !s.is_deleted()).map(|s| s.key().name).collect(),

@@ -1,6 +1,6 @@
 //! Status of a `SeldonRuntime`.
 
-use super::components::Part;
+use super::{components::Part, kafka};
 use crate::{
     cluster::{Custom, EventDraft, SeldonRuntime},
     conditions::{ConditionStatus, ConditionUpdate, Progress, READY, condition_status, conditions},
@@ -30,9 +30,10 @@ pub(super) fn condition_type(component: &str) -> String {
     format!("{word}{READY}")
 }
 
-/// `Ready`, from the conditions of the components.
+/// `Ready`, from the conditions of the components and of the Kafka settings.
 pub(super) fn ready(
     components: &[(Part, ConditionUpdate)],
+    kafka: Option<&ConditionUpdate>,
     refused: Option<&ApplyFailure>,
 ) -> ConditionUpdate {
     if let Some(refused) = refused {
@@ -46,6 +47,10 @@ pub(super) fn ready(
     if !waiting.is_empty() {
         return ConditionUpdate::new(false, "ComponentsNotReady", waiting.join("; "), Progress::InProgress);
     }
+    // Requests are served, but what the configuration asks for is not.
+    if let Some(kafka) = kafka.filter(|kafka| kafka.status != ConditionStatus::True) {
+        return kafka.clone();
+    }
     let names: Vec<&str> = components.iter().map(|(part, _)| part.name.as_str()).collect();
     let message = match names.as_slice() {
         [] => "no components are enabled".to_owned(),
@@ -55,27 +60,41 @@ pub(super) fn ready(
     ConditionUpdate::new(true, "RuntimeReady", message, Progress::Settled)
 }
 
-/// Removes the conditions of components that the runtime no longer has.
+/// Removes the conditions of components and settings that the runtime no longer has.
 pub(super) fn build_status(
     object: &Custom<SeldonRuntime>,
     components: &[(Part, ConditionUpdate)],
+    kafka: Option<&ConditionUpdate>,
     ready: &ConditionUpdate,
     now: Timestamp,
 ) -> PlainStatus {
     let mut before = object.status.clone().unwrap_or_default();
     let named: Vec<(String, &ConditionUpdate)> =
         components.iter().map(|(part, condition)| (condition_type(&part.name), condition)).collect();
-    let own: Vec<(&str, &ConditionUpdate)> =
-        named.iter().map(|(name, condition)| (name.as_str(), *condition)).collect();
+    let own: Vec<(&str, &ConditionUpdate)> = named
+        .iter()
+        .map(|(name, condition)| (name.as_str(), *condition))
+        .chain(kafka.map(|kafka| (kafka::CONDITION, kafka)))
+        .collect();
     before.conditions.retain(|c| {
-        let is_of_component = c.r#type != READY && c.r#type.ends_with(READY);
-        !is_of_component || own.iter().any(|(name, _)| *name == c.r#type)
+        let is_ours = c.r#type != READY && (c.r#type.ends_with(READY) || c.r#type == kafka::CONDITION);
+        !is_ours || own.iter().any(|(name, _)| *name == c.r#type)
     });
     PlainStatus {
         observed_generation: Some(object.generation()),
         conditions: conditions(&before.conditions, &own, ready, object.generation(), now),
         annotations: before.annotations,
     }
+}
+
+/// A condition of the last status.
+pub(super) fn known_condition(object: &Custom<SeldonRuntime>, name: &str) -> Option<ConditionUpdate> {
+    let conditions = &object.status.as_ref()?.conditions;
+    let known = conditions.iter().find(|c| c.r#type == name)?;
+    let status = condition_status(conditions, name)?;
+    let progress = if status == ConditionStatus::True { Progress::Settled } else { Progress::Stalled };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    Some(ConditionUpdate::new(status, text(&known.reason), text(&known.message), progress))
 }
 
 /// An event when `Ready` changes, and for every new failure.

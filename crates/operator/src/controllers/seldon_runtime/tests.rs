@@ -2,11 +2,13 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "arguments are json!() literals")]
 
+mod kafka;
 mod manifests;
 mod properties;
+mod replicas;
 mod situations;
 
-use super::{Build, FINALIZER, Snapshot, objects, plan::plan, status::condition_type};
+use super::{Build, Counts, FINALIZER, Snapshot, objects, plan::plan, status::condition_type};
 use crate::{
     cluster::{APPLIED, Custom, Desired, Key, OwnedObject, ResourceKind, SeldonConfig, SeldonRuntime},
     conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
@@ -70,6 +72,8 @@ fn snapshot(spec: Value) -> Snapshot {
         config: Some(Arc::new(config(small()))),
         config_namespace: "ops".into(),
         image: "gantry:1".into(),
+        has_kafka_client: true,
+        counts: Counts::default(),
         agent_secrets: Vec::new(),
         owned: OwnedObjects::default(),
         autoscalers: BTreeMap::new(),

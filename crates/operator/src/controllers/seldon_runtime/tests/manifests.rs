@@ -10,6 +10,8 @@ fn built(spec: Value, config: &Custom<SeldonConfig>) -> Value {
         spec: object.spec.as_ref().unwrap(),
         config: config.spec.as_ref().unwrap(),
         image: "gantry:1",
+        has_kafka_client: true,
+        counts: None,
         autoscaled: &BTreeSet::new(),
         agent_secrets: &[],
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),

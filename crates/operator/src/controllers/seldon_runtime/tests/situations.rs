@@ -289,3 +289,28 @@ fn disable_auto_update_keeps_components_on_config_change() {
     assert_eq!(image(&other), Some(json!("gateway:2")), "a changed spec follows the new configuration");
     assert_eq!(deletes(&plan(&other, NOW)), ["Deployment my-helper"]);
 }
+
+/// `getSchedulerService` in Seldon's `operator/controllers/reconcilers/seldon/service_reconciler.go`.
+#[test]
+fn scheduler_service_has_the_ports_and_label_of_seldon() {
+    let settings = json!({ "config": { "serviceConfig": { "grpcServicePrefix": "http2-" } } });
+    let service = find(&plan(&snapshot(settings), NOW), ResourceKind::SERVICE, "seldon-scheduler").unwrap();
+    let name = json!({ "app.kubernetes.io/name": "seldon-scheduler" });
+    assert_eq!(service.body["metadata"]["labels"], name, "KubernetesNameLabelKey: SchedulerName");
+    assert_eq!(service.body["spec"]["selector"], name);
+    let ports: Vec<String> = service.body["spec"]["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| format!("{}={}", port["name"].as_str().unwrap(), port["port"]))
+        .collect();
+    let expected = [
+        "xds=9002",
+        "scheduler=9004",
+        "scheduler-mtls=9044",
+        "agent=9005",
+        "agent-mtls=9055",
+        "dataflow=9008",
+    ];
+    assert_eq!(ports, expected.map(|port| format!("http2-{port}")), "GrpcServicePrefix and Default…PortName");
+}
