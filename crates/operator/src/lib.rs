@@ -48,6 +48,6 @@ pub use election::{Election, LEASE};
 pub use health::{Health, SyncChange, WatchReport};
 pub use inputs::{InputRef, Inputs};
 pub use metrics::Metrics;
-pub use operator::{Operator, RunError};
+pub use operator::{NAMESPACES_PER_CLIENT, Operator, RunError};
 pub use settings::{Scope, Settings};
 pub use triggers::Relation;

@@ -36,6 +36,11 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_mins(1);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent first lists: bounds memory and the load on the API server with many namespaces.
 const MAX_FIRST_LISTS: usize = 32;
+/// Namespaces whose watches share a client. With 14 watches each, they stay below 100, the streams that an API server allows
+/// on a connection; a request beyond them would wait for another one to end.
+pub const NAMESPACES_PER_CLIENT: usize = 4;
+/// Beyond so many namespaces one watch of the cluster costs less.
+const MANY_NAMESPACES: usize = 50;
 /// Workers of a controller that expects few objects.
 const FEW_WORKERS: usize = 4;
 
@@ -43,6 +48,8 @@ const FEW_WORKERS: usize = 4;
 pub struct Operator {
     context: Arc<Context>,
     client: Client,
+    /// Clients of the watches; without any, that of the writes.
+    watch_clients: Vec<Client>,
     first_lists: Arc<Semaphore>,
 }
 
@@ -95,7 +102,24 @@ impl Operator {
             connections: Mutex::default(),
         });
         context.caches.registry.iter().for_each(|registration| (registration.subscribe)(&context));
-        Self { context, client, first_lists: Arc::new(Semaphore::new(MAX_FIRST_LISTS)) }
+        let first_lists = Arc::new(Semaphore::new(MAX_FIRST_LISTS));
+        Self { context, client, watch_clients: Vec::new(), first_lists }
+    }
+
+    /// Watches with these clients instead of the one that writes: one for every [`NAMESPACES_PER_CLIENT`] scopes, so that
+    /// watches share connections without filling them.
+    #[must_use]
+    pub fn with_watch_clients(mut self, clients: Vec<Client>) -> Self {
+        self.watch_clients = clients;
+        self
+    }
+
+    /// The client of a scope's watches.
+    fn watch_client(&self, scope: &str) -> Client {
+        let index = self.scopes().iter().position(|s| s == scope).unwrap_or_default();
+        let clients = &self.watch_clients;
+        let of_group = clients.iter().cycle().nth(index / NAMESPACES_PER_CLIENT);
+        of_group.unwrap_or(&self.client).clone()
     }
 
     pub(crate) fn context(&self) -> Arc<Context> {
@@ -194,6 +218,14 @@ impl Operator {
 
     fn start_watches(&self, tasks: &mut JoinSet<()>) {
         let caches = &self.context.caches;
+        let scopes = self.scopes().len();
+        if scopes > MANY_NAMESPACES {
+            tracing::warn!(
+                namespaces = scopes,
+                "each watched namespace costs 14 watches: watch the whole cluster (--clusterwide without --watch-namespaces), \
+                 which costs 16 in total"
+            );
+        }
         caches.registry.iter().for_each(|registration| (registration.watch)(self, tasks));
         let ours = self.watch_config().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
         for kind in caches.registry.owned_kinds() {
@@ -224,7 +256,7 @@ impl Operator {
             ResourceScope::Namespaced => self.scopes(),
         };
         for scope in scopes {
-            let api = Custom::<C::Kind>::api(self.client.clone(), &scope);
+            let api = Custom::<C::Kind>::api(self.watch_client(&scope), &scope);
             let report = self.context.health.watch(C::Kind::PLURAL, &scope);
             let cache = self.context.caches.of::<C::Kind>();
             let notify = self.notify(&scope);
@@ -252,10 +284,11 @@ impl Operator {
     ) {
         for scope in self.scopes() {
             let resource = kind.api_resource();
+            let client = self.watch_client(&scope);
             let api: Api<OwnedObject> = if scope.is_empty() {
-                Api::all_with(self.client.clone(), &resource)
+                Api::all_with(client, &resource)
             } else {
-                Api::namespaced_with(self.client.clone(), &scope, &resource)
+                Api::namespaced_with(client, &scope, &resource)
             };
             let report = self.context.health.watch(kind.plural, &scope);
             let cache = Arc::clone(cache);

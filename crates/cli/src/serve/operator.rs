@@ -2,7 +2,7 @@
 
 use crate::{args::Global, client, duration, error::CommandError, kubeconfig};
 use gantry_operator::{
-    Election, Operator, Scope, Settings,
+    Election, NAMESPACES_PER_CLIENT, Operator, Scope, Settings,
     admission::{MIN_CERTIFICATE_LIFETIME, Webhook, WebhookResources},
     cluster::WriteFence,
     schedulers::ServiceConnector,
@@ -126,7 +126,10 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
 
 async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
     let stop = signal::shutdown_token();
-    let (kube, own) = cluster(args).await?;
+    let (config, own) = cluster(args).await?;
+    let identity = identity();
+    let client = || gantry_operator::connect(config.clone(), &identity).map_err(|e| not_configured(&e));
+    let kube = client()?;
     let namespace = args.namespace.clone().filter(|n| !n.is_empty()).unwrap_or(own);
     let settings = Settings {
         scope: scope(args, &namespace),
@@ -143,11 +146,17 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     let fence = if args.leader_elect { WriteFence::closed() } else { WriteFence::always_open() };
     let clock: gantry_operator::Clock = Arc::new(Timestamp::now);
     let scope = settings.scope.clone();
-    let operator =
-        Operator::new(kube.clone(), settings, Arc::new(network), fence.clone(), Arc::clone(&clock));
-    let election = args
-        .leader_elect
-        .then(|| Election::new(kube, &namespace, identity(), fence, operator.metrics(), clock));
+    let scopes = scope.watched(&namespace).len();
+    let watch_clients =
+        (0..scopes.div_ceil(NAMESPACES_PER_CLIENT)).map(|_| client()).collect::<Result<_, _>>()?;
+    let operator = Operator::new(kube, settings, Arc::new(network), fence.clone(), Arc::clone(&clock))
+        .with_watch_clients(watch_clients);
+    let election = if args.leader_elect {
+        // Renewals do not wait behind other requests.
+        Some(Election::new(client()?, &namespace, identity.clone(), fence, operator.metrics(), clock))
+    } else {
+        None
+    };
 
     let (admin_listener, admin_address) =
         listen::bind("the admin server", args.admin_host, args.admin_port, "--admin-port").await?;
@@ -201,17 +210,17 @@ async fn webhook(
     Ok(Some(at))
 }
 
-/// The API server client and the default namespace.
-async fn cluster(args: &Args) -> Result<(kube::Client, String), CommandError> {
-    let wrong = |e: &dyn std::fmt::Display| {
-        CommandError::unavailable(format!(
-            "no Kubernetes cluster is configured: {e}. Set --kubeconfig or KUBECONFIG, or run in a pod"
-        ))
-    };
-    let config = kubeconfig::read(args.kubeconfig.as_deref()).await.map_err(|e| wrong(&e))?;
+/// The configuration of API server clients, and the default namespace.
+async fn cluster(args: &Args) -> Result<(kube::Config, String), CommandError> {
+    let config = kubeconfig::read(args.kubeconfig.as_deref()).await.map_err(|e| not_configured(&e))?;
     let namespace = config.default_namespace.clone();
-    let client = gantry_operator::connect(config, &identity()).map_err(|e| wrong(&e))?;
-    Ok((client, namespace))
+    Ok((config, namespace))
+}
+
+fn not_configured(error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::unavailable(format!(
+        "no Kubernetes cluster is configured: {error}. Set --kubeconfig or KUBECONFIG, or run in a pod"
+    ))
 }
 
 fn scope(args: &Args, own: &str) -> Scope {

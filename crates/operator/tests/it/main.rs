@@ -14,6 +14,7 @@ mod custom_kind;
 mod faults;
 mod foreign_objects;
 mod harness;
+mod http2;
 mod inputs;
 mod leader_election;
 mod namespaces;
