@@ -1,5 +1,12 @@
 """A Seldon Core v2 installation: its CRDs, custom resources with finalizers and status, and the objects of its operator,
-with its field manager. Names, labels, ports and inherited metadata are those of the reconcilers of operator 2.10.2."""
+with its field manager. Names, labels, ports and inherited metadata are those of Seldon's operator, in its directory operator:
+
+    StatefulSet of a Server     controllers/reconcilers/server/statefulset_reconciler.go, toStatefulSet
+    Services of its replicas    controllers/reconcilers/server/service_reconciler.go, toServices
+    workloads of components     controllers/reconcilers/seldon/{deployment,statefulset}_reconciler.go, toDeployment and toStatefulSet
+    seldon-scheduler and -mesh  controllers/reconcilers/seldon/service_reconciler.go, getSchedulerService and getSeldonMeshService
+    keys of labels              pkg/constants/constants.go
+"""
 
 import json
 

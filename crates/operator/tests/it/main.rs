@@ -9,6 +9,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod caches;
 mod crash;
 mod custom_kind;
 mod faults;
@@ -27,4 +28,5 @@ mod scheduler_outage;
 mod seldon_objects;
 mod servers;
 mod steady_state;
+mod tls;
 mod upgrade;

@@ -386,3 +386,33 @@ fn a_changed_config_map_replaces_the_pods_that_read_it() {
     assert_ne!(of("1", "1"), of("2", "1"));
     assert_eq!(of("1", "1"), of("1", "2"));
 }
+
+/// `toServices` in Seldon's `operator/controllers/reconcilers/server/service_reconciler.go`; the keys are in
+/// `operator/pkg/constants/constants.go`.
+#[test]
+fn services_of_replicas_have_the_labels_selector_and_ports_of_seldon() {
+    let plan = plan(&snapshot(Some(server(json!({ "replicas": 2 }))), Known::Absent), NOW);
+    for name in ["a-0", "a-1"] {
+        let service = applied(&plan)
+            .into_iter()
+            .find(|d| d.kind == ResourceKind::SERVICE && d.key.name == name)
+            .unwrap();
+        let label = |key: &str| service.body["metadata"]["labels"][key].clone();
+        assert_eq!(label("seldon-server-replica"), "a", "ServerReplicaLabelKey: shared by all replicas");
+        assert_eq!(label("seldon-server-replica-name"), name, "ServerReplicaNameLabelKey: of one replica");
+        let spec = &service.body["spec"];
+        assert_eq!(
+            spec["selector"],
+            json!({ "statefulset.kubernetes.io/pod-name": name }),
+            "StatefulSetPodLabel"
+        );
+        assert_eq!(spec["clusterIP"], "None");
+        let ports: Vec<String> = spec["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| format!("{}={}", port["name"].as_str().unwrap(), port["port"]))
+            .collect();
+        assert_eq!(ports, ["http=9000", "grpc=9500", "agent=9005"], "Default…PortName and Default…Port");
+    }
+}
