@@ -112,3 +112,103 @@ Gantry's scheduler, gateway and agents. Containers without an image run Gantry's
 {{- $_ := set $pod "volumes" (append (default list $pod.volumes) $volume) -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Whether the operator's pods use the network of their node. */}}
+{{- define "gantry.hostNetwork" -}}
+{{- if and .Values.webhook.enabled .Values.webhook.hostNetwork -}}true{{- end -}}
+{{- end -}}
+
+{{/* Adapts .pod of the scheduler or the gateway to the values. */}}
+{{- define "gantry.adaptComponent" -}}
+{{- $pod := .pod -}}
+{{- $values := .root.Values.components -}}
+{{- with $values.priorityClassName -}}{{- $_ := set $pod "priorityClassName" . -}}{{- end -}}
+{{- if not (kindIs "invalid" $values.evictAfterSeconds) -}}
+{{- $tolerations := default list $pod.tolerations -}}
+{{- range $key := list "node.kubernetes.io/unreachable" "node.kubernetes.io/not-ready" -}}
+{{- $tolerations = append $tolerations (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" (int64 $values.evictAfterSeconds)) -}}
+{{- end -}}
+{{- $_ := set $pod "tolerations" $tolerations -}}
+{{- end -}}
+{{- with $values.extraVolumes -}}{{- $_ := set $pod "volumes" (concat (default list $pod.volumes) .) -}}{{- end -}}
+{{- $kafka := include "gantry.kafkaEnv" .root | fromYamlArray -}}
+{{- range $container := $pod.containers -}}
+{{- if not $container.image -}}
+{{- with $values.extraVolumeMounts -}}
+{{- $_ := set $container "volumeMounts" (concat (default list $container.volumeMounts) .) -}}
+{{- end -}}
+{{- if and $kafka (eq (first $container.args) "gateway") -}}
+{{- $_ := set $container "env" (concat (default list $container.env) $kafka) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* kafkaConfig of the SeldonConfig; nothing without brokers. */}}
+{{- define "gantry.kafkaConfig" -}}
+{{- with .Values.kafka -}}
+{{- if .bootstrapServers }}
+bootstrap.servers: {{ .bootstrapServers | quote }}
+{{- with .topicPrefix }}
+topicPrefix: {{ . | quote }}
+{{- end }}
+{{- with .consumerGroupIdPrefix }}
+consumerGroupIdPrefix: {{ . | quote }}
+{{- end }}
+{{- range $section := list "topics" "consumer" "producer" }}
+{{- with get $.Values.kafka $section }}
+{{ $section }}:
+  {{- range $name, $value := . }}
+  {{- /* Helm's numbers are floats, which a large one is printed as. */}}
+  {{ $name }}: {{ if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ int64 $value }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Variables of the gateway for TLS and SASL to Kafka; the operator mounts the Secrets that they name. */}}
+{{- define "gantry.kafkaEnv" -}}
+{{- $kafka := .Values.kafka -}}
+{{- $security := $kafka.security -}}
+{{- if and $kafka.bootstrapServers (ne $security.protocol "PLAINTEXT") -}}
+{{- $sasl := hasPrefix "SASL_" $security.protocol -}}
+{{- $tls := hasSuffix "SSL" $security.protocol -}}
+- name: KAFKA_CLIENT_SECURITY_PROTOCOL
+  value: {{ $security.protocol }}
+{{- if and $tls $security.tls.brokerSecretName }}
+- name: KAFKA_BROKER_TLS_SECRET_NAME
+  value: {{ $security.tls.brokerSecretName | quote }}
+{{- end }}
+{{- if and $tls $security.tls.clientSecretName }}
+- name: KAFKA_CLIENT_TLS_SECRET_NAME
+  value: {{ $security.tls.clientSecretName | quote }}
+{{- end }}
+{{- if $sasl }}
+- name: KAFKA_CLIENT_SASL_MECHANISM
+  value: {{ $security.sasl.mechanism }}
+- name: KAFKA_CLIENT_SASL_USERNAME
+  value: {{ required "kafka.security.protocol uses SASL: set kafka.security.sasl.username" $security.sasl.username | quote }}
+- name: KAFKA_CLIENT_SASL_SECRET_NAME
+  value: {{ required "kafka.security.protocol uses SASL: set kafka.security.sasl.secretName" $security.sasl.secretName | quote }}
+- name: KAFKA_CLIENT_SASL_PASSWORD_LOCATION
+  value: {{ $security.sasl.passwordKey | quote }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the cluster has the CRDs of the Prometheus operator. */}}
+{{- define "gantry.hasMonitoring" -}}
+{{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}true{{- end -}}
+{{- end -}}
+
+{{/* namespaceSelector of the monitors. */}}
+{{- define "gantry.monitoredNamespaces" -}}
+{{- if include "gantry.everywhere" . -}}
+any: true
+{{- else -}}
+matchNames:
+  {{- include "gantry.namespaces" . | fromJsonArray | toYaml | nindent 2 }}
+{{- end -}}
+{{- end -}}

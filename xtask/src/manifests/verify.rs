@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Value variants that change the rendered manifests.
-const VARIANTS: [(&str, &[&str]); 10] = [
+const VARIANTS: [(&str, &[&str]); 13] = [
     ("as it is", &[]),
     ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
     ("some namespaces", &["--set", "watchNamespaces={a,b}"]),
@@ -20,11 +20,31 @@ const VARIANTS: [(&str, &[&str]); 10] = [
     ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
     ("without users", &["--set", NO_USERS]),
     ("with Secrets for agents", &["--set", "rbac.agentSecrets={*},imagePullSecrets[0].name=registry"]),
+    ("with Kafka", &["--set", KAFKA]),
+    ("with volumes and priorities", &["--set", VOLUMES]),
+    // A cluster without the CRDs of the Prometheus operator.
+    ("with monitoring", &["--set", MONITORING]),
 ];
+/// Variants that the API server of the verification does not accept: restricted pods, and no CRDs of others.
+const TEMPLATES: [(&str, &[&str]); 2] = [
+    ("with a webhook on the node's network", &["--set", "webhook.enabled=true,webhook.hostNetwork=true"]),
+    ("with monitoring and its CRDs", &["--api-versions", PROMETHEUS, "--set", MONITORING]),
+];
+const KAFKA: &str = "kafka.bootstrapServers=kafka:9092,kafka.topics.numPartitions=4,kafka.security.protocol=SASL_SSL,\
+                     kafka.security.tls.brokerSecretName=broker,kafka.security.sasl.username=gantry,\
+                     kafka.security.sasl.secretName=sasl";
+const VOLUMES: &str = "operator.extraVolumes[0].name=tmp,operator.extraVolumes[0].emptyDir.medium=Memory,\
+                       operator.extraVolumeMounts[0].name=tmp,operator.extraVolumeMounts[0].mountPath=/tmp,\
+                       components.extraVolumes[0].name=tmp,components.extraVolumes[0].emptyDir.medium=Memory,\
+                       components.extraVolumeMounts[0].name=tmp,components.extraVolumeMounts[0].mountPath=/tmp,\
+                       components.priorityClassName=high,components.evictAfterSeconds=30";
+const MONITORING: &str = "metrics.monitors.enabled=true,metrics.rules.enabled=true,metrics.dashboard.enabled=true,\
+                          flowSchema.enabled=true";
+const PROMETHEUS: &str = "monitoring.coreos.com/v1";
 const NO_USERS: &str =
     "podSecurityContext.runAsUser=null,podSecurityContext.runAsGroup=null,podSecurityContext.fsGroup=null";
 /// Values, a text, and how often the rendered chart contains it: the operator, two components and three servers.
-const COUNTED: [(&str, &str, usize); 7] = [
+const COUNTED: [(&str, &str, usize); 18] = [
     ("imagePullSecrets[0].name=registry", "imagePullSecrets:", 6),
     // The operator, the components, the agents and the built-in runtime.
     ("image.pullPolicy=Always", "imagePullPolicy: Always", 7),
@@ -33,13 +53,34 @@ const COUNTED: [(&str, &str, usize); 7] = [
     ("podSecurityContext.runAsUser=7", "runAsUser: 7", 4),
     ("tls.secretName=certs", "--allow-plaintext", 0),
     ("tls.secretName=certs", "secretName: certs", 6),
+    (KAFKA, "bootstrap.servers: kafka:9092", 1),
+    (KAFKA, "name: KAFKA_", 6),
+    ("kafka.security.protocol=SSL", "KAFKA_", 0),
+    (VOLUMES, "mountPath: /tmp", 3),
+    (VOLUMES, "name: tmp", 6),
+    (VOLUMES, "priorityClassName: high", 2),
+    (VOLUMES, "tolerationSeconds: 30", 4),
+    ("webhook.enabled=true,webhook.hostNetwork=true", "hostNetwork: true", 1),
+    ("webhook.hostNetwork=true", "hostNetwork: true", 0),
+    (MONITORING, "monitoring.coreos.com", 0),
+    (MONITORING, "kind: FlowSchema", 1),
+];
+/// Objects of a cluster with the CRDs of the Prometheus operator.
+const MONITORED: [(&str, usize); 4] = [
+    ("kind: ServiceMonitor", 1),
+    ("kind: PodMonitor", 3),
+    ("kind: PrometheusRule", 1),
+    ("grafana_dashboard", 1),
 ];
 /// Contradictory or unknown values; the chart must reject them.
-const REFUSED: [&str; 4] = [
+const REFUSED: [&str; 7] = [
     "operator.leaderElect=false",
     "oprator.replicas=1",
     "configs.servers={torch}",
     "webhook.failurePolicy=Fail",
+    "kafka.bootstrapServers=kafka",
+    "kafka.bootstrapServers=kafka:9092,kafka.security.protocol=SASL_SSL",
+    "metrics.monitors.every=1s",
 ];
 /// Namespace of the dry runs.
 const NAMESPACE: &str = "gantry-verify";
@@ -59,7 +100,7 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
     step("deploy/manifests is what the chart gives", made.then_some(()).ok_or("see above".into()));
     let helm = tool("helm")?;
     step("helm lint --strict", output(Command::new(&helm).args(["lint", "--strict"]).arg(chart())).map(drop));
-    for (name, values) in VARIANTS {
+    for (name, values) in VARIANTS.iter().chain(&TEMPLATES) {
         step(&format!("helm template, {name}"), render(NAMESPACE, values).map(drop));
     }
     for values in REFUSED {
@@ -70,12 +111,13 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
         step(&format!("the chart refuses {values}"), refused);
     }
     for (values, text, expected) in COUNTED {
-        let count = |rendered: String| match rendered.matches(text).count() {
-            found if found == expected => Ok(()),
-            found => Err(format!("{found} times instead of {expected}").into()),
-        };
-        let counted = render(NAMESPACE, &["--set", values]).and_then(count);
+        let counted = render(NAMESPACE, &["--set", values]).and_then(|r| counted(&r, text, expected));
         step(&format!("{values:.30}… has {expected} of {text}"), counted);
+    }
+    let [_, (_, monitored)] = TEMPLATES;
+    for (text, expected) in MONITORED {
+        let counted = render(NAMESPACE, monitored).and_then(|r| counted(&r, text, expected));
+        step(&format!("with the CRDs of Prometheus it has {expected} of {text}"), counted);
     }
     match tool("kube-score") {
         Ok(score) => {
@@ -109,6 +151,13 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
     }
     count.skipped = skipped;
     Ok(count)
+}
+
+fn counted(rendered: &str, text: &str, expected: usize) -> Result<(), Failure> {
+    match rendered.matches(text).count() {
+        found if found == expected => Ok(()),
+        found => Err(format!("{found} times instead of {expected}").into()),
+    }
 }
 
 /// kube-score supports built-in kinds only.
@@ -188,6 +237,55 @@ fn feed(command: &mut Command, text: &str) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Sources of registries that prefix their metrics.
+    const PREFIXED: [(&str, &str); 2] = [
+        ("gantry_scheduler_", "crates/scheduler/src/metrics.rs"),
+        ("gantry_kafka_", "crates/kafka/src/engine/metrics.rs"),
+    ];
+
+    fn sources(directory: &Path, text: &mut String) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, text);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                *text += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn alerts_and_dashboard_use_metrics_that_exist() {
+        let mut code = String::new();
+        for entry in std::fs::read_dir(metadata::root().join("crates")).unwrap() {
+            let directory = entry.unwrap().path().join("src");
+            if directory.is_dir() {
+                sources(&directory, &mut code);
+            }
+        }
+        for file in ["templates/prometheusrule.yaml", "files/dashboard.json"] {
+            let text = std::fs::read_to_string(chart().join(file)).unwrap();
+            let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            let metrics: BTreeSet<&str> =
+                words.filter(|word| word.starts_with("gantry_") || word.starts_with("seldon_")).collect();
+            assert!(metrics.len() > 5, "{file} has {metrics:?}");
+            for metric in metrics {
+                let name = ["_total", "_bucket"].iter().fold(metric, |name, end| name.trim_end_matches(end));
+                let prefixed =
+                    PREFIXED.iter().find_map(|(prefix, source)| Some((name.strip_prefix(prefix)?, source)));
+                let exists = match prefixed {
+                    None => code.contains(&format!("\"{name}\"")),
+                    Some((own, source)) => {
+                        let text = std::fs::read_to_string(metadata::root().join(source)).unwrap();
+                        text.contains(&format!("\"{own}\""))
+                    }
+                };
+                assert!(exists, "{file}: no source registers {metric}");
+            }
+        }
+    }
 
     #[test]
     fn custom_resources_are_removed() {
