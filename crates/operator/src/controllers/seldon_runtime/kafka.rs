@@ -172,7 +172,7 @@ pub(super) fn condition(
             Some(ConditionUpdate::new(true, "OwnFlags", message, Progress::Settled))
         }
         Delivery::Flags => {
-            let message = format!("{GATEWAY} consumes pipelines from topics of {brokers}");
+            let message = format!("{GATEWAY} is configured with the brokers {brokers}");
             Some(ConditionUpdate::new(true, CONDITION, message, Progress::Settled))
         }
         Delivery::NoClient => failed(
