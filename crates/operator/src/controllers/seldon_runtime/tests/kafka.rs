@@ -202,3 +202,12 @@ fn kept_pods_keep_their_kafka_condition() {
     let changed = Snapshot { config: Some(Arc::new(newer)), ..first };
     assert_eq!(condition(&plan(&changed, NOW)), None);
 }
+
+#[test]
+fn installed_gateway_gets_the_settings() {
+    let settings = json!({ "config": { "kafkaConfig": { "bootstrap.servers": BROKERS } } });
+    let plan = plan(&Snapshot { config: Some(Arc::new(installed())), ..snapshot(settings) }, NOW);
+    assert_eq!(condition(&plan), Some(is("True", "KafkaConfigured")));
+    let args = pod(&plan)["containers"][0]["args"].as_array().cloned().unwrap();
+    assert!(args.contains(&json!("--kafka-config-path=/etc/gantry/kafka/kafka.json")), "{args:?}");
+}
