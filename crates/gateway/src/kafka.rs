@@ -142,7 +142,7 @@ impl Executor for GatewayExecutor {
         let result = match self.context(&pipeline, request, started) {
             Ok((context, inputs)) => {
                 let result = execute(&context, inputs, &mut record).await;
-                self.observe(&context, &record, &result);
+                Self::observe(&context, &record, &result);
                 result
             }
             Err(error) => Err(error),
@@ -197,9 +197,8 @@ impl GatewayExecutor {
     }
 
     /// Keeps the run for `gantry pipeline inspect`; tensors only as configured.
-    fn observe(&self, context: &RunContext, record: &Record, result: &Result<Vec<InferTensor>, Error>) {
-        let with_tensors = self.worker.shared.config.keep_pipeline_payloads;
-        context.pipeline.recent.keep(context, record.copy(with_tensors), result.as_ref().err());
+    fn observe(context: &RunContext, record: &Record, result: &Result<Vec<InferTensor>, Error>) {
+        context.pipeline.recent.keep(context, record.copy(context.keeps_payloads()), result.as_ref().err());
     }
 }
 

@@ -360,7 +360,7 @@ async fn record_continues_the_trace_of_its_header() {
     }
     consuming.pipelined.models.fails("bad", Code::InvalidArgument, "wrong shape");
     consuming.pipelined.pipeline(pipeline("failed", vec![step("bad", &[])], &["bad"]));
-    let header = (headers::TRACEPARENT.to_owned(), Bytes::from_static(SENT.as_bytes()));
+    let header = (headers::TRACEPARENT.into(), Bytes::from_static(SENT.as_bytes()));
     let topics = &consuming.settings.topics;
     let context = |record: &Consumed| -> [String; 4] {
         let text = headers::get(&record.headers, headers::TRACEPARENT).unwrap();
