@@ -275,6 +275,25 @@ impl Client {
             .await
     }
 
+    /// Joins the group of the consumer. It must know the topics before: with one that it does not know it joins without
+    /// partitions, and does not notice the topic later. A broker knows a new topic a moment after it was created.
+    pub(super) async fn subscribe(&self, consumer: &Consumer, topics: &[String]) -> Result<(), String> {
+        for topic in topics {
+            let deadline = Instant::now() + ADMIN_TIMEOUT;
+            loop {
+                let found = consumer.fetch_metadata(Some(topic)).await.map_err(|error| error.to_string())?;
+                if found.topics.iter().any(|found| !found.partitions.is_empty()) {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    return Err(format!("topic {topic} does not exist"));
+                }
+                tokio::time::sleep(NEW_TOPIC_INTERVAL).await;
+            }
+        }
+        consumer.subscribe(topics).await.map_err(|error| error.to_string())
+    }
+
     pub async fn close(&self) {
         if let Err(error) = self.producer.close().await {
             tracing::warn!(%error, "the producer did not close cleanly");

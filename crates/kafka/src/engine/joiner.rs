@@ -103,7 +103,7 @@ async fn run_once<E: Executor>(
         context.client.create_topics(&created).await?;
         let consumer = context.client.consumer(&group, Listener(Arc::clone(&is_revoked))).await;
         let consumer = consumer.map_err(|error| error.to_string())?;
-        consumer.subscribe(&names).await.map_err(|error| error.to_string())?;
+        context.client.subscribe(&consumer, &names).await?;
         Ok::<_, String>(consumer)
     };
     let consumer = tokio::select! {

@@ -93,7 +93,7 @@ async fn run_once<E: Executor>(
         context.client.create_topics(&topics).await?;
         let consumer = context.client.consumer(&settings.group(&pipeline.name), listener).await;
         let consumer = consumer.map_err(|error| error.to_string())?;
-        consumer.subscribe([&topic]).await.map_err(|error| error.to_string())?;
+        context.client.subscribe(&consumer, std::slice::from_ref(&topic)).await?;
         Ok::<_, String>(Arc::new(consumer))
     };
     let consumer = tokio::select! {

@@ -1,6 +1,6 @@
 //! Several workers, limits, and the end of a worker.
 
-use crate::support::{Broker, Flow, Input, Worker, distinct};
+use crate::support::{Broker, Flow, Input, Worker, distinct, wait_for};
 use gantry_kafka::topics::Side;
 use std::collections::HashMap;
 
@@ -53,4 +53,19 @@ async fn records_beyond_the_limits_wait_in_the_topic() {
     let _worker = Worker::start(broker, 1, limits, &["limited"]);
     let outputs = flow.distinct_outputs(3000).await;
     assert_eq!((outputs.len(), distinct(&outputs).len()), (3000, 3000));
+}
+
+/// The worker creates the topics, and joins the groups while the broker does not know all of them.
+#[tokio::test]
+async fn pipelines_with_new_topics_are_consumed() {
+    let broker = Broker::shared();
+    let names: Vec<String> = (0..24).map(|number| format!("new-{number}")).collect();
+    let pipelines: Vec<&str> = names.iter().map(String::as_str).collect();
+    let worker = Worker::start(broker, 1, "", &pipelines);
+    wait_for("the assignments", || worker.log().matches("partitions assigned").count() >= names.len());
+    for name in &names {
+        let mut flow = Flow::new(broker, name, 1).await;
+        flow.send(Input::number("customer", 1)).await;
+        assert_eq!(flow.outputs(1).await[0].number(Side::Outputs), 4, "{name}");
+    }
 }
