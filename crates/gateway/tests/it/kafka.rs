@@ -366,7 +366,7 @@ async fn record_continues_the_trace_of_its_header() {
         let text = headers::get(&record.headers, headers::TRACEPARENT).unwrap();
         text.split('-').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap()
     };
-    let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = |id: &[u8]| id.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     let received = async |name: &str, is_wanted: &(dyn Fn(&Span) -> bool + Sync)| {
         until("a span", || async {
             tracer.close(TEST_TIMEOUT).await;
