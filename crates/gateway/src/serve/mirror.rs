@@ -29,6 +29,8 @@ use tokio::time::Instant;
 
 /// Copies in flight, of all mirrors.
 const MAX_MIRRORED: usize = 256;
+/// Copying a larger body would delay other requests of the thread; for a smaller one another thread would.
+const SMALL_BODY: usize = 64 << 10;
 /// Memory of the copies in flight.
 const MAX_MIRRORED_BYTES: usize = 64 << 20;
 /// From the start of a copy to its end.
@@ -112,12 +114,9 @@ impl Worker {
         body: Bytes,
         started: Instant,
     ) {
-        // The original is charged to the client's connection until its bytes are dropped.
-        let Ok(body) = tokio::task::spawn_blocking(move || Bytes::copy_from_slice(&body)).await else {
-            return;
-        };
         let wanted = Wanted::internal(&mirrored.target, true);
         let Ok(in_flight) = self.acquire(wanted, None, protocol) else { return };
+        let Some(body) = copy(body).await else { return };
         let call = Call {
             model: Arc::clone(&in_flight.version.model),
             sticky: None,
@@ -140,4 +139,12 @@ impl Worker {
             while let Some(Ok(_)) = body.frame().await {}
         }
     }
+}
+
+/// The original is charged to the client's connection until its bytes are dropped.
+async fn copy(body: Bytes) -> Option<Bytes> {
+    if body.len() <= SMALL_BODY {
+        return Some(Bytes::copy_from_slice(&body));
+    }
+    tokio::task::spawn_blocking(move || Bytes::copy_from_slice(&body)).await.ok()
 }
