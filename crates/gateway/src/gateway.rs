@@ -113,9 +113,10 @@ impl Gateway {
                 dispatch(&workers, &self.shared, stream);
             }
         }
-        drop(listener);
+        // Before the port is closed: a response after that ends its connection.
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         self.shared.stopping.cancel();
+        drop(listener);
         for worker in workers {
             drop(worker.connections);
             let _ = worker.ended.await;
