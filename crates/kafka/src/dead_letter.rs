@@ -71,11 +71,7 @@ fn omitted(reason: &str) -> Header {
 }
 
 fn cut(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
+    text.get(..text.floor_char_boundary(limit)).unwrap_or_default()
 }
 
 fn is_carried(name: &str) -> bool {

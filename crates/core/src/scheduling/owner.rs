@@ -124,7 +124,7 @@ pub(super) fn may_change(owner: Option<&Owner>, by: &Owner) -> bool {
     let Some(owner) = owner else { return true };
     match by {
         Owner::Gateway => true,
-        // In Seldon anyone may delete: what has an owner of Gantry is not Seldon's to delete.
+        // Seldon's clients delete what Seldon's operator or a command line loaded, and nothing else.
         Owner::Unnamed => matches!(owner, Owner::Cli | Owner::SeldonOperator { .. }),
         by => owner == by || is_next_operator(owner, by),
     }

@@ -29,7 +29,8 @@ use tokio::time::Instant;
 
 /// Copies in flight, of all mirrors.
 const MAX_MIRRORED: usize = 256;
-/// Copying a larger body would delay other requests of the thread; for a smaller one another thread would.
+/// A larger body is copied on a blocking thread, so that the copy delays no other request; to wake that thread takes longer than
+/// to copy a smaller one.
 const SMALL_BODY: usize = 64 << 10;
 /// Memory of the copies in flight.
 const MAX_MIRRORED_BYTES: usize = 64 << 20;

@@ -123,6 +123,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "the port was not connected to");
     }
+
     #[test]
     fn memory_is_an_amount_as_in_manifests() {
         assert_eq!((memory("512Mi"), memory("1000")), (Ok(512 << 20), Ok(1000)));

@@ -1,5 +1,5 @@
-//! Pipelines on Kafka: what a worker writes compared with Kafka's own producer, and a chain of steps in process compared with
-//! the same chain from topic to topic.
+//! Pipelines on Kafka: a worker compared with Kafka's own producer and consumer, and a chain of steps in process compared
+//! with the same chain from topic to topic.
 //!
 //! The broker, its clients and Gantry share all cores.
 
