@@ -10,7 +10,13 @@ mod tests;
 
 use crate::{
     API_VERSION, ExperimentSpec, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
-    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus, name,
+    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    kserve::{
+        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
+        InferenceServiceStatus, KSERVE_V1ALPHA1, KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
+        TrainedModelStatus,
+    },
+    name,
     validation::{CelRule, Validate},
 };
 use schemars::JsonSchema;
@@ -19,6 +25,9 @@ use serde_json::{Value, json};
 /// A custom resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource {
+    /// Such as `mlops.seldon.io/v1alpha1`.
+    pub api_version: &'static str,
+    pub is_namespaced: bool,
     /// Such as `SeldonRuntime`.
     pub kind: &'static str,
     /// Such as `seldonruntimes`.
@@ -82,13 +91,27 @@ const READY: Column = column("Ready", "string", ".status.conditions[?(@.type==\"
 const MESSAGE: Column = column("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message");
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
 
+const RUNTIME_COLUMNS: &[Column] = &[
+    column("Disabled", "boolean", ".spec.disabled"),
+    column("ModelType", "string", ".spec.supportedModelFormats[*].name"),
+    column("Containers", "string", ".spec.containers[*].name"),
+    AGE,
+];
+
+/// The status of a kind that has none.
+#[derive(schemars::JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+struct NoStatus {}
+
 /// All kinds, in the order in which they are installed.
-pub fn resources() -> [Resource; 7] {
+pub fn resources() -> [Resource; 13] {
     RESOURCES
 }
 
-const RESOURCES: [Resource; 7] = [
+const RESOURCES: [Resource; 13] = [
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "SeldonConfig",
         plural: "seldonconfigs",
         singular: "seldonconfig",
@@ -98,6 +121,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<SeldonConfigSpec, PlainStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "ServerConfig",
         plural: "serverconfigs",
         singular: "serverconfig",
@@ -107,6 +132,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<ServerConfigSpec, PlainStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "SeldonRuntime",
         plural: "seldonruntimes",
         singular: "seldonruntime",
@@ -116,6 +143,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<SeldonRuntimeSpec, PlainStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "Server",
         plural: "servers",
         singular: "server",
@@ -131,6 +160,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<ServerSpec, ServerStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "Model",
         plural: "models",
         singular: "model",
@@ -147,6 +178,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<ModelSpec, ModelStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "Pipeline",
         plural: "pipelines",
         singular: "pipeline",
@@ -163,6 +196,8 @@ const RESOURCES: [Resource; 7] = [
         parts: parts::<PipelineSpec, PlainStatus>,
     },
     Resource {
+        api_version: API_VERSION,
+        is_namespaced: true,
         kind: "Experiment",
         plural: "experiments",
         singular: "experiment",
@@ -177,11 +212,97 @@ const RESOURCES: [Resource; 7] = [
         ],
         parts: parts::<ExperimentSpec, PlainStatus>,
     },
+    Resource {
+        api_version: KSERVE_V1ALPHA1,
+        is_namespaced: false,
+        kind: "ClusterStorageContainer",
+        plural: "clusterstoragecontainers",
+        singular: "clusterstoragecontainer",
+        short_names: &[],
+        scales: false,
+        columns: &[],
+        parts: parts::<ClusterStorageContainerSpec, NoStatus>,
+    },
+    Resource {
+        api_version: KSERVE_V1ALPHA1,
+        is_namespaced: false,
+        kind: "ClusterServingRuntime",
+        plural: "clusterservingruntimes",
+        singular: "clusterservingruntime",
+        short_names: &[],
+        scales: false,
+        columns: RUNTIME_COLUMNS,
+        parts: parts::<ServingRuntimeSpec, NoStatus>,
+    },
+    Resource {
+        api_version: KSERVE_V1ALPHA1,
+        is_namespaced: true,
+        kind: "ServingRuntime",
+        plural: "servingruntimes",
+        singular: "servingruntime",
+        short_names: &[],
+        scales: false,
+        columns: RUNTIME_COLUMNS,
+        parts: parts::<ServingRuntimeSpec, NoStatus>,
+    },
+    Resource {
+        api_version: KSERVE_V1BETA1,
+        is_namespaced: true,
+        kind: "InferenceService",
+        plural: "inferenceservices",
+        singular: "inferenceservice",
+        short_names: &["isvc"],
+        scales: false,
+        columns: &[
+            column("URL", "string", ".status.url"),
+            READY,
+            column("Prev", "integer", ".status.components.predictor.traffic[?(@.tag=='prev')].percent"),
+            column(
+                "Latest",
+                "integer",
+                ".status.components.predictor.traffic[?(@.latestRevision==true)].percent",
+            ),
+            column(
+                "PrevRolledoutRevision",
+                "string",
+                ".status.components.predictor.traffic[?(@.tag=='prev')].revisionName",
+            ),
+            column(
+                "LatestReadyRevision",
+                "string",
+                ".status.components.predictor.traffic[?(@.latestRevision==true)].revisionName",
+            ),
+            AGE,
+        ],
+        parts: parts::<InferenceServiceSpec, InferenceServiceStatus>,
+    },
+    Resource {
+        api_version: KSERVE_V1ALPHA1,
+        is_namespaced: true,
+        kind: "TrainedModel",
+        plural: "trainedmodels",
+        singular: "trainedmodel",
+        short_names: &["tm"],
+        scales: false,
+        columns: &[column("URL", "string", ".status.url"), READY, AGE],
+        parts: parts::<TrainedModelSpec, TrainedModelStatus>,
+    },
+    Resource {
+        api_version: KSERVE_V1ALPHA1,
+        is_namespaced: true,
+        kind: "InferenceGraph",
+        plural: "inferencegraphs",
+        singular: "inferencegraph",
+        short_names: &["ig"],
+        scales: false,
+        columns: &[column("URL", "string", ".status.url"), READY, AGE],
+        parts: parts::<InferenceGraphSpec, InferenceGraphStatus>,
+    },
 ];
 
 /// The `CustomResourceDefinition` of a kind.
 pub fn crd(resource: &Resource) -> Value {
-    let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
+    let (group, version) = resource.api_version.split_once('/').unwrap_or((resource.api_version, "v1"));
     let mut subresources = json!({ "status": {} });
     if resource.scales {
         let paths = json!({
@@ -196,7 +317,7 @@ pub fn crd(resource: &Resource) -> Value {
         "listKind": format!("{}List", resource.kind),
         "plural": resource.plural,
         "singular": resource.singular,
-        "categories": ["seldon", "gantry"],
+        "categories": if resource.api_version == API_VERSION { json!(["seldon", "gantry"]) } else { json!(["gantry"]) },
     });
     if !resource.short_names.is_empty() {
         // The API server drops an empty list, so `kubectl apply` would see a change every time.
@@ -210,7 +331,7 @@ pub fn crd(resource: &Resource) -> Value {
         "spec": {
             "group": group,
             "names": names,
-            "scope": "Namespaced",
+            "scope": if resource.is_namespaced { "Namespaced" } else { "Cluster" },
             "versions": [{
                 "name": version,
                 "served": true,

@@ -14,6 +14,20 @@ pub(crate) fn required_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
+/// Schema of an object with arbitrary fields and a name: a container, for example.
+pub(crate) fn object_with_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": { "name": { "type": "string", "maxLength": 253, "description": "Its name." } },
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
+}
+
+/// Schema of a list of [`object_with_name`].
+pub(crate) fn objects_with_name(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 64, "items": object_with_name(generator) })
+}
+
 /// A volume claimed by each replica.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeClaimTemplate {

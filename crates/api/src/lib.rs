@@ -19,6 +19,7 @@ mod crd;
 mod diagnostic;
 mod experiment;
 mod k8s_passthrough;
+pub mod kserve;
 mod manifest_set;
 mod model;
 mod name;

@@ -2,19 +2,41 @@
 
 use crate::{
     API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, Manifest, Metadata, Model, Object,
-    Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec, nearest, schema,
+    Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
+    kserve::{
+        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1,
+        KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
+    },
+    nearest, schema,
     validation::{FieldError, Validate},
     yaml::{self, Node, Value},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 
-/// A scheduler takes the first four; the others are handled by the operator only.
-const KINDS: [&str; 7] =
-    ["Model", "Server", "Pipeline", "Experiment", "SeldonRuntime", "SeldonConfig", "ServerConfig"];
-/// For messages.
-const KIND_LIST: &str = "Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig";
-const API_GROUP: &str = "mlops.seldon.io";
+/// Kinds and their versions. A scheduler takes the first four; the others are handled by the operator only.
+const KINDS: [(&str, &str); 13] = [
+    ("Model", API_VERSION),
+    ("Server", API_VERSION),
+    ("Pipeline", API_VERSION),
+    ("Experiment", API_VERSION),
+    ("SeldonRuntime", API_VERSION),
+    ("SeldonConfig", API_VERSION),
+    ("ServerConfig", API_VERSION),
+    ("InferenceService", KSERVE_V1BETA1),
+    ("ServingRuntime", KSERVE_V1ALPHA1),
+    ("ClusterServingRuntime", KSERVE_V1ALPHA1),
+    ("ClusterStorageContainer", KSERVE_V1ALPHA1),
+    ("InferenceGraph", KSERVE_V1ALPHA1),
+    ("TrainedModel", KSERVE_V1ALPHA1),
+];
+/// For messages: the kinds that most manifests have.
+const KIND_LIST: &str =
+    "Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService";
+
+fn version_of(kind: &str) -> Option<&'static str> {
+    KINDS.iter().find(|(name, _)| *name == kind).map(|(_, version)| *version)
+}
 
 /// Parses a manifest for a scheduler: kinds handled by the operator are errors.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
@@ -90,8 +112,11 @@ pub(crate) fn items(document: &Node) -> Vec<&Node> {
 /// Kind and version of an object of another API group. A kind of ours with another version is a mistake instead.
 fn foreign(node: &Node) -> Option<(String, String)> {
     let (kind, version) = (node.get("kind")?.text()?, node.get("apiVersion")?.text()?);
-    let group = version.split_once('/').map_or("", |(group, _)| group);
-    let ours = group == API_GROUP || KINDS.contains(&kind);
+    let group = |version: &str| version.split_once('/').map_or(String::new(), |(group, _)| group.to_owned());
+    let is_seldon = group(version) == group(API_VERSION);
+    // Kinds of KServe that are not handled are left to others; a kind of another group with a name of theirs too.
+    let is_ours = version_of(kind).is_some_and(|own| own == API_VERSION || group(own) == group(version));
+    let ours = is_seldon || is_ours;
     (!ours).then(|| (kind.to_owned(), version.to_owned()))
 }
 
@@ -127,21 +152,23 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
     let Some(kind) = node.get("kind").and_then(Node::text) else {
         return Err(error("kind", format!("is missing: set it to {KIND_LIST}")));
     };
-    if !KINDS.contains(&kind) {
-        let meant = nearest(kind, KINDS).map(|k| format!(" Did you mean {k}?")).unwrap_or_default();
+    let Some(api_version) = version_of(kind) else {
+        let meant = nearest(kind, KINDS.map(|(name, _)| name))
+            .map(|k| format!(" Did you mean {k}?"))
+            .unwrap_or_default();
         let kind = kind.escape_debug();
         return Err(error("kind", format!("\"{kind}\" is not supported: use {KIND_LIST}.{meant}")));
-    }
+    };
     match node.get("apiVersion").map(|v| (v, v.text())) {
-        Some((_, Some(API_VERSION))) => {}
+        Some((_, Some(version))) if version == api_version => {}
         Some((v, _)) => {
             return Err(error(
                 "apiVersion",
-                format!("must be {API_VERSION} for a {kind}, got {}", v.describe()),
+                format!("must be {api_version} for a {kind}, got {}", v.describe()),
             ));
         }
         None => {
-            return Err(error("apiVersion", format!("is missing: write apiVersion: {API_VERSION}")));
+            return Err(error("apiVersion", format!("is missing: write apiVersion: {api_version}")));
         }
     }
     match kind {
@@ -155,6 +182,14 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
         "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
+        "InferenceService" => decode_cluster_object::<InferenceServiceSpec>(node, "InferenceService"),
+        "ServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ServingRuntime"),
+        "ClusterServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ClusterServingRuntime"),
+        "ClusterStorageContainer" => {
+            decode_cluster_object::<ClusterStorageContainerSpec>(node, "ClusterStorageContainer")
+        }
+        "InferenceGraph" => decode_cluster_object::<InferenceGraphSpec>(node, "InferenceGraph"),
+        "TrainedModel" => decode_cluster_object::<TrainedModelSpec>(node, "TrainedModel"),
         _ => decode_cluster_object::<ServerConfigSpec>(node, "ServerConfig"),
     }
 }

@@ -11,7 +11,13 @@ pub(crate) mod tests;
 
 use crate::{
     ExperimentSpec, InvalidName, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
-    ServerConfigSpec, ServerSpec, check_name, name::check_object_name, pipeline,
+    ServerConfigSpec, ServerSpec, check_name, kserve,
+    kserve::{
+        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, ServingRuntimeSpec,
+        TrainedModelSpec,
+    },
+    name::check_object_name,
+    pipeline,
 };
 use serde_json::{Value, json};
 
@@ -163,4 +169,9 @@ validate_impls! {
     SeldonRuntimeSpec: rules::SELDON_RUNTIME, check_object_name, |_, _| Vec::new();
     SeldonConfigSpec: rules::SELDON_CONFIG, check_object_name, |_, _| Vec::new();
     ServerConfigSpec: rules::SERVER_CONFIG, check_object_name, |_, _| Vec::new();
+    InferenceServiceSpec: kserve::INFERENCE_SERVICE, check_object_name, kserve::inference_service_errors;
+    ServingRuntimeSpec: kserve::SERVING_RUNTIME, check_object_name, kserve::serving_runtime_errors;
+    ClusterStorageContainerSpec: kserve::CLUSTER_STORAGE_CONTAINER, check_object_name, |_, _| Vec::new();
+    TrainedModelSpec: kserve::TRAINED_MODEL, check_object_name, |_, _| Vec::new();
+    InferenceGraphSpec: kserve::INFERENCE_GRAPH, check_object_name, kserve::inference_graph_errors;
 }

@@ -40,6 +40,11 @@ fn structural(schema: Value) -> Value {
             *property = structural(property.take());
         }
     }
+    // Inline pods and containers: their fields stand beside ours.
+    if schema.get("additionalProperties") == Some(&Value::Bool(true)) && schema.contains_key("properties") {
+        schema.remove("additionalProperties");
+        schema.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+    }
     for below in ["items", "additionalProperties"] {
         if let Some(inner) = schema.get_mut(below) {
             *inner = structural(inner.take());
