@@ -9,7 +9,7 @@ use crate::{
     connections,
     context::{Clock, Context},
     controller::Controller,
-    controllers::Registry,
+    controllers::{Registry, inference_service::{InferenceServiceController, strip_pod}},
     election::Election,
     health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
@@ -229,10 +229,16 @@ impl Operator {
         caches.registry.iter().for_each(|registration| (registration.watch)(self, tasks));
         let ours = self.watch_config().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
         for kind in caches.registry.owned_kinds() {
-            self.watch_resource(tasks, kind, &caches.owned(kind), &ours);
+            self.watch_resource(tasks, kind, &caches.owned(kind), &ours, strip_metadata);
         }
         for kind in caches.registry.read_kinds() {
-            self.watch_resource(tasks, kind, &caches.read(kind), &self.watch_config());
+            let config = self.watch_config().labels(kind.with_label);
+            let strip = match kind {
+                ResourceKind::HORIZONTAL_POD_AUTOSCALER => strip_autoscaler,
+                InferenceServiceController::PODS => strip_pod,
+                _ => strip_metadata,
+            };
+            self.watch_resource(tasks, kind, &caches.read(kind), &config, strip);
         }
     }
 
@@ -281,6 +287,7 @@ impl Operator {
         kind: ResourceKind,
         cache: &Arc<Cache<OwnedObject>>,
         config: &watcher::Config,
+        strip: fn(OwnedObject) -> OwnedObject,
     ) {
         for scope in self.scopes() {
             let resource = kind.api_resource();
@@ -293,11 +300,6 @@ impl Operator {
             let report = self.context.health.watch(kind.plural, &scope);
             let cache = Arc::clone(cache);
             let notify = self.notify(&scope);
-            let strip: fn(OwnedObject) -> OwnedObject = if kind == ResourceKind::HORIZONTAL_POD_AUTOSCALER {
-                strip_autoscaler
-            } else {
-                strip_metadata
-            };
             let source = WatchSource { api, config: config.clone(), scope, strip };
             let (client, context) = (self.client.clone(), Arc::clone(&self.context));
             let first_lists = Arc::clone(&self.first_lists);

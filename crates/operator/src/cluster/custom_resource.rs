@@ -3,6 +3,7 @@
 use gantry_api::{
     ExperimentSpec, FieldError, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
     SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    kserve::{ClusterStorageContainerSpec, InferenceServiceSpec, InferenceServiceStatus, ServingRuntimeSpec},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, core::DynamicResourceScope};
@@ -60,15 +61,16 @@ impl KindId {
     }
 }
 
-macro_rules! seldon_kinds {
-    ($($name:ident, $plural:literal, $spec:ty, $status:ty;)*) => {$(
+macro_rules! kinds {
+    ($group:literal, $version:literal, $scope:ident: $($name:ident, $plural:literal, $spec:ty, $status:ty;)*) => {$(
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl CustomKind for $name {
-            const GROUP: &'static str = "mlops.seldon.io";
-            const VERSION: &'static str = "v1alpha1";
+            const GROUP: &'static str = $group;
+            const VERSION: &'static str = $version;
             const KIND: &'static str = stringify!($name);
             const PLURAL: &'static str = $plural;
+            const SCOPE: ResourceScope = ResourceScope::$scope;
             type Spec = $spec;
             type Status = $status;
 
@@ -79,7 +81,7 @@ macro_rules! seldon_kinds {
     )*};
 }
 
-seldon_kinds! {
+kinds! { "mlops.seldon.io", "v1alpha1", Namespaced:
     Model, "models", ModelSpec, ModelStatus;
     Server, "servers", ServerSpec, ServerStatus;
     ServerConfig, "serverconfigs", ServerConfigSpec, PlainStatus;
@@ -87,6 +89,19 @@ seldon_kinds! {
     SeldonConfig, "seldonconfigs", SeldonConfigSpec, PlainStatus;
     Pipeline, "pipelines", PipelineSpec, PlainStatus;
     Experiment, "experiments", ExperimentSpec, PlainStatus;
+}
+
+kinds! { "serving.kserve.io", "v1beta1", Namespaced:
+    InferenceService, "inferenceservices", InferenceServiceSpec, InferenceServiceStatus;
+}
+
+kinds! { "serving.kserve.io", "v1alpha1", Namespaced:
+    ServingRuntime, "servingruntimes", ServingRuntimeSpec, PlainStatus;
+}
+
+kinds! { "serving.kserve.io", "v1alpha1", Cluster:
+    ClusterServingRuntime, "clusterservingruntimes", ServingRuntimeSpec, PlainStatus;
+    ClusterStorageContainer, "clusterstoragecontainers", ClusterStorageContainerSpec, PlainStatus;
 }
 
 /// A custom resource. An undecodable spec is an error in its place, so that one object cannot break the watch.

@@ -12,6 +12,8 @@ pub struct ResourceKind {
     pub plural: &'static str,
     /// Whether its CRD may be missing. Start-up waits for no optional kind; it is discovered later.
     pub optional: bool,
+    /// The label that objects have to have to be read; empty for all objects.
+    pub with_label: &'static str,
 }
 
 impl ResourceKind {
@@ -28,19 +30,30 @@ impl ResourceKind {
     pub const HORIZONTAL_POD_AUTOSCALER: Self =
         Self::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers");
 
+    pub const INGRESS: Self = Self::new("networking.k8s.io", "v1", "Ingress", "ingresses");
+    /// A route of the Gateway API.
+    pub const HTTP_ROUTE: Self =
+        Self::new("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes").optional();
+
     pub const fn new(
         group: &'static str,
         version: &'static str,
         kind: &'static str,
         plural: &'static str,
     ) -> Self {
-        Self { group, version, kind, plural, optional: false }
+        Self { group, version, kind, plural, optional: false, with_label: "" }
     }
 
     /// The same kind, whose CRD may be missing.
     #[must_use]
     pub const fn optional(self) -> Self {
         Self { optional: true, ..self }
+    }
+
+    /// The same kind, of which only objects with this label are read.
+    #[must_use]
+    pub const fn with_label(self, label: &'static str) -> Self {
+        Self { with_label: label, ..self }
     }
 
     /// `apiVersion` of a manifest.

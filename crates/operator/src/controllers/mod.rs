@@ -1,6 +1,8 @@
 //! Controllers: one folder per kind (snapshot, plan, status), and the registry of them.
 
+mod cached;
 pub mod experiment;
+pub mod inference_service;
 pub mod model;
 pub mod pipeline;
 mod registry;

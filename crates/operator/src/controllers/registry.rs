@@ -1,6 +1,8 @@
 //! Registrations: one per kind. Everything that the operator does for every kind is derived from them.
 
 use super::{
+    cached::Cached,
+    inference_service::InferenceServiceController,
     experiment::ExperimentController, model::ModelController, pipeline::PipelineController,
     seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
     server_config::ServerConfigController,
@@ -8,7 +10,7 @@ use super::{
 use crate::{
     admission::{AdmissionRequest, Decision},
     caches::{CacheSlot, Caches},
-    cluster::{KindId, ResourceKind},
+    cluster::{ClusterServingRuntime, ClusterStorageContainer, KindId, ResourceKind, ServingRuntime},
     context::Context,
     controller::{Controller, SchedulerRole},
     operator::Operator,
@@ -33,6 +35,15 @@ impl Registry {
             .with::<ModelController>()
             .with::<PipelineController>()
             .with::<ExperimentController>()
+    }
+
+    /// The kinds of KServe in addition.
+    #[must_use]
+    pub fn with_inference_services(self) -> Self {
+        self.with::<Cached<ServingRuntime>>()
+            .with::<Cached<ClusterServingRuntime>>()
+            .with::<Cached<ClusterStorageContainer>>()
+            .with::<InferenceServiceController>()
     }
 
     #[must_use]

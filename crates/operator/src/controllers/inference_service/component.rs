@@ -1,0 +1,350 @@
+//! Components of an `InferenceService`: names, pods, metadata and replicas of predictor, transformer and explainer.
+
+use super::{
+    LABEL,
+    config::{Config, ResourceConfig},
+    pod::{MAIN, MODEL_DIR, add_env, add_flag, custom_pod, model_pod, set},
+    runtime::{NoRuntime, RecordedRuntime, Runtime, select},
+    snapshot::Snapshot,
+    storage::Storage,
+    template::Placeholders,
+};
+use crate::cluster::{Custom, InferenceService, Key};
+use gantry_api::kserve::{ComponentSpec, InferenceServiceSpec, PredictorSpec};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+type Pairs = BTreeMap<String, String>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ComponentKind {
+    Predictor,
+    Transformer,
+    Explainer,
+}
+
+impl ComponentKind {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Predictor => "predictor",
+            Self::Transformer => "transformer",
+            Self::Explainer => "explainer",
+        }
+    }
+
+    /// The condition of the component.
+    pub(super) const fn condition(self) -> &'static str {
+        match self {
+            Self::Predictor => "PredictorReady",
+            Self::Transformer => "TransformerReady",
+            Self::Explainer => "ExplainerReady",
+        }
+    }
+}
+
+/// A component with its pod, ready to become objects.
+#[derive(Clone, Debug)]
+pub(super) struct Component<'a> {
+    pub kind: ComponentKind,
+    /// Name of its Deployment and its Service.
+    pub key: Key,
+    pub spec: &'a ComponentSpec,
+    pub pod: Value,
+    /// Labels of the objects and the pods.
+    pub labels: Pairs,
+    pub annotations: Pairs,
+    pub autoscaler: Autoscaler,
+}
+
+/// Which autoscaler sets the replicas of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Autoscaler {
+    /// None: the replicas are `minReplicas`.
+    None,
+    /// A `HorizontalPodAutoscaler` that the operator creates.
+    Hpa,
+    /// One that the user brings.
+    External,
+}
+
+impl Component<'_> {
+    pub(super) fn min_replicas(&self) -> i32 {
+        self.spec.min_replicas.unwrap_or(1).max(1)
+    }
+
+    /// At least `minReplicas`.
+    pub(super) fn max_replicas(&self) -> i32 {
+        self.spec.max_replicas.unwrap_or(0).max(self.min_replicas())
+    }
+
+    /// The label that selects its pods.
+    pub(super) fn selector(&self) -> Pairs {
+        BTreeMap::from([("app".to_owned(), format!("isvc.{}", self.key.name))])
+    }
+}
+
+/// Why the components cannot be built. The spec has to change, or an object that it refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BuildError {
+    pub component: ComponentKind,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// The components of a service.
+#[derive(Clone, Debug)]
+pub(super) struct Components<'a> {
+    pub all: Vec<Component<'a>>,
+    /// The runtime of the model.
+    pub runtime: Option<Runtime>,
+}
+
+/// Builds every component of a service.
+pub(super) fn components<'a>(
+    snapshot: &'a Snapshot,
+    object: &'a Custom<InferenceService>,
+    spec: &'a InferenceServiceSpec,
+    config: &'a Config,
+) -> Result<Components<'a>, BuildError> {
+    let builder = Builder { snapshot, object, config, none: Pairs::new() };
+    let (predictor, runtime) = builder.predictor(&spec.predictor)?;
+    let mut all = vec![predictor];
+    if let Some(transformer) = &spec.transformer {
+        let kind = ComponentKind::Transformer;
+        let resources = default_resources(&config.inference_service.resource);
+        let mut pod = custom_pod(&transformer.containers, &transformer.pod, MAIN, &resources);
+        builder.storage(kind, |storage| storage.add_uris(&mut pod, &transformer.storage_uris))?;
+        builder.add_component_flags(&mut pod, &transformer.component);
+        let first = pod.pointer_mut("/containers/0");
+        if let Some(first) = first {
+            add_env(first, "INFERENCE_SERVICE_NAME", &snapshot.key.name);
+        }
+        all.push(builder.component(kind, &transformer.component, pod, None)?);
+    }
+    if let Some(explainer) = &spec.explainer {
+        let kind = ComponentKind::Explainer;
+        if explainer.art.is_some() {
+            return Err(not_supported(kind, "spec.explainer.art", "use containers"));
+        }
+        let resources = default_resources(&config.inference_service.resource);
+        let mut pod = custom_pod(&explainer.containers, &explainer.pod, MAIN, &resources);
+        builder.storage(kind, |storage| storage.add_uris(&mut pod, &explainer.storage_uris))?;
+        builder.add_component_flags(&mut pod, &explainer.component);
+        all.push(builder.component(kind, &explainer.component, pod, None)?);
+    }
+    Ok(Components { all, runtime })
+}
+
+/// A field that Gantry does not act on yet is refused, never ignored.
+fn not_supported(component: ComponentKind, field: &str, remedy: &str) -> BuildError {
+    let message = format!("{field} is not supported yet: {remedy}");
+    BuildError { component, reason: "NotSupported", message }
+}
+
+struct Builder<'a> {
+    snapshot: &'a Snapshot,
+    object: &'a Custom<InferenceService>,
+    config: &'a Config,
+    none: Pairs,
+}
+
+impl<'a> Builder<'a> {
+    fn annotations(&self) -> &Pairs {
+        self.object.metadata.annotations.as_ref().unwrap_or(&self.none)
+    }
+
+    fn labels(&self) -> &Pairs {
+        self.object.metadata.labels.as_ref().unwrap_or(&self.none)
+    }
+
+    fn storage<T>(
+        &self,
+        component: ComponentKind,
+        add: impl FnOnce(&Storage<'_>) -> Result<T, String>,
+    ) -> Result<T, BuildError> {
+        let storage = Storage {
+            config: self.config,
+            image: &self.snapshot.image,
+            containers: &self.snapshot.storage_containers,
+            annotations: self.annotations(),
+        };
+        let error = |message| BuildError { component, reason: "InvalidPredictorSpec", message };
+        add(&storage).map_err(error)
+    }
+
+    fn predictor(
+        &self,
+        predictor: &'a PredictorSpec,
+    ) -> Result<(Component<'a>, Option<Runtime>), BuildError> {
+        let kind = ComponentKind::Predictor;
+        let invalid = |message| BuildError { component: kind, reason: "InvalidPredictorSpec", message };
+        if predictor.worker_spec.is_some() {
+            return Err(not_supported(kind, "spec.predictor.workerSpec", "use a model that fits on one node"));
+        }
+        let Some(model) = predictor.model() else {
+            let resources = default_resources(&self.config.inference_service.resource);
+            let mut pod = custom_pod(&predictor.containers, &predictor.pod, MAIN, &resources);
+            if let Some(main) = pod.pointer_mut("/containers/0") {
+                add_env(main, "INFERENCE_SERVICE_NAME", &self.snapshot.key.name);
+            }
+            self.storage(kind, |storage| {
+                storage.add_uris(&mut pod, &predictor.storage_uris)?;
+                add_custom_uri(&mut pod, storage)
+            })?;
+            return Ok((self.component(kind, &predictor.component, pod, None)?, None));
+        };
+        let status = self.object.status.as_ref();
+        let namespaced = status.and_then(|s| s.serving_runtime_name.as_deref());
+        let cluster_wide = status.and_then(|s| s.cluster_serving_runtime_name.as_deref());
+        let recorded = namespaced
+            .map(|name| RecordedRuntime { name, is_cluster_wide: false })
+            .or_else(|| cluster_wide.map(|name| RecordedRuntime { name, is_cluster_wide: true }));
+        let runtime = select(&model, false, &self.snapshot.runtimes, recorded)
+            .map_err(|NoRuntime { reason, message }| BuildError { component: kind, reason, message })?;
+        let placeholders = Placeholders {
+            name: &self.snapshot.key.name,
+            namespace: &self.snapshot.key.namespace,
+            ingress_domain: &self.config.ingress.ingress_domain,
+            labels: self.labels(),
+            annotations: self.annotations(),
+        };
+        let mut pod = model_pod(predictor, &model, runtime, &placeholders).map_err(invalid)?;
+        self.storage(kind, |storage| {
+            storage.add_uris(&mut pod, &predictor.storage_uris)?;
+            storage.add_model(&mut pod, &model.framework)
+        })?;
+        let component = self.component(kind, &predictor.component, pod, Some(runtime))?;
+        Ok((component, Some(runtime.clone())))
+    }
+
+    /// Flags that KServe gives to transformers and explainers.
+    fn add_component_flags(&self, pod: &mut Value, spec: &ComponentSpec) {
+        let Key { namespace, name } = &self.snapshot.key;
+        if let Some(first) = pod.pointer_mut("/containers/0") {
+            add_flag(first, "--model_name", name);
+            add_flag(first, "--predictor_host", &format!("{name}-predictor.{namespace}"));
+            add_flag(first, "--http_port", "8080");
+            if let Some(workers) = spec.container_concurrency.filter(|n| *n > 0) {
+                add_flag(first, "--workers", &workers.to_string());
+            }
+        }
+    }
+
+    fn component(
+        &self,
+        kind: ComponentKind,
+        spec: &'a ComponentSpec,
+        mut pod: Value,
+        runtime: Option<&Runtime>,
+    ) -> Result<Component<'a>, BuildError> {
+        let path = format!("spec.{}", kind.as_str());
+        let unsupported = [
+            ("logger", spec.logger.is_some(), "remove it"),
+            ("batcher", spec.batcher.is_some(), "remove it; the built-in runtime batches by itself"),
+            ("canaryTrafficPercent", spec.canary_traffic_percent.is_some_and(|p| p != 100), "remove it"),
+        ];
+        if let Some((field, _, remedy)) = unsupported.iter().find(|(_, is_set, _)| *is_set) {
+            return Err(not_supported(kind, &format!("{path}.{field}"), remedy));
+        }
+        let name = format!("{}-{}", self.snapshot.key.name, kind.as_str());
+        if name.len() > 63 {
+            let most = 63 - "-".len() - kind.as_str().len();
+            let message = format!(
+                "metadata.name has {} characters, at most {most} are possible: Service {name} would have more than 63",
+                self.snapshot.key.name.len()
+            );
+            return Err(BuildError { component: kind, reason: "NameTooLong", message });
+        }
+        let key = Key::new(self.snapshot.key.namespace.clone(), name);
+        let inherits = &self.config.inference_service;
+        let empty = Pairs::new();
+        let (runtime_labels, runtime_annotations) =
+            runtime.map_or((&empty, &empty), |r| (&r.spec.labels, &r.spec.annotations));
+        let pairs = |layers: [&Pairs; 3], is_inherited: &dyn Fn(&str) -> bool| -> Pairs {
+            let all = layers.into_iter().flatten().filter(|(name, _)| is_inherited(name));
+            all.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let own = |name: &str| !name.starts_with("gantry.dev/");
+        let mut labels = pairs([runtime_labels, self.labels(), &spec.labels], &|name| {
+            inherits.inherits_label(name) && own(name)
+        });
+        labels.insert(LABEL.into(), self.snapshot.key.name.clone());
+        labels.insert("component".into(), kind.as_str().into());
+        let annotations = pairs([runtime_annotations, self.annotations(), &spec.annotations], &|name| {
+            inherits.inherits_annotation(name) && own(name)
+        });
+        let autoscaler = self.autoscaler(kind)?;
+        if self.config.security.auto_mount_service_account_token != Some(true)
+            && pod.get("automountServiceAccountToken").is_none()
+        {
+            set(&mut pod, "automountServiceAccountToken", false.into());
+        }
+        add_readiness_probe(&mut pod);
+        Ok(Component { kind, key, spec, pod, labels, annotations, autoscaler })
+    }
+
+    fn autoscaler(&self, component: ComponentKind) -> Result<Autoscaler, BuildError> {
+        match self.annotations().get("serving.kserve.io/autoscalerClass").map_or("hpa", String::as_str) {
+            "hpa" => Ok(Autoscaler::Hpa),
+            "none" => Ok(Autoscaler::None),
+            "external" => Ok(Autoscaler::External),
+            "keda" => Err(not_supported(
+                component,
+                "the autoscaler class keda",
+                "set the annotation serving.kserve.io/autoscalerClass to hpa, external or none",
+            )),
+            other => Err(BuildError {
+                component,
+                reason: "InvalidAutoscaler",
+                message: format!(
+                    "the annotation serving.kserve.io/autoscalerClass is {other}: use hpa, external or none"
+                ),
+            }),
+        }
+    }
+}
+
+/// A custom predictor may name its artifact in the variable `STORAGE_URI`.
+fn add_custom_uri(pod: &mut Value, storage: &Storage<'_>) -> Result<(), String> {
+    let env = pod.pointer("/containers/0/env").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_uri = |variable: &&Value| variable.get("name") == Some(&"STORAGE_URI".into());
+    let uri = env.iter().find(is_uri).and_then(|v| v.get("value")).and_then(Value::as_str);
+    let Some(uri) = uri.map(str::to_owned) else { return Ok(()) };
+    let framework = gantry_api::kserve::FrameworkSpec { storage_uri: Some(uri), ..Default::default() };
+    storage.add_model(pod, &framework)?;
+    let rewritten = env.into_iter().map(|mut variable| {
+        if is_uri(&&variable) {
+            set(&mut variable, "value", MODEL_DIR.into());
+        }
+        variable
+    });
+    let rewritten: Vec<Value> = rewritten.collect();
+    if let Some(first) = pod.pointer_mut("/containers/0") {
+        set(first, "env", rewritten.into());
+    }
+    Ok(())
+}
+
+fn default_resources(resources: &ResourceConfig) -> Value {
+    json!({
+        "limits": { "cpu": resources.cpu_limit, "memory": resources.memory_limit },
+        "requests": { "cpu": resources.cpu_request, "memory": resources.memory_request },
+    })
+}
+
+/// A container that receives requests is ready when its port is open, unless it has a probe of its own.
+fn add_readiness_probe(pod: &mut Value) {
+    let Some(main) = pod.pointer_mut("/containers/0") else { return };
+    if main.get("readinessProbe").is_some() {
+        return;
+    }
+    let port = main.pointer("/ports/0/containerPort").cloned().unwrap_or_else(|| 8080.into());
+    let probe = json!({
+        "tcpSocket": { "port": port },
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    });
+    set(main, "readinessProbe", probe);
+}

@@ -1,0 +1,159 @@
+//! Desired objects of a component: Deployment, Service, autoscaler and disruption budget.
+
+use super::component::{Autoscaler, Component};
+use super::config::Config;
+use super::pod::TRANSFORMER;
+use crate::{
+    cluster::{Desired, InferenceService, KindId, ResourceKind},
+    workload::{Inherited, OwnedObjects, Owner, Workload, pod_disruption_budget},
+};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The objects of one component.
+pub(super) fn objects(
+    component: &Component<'_>,
+    owner: Owner<'_>,
+    config: &Config,
+    owned: &OwnedObjects,
+) -> Vec<Desired> {
+    let has_workload = owned.get(ResourceKind::DEPLOYMENT, &component.key.name).is_some();
+    let mut objects = vec![service(component, owner, config), deployment(component, owner, config, has_workload)];
+    objects.extend(hpa(component, owner));
+    if component.min_replicas() > 1 {
+        let labels = json!(component.labels);
+        objects.push(pod_disruption_budget(component.key.clone(), &owner, &component.selector(), &labels));
+    }
+    objects
+}
+
+/// Whether replicas are left to an autoscaler.
+pub(super) fn is_autoscaled(component: &Component<'_>) -> bool {
+    match component.autoscaler {
+        Autoscaler::None => false,
+        Autoscaler::External => true,
+        Autoscaler::Hpa => component.min_replicas() < component.max_replicas(),
+    }
+}
+
+fn deployment(component: &Component<'_>, owner: Owner<'_>, config: &Config, exists: bool) -> Desired {
+    let mut more = Map::new();
+    if let Some(strategy) = &component.spec.deployment_strategy {
+        more.insert("strategy".into(), strategy.clone());
+    } else if let Some(rollout) =
+        config.deploy.deployment_rollout_strategy.as_ref().and_then(|s| s.default_rollout.clone())
+    {
+        more.insert("strategy".into(), json!({ "type": "RollingUpdate", "rollingUpdate": rollout }));
+    }
+    // A new Deployment starts with `minReplicas`; then the autoscaler has them.
+    let replicas = u32::try_from(component.min_replicas()).ok().filter(|_| !(exists && is_autoscaled(component)));
+    let workload = Workload {
+        kind: ResourceKind::DEPLOYMENT,
+        key: component.key.clone(),
+        owner,
+        selector: component.selector(),
+        inherited: Inherited {
+            labels: component.labels.clone(),
+            annotations: component.annotations.clone(),
+        },
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        pod_annotations: BTreeMap::new(),
+        replicas,
+        pod: component.pod.clone(),
+        bare: component.pod.clone(),
+        claims: &[],
+        more,
+    };
+    workload.desired()
+}
+
+/// Ports are those of the transformer beside the model server, else of the first container.
+fn service(component: &Component<'_>, owner: Owner<'_>, config: &Config) -> Desired {
+    let containers = component.pod.get("containers").and_then(Value::as_array);
+    let containers = containers.map(Vec::as_slice).unwrap_or_default();
+    let is_transformer = |c: &&Value| c.get("name").and_then(Value::as_str) == Some(TRANSFORMER);
+    let front = containers.iter().find(is_transformer).or_else(|| containers.first());
+    let of_front = front.and_then(|c| c.get("ports")).and_then(Value::as_array);
+    let mut ports: Vec<Value> = Vec::new();
+    for (index, port) in of_front.into_iter().flatten().enumerate() {
+        let number = port.get("containerPort").cloned().unwrap_or_else(|| 8080.into());
+        let name = port.get("name").and_then(Value::as_str).unwrap_or_default();
+        let name = if name.is_empty() && index == 0 { component.key.name.as_str() } else { name };
+        let mut entry = json!({
+            "port": if index == 0 { json!(80) } else { number.clone() },
+            "targetPort": number,
+            "protocol": port.get("protocol").cloned().unwrap_or_else(|| "TCP".into()),
+        });
+        super::pod::set(&mut entry, "name", if name.is_empty() { Value::Null } else { name.into() });
+        if name.contains("grpc") || name.contains("h2c") {
+            super::pod::set(&mut entry, "appProtocol", "kubernetes.io/h2c".into());
+        }
+        ports.push(entry);
+    }
+    if ports.is_empty() {
+        let name = &component.key.name;
+        ports.push(json!({ "name": name, "port": 80, "targetPort": 8080, "protocol": "TCP" }));
+    }
+    let mut spec = json!({ "type": "ClusterIP", "ports": ports, "selector": component.selector() });
+    if config.service.service_cluster_ip_none {
+        super::pod::set(&mut spec, "clusterIP", "None".into());
+    }
+    let body = json!({ "metadata": metadata(component, owner), "spec": spec });
+    Desired::new(ResourceKind::SERVICE, component.key.clone(), body)
+}
+
+fn metadata(component: &Component<'_>, owner: Owner<'_>) -> Value {
+    let mut labels = component.labels.clone();
+    labels.extend(component.selector());
+    let mut metadata = json!({ "labels": labels, "ownerReferences": owner.references() });
+    if !component.annotations.is_empty() {
+        super::pod::set(&mut metadata, "annotations", json!(component.annotations));
+    }
+    metadata
+}
+
+/// Only where there is a range to scale in.
+fn hpa(component: &Component<'_>, owner: Owner<'_>) -> Option<Desired> {
+    if component.autoscaler != Autoscaler::Hpa || !is_autoscaled(component) {
+        return None;
+    }
+    let spec = component.spec;
+    let resource = |name: &str, target: Value| json!({ "type": "Resource", "resource": { "name": name, "target": target } });
+    let utilization = |percent: i32| json!({ "type": "Utilization", "averageUtilization": percent });
+    let mut metrics: Vec<Value> = Vec::new();
+    for metric in spec.auto_scaling.iter().flat_map(|a| &a.metrics) {
+        let Some(source) = &metric.resource else { continue };
+        let name = source.name.as_deref().unwrap_or("cpu");
+        let target = source.target.clone().unwrap_or_default();
+        let target = match (&target.average_value, target.average_utilization) {
+            (Some(value), _) => json!({ "type": "AverageValue", "averageValue": value.to_string() }),
+            (None, percent) => utilization(percent.unwrap_or(80)),
+        };
+        metrics.push(resource(name, target));
+    }
+    if metrics.is_empty() {
+        let name = spec.scale_metric.as_deref().filter(|m| *m == "memory").unwrap_or("cpu");
+        metrics.push(resource(name, utilization(spec.scale_target.unwrap_or(80))));
+    }
+    let mut body = json!({
+        "metadata": metadata(component, owner),
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": component.key.name },
+            "minReplicas": component.min_replicas(),
+            "maxReplicas": component.max_replicas(),
+            "metrics": metrics,
+        },
+    });
+    if let Some(behavior) = spec.auto_scaling.as_ref().and_then(|a| a.behavior.clone())
+        && let Some(spec) = body.get_mut("spec")
+    {
+        super::pod::set(spec, "behavior", behavior);
+    }
+    Some(Desired::new(ResourceKind::HORIZONTAL_POD_AUTOSCALER, component.key.clone(), body))
+}
+
+/// The owner of all objects of a service.
+pub(super) const fn owner<'a>(name: &'a str, uid: &'a str) -> Owner<'a> {
+    Owner { kind: KindId::of::<InferenceService>(), name, uid }
+}

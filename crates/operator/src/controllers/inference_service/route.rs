@@ -1,0 +1,251 @@
+//! The route to an `InferenceService`: an Ingress, `HTTPRoutes` of the Gateway API, or none outside the cluster.
+
+use super::{
+    component::{Component, ComponentKind},
+    config::Config,
+    pod::set,
+    template::Placeholders,
+};
+use crate::{
+    cluster::{Desired, Key, OwnedObject, ResourceKind},
+    workload::{OwnedObjects, Owner},
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+type Pairs = BTreeMap<String, String>;
+
+/// The label of services without a route outside the cluster.
+const VISIBILITY: (&str, &str) = ("networking.kserve.io/visibility", "cluster-local");
+const EXPLAIN_PATH: &str = r"^/v1/models/[\w-]+:explain$";
+/// Seconds until a request fails.
+const DEFAULT_TIMEOUT: i64 = 60;
+
+/// How requests reach a service.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub objects: Vec<Desired>,
+    /// URL of the service.
+    pub url: String,
+    /// URL inside the cluster.
+    pub address: String,
+    /// URLs of the components.
+    pub components: BTreeMap<ComponentKind, String>,
+}
+
+/// What a route is built from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteBuilder<'a> {
+    pub key: &'a Key,
+    pub owner: Owner<'a>,
+    pub labels: &'a Pairs,
+    pub annotations: &'a Pairs,
+    pub config: &'a Config,
+    pub components: &'a [Component<'a>],
+    pub has_http_routes: bool,
+}
+
+impl RouteBuilder<'_> {
+    pub(super) fn build(&self) -> Result<Route, String> {
+        let Key { namespace, name } = self.key;
+        let ingress = &self.config.ingress;
+        let front = self.front();
+        let in_cluster = |service: &str| format!("http://{service}.{namespace}.svc.cluster.local");
+        let address = in_cluster(&front.key.name);
+        if self.is_cluster_local() {
+            let components = self.components.iter().map(|c| (c.kind, in_cluster(&c.key.name))).collect();
+            return Ok(Route { objects: Vec::new(), url: address.clone(), address, components });
+        }
+        let url = |host: String| format!("{}://{host}", ingress.url_scheme);
+        let host = self.host(name)?;
+        let mut components = BTreeMap::new();
+        for component in self.components {
+            components.insert(component.kind, url(self.host(&component.key.name)?));
+        }
+        let objects = if ingress.enable_gateway_api {
+            if !self.has_http_routes {
+                let message = "the ConfigMap inferenceservice-config enables the Gateway API, but the cluster has no \
+                               HTTPRoutes: install the CRDs of the Gateway API, or set ingress.enableGatewayApi to false";
+                return Err(message.into());
+            }
+            self.http_routes(&host)?
+        } else {
+            vec![self.ingress(&host)?]
+        };
+        Ok(Route { objects, url: url(host), address, components })
+    }
+
+    /// The component that requests reach first.
+    fn front(&self) -> &Component<'_> {
+        let transformer = self.components.iter().find(|c| c.kind == ComponentKind::Transformer);
+        // There is always a predictor, and it is the first one.
+        #[allow(clippy::indexing_slicing, reason = "a service has a predictor")]
+        transformer.unwrap_or(&self.components[0])
+    }
+
+    fn is_cluster_local(&self) -> bool {
+        let ingress = &self.config.ingress;
+        !ingress.is_configured
+            || ingress.disable_ingress_creation
+            || ingress.ingress_domain == "svc.cluster.local"
+            || self.labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1)
+    }
+
+    fn host(&self, name: &str) -> Result<String, String> {
+        self.host_in(name, &self.config.ingress.ingress_domain)
+    }
+
+    fn host_in(&self, name: &str, domain: &str) -> Result<String, String> {
+        let placeholders = Placeholders {
+            name,
+            namespace: &self.key.namespace,
+            ingress_domain: domain,
+            labels: self.labels,
+            annotations: self.annotations,
+        };
+        let host = placeholders
+            .fill(&self.config.ingress.domain_template)
+            .map_err(|error| format!("ingress.domainTemplate of the ConfigMap inferenceservice-config: {error}"))?;
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        if host.len() > 253 || !host.split('.').all(is_label) {
+            return Err(format!(
+                "ingress.domainTemplate of the ConfigMap inferenceservice-config gives the host {host}, which is not valid: \
+                 shorten the name, or change the template"
+            ));
+        }
+        Ok(host)
+    }
+
+    fn metadata(&self) -> Value {
+        let inherits = &self.config.inference_service;
+        let kept = |pairs: &Pairs, is_kept: &dyn Fn(&str) -> bool| -> Pairs {
+            let kept = pairs.iter().filter(|(name, _)| is_kept(name) && !name.starts_with("gantry.dev/"));
+            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let labels = kept(self.labels, &|name| inherits.inherits_label(name));
+        let annotations = kept(self.annotations, &|name| inherits.inherits_annotation(name));
+        let mut metadata = json!({ "labels": labels, "ownerReferences": self.owner.references() });
+        if !annotations.is_empty() {
+            set(&mut metadata, "annotations", json!(annotations));
+        }
+        metadata
+    }
+
+    /// One Ingress with a rule per host.
+    fn ingress(&self, host: &str) -> Result<Desired, String> {
+        let rule = |host: &str, service: &str| {
+            let backend = json!({ "service": { "name": service, "port": { "number": 80 } } });
+            json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix", "backend": backend }] } })
+        };
+        let mut rules = vec![rule(host, &self.front().key.name)];
+        for component in self.components {
+            rules.push(rule(&self.host(&component.key.name)?, &component.key.name));
+        }
+        for domain in &self.config.ingress.additional_ingress_domains {
+            rules.push(rule(&self.host_in(&self.key.name, domain)?, &self.front().key.name));
+        }
+        let mut spec = json!({ "rules": rules });
+        if let Some(class) = &self.config.ingress.ingress_class_name {
+            set(&mut spec, "ingressClassName", class.as_str().into());
+        }
+        let body = json!({ "metadata": self.metadata(), "spec": spec });
+        Ok(Desired::new(ResourceKind::INGRESS, self.key.clone(), body))
+    }
+
+    /// A route of the service, and one of each component.
+    fn http_routes(&self, host: &str) -> Result<Vec<Desired>, String> {
+        let mut hosts = vec![host.to_owned()];
+        for domain in &self.config.ingress.additional_ingress_domains {
+            hosts.push(self.host_in(&self.key.name, domain)?);
+        }
+        let explainer = self.components.iter().find(|c| c.kind == ComponentKind::Explainer);
+        let mut rules: Vec<Value> = explainer.into_iter().map(|e| self.rule(EXPLAIN_PATH, e)).collect();
+        rules.push(self.rule("^/.*$", self.front()));
+        let mut routes = vec![self.http_route(self.key.clone(), hosts, rules)?];
+        for component in self.components {
+            let hosts = vec![self.host(&component.key.name)?];
+            routes.push(self.http_route(component.key.clone(), hosts, vec![self.rule("^/.*$", component)])?);
+        }
+        Ok(routes)
+    }
+
+    fn rule(&self, path: &str, component: &Component<'_>) -> Value {
+        let Key { namespace, name } = self.key;
+        let headers = json!([
+            { "name": "KServe-Isvc-Name", "value": name },
+            { "name": "KServe-Isvc-Namespace", "value": namespace },
+        ]);
+        let backend = json!({
+            "group": "", "kind": "Service", "name": component.key.name, "namespace": namespace, "port": 80, "weight": 100,
+        });
+        let mut rule = json!({
+            "matches": [{ "path": { "type": "RegularExpression", "value": path } }],
+            "filters": [{ "type": "RequestHeaderModifier", "requestHeaderModifier": { "set": headers } }],
+            "backendRefs": [backend],
+        });
+        if !self.config.ingress.disable_http_route_timeout {
+            let seconds = component.spec.timeout.unwrap_or(DEFAULT_TIMEOUT);
+            set(&mut rule, "timeouts", json!({ "request": format!("{seconds}s") }));
+        }
+        rule
+    }
+
+    fn http_route(&self, key: Key, hosts: Vec<String>, rules: Vec<Value>) -> Result<Desired, String> {
+        let gateway = &self.config.ingress.kserve_ingress_gateway;
+        let (namespace, name) = gateway.split_once('/').ok_or_else(|| {
+            format!("ingress.kserveIngressGateway of the ConfigMap inferenceservice-config is {gateway}: write NAMESPACE/NAME")
+        })?;
+        let parent = json!({
+            "group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": namespace, "name": name,
+        });
+        let spec = json!({ "hostnames": hosts, "rules": rules, "parentRefs": [parent] });
+        let body = json!({ "metadata": self.metadata(), "spec": spec });
+        Ok(Desired::new(ResourceKind::HTTP_ROUTE, key, body))
+    }
+}
+
+/// Why a route does not carry requests yet: reason and message.
+pub(super) fn not_admitted(route: &Route, owned: &OwnedObjects) -> Option<(String, String)> {
+    route.objects.iter().find_map(|desired| {
+        let (kind, name) = (desired.kind, &desired.key.name);
+        match owned.get(kind, name) {
+            None => Some((format!("{kind}Missing"), format!("{kind} {name} is being created"))),
+            Some(live) if kind == ResourceKind::HTTP_ROUTE => not_accepted(live, name),
+            // The Ingress API does not report whether a controller has accepted a rule.
+            Some(_) => None,
+        }
+    })
+}
+
+/// A Gateway accepts a route, in its latest generation, with conditions per parent.
+fn not_accepted(live: &OwnedObject, name: &str) -> Option<(String, String)> {
+    let parents = live.data.pointer("/status/parents").and_then(Value::as_array);
+    let conditions: Vec<&Value> = parents
+        .into_iter()
+        .flatten()
+        .filter_map(|parent| parent.get("conditions").and_then(Value::as_array))
+        .flatten()
+        .collect();
+    let text = |condition: &Value, field: &str| {
+        condition.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let is_current = |condition: &&&Value| {
+        condition.get("observedGeneration").and_then(Value::as_i64).unwrap_or_default()
+            >= live.metadata.generation.unwrap_or_default()
+    };
+    if let Some(refused) = conditions.iter().filter(is_current).find(|c| text(c, "status") == "False") {
+        let message = format!("HTTPRoute {name}: {}", text(refused, "message"));
+        return Some((text(refused, "reason"), message));
+    }
+    let is_accepted = |c: &&&Value| text(c, "type") == "Accepted" && text(c, "status") == "True";
+    if conditions.iter().filter(is_current).any(|c| is_accepted(&c)) {
+        return None;
+    }
+    let message = format!("no Gateway has accepted HTTPRoute {name} yet: check ingress.kserveIngressGateway");
+    Some(("ParentStatusNotAvailable".into(), message))
+}
