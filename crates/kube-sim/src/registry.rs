@@ -105,6 +105,7 @@ const BUILT_IN: &[(&str, &str, &str, &str, u8)] = &[
     ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", has::CLUSTER),
     ("coordination.k8s.io", "v1", "leases", "Lease", has::CONDITIONAL),
     ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", has::STATUS),
+    ("networking.k8s.io", "v1", "ingresses", "Ingress", has::STATUS | has::GENERATION),
     ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", has::GENERATION),
     ("events.k8s.io", "v1", "events", "Event", 0),
     (

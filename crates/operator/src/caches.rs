@@ -33,9 +33,10 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty caches of the built-in kinds.
+    /// Empty caches of the kinds of these settings.
     pub fn new(settings: Settings) -> Self {
-        Self::with_registry(settings, Registry::built_in())
+        let registry = Registry::of(&settings);
+        Self::with_registry(settings, registry)
     }
 
     pub fn with_registry(settings: Settings, registry: Registry) -> Self {

@@ -9,7 +9,10 @@ use crate::{
     connections,
     context::{Clock, Context},
     controller::Controller,
-    controllers::{Registry, inference_service::{InferenceServiceController, strip_pod}},
+    controllers::{
+        Registry,
+        inference_service::{InferenceServiceController, strip_pod},
+    },
     election::Election,
     health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
@@ -69,7 +72,7 @@ pub enum RunError {
 }
 
 impl Operator {
-    /// An operator of the built-in kinds.
+    /// An operator of the built-in kinds; with those of KServe if the settings have them.
     pub fn new(
         client: Client,
         settings: Settings,
@@ -77,7 +80,8 @@ impl Operator {
         fence: WriteFence,
         clock: Clock,
     ) -> Self {
-        Self::with_registry(client, settings, connector, fence, clock, Registry::built_in())
+        let registry = Registry::of(&settings);
+        Self::with_registry(client, settings, connector, fence, clock, registry)
     }
 
     /// An operator of the registered kinds.

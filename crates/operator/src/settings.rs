@@ -15,6 +15,8 @@ pub struct Settings {
     pub has_kafka_client: bool,
     /// Secrets that agents may read, by name; `*` is all of their namespace.
     pub agent_secrets: Vec<String>,
+    /// Whether InferenceServices of KServe are reconciled. Off by default: KServe's own controller may be installed.
+    pub inference_services: bool,
     /// Concurrent reconciliations of one controller.
     pub workers: usize,
     /// Timeout of one watch request.
@@ -65,6 +67,7 @@ impl Default for Settings {
             image: concat!("gantry:", env!("CARGO_PKG_VERSION")).into(),
             has_kafka_client: false,
             agent_secrets: Vec::new(),
+            inference_services: false,
             workers: 16,
             watch_timeout: Duration::from_secs(290),
             seed: 1,

@@ -65,6 +65,11 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SECRET,…")]
     pub(crate) agent_secrets: Vec<String>,
 
+    /// Reconcile InferenceServices of KServe, too. Needs the CRDs of serving.kserve.io, and permission to list
+    /// ClusterServingRuntimes. Services of KServe's own controller are left alone.
+    #[arg(long)]
+    pub(crate) inference_services: bool,
+
     /// Kubeconfig file (also read from KUBECONFIG) [default: service account of the pod]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -136,6 +141,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         namespace: namespace.clone(),
         use_deployments: args.use_deployments_for_servers,
         agent_secrets: args.agent_secrets.clone(),
+        inference_services: args.inference_services,
         seed: u64::from(std::process::id()),
         image: args.image.clone().unwrap_or_else(|| Settings::default().image),
         has_kafka_client: kafka::HAS_CLIENT,

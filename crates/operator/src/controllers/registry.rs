@@ -1,11 +1,9 @@
 //! Registrations: one per kind. Everything that the operator does for every kind is derived from them.
 
 use super::{
-    cached::Cached,
-    inference_service::InferenceServiceController,
-    experiment::ExperimentController, model::ModelController, pipeline::PipelineController,
-    seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
-    server_config::ServerConfigController,
+    cached::Cached, experiment::ExperimentController, inference_service::InferenceServiceController,
+    model::ModelController, pipeline::PipelineController, seldon_config::SeldonConfigController,
+    seldon_runtime::SeldonRuntimeController, server::ServerController, server_config::ServerConfigController,
 };
 use crate::{
     admission::{AdmissionRequest, Decision},
@@ -14,7 +12,9 @@ use crate::{
     context::Context,
     controller::{Controller, SchedulerRole},
     operator::Operator,
-    reconcile, triggers,
+    reconcile,
+    settings::Settings,
+    triggers,
 };
 use futures::future::BoxFuture;
 use std::{any::TypeId, fmt, sync::Arc};
@@ -35,6 +35,12 @@ impl Registry {
             .with::<ModelController>()
             .with::<PipelineController>()
             .with::<ExperimentController>()
+    }
+
+    /// The kinds that an operator with these settings reconciles.
+    pub fn of(settings: &Settings) -> Self {
+        let built_in = Self::built_in();
+        if settings.inference_services { built_in.with_inference_services() } else { built_in }
     }
 
     /// The kinds of KServe in addition.
@@ -182,8 +188,13 @@ mod tests {
 
     #[test]
     fn registered_kinds_are_the_kinds_with_a_crd() {
-        let registered: BTreeSet<_> = Registry::built_in().iter().map(|r| (r.id.kind, r.id.plural)).collect();
-        let defined = gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
+        let registry = Registry::built_in().with_inference_services();
+        let registered: BTreeSet<_> = registry.iter().map(|r| (r.id.kind, r.id.plural)).collect();
+        let mut defined: BTreeSet<_> =
+            gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
+        // These have no controller yet.
+        defined.remove(&("InferenceGraph", "inferencegraphs"));
+        defined.remove(&("TrainedModel", "trainedmodels"));
         assert_eq!(registered, defined);
     }
 
@@ -198,6 +209,35 @@ mod tests {
         }
     }
 
+    type Grants = BTreeSet<(String, String, String)>;
+
+    /// Group, resource and verb of each rule that is not for named objects; events belong to no kind.
+    fn granted(rules: &Value) -> Grants {
+        let words = |rule: &Value, field: &str| -> Vec<String> {
+            rule[field].as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect()
+        };
+        let mut granted = BTreeSet::new();
+        let rules = rules.as_array().unwrap().iter();
+        for rule in rules.filter(|r| r.get("resourceNames").is_none() && r["resources"][0] != "events") {
+            for group in words(rule, "apiGroups") {
+                for resource in words(rule, "resources") {
+                    let verbs = words(rule, "verbs").into_iter();
+                    granted.extend(verbs.map(|verb| (group.clone(), resource.clone(), verb)));
+                }
+            }
+        }
+        granted
+    }
+
+    fn needed(registry: &Registry) -> Grants {
+        let mut needed = BTreeSet::new();
+        for rule in registry.rbac_rules() {
+            let verbs = rule.verbs.iter();
+            needed.extend(verbs.map(|v| (rule.group.to_owned(), rule.resource.clone(), (*v).to_owned())));
+        }
+        needed
+    }
+
     #[test]
     fn chart_grants_the_registered_rbac_rules() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/manifests/gantry.yaml");
@@ -205,27 +245,17 @@ mod tests {
         let is_role =
             |d: &&str| d.contains("\nkind: ClusterRole\n") && d.contains("\n  name: gantry-operator\n");
         let role: Value = serde_saphyr::from_str(text.split("\n---").find(is_role).unwrap()).unwrap();
-        let words = |rule: &Value, field: &str| -> Vec<String> {
-            rule[field].as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect()
-        };
-        let mut granted = BTreeSet::new();
-        // Rules for named objects, and events, belong to no kind.
-        let rules = role["rules"].as_array().unwrap().iter();
-        for rule in rules.filter(|r| r.get("resourceNames").is_none() && r["resources"][0] != "events") {
-            for (group, resource) in words(rule, "apiGroups")
-                .iter()
-                .flat_map(|g| words(rule, "resources").into_iter().map(move |resource| (g.clone(), resource)))
-            {
-                granted
-                    .extend(words(rule, "verbs").into_iter().map(|v| (group.clone(), resource.clone(), v)));
-            }
-        }
-        let mut needed = BTreeSet::new();
-        for rule in Registry::built_in().rbac_rules() {
-            needed.extend(
-                rule.verbs.iter().map(|v| (rule.group.to_owned(), rule.resource.clone(), (*v).to_owned())),
-            );
-        }
-        assert_eq!(granted, needed);
+        assert_eq!(granted(&role["rules"]), needed(&Registry::built_in()));
+    }
+
+    #[test]
+    fn chart_grants_the_rules_of_inference_services_on_request() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/chart/templates/rbac.yaml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let (_, rest) = text.split_once("{{- if .Values.inferenceServices.enabled }}\n").unwrap();
+        let (rules, _) = rest.split_once("{{- end }}").unwrap();
+        let mut all = granted(&serde_saphyr::from_str(rules).unwrap());
+        all.extend(needed(&Registry::built_in()));
+        assert_eq!(all, needed(&Registry::built_in().with_inference_services()));
     }
 }

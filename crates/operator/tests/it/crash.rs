@@ -200,6 +200,11 @@ async fn crash_after_any_workload_write_converges() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn crash_after_any_inference_service_write_converges() {
+    assert_crash_after_any_write_converges(Scenario::InferenceServices).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn scheduler_crash_at_any_step_converges() {
     for case in Scenario::ALL {
         let reference = Harness::started().await;

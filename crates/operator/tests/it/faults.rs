@@ -106,7 +106,16 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
         Scenario::Workloads => {
             &["Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"]
         }
+        Scenario::InferenceServices => {
+            &["InferenceService", "ClusterServingRuntime", "Deployment", "Ingress"]
+        }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inference_service_scenario_survives_failed_writes() {
+    assert_every_write_may_fail(Scenario::InferenceServices, &REJECTED[..3]).await;
+    assert_every_write_may_fail(Scenario::InferenceServices, &LOST).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,6 +181,7 @@ async fn stale_cache_destroys_nothing() {
         (Scenario::Models, ["models.mlops.seldon.io"].as_slice()),
         (Scenario::Pipelines, &["pipelines.mlops.seldon.io", "experiments.mlops.seldon.io"]),
         (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
+        (Scenario::InferenceServices, &["inferenceservices.serving.kserve.io", "deployments.apps"]),
     ] {
         let recording = reference(case).await;
         for kind in kinds {

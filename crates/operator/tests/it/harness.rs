@@ -45,6 +45,11 @@ pub(crate) type ClusterState = BTreeMap<String, Value>;
 /// Creations and deletions per object.
 pub(crate) type ObjectCounts = BTreeMap<String, (u64, u64)>;
 
+/// Settings with every kind.
+pub(crate) fn settings() -> Settings {
+    Settings { inference_services: true, ..Settings::default() }
+}
+
 pub(crate) struct Harness {
     pub(crate) kube: Server,
     listener: SchedulerListener,
@@ -172,7 +177,7 @@ impl Harness {
     }
 
     pub(crate) fn start_operator(&self) {
-        self.start_operator_with(Settings::default());
+        self.start_operator_with(settings());
     }
 
     /// Returns its metrics and the state of its watches.
@@ -197,7 +202,7 @@ impl Harness {
     /// An operator that takes part in leader election.
     pub(crate) fn start_candidate(&self, name: &str) -> JoinHandle<Result<(), RunError>> {
         let fence = WriteFence::closed();
-        let operator = operator(&self.kube, &self.listener, name, fence.clone(), Settings::default());
+        let operator = operator(&self.kube, &self.listener, name, fence.clone(), settings());
         let client = self.kube.client(name, CONFIG_NAMESPACE);
         let metrics = operator.metrics();
         let election =
@@ -215,7 +220,7 @@ impl Harness {
             }
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                start_operator(&kube, &listener, &operator, Settings::default(), WriteFence::always_open());
+                start_operator(&kube, &listener, &operator, settings(), WriteFence::always_open());
             });
         });
     }
@@ -245,8 +250,12 @@ impl Harness {
 
     fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let found = gantry_api::resources().into_iter().find(|r| r.kind == kind).unwrap();
-        let resource = resource("mlops.seldon.io/v1alpha1", kind, found.plural);
-        Api::namespaced_with(self.user(), namespace, &resource)
+        let resource = resource(found.api_version, kind, found.plural);
+        if found.is_namespaced {
+            Api::namespaced_with(self.user(), namespace, &resource)
+        } else {
+            Api::all_with(self.user(), &resource)
+        }
     }
 
     /// Built-in kinds.
@@ -260,11 +269,18 @@ impl Harness {
     }
 
     pub(crate) async fn create_with(&self, namespace: &str, kind: &str, metadata: Value, spec: Value) {
-        let object = json!({
-            "apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec,
-        });
+        let api_version = gantry_api::resources().into_iter().find(|r| r.kind == kind).unwrap().api_version;
+        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec });
         let object = serde_json::from_value(object).unwrap();
         self.api(kind, namespace).create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Creates an object of a built-in kind in a namespace.
+    pub(crate) async fn create_built_in_in(&self, namespace: &str, object: Value) {
+        let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+        let resource = resource(version, kind, &format!("{}s", kind.to_lowercase()));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.user(), namespace, &resource);
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
     }
 
     /// Creates an object of a built-in kind.
@@ -278,6 +294,20 @@ impl Harness {
         let api = self.built_in(api_version, kind);
         let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
         api.patch(name, &params, &Patch::Merge(&patch)).await.unwrap();
+    }
+
+    /// Patches an object of a built-in kind in a namespace.
+    pub(crate) async fn patch_in(
+        &self,
+        namespace: &str,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+        patch: Value,
+    ) {
+        let resource = resource(api_version, kind, &format!("{}s", kind.to_lowercase()));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.user(), namespace, &resource);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     }
 
     pub(crate) async fn patch_status(&self, api_version: &str, kind: &str, name: &str, patch: Value) {

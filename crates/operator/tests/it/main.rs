@@ -16,6 +16,7 @@ mod faults;
 mod foreign_objects;
 mod harness;
 mod http2;
+mod inference_services;
 mod inputs;
 mod leader_election;
 mod namespaces;

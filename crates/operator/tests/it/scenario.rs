@@ -12,6 +12,8 @@ pub(crate) enum Scenario {
     Pipelines,
     /// Create, change and delete a runtime and a server.
     Workloads,
+    /// Create, change, stop and delete a service of KServe.
+    InferenceServices,
 }
 
 /// The states of a scenario without faults.
@@ -58,13 +60,15 @@ pub(crate) async fn settled(replicas: u32) -> Harness {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 3] = [Self::Models, Self::Pipelines, Self::Workloads];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Models, Self::Pipelines, Self::Workloads, Self::InferenceServices];
 
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
             Self::Pipelines => 5,
             Self::Workloads => 9,
+            Self::InferenceServices => 9,
         }
     }
 
@@ -73,6 +77,7 @@ impl Scenario {
             Self::Models => models(harness, number).await,
             Self::Pipelines => pipelines(harness, number).await,
             Self::Workloads => workloads(harness, number).await,
+            Self::InferenceServices => inference_services(harness, number).await,
         }
     }
 
@@ -226,6 +231,52 @@ async fn workloads(harness: &Harness, number: usize) {
         }
         7 => harness.delete("Server", "gantry").await,
         8 => harness.delete("SeldonRuntime", "seldon").await,
+        _ => unreachable!("no such step"),
+    }
+}
+
+/// A runtime that every test model selects.
+pub(crate) fn serving_runtime(image: &str) -> Value {
+    json!({
+        "supportedModelFormats": [{ "name": "onnx", "autoSelect": true }],
+        "containers": [{ "name": "kserve-container", "image": image, "ports": [{ "containerPort": 8080 }] }],
+    })
+}
+
+fn predictor(uri: &str) -> Value {
+    json!({ "predictor": { "model": { "modelFormat": { "name": "onnx" }, "storageUri": uri } } })
+}
+
+async fn inference_services(harness: &Harness, number: usize) {
+    const KIND: &str = "InferenceService";
+    let stop = |value: &str| json!({ "metadata": { "annotations": { "serving.kserve.io/stop": value } } });
+    match number {
+        0 => {
+            // Without a runtime, and without a configuration.
+            harness.create(NAMESPACE, KIND, "iris", predictor("s3://models/iris")).await;
+        }
+        1 => harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await,
+        2 => {
+            harness.change(KIND, "iris", predictor("s3://models/better")).await;
+            let config = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": { "name": "inferenceservice-config", "namespace": CONFIG_NAMESPACE },
+                "data": { "ingress": r#"{"ingressDomain": "ml.test", "ingressClassName": "nginx"}"# },
+            });
+            harness.create_built_in_in(CONFIG_NAMESPACE, config).await;
+        }
+        3 => {
+            let scaling = json!({ "predictor": { "minReplicas": 2, "maxReplicas": 4 } });
+            harness.change(KIND, "iris", scaling).await;
+        }
+        4 => {
+            let transformer = json!({ "transformer": { "containers": [{ "name": "t", "image": "t:1" }] } });
+            harness.change(KIND, "iris", transformer).await;
+        }
+        5 => harness.patch_custom(NAMESPACE, KIND, "iris", stop("true")).await,
+        6 => harness.patch_custom(NAMESPACE, KIND, "iris", stop("false")).await,
+        7 => harness.change_in("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:2")).await,
+        8 => harness.delete(KIND, "iris").await,
         _ => unreachable!("no such step"),
     }
 }

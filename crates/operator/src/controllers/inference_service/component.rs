@@ -179,7 +179,11 @@ impl<'a> Builder<'a> {
         let kind = ComponentKind::Predictor;
         let invalid = |message| BuildError { component: kind, reason: "InvalidPredictorSpec", message };
         if predictor.worker_spec.is_some() {
-            return Err(not_supported(kind, "spec.predictor.workerSpec", "use a model that fits on one node"));
+            return Err(not_supported(
+                kind,
+                "spec.predictor.workerSpec",
+                "use a model that fits on one node",
+            ));
         }
         let Some(model) = predictor.model() else {
             let resources = default_resources(&self.config.inference_service.resource);

@@ -22,8 +22,8 @@ pub use snapshot::Snapshot;
 use crate::{
     caches::Caches,
     cluster::{
-        Change, ClusterServingRuntime, ClusterStorageContainer, Custom, InferenceService, Key,
-        OwnedObject, ResourceKind, ServingRuntime,
+        Change, ClusterServingRuntime, ClusterStorageContainer, Custom, InferenceService, Key, OwnedObject,
+        ResourceKind, ServingRuntime,
     },
     controller::Controller,
     inputs::InputRef,
@@ -111,4 +111,3 @@ fn service_of_pod(_: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
     let names = change.before.iter().chain(&change.after).filter_map(label);
     names.map(|name| Key::new(change.key.namespace.clone(), name)).collect()
 }
-

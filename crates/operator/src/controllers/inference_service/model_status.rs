@@ -51,10 +51,7 @@ pub(super) fn observed(
         total_copies: i64::try_from(ready).ok(),
     });
     if is_done {
-        let loaded = ModelStates {
-            active_model_state: "Loaded".into(),
-            target_model_state: "Loaded".into(),
-        };
+        let loaded = ModelStates { active_model_state: "Loaded".into(), target_model_state: "Loaded".into() };
         let transition_status = "UpToDate".into();
         return ModelStatus { transition_status, states: Some(loaded), last_failure_info: None, copies };
     }

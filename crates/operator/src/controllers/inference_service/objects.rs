@@ -18,7 +18,8 @@ pub(super) fn objects(
     owned: &OwnedObjects,
 ) -> Vec<Desired> {
     let has_workload = owned.get(ResourceKind::DEPLOYMENT, &component.key.name).is_some();
-    let mut objects = vec![service(component, owner, config), deployment(component, owner, config, has_workload)];
+    let mut objects =
+        vec![service(component, owner, config), deployment(component, owner, config, has_workload)];
     objects.extend(hpa(component, owner));
     if component.min_replicas() > 1 {
         let labels = json!(component.labels);
@@ -46,16 +47,14 @@ fn deployment(component: &Component<'_>, owner: Owner<'_>, config: &Config, exis
         more.insert("strategy".into(), json!({ "type": "RollingUpdate", "rollingUpdate": rollout }));
     }
     // A new Deployment starts with `minReplicas`; then the autoscaler has them.
-    let replicas = u32::try_from(component.min_replicas()).ok().filter(|_| !(exists && is_autoscaled(component)));
+    let replicas =
+        u32::try_from(component.min_replicas()).ok().filter(|_| !(exists && is_autoscaled(component)));
     let workload = Workload {
         kind: ResourceKind::DEPLOYMENT,
         key: component.key.clone(),
         owner,
         selector: component.selector(),
-        inherited: Inherited {
-            labels: component.labels.clone(),
-            annotations: component.annotations.clone(),
-        },
+        inherited: Inherited { labels: component.labels.clone(), annotations: component.annotations.clone() },
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         pod_annotations: BTreeMap::new(),

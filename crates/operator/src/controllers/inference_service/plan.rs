@@ -111,7 +111,12 @@ fn deployment_mode(object: &Custom<InferenceService>, config: &Config) -> String
     }
 }
 
-fn finish(object: &Custom<InferenceService>, observed: &Observed, now: Timestamp, mut plan: ServicePlan) -> ServicePlan {
+fn finish(
+    object: &Custom<InferenceService>,
+    observed: &Observed,
+    now: Timestamp,
+    mut plan: ServicePlan,
+) -> ServicePlan {
     let status = observed.build(object, now);
     plan.events.extend(status::transition_event(object, &status));
     plan.status = Some(status);
@@ -174,8 +179,7 @@ fn deploy(
         Err(error) => {
             let plan = not_deployed(object, error.reason.into(), error.message.clone(), now);
             let model = model_status::invalid(&error, status::model_status(object));
-            let with_model =
-                |status| InferenceServiceStatus { model_status: Some(model), ..status };
+            let with_model = |status| InferenceServiceStatus { model_status: Some(model), ..status };
             return Plan { status: plan.status.clone().map(with_model), ..plan };
         }
     };
@@ -233,7 +237,8 @@ fn observe(
         observed.status.components.insert(component.kind.as_str().into(), component_status);
         observed.fact(component.kind.condition(), fact);
     }
-    let refused = failures.iter().find(|f| !built.all.iter().any(|c| c.key == f.key)).map(ApplyFailure::condition);
+    let refused =
+        failures.iter().find(|f| !built.all.iter().any(|c| c.key == f.key)).map(ApplyFailure::condition);
     observed.fact(
         INGRESS_READY,
         match (route, refused, not_ready) {
@@ -258,8 +263,7 @@ fn observe(
         let revision = created_revision(predictor, object);
         let is_done = rollout(snapshot, predictor).is_done();
         let before = status::model_status(object);
-        observed.status.model_status =
-            Some(model_status::observed(&pods, is_done, Some(&revision), before));
+        observed.status.model_status = Some(model_status::observed(&pods, is_done, Some(&revision), before));
     }
     observed.status.deployment_mode = Some("Standard".into());
     if let Some(runtime) = &built.runtime {

@@ -69,14 +69,20 @@ pub(super) fn model_pod(
         containers.insert(1.min(containers.len()), transformer);
     }
     let inherited = RUNTIME_FIELDS.iter().filter_map(|field| Some((*field, runtime.spec.pod.get(*field)?)));
-    let base: Map<String, Value> = inherited.map(|(field, value)| (field.to_owned(), value.clone())).collect();
+    let base: Map<String, Value> =
+        inherited.map(|(field, value)| (field.to_owned(), value.clone())).collect();
     let mut pod = merge(&Value::Object(base), &Value::Object(predictor.pod.clone()));
     set(&mut pod, "containers", containers.into());
     Ok(pod)
 }
 
 /// The pod of custom containers; `main` is the name of the first one if it has none.
-pub(super) fn custom_pod(containers: &[Value], pod: &Map<String, Value>, main: &str, resources: &Value) -> Value {
+pub(super) fn custom_pod(
+    containers: &[Value],
+    pod: &Map<String, Value>,
+    main: &str,
+    resources: &Value,
+) -> Value {
     let mut containers = containers.to_vec();
     if let Some(index) = containers.iter().position(|c| name_of(c) == main) {
         let first = containers.remove(index);
@@ -154,7 +160,8 @@ fn apply_server_type(main: &mut Value, model: &PredictorModel, runtime: &Runtime
             add_env(main, "PROTOCOL_VERSION", framework.protocol_version.as_deref().unwrap_or("v1"));
         }
         "triton" if !has_storage => {
-            let args = array(main.get("args")).iter().cloned().chain(["--model-control-mode=explicit".into()]);
+            let args =
+                array(main.get("args")).iter().cloned().chain(["--model-control-mode=explicit".into()]);
             let args: Vec<Value> = args.collect();
             set(main, "args", args.into());
         }
@@ -169,17 +176,14 @@ fn set_image_tag(main: &mut Value, version: Option<&str>, runtime: &Runtime) {
         return;
     }
     let after_slash = image.rfind('/').map_or(0, |at| at + 1);
-    let (repository, tag) = image.get(after_slash..).and_then(|name| name.rfind(':')).map_or(
-        (image.as_str(), None),
-        |at| {
+    let (repository, tag) =
+        image.get(after_slash..).and_then(|name| name.rfind(':')).map_or((image.as_str(), None), |at| {
             let at = after_slash + at;
             (image.get(..at).unwrap_or_default(), image.get(at + 1..))
-        },
-    );
-    let has_gpu = main
-        .pointer("/resources/limits")
-        .and_then(Value::as_object)
-        .is_some_and(|limits| limits.keys().any(|k| k == "nvidia.com/gpu" || k.starts_with("nvidia.com/mig")));
+        });
+    let has_gpu = main.pointer("/resources/limits").and_then(Value::as_object).is_some_and(|limits| {
+        limits.keys().any(|k| k == "nvidia.com/gpu" || k.starts_with("nvidia.com/mig"))
+    });
     let server = server_type(runtime);
     let has_gpu_image = ["tensorflow-serving", "torchserve", "huggingfaceserver"].contains(&server);
     let changed = match (version, tag) {
@@ -260,7 +264,8 @@ mod tests {
         let odd = runtime("", json!({ "containers": [{ "name": "server" }] }));
         let model = json!({ "model": { "modelFormat": { "name": "onnx" } } });
         assert!(pod(model.clone(), &odd).unwrap_err().contains("no container kserve-container"));
-        let odd = runtime("", json!({ "containers": [{ "name": "kserve-container", "args": ["{{ .Uid }}"] }] }));
+        let odd =
+            runtime("", json!({ "containers": [{ "name": "kserve-container", "args": ["{{ .Uid }}"] }] }));
         assert!(pod(model, &odd).unwrap_err().contains("{{ .Uid }} is not known"));
     }
 

@@ -72,26 +72,39 @@ pub(super) fn failure(pod: &OwnedObject) -> Option<PodFailure> {
     let all = list(pod, "initContainerStatuses").iter().chain(list(pod, "containerStatuses"));
     for status in all {
         let is_download = name(status) == INIT;
-        let ended = ["/state/terminated", "/lastState/terminated"].into_iter().find_map(|at| status.pointer(at));
+        let ended =
+            ["/state/terminated", "/lastState/terminated"].into_iter().find_map(|at| status.pointer(at));
         let ended = ended.filter(|ended| ended.get("exitCode").and_then(Value::as_i64).unwrap_or(0) != 0);
         let exit_code = ended.and_then(|e| e.get("exitCode")?.as_i64()).and_then(|c| i32::try_from(c).ok());
         let last_words = ended.map(|e| text(e, "/message").trim()).filter(|m| !m.is_empty());
         let waiting = text(status, "/state/waiting/reason");
         let is_failing = waiting.contains("BackOff")
             || waiting.starts_with("Err")
-            || ["CreateContainerConfigError", "CreateContainerError", "InvalidImageName", "RunContainerError"]
-                .contains(&waiting);
+            || [
+                "CreateContainerConfigError",
+                "CreateContainerError",
+                "InvalidImageName",
+                "RunContainerError",
+            ]
+            .contains(&waiting);
         if is_failing || (ended.is_some() && status.pointer("/state/terminated").is_some()) {
             let container = name(status);
             let reason = if waiting.is_empty() { "Error" } else { waiting };
             let cause = last_words.unwrap_or_else(|| text(status, "/state/waiting/message"));
             let code = exit_code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
             let message = format!("container {container} failed{code}: {cause}");
-            return Some(failure(reason, message.trim_end_matches([':', ' ']).to_owned(), exit_code, is_download));
+            return Some(failure(
+                reason,
+                message.trim_end_matches([':', ' ']).to_owned(),
+                exit_code,
+                is_download,
+            ));
         }
     }
     let unscheduled = list(pod, "conditions").iter().find(|c| {
-        text(c, "/type") == "PodScheduled" && text(c, "/status") == "False" && text(c, "/reason") == "Unschedulable"
+        text(c, "/type") == "PodScheduled"
+            && text(c, "/status") == "False"
+            && text(c, "/reason") == "Unschedulable"
     })?;
     Some(failure("Unschedulable", text(unscheduled, "/message").to_owned(), None, false))
 }
@@ -106,11 +119,16 @@ mod tests {
 
     #[test]
     fn failure_has_the_message_of_its_container() {
-        let waiting = |reason: &str, message: &str| json!({ "waiting": { "reason": reason, "message": message } });
-        let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "message": message } });
+        let waiting =
+            |reason: &str, message: &str| json!({ "waiting": { "reason": reason, "message": message } });
+        let ended =
+            |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "message": message } });
         for (status, expected) in [
             (json!({}), None),
-            (json!({ "containerStatuses": [{ "name": "c", "state": waiting("ContainerCreating", "") }] }), None),
+            (
+                json!({ "containerStatuses": [{ "name": "c", "state": waiting("ContainerCreating", "") }] }),
+                None,
+            ),
             (json!({ "containerStatuses": [{ "name": "c", "state": { "running": {} } }] }), None),
             (
                 json!({ "containerStatuses": [{ "name": "c", "state": waiting("ImagePullBackOff", "no such image") }] }),
@@ -128,7 +146,12 @@ mod tests {
             ),
             (
                 json!({ "initContainerStatuses": [{ "name": INIT, "state": ended(1, "s3://b/x: not found") }] }),
-                Some(("Error", "container storage-initializer failed with exit code 1: s3://b/x: not found", Some(1), true)),
+                Some((
+                    "Error",
+                    "container storage-initializer failed with exit code 1: s3://b/x: not found",
+                    Some(1),
+                    true,
+                )),
             ),
             (json!({ "initContainerStatuses": [{ "name": INIT, "state": ended(0, "") }] }), None),
             (
@@ -138,7 +161,8 @@ mod tests {
             ),
         ] {
             let found = failure(&pod(status.clone()));
-            let found = found.as_ref().map(|f| (f.reason.as_str(), f.message.as_str(), f.exit_code, f.is_download));
+            let found =
+                found.as_ref().map(|f| (f.reason.as_str(), f.message.as_str(), f.exit_code, f.is_download));
             assert_eq!(found, expected, "{status}");
         }
     }

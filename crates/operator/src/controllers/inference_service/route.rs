@@ -103,9 +103,9 @@ impl RouteBuilder<'_> {
             labels: self.labels,
             annotations: self.annotations,
         };
-        let host = placeholders
-            .fill(&self.config.ingress.domain_template)
-            .map_err(|error| format!("ingress.domainTemplate of the ConfigMap inferenceservice-config: {error}"))?;
+        let host = placeholders.fill(&self.config.ingress.domain_template).map_err(|error| {
+            format!("ingress.domainTemplate of the ConfigMap inferenceservice-config: {error}")
+        })?;
         let is_label = |label: &str| {
             (1..=63).contains(&label.len())
                 && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
@@ -169,7 +169,11 @@ impl RouteBuilder<'_> {
         let mut routes = vec![self.http_route(self.key.clone(), hosts, rules)?];
         for component in self.components {
             let hosts = vec![self.host(&component.key.name)?];
-            routes.push(self.http_route(component.key.clone(), hosts, vec![self.rule("^/.*$", component)])?);
+            routes.push(self.http_route(
+                component.key.clone(),
+                hosts,
+                vec![self.rule("^/.*$", component)],
+            )?);
         }
         Ok(routes)
     }

@@ -101,9 +101,8 @@ pub fn select<'a>(
     }
     let mut fitting: Vec<&Runtime> = runtimes.iter().filter(|r| r.fits(model, is_multi_node)).collect();
     if let Some(recorded) = recorded
-        && let Some(used) = fitting
-            .iter()
-            .find(|r| r.name == recorded.name && r.is_cluster_wide == recorded.is_cluster_wide)
+        && let Some(used) =
+            fitting.iter().find(|r| r.name == recorded.name && r.is_cluster_wide == recorded.is_cluster_wide)
     {
         return Ok(used);
     }
@@ -132,7 +131,10 @@ fn named<'a>(model: &PredictorModel, name: &str, runtimes: &'a [Runtime]) -> Res
         return error("RuntimeNotRecognized", message);
     };
     if runtime.is_disabled() {
-        return error("RuntimeDisabled", format!("runtime {name} is disabled: enable it, or use another one"));
+        return error(
+            "RuntimeDisabled",
+            format!("runtime {name} is disabled: enable it, or use another one"),
+        );
     }
     if let Some(protocol) = model.framework.protocol_version.as_deref()
         && !runtime.has_protocol(protocol)
@@ -265,7 +267,12 @@ mod tests {
                 json!({ "modelFormat": { "name": "onnx", "version": "1" } }),
                 Err("NoSupportingRuntime"),
             ),
-            ("unknown name", vec![], json!({ "modelFormat": { "name": "onnx" }, "runtime": "x" }), Err("RuntimeNotRecognized")),
+            (
+                "unknown name",
+                vec![],
+                json!({ "modelFormat": { "name": "onnx" }, "runtime": "x" }),
+                Err("RuntimeNotRecognized"),
+            ),
             (
                 "disabled by name",
                 vec![runtime("x", true, 1, onnx(json!({ "disabled": true })))],
@@ -280,7 +287,10 @@ mod tests {
             ),
             (
                 "the namespace's runtime of a name first",
-                vec![runtime("x", true, 1, onnx(json!({ "disabled": true }))), runtime("x", false, 1, onnx(json!({})))],
+                vec![
+                    runtime("x", true, 1, onnx(json!({ "disabled": true }))),
+                    runtime("x", false, 1, onnx(json!({}))),
+                ],
                 json!({ "modelFormat": { "name": "onnx" }, "runtime": "x" }),
                 Ok("x"),
             ),

@@ -17,8 +17,15 @@ pub(super) const STOPPED: &str = "Stopped";
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [PREDICTOR_READY, INGRESS_READY];
 /// Conditions that this controller writes; those of others are kept.
-const OWN: [&str; 7] =
-    [READY, PREDICTOR_READY, INGRESS_READY, STOPPED, "TransformerReady", "ExplainerReady", "LatestDeploymentReady"];
+const OWN: [&str; 7] = [
+    READY,
+    PREDICTOR_READY,
+    INGRESS_READY,
+    STOPPED,
+    "TransformerReady",
+    "ExplainerReady",
+    "LatestDeploymentReady",
+];
 
 /// A condition without its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +69,8 @@ impl Observed {
 
     /// `Ready`: the first of the conditions it depends on that is false, else unknown.
     fn ready(&self) -> Fact {
-        let dependents = || self.facts.iter().filter(|(name, _)| DEPENDENTS.contains(name)).map(|(_, fact)| fact);
+        let dependents =
+            || self.facts.iter().filter(|(name, _)| DEPENDENTS.contains(name)).map(|(_, fact)| fact);
         let with = |status| dependents().find(|fact| fact.status == status);
         match with(ConditionStatus::False).or_else(|| with(ConditionStatus::Unknown)) {
             Some(fact) => fact.clone(),
@@ -73,10 +81,12 @@ impl Observed {
 
     /// The new status of an object. Conditions are sorted by type; the time of one changes with any of its fields.
     pub(super) fn build(&self, object: &Custom<InferenceService>, now: Timestamp) -> InferenceServiceStatus {
-        let before: &[Condition] = object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        let before: &[Condition] =
+            object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
         let ready = self.ready();
         let own = self.facts.iter().map(|(name, fact)| (*name, fact)).chain([(READY, &ready)]);
-        let mut conditions: Vec<Condition> = own.map(|(name, fact)| condition(name, fact, before, now)).collect();
+        let mut conditions: Vec<Condition> =
+            own.map(|(name, fact)| condition(name, fact, before, now)).collect();
         conditions.extend(before.iter().filter(|c| !OWN.contains(&c.r#type.as_str())).cloned());
         conditions.sort_by(|a, b| a.r#type.cmp(&b.r#type));
         InferenceServiceStatus {
@@ -100,9 +110,8 @@ fn condition(name: &str, fact: &Fact, before: &[Condition], now: Timestamp) -> C
         message: optional(&fact.message),
         observed_generation: None,
     };
-    let same = before.iter().find(|known| {
-        Condition { last_transition_time: None, ..(*known).clone() } == condition
-    });
+    let same =
+        before.iter().find(|known| Condition { last_transition_time: None, ..(*known).clone() } == condition);
     let since = same.and_then(|known| known.last_transition_time.clone());
     let now = || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     Condition { last_transition_time: Some(since.unwrap_or_else(now)), ..condition }

@@ -82,7 +82,9 @@ impl Storage<'_> {
         if let Some(claim) = uri.strip_prefix("pvc://") {
             let (name, path) = claim.split_once('/').unwrap_or((claim, ""));
             if name.is_empty() {
-                return Err(format!("storageUri {uri} names no PersistentVolumeClaim: write pvc://NAME/PATH"));
+                return Err(format!(
+                    "storageUri {uri} names no PersistentVolumeClaim: write pvc://NAME/PATH"
+                ));
             }
             let volume = if mount == MODEL_DIR { CLAIM_VOLUME.into() } else { volume_name(mount) };
             let source = json!({ "claimName": name });
@@ -157,7 +159,8 @@ fn is_supported(uri: &str) -> bool {
 
 fn supports(container: &ClusterStorageContainerSpec, uri: &str) -> bool {
     let is_init = container.workload_type.as_deref().is_none_or(|t| t.is_empty() || t == "initContainer");
-    let matches = |prefix: &Option<String>| prefix.as_ref().is_some_and(|p| !p.is_empty() && uri.starts_with(p));
+    let matches =
+        |prefix: &Option<String>| prefix.as_ref().is_some_and(|p| !p.is_empty() && uri.starts_with(p));
     is_init && container.supported_uri_formats.iter().any(|format| matches(&format.prefix))
 }
 
@@ -197,7 +200,8 @@ mod tests {
 
     fn add(model: Value) -> Result<Value, String> {
         let (config, annotations) = (Config::default(), BTreeMap::new());
-        let storage = Storage { config: &config, image: "gantry:1", containers: &[], annotations: &annotations };
+        let storage =
+            Storage { config: &config, image: "gantry:1", containers: &[], annotations: &annotations };
         let mut pod = json!({ "containers": [{ "name": MAIN }, { "name": "side" }] });
         storage.add_model(&mut pod, &serde_json::from_value(model).unwrap())?;
         Ok(pod)
@@ -206,7 +210,10 @@ mod tests {
     #[test]
     fn artifact_is_downloaded_by_an_init_container() {
         let pod = add(json!({ "storageUri": "s3://bucket/iris" })).unwrap();
-        assert_eq!(pod.pointer("/initContainers/0/args"), Some(&json!(["fetch", "s3://bucket/iris", MODEL_DIR])));
+        assert_eq!(
+            pod.pointer("/initContainers/0/args"),
+            Some(&json!(["fetch", "s3://bucket/iris", MODEL_DIR]))
+        );
         assert_eq!(pod.pointer("/initContainers/0/image"), Some(&json!("gantry:1")));
         let mount = json!([{ "name": VOLUME, "mountPath": MODEL_DIR, "readOnly": true }]);
         assert_eq!(pod.pointer("/containers/0/volumeMounts"), Some(&mount));
@@ -218,7 +225,8 @@ mod tests {
     fn claim_is_mounted_without_a_download() {
         let pod = add(json!({ "storageUri": "pvc://models/iris/1" })).unwrap();
         assert_eq!(pod.get("initContainers"), None);
-        let mount = json!([{ "name": CLAIM_VOLUME, "mountPath": MODEL_DIR, "readOnly": true, "subPath": "iris/1" }]);
+        let mount =
+            json!([{ "name": CLAIM_VOLUME, "mountPath": MODEL_DIR, "readOnly": true, "subPath": "iris/1" }]);
         assert_eq!(pod.pointer("/containers/0/volumeMounts"), Some(&mount));
         let claim = json!({ "claimName": "models" });
         assert_eq!(pod.pointer("/volumes/0/persistentVolumeClaim"), Some(&claim));
@@ -227,7 +235,8 @@ mod tests {
 
     #[test]
     fn storage_spec_reads_its_secret() {
-        let storage = json!({ "key": "minio", "path": "iris", "parameters": { "type": "s3", "bucket": "b" } });
+        let storage =
+            json!({ "key": "minio", "path": "iris", "parameters": { "type": "s3", "bucket": "b" } });
         let pod = add(json!({ "storage": storage })).unwrap();
         assert_eq!(pod.pointer("/initContainers/0/args/1"), Some(&json!("s3://b/iris")));
         let reference = pod.pointer("/initContainers/0/env/1/valueFrom/secretKeyRef").unwrap();
@@ -249,8 +258,12 @@ mod tests {
         }))
         .unwrap();
         let containers = [custom];
-        let storage =
-            Storage { config: &config, image: "gantry:1", containers: &containers, annotations: &annotations };
+        let storage = Storage {
+            config: &config,
+            image: "gantry:1",
+            containers: &containers,
+            annotations: &annotations,
+        };
         let uris: Vec<StorageUri> = serde_json::from_value(json!([
             { "uri": "hdfs://a", "mountPath": "/mnt/a" }, { "uri": "hdfs://b", "mountPath": "/mnt/b" },
         ]))

@@ -1,10 +1,6 @@
 //! Situations of `testdata/inference_services.yaml`: a service and what is observed → objects, status and events.
 
-use super::{
-    Snapshot,
-    plan::plan,
-    runtime::Runtime,
-};
+use super::{Snapshot, plan::plan, runtime::Runtime};
 use crate::{
     cluster::{Custom, InferenceService, Key, OwnedObject, ResourceKind},
     plan::{Action, ClusterAction, Known, Plan},
@@ -68,7 +64,9 @@ fn situations() -> Vec<Situation> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/inference_services.yaml");
     let text = std::fs::read_to_string(file).unwrap();
     let documents = text.split("\n---\n").filter(|document| !document.trim().is_empty());
-    documents.map(|document| serde_saphyr::from_str(document).unwrap_or_else(|e| panic!("{e}\n{document}"))).collect()
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap_or_else(|e| panic!("{e}\n{document}")))
+        .collect()
 }
 
 /// The model server that situations use unless they bring their own.
@@ -148,7 +146,11 @@ fn title(kind: ResourceKind, key: &Key) -> String {
 }
 
 /// The objects of a plan as they are after it was applied.
-fn exist(snapshot: &Snapshot, plan: &Plan<InferenceServiceStatus>, statuses: &BTreeMap<String, Value>) -> OwnedObjects {
+fn exist(
+    snapshot: &Snapshot,
+    plan: &Plan<InferenceServiceStatus>,
+    statuses: &BTreeMap<String, Value>,
+) -> OwnedObjects {
     let mut live = Vec::new();
     for (version, action) in plan.actions.iter().enumerate() {
         let Action::Cluster(ClusterAction::Apply(desired)) = action else { continue };
@@ -264,7 +266,8 @@ fn plan_is_idempotent() {
                 let live = snapshot.owned.get(desired.kind, &desired.key.name);
                 // The replicas of an autoscaled Deployment are left out once it exists.
                 let is_same = live.is_some_and(|live| desired.matches(live));
-                let is_handed_over = desired.kind == ResourceKind::DEPLOYMENT && desired.body.pointer("/spec/replicas").is_none();
+                let is_handed_over = desired.kind == ResourceKind::DEPLOYMENT
+                    && desired.body.pointer("/spec/replicas").is_none();
                 assert!(is_same || is_handed_over, "{}: {} is applied again", situation.name, desired.key);
             }
         }
