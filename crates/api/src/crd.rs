@@ -57,6 +57,8 @@ pub struct Column {
 struct Parts {
     spec: Value,
     status: Value,
+    /// Fields beside spec and status.
+    root: Vec<(&'static str, Value)>,
     rules: Vec<CelRule>,
 }
 
@@ -76,7 +78,17 @@ fn parts<Spec: JsonSchema + Validate, Status: JsonSchema>() -> Parts {
         rules.push(name::NAME_RULE);
     }
     rules.extend(Spec::cel_rules());
-    Parts { spec: structural::schema_of::<Spec>(), status: structural::schema_of::<Status>(), rules }
+    Parts {
+        spec: structural::schema_of::<Spec>(),
+        status: structural::schema_of::<Status>(),
+        root: Vec::new(),
+        rules,
+    }
+}
+
+fn storage_container_parts() -> Parts {
+    let disabled = json!({ "type": "boolean", "description": "Whether it is not used." });
+    Parts { root: vec![("disabled", disabled)], ..parts::<ClusterStorageContainerSpec, NoStatus>() }
 }
 
 const fn column(name: &'static str, r#type: &'static str, path: &'static str) -> Column {
@@ -221,7 +233,7 @@ const RESOURCES: [Resource; 13] = [
         short_names: &[],
         scales: false,
         columns: &[],
-        parts: parts::<ClusterStorageContainerSpec, NoStatus>,
+        parts: storage_container_parts,
     },
     Resource {
         api_version: KSERVE_V1ALPHA1,
@@ -394,6 +406,9 @@ impl Resource {
                 "status": parts.status,
             },
         });
+        if let Some(properties) = schema.get_mut("properties") {
+            parts.root.into_iter().for_each(|(name, field)| insert(properties, name, field));
+        }
         for rule in &parts.rules {
             structural::add_rule(&mut schema, rule.at, rule.validation());
         }

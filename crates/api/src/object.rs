@@ -196,4 +196,6 @@ pub struct Manifest {
     pub cluster: Vec<ClusterObject>,
     /// Objects for others; unchecked.
     pub foreign: Vec<ForeignObject>,
+    /// Valid fields that are mistakes more often than not.
+    pub warnings: Vec<Diagnostic>,
 }

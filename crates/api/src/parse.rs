@@ -4,8 +4,8 @@ use crate::{
     API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, Manifest, Metadata, Model, Object,
     Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
     kserve::{
-        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1,
-        KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
+        ClusterStorageContainer, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1, KSERVE_V1BETA1,
+        ServingRuntimeSpec, TrainedModelSpec, inference_service_warnings,
     },
     nearest, schema,
     validation::{FieldError, Validate},
@@ -75,8 +75,12 @@ pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic
         }
         match decoded {
             Decoded::Object(object) => manifest.objects.push(Parsed { object, file, line }),
-            Decoded::Cluster(kind, metadata) => {
+            Decoded::Cluster(kind, metadata, warnings) => {
                 let Metadata { name, namespace, .. } = *metadata;
+                let warning = |(path, message): FieldError| {
+                    in_file(Diagnostic::new(document.line_of(&path), path, message))
+                };
+                manifest.warnings.extend(warnings.into_iter().map(warning));
                 manifest.cluster.push(ClusterObject { kind, name, namespace, file, line });
             }
         }
@@ -92,7 +96,7 @@ fn duplicate_of(manifest: &Manifest, decoded: &Decoded) -> Option<u32> {
             .iter()
             .find(|o| o.object.kind() == object.kind() && o.object.name() == object.name())
             .map(|o| o.line),
-        Decoded::Cluster(kind, metadata) => manifest
+        Decoded::Cluster(kind, metadata, _) => manifest
             .cluster
             .iter()
             .find(|o| o.kind == *kind && o.name == metadata.name && o.namespace == metadata.namespace)
@@ -122,21 +126,22 @@ fn foreign(node: &Node) -> Option<(String, String)> {
 
 enum Decoded {
     Object(Object),
-    Cluster(&'static str, Box<Metadata>),
+    /// With its warnings.
+    Cluster(&'static str, Box<Metadata>, Vec<FieldError>),
 }
 
 impl Decoded {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Object(object) => object.kind().name(),
-            Self::Cluster(kind, _) => kind,
+            Self::Cluster(kind, _, _) => kind,
         }
     }
 
     const fn metadata(&self) -> &Metadata {
         match self {
             Self::Object(object) => object.metadata(),
-            Self::Cluster(_, metadata) => metadata,
+            Self::Cluster(_, metadata, _) => metadata,
         }
     }
 }
@@ -182,11 +187,15 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
         "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
-        "InferenceService" => decode_cluster_object::<InferenceServiceSpec>(node, "InferenceService"),
+        "InferenceService" => decode_envelope::<InferenceServiceSpec>(node, kind).map(|object| {
+            let warnings = inference_service_warnings(&object.spec);
+            Decoded::Cluster("InferenceService", Box::new(object.metadata), warnings)
+        }),
         "ServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ServingRuntime"),
         "ClusterServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ClusterServingRuntime"),
         "ClusterStorageContainer" => {
-            decode_cluster_object::<ClusterStorageContainerSpec>(node, "ClusterStorageContainer")
+            decode(node, kind, |c: &ClusterStorageContainer| c.spec.validate_named(&c.metadata.name))
+                .map(|c| Decoded::Cluster("ClusterStorageContainer", Box::new(c.metadata), Vec::new()))
         }
         "InferenceGraph" => decode_cluster_object::<InferenceGraphSpec>(node, "InferenceGraph"),
         "TrainedModel" => decode_cluster_object::<TrainedModelSpec>(node, "TrainedModel"),
@@ -219,11 +228,12 @@ fn decode_cluster_object<S>(node: &Node, kind: &'static str) -> Result<Decoded, 
 where
     S: DeserializeOwned + JsonSchema + Validate,
 {
-    decode_envelope::<S>(node, kind).map(|object| Decoded::Cluster(kind, Box::new(object.metadata)))
+    decode_envelope::<S>(node, kind)
+        .map(|object| Decoded::Cluster(kind, Box::new(object.metadata), Vec::new()))
 }
 
 /// Checks the schema, decodes, and applies the validation rules.
-fn decode<T: DeserializeOwned + JsonSchema>(
+pub(crate) fn decode<T: DeserializeOwned + JsonSchema>(
     node: &Node,
     kind: &str,
     validate: impl Fn(&T) -> Vec<FieldError>,

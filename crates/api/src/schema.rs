@@ -48,6 +48,11 @@ impl<'a> Walk<'a> {
             }
             return;
         }
+        let is_optional =
+            schema.get("enum").and_then(Json::as_array).is_some_and(|e| e.contains(&Json::Null));
+        if is_optional && matches!(node.value, Value::Null) {
+            return;
+        }
         if let Some(allowed) = schema.get("enum").and_then(Json::as_array) {
             self.one_of(node, allowed, path);
             return;
@@ -175,6 +180,7 @@ impl<'a> Walk<'a> {
     fn object(&mut self, node: &Node, entries: &[(String, Node)], schema: &'a Json, path: &str) {
         let known = schema.get("properties").and_then(Json::as_object);
         let open = schema.get("additionalProperties");
+        let is_preserved = schema.get("x-kubernetes-preserve-unknown-fields").is_some();
         let join = |key: &str| {
             if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
         };
@@ -189,7 +195,7 @@ impl<'a> Walk<'a> {
                 self.value(value, of, &join(key));
             } else if let Some(of) = open.filter(|o| o.is_object()) {
                 self.value(value, of, &join(key));
-            } else if known.is_some() && open.and_then(Json::as_bool) != Some(true) {
+            } else if known.is_some() && open.and_then(Json::as_bool) != Some(true) && !is_preserved {
                 let names = known.into_iter().flat_map(|k| k.keys()).map(String::as_str);
                 let of = if path.is_empty() || path == "spec" { self.kind } else { path };
                 let meant = nearest(key, names.clone()).map_or_else(
@@ -200,9 +206,14 @@ impl<'a> Walk<'a> {
             }
         }
         for name in required.into_iter().filter(|name| !entries.iter().any(|(key, _)| key == name)) {
-            self.error(node, &join(name), "is required");
+            // An object that is open for fields of Kubernetes does not report a misspelt one.
+            let is_open = open.and_then(Json::as_bool) == Some(true);
+            let unknown = entries.iter().map(|(key, _)| key.as_str());
+            let unknown = unknown.filter(|key| is_open && !known.is_some_and(|k| k.contains_key(*key)));
+            let misspelt = nearest(name, unknown).map(|key| format!(": {key} is not a field"));
+            self.error(node, &join(name), format!("is required{}", misspelt.unwrap_or_default()));
         }
-        if schema.get("x-kubernetes-preserve-unknown-fields").is_some() {
+        if is_preserved {
             self.variables(node, path);
         }
     }

@@ -102,7 +102,7 @@ fn invalid_manifests_report_position_and_remedy() {
         ),
         (
             model("  storageUri: /m\n").replace("Model", "Modle"),
-            "iris.yaml:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean Model?",
+            "iris.yaml:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService. Did you mean Model?",
         ),
         (
             model("  storageUri: /m\n").replace("v1alpha1", "v1"),
@@ -114,7 +114,7 @@ fn invalid_manifests_report_position_and_remedy() {
         ),
         (
             "a: 1".into(),
-            "iris.yaml:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig",
+            "iris.yaml:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService",
         ),
         (
             "[1, 2]".into(),

@@ -169,9 +169,9 @@ validate_impls! {
     SeldonRuntimeSpec: rules::SELDON_RUNTIME, check_object_name, |_, _| Vec::new();
     SeldonConfigSpec: rules::SELDON_CONFIG, check_object_name, |_, _| Vec::new();
     ServerConfigSpec: rules::SERVER_CONFIG, check_object_name, |_, _| Vec::new();
-    InferenceServiceSpec: kserve::INFERENCE_SERVICE, check_object_name, kserve::inference_service_errors;
+    InferenceServiceSpec: kserve::INFERENCE_SERVICE, check_name, kserve::inference_service_errors;
     ServingRuntimeSpec: kserve::SERVING_RUNTIME, check_object_name, kserve::serving_runtime_errors;
-    ClusterStorageContainerSpec: kserve::CLUSTER_STORAGE_CONTAINER, check_object_name, |_, _| Vec::new();
-    TrainedModelSpec: kserve::TRAINED_MODEL, check_object_name, |_, _| Vec::new();
-    InferenceGraphSpec: kserve::INFERENCE_GRAPH, check_object_name, kserve::inference_graph_errors;
+    ClusterStorageContainerSpec: kserve::CLUSTER_STORAGE_CONTAINER, check_object_name, kserve::storage_container_errors;
+    TrainedModelSpec: kserve::TRAINED_MODEL, check_object_name, kserve::trained_model_errors;
+    InferenceGraphSpec: kserve::INFERENCE_GRAPH, check_name, kserve::inference_graph_errors;
 }

@@ -26,6 +26,8 @@ pub(crate) struct Manifests {
     /// Objects of other API groups.
     pub(crate) foreign: Vec<ForeignObject>,
     pub(crate) problems: Vec<Diagnostic>,
+    /// Fields that are valid, but probably a mistake.
+    pub(crate) warnings: Vec<Diagnostic>,
     pub(crate) files: usize,
 }
 
@@ -84,6 +86,7 @@ impl Manifests {
             Ok(found) => {
                 self.cluster.extend(found.cluster);
                 self.foreign.extend(found.foreign);
+                self.warnings.extend(found.warnings);
                 for mut parsed in found.objects {
                     self.problems.extend(check_uri(&parsed, &text));
                     resolve_relative_uri(&mut parsed.object, folder);

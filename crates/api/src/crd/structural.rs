@@ -35,6 +35,9 @@ fn structural(schema: Value) -> Value {
         schema.insert("minimum".into(), 0.into());
         schema.insert("maximum".into(), u32::MAX.into());
     }
+    if let Some(kept) = schema.remove("x-crd-fields") {
+        only_fields(&mut schema, &kept);
+    }
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for property in properties.values_mut() {
             *property = structural(property.take());
@@ -51,6 +54,22 @@ fn structural(schema: Value) -> Value {
         }
     }
     Value::Object(schema)
+}
+
+/// Drops the schemas of all fields but these, which keeps the CRD small. `gantry lint`, the scheduler and the operator
+/// check the others.
+fn only_fields(schema: &mut Map<String, Value>, kept: &Value) {
+    let is_kept = |name: &str| kept.as_array().is_some_and(|kept| kept.iter().any(|k| k == name));
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.retain(|name, _| is_kept(name));
+        if properties.is_empty() {
+            schema.remove("properties");
+        }
+    }
+    for keyword in ["additionalProperties", "required"] {
+        schema.remove(keyword);
+    }
+    schema.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
 }
 
 /// Optional fields may be absent, but not `null`.

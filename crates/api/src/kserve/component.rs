@@ -21,11 +21,13 @@ pub struct ComponentSpec {
     /// Target value of `scaleMetric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_target: Option<i32>,
-    /// Metric that the autoscaler follows: cpu, memory, concurrency or rps.
+    /// Metric that the autoscaler follows.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["cpu", "memory", "concurrency", "rps", null]))]
     pub scale_metric: Option<String>,
-    /// Type of the target: Utilization, Value or AverageValue.
+    /// Type of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Utilization", "Value", "AverageValue", null]))]
     pub scale_metric_type: Option<String>,
     /// Metrics and behaviour of the autoscaler.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,16 +80,20 @@ pub struct AutoScalingSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricSpec {
-    /// Resource, External or PodMetric.
+    /// Which of the sources is set.
+    #[schemars(extend("enum" = ["Resource", "External", "PodMetric"]))]
     pub r#type: String,
     /// CPU or memory of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub resource: Option<MetricSource>,
     /// A query of Prometheus or Graphite.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub external: Option<MetricSource>,
     /// A metric that the pods export.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub podmetric: Option<MetricSource>,
 }
 
@@ -115,8 +121,9 @@ pub struct MetricSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricTarget {
-    /// Utilization, Value or AverageValue.
+    /// Which of the values is set.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Utilization", "Value", "AverageValue", null]))]
     pub r#type: Option<String>,
     /// Total value.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,8 +143,9 @@ pub struct LoggerSpec {
     /// Where `CloudEvents` are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// all, request or response.
+    /// Which events are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["all", "request", "response", null]))]
     pub mode: Option<String>,
     /// Request headers that are added to events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! The kind `InferenceGraph`: a graph of InferenceServices.
+//! The kind `InferenceGraph`: a graph of `InferenceService`s.
 
 use crate::{Condition, k8s_passthrough::optional_object};
 use schemars::JsonSchema;

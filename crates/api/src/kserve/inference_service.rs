@@ -4,7 +4,7 @@ use super::{
     component::ComponentSpec,
     predictor::{PredictorSpec, StorageUri},
 };
-use crate::k8s_passthrough::{object_with_name, objects_with_name, optional_object};
+use crate::k8s_passthrough::{objects_with_name, optional_object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,8 +31,8 @@ pub struct InferenceServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CanarySpec {
-    /// Fields that differ from the stable predictor; `name` is required.
-    #[schemars(schema_with = "object_with_name")]
+    /// A whole predictor; `name` is required.
+    #[schemars(extend("x-crd-fields" = ["name"]))]
     pub predictor: PredictorSpec,
     /// Share of the traffic; 0 runs it without traffic.
     #[serde(default)]

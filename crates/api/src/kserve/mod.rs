@@ -28,17 +28,18 @@ pub use predictor::{
 };
 pub(crate) use rules::{
     CLUSTER_STORAGE_CONTAINER, INFERENCE_GRAPH, INFERENCE_SERVICE, SERVING_RUNTIME, TRAINED_MODEL,
-    inference_graph_errors, inference_service_errors, serving_runtime_errors,
+    inference_graph_errors, inference_service_errors, inference_service_warnings, serving_runtime_errors,
+    storage_container_errors, trained_model_errors,
 };
 pub use serving_runtime::{ServingRuntimeSpec, SupportedModelFormat};
 pub use status::{
     CanaryStatus, ComponentStatus, FailureInfo, InferenceServiceStatus, ModelCopies, ModelStates,
     ModelStatus, StatusAddress, TrafficTarget,
 };
-pub use storage_container::{ClusterStorageContainerSpec, UriFormat};
+pub use storage_container::{ClusterStorageContainer, ClusterStorageContainerSpec, UriFormat};
 pub use trained_model::{TrainedModelArtifact, TrainedModelSpec, TrainedModelStatus};
 
-/// Group and version of InferenceService.
+/// Group and version of `InferenceService`.
 pub const KSERVE_V1BETA1: &str = "serving.kserve.io/v1beta1";
 /// Group and version of the other kinds.
 pub const KSERVE_V1ALPHA1: &str = "serving.kserve.io/v1alpha1";

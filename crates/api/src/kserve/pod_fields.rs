@@ -1,6 +1,7 @@
 //! Names of the fields of inline pod specs and containers, which have no schema of their own.
 
 use crate::{FieldError, nearest};
+use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
 /// Fields of a `PodSpec`.
@@ -77,9 +78,13 @@ const CONTAINER: &[&str] = &[
     "workingDir",
 ];
 
-/// Fields that a `PodSpec` does not have, and the remedy for blocked variables of its containers.
-pub(super) fn pod_errors(pod: &Map<String, Value>, path: &str, own: &[&str]) -> Vec<FieldError> {
-    let mut errors = unknown(pod, POD, own, path, "a PodSpec");
+/// The own fields of a container without any.
+#[derive(JsonSchema)]
+pub(super) struct NoFields {}
+
+/// Fields that neither `T` nor a `PodSpec` has, and blocked variables of init containers.
+pub(super) fn pod_errors<T: JsonSchema>(pod: &Map<String, Value>, path: &str) -> Vec<FieldError> {
+    let mut errors = unknown::<T>(pod, POD, path, "a PodSpec");
     let init = pod.get("initContainers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     errors.extend(container_errors(init, &format!("{path}.initContainers")));
     errors
@@ -91,40 +96,51 @@ pub(super) fn container_errors(containers: &[Value], path: &str) -> Vec<FieldErr
     for (i, container) in containers.iter().enumerate() {
         let path = format!("{path}[{i}]");
         match container {
-            Value::Object(fields) => errors.extend(inline_container_errors(fields, &path, &[])),
+            Value::Object(fields) => errors.extend(inline_container_errors::<NoFields>(fields, &path)),
             _ => errors.push((path, "must be an object with the fields of a Container".into())),
         }
     }
     errors
 }
 
-/// Errors of a container whose fields stand beside `own` ones.
-pub(super) fn inline_container_errors(
+/// Errors of a container whose fields are beside those of `T`.
+pub(super) fn inline_container_errors<T: JsonSchema>(
     container: &Map<String, Value>,
     path: &str,
-    own: &[&str],
 ) -> Vec<FieldError> {
-    let mut errors = unknown(container, CONTAINER, own, path, "a Container");
+    let mut errors = unknown::<T>(container, CONTAINER, path, "a Container");
     let env = container.get("env").and_then(Value::as_array).into_iter().flatten();
-    for (i, _) in env.enumerate().filter(|(_, variable)| variable.get("name") == Some(&"PYTHONPATH".into())) {
-        let message = "PYTHONPATH is not allowed: it would load code from the model's files; put the code into the image";
-        errors.push((format!("{path}.env[{i}].name"), message.into()));
+    for (i, variable) in env.enumerate() {
+        if variable.get("name") == Some(&"PYTHONPATH".into()) {
+            let message = "PYTHONPATH is not allowed: it would load code from the model's files; put the code into the image";
+            errors.push((format!("{path}.env[{i}].name"), message.into()));
+        }
+        if let Some(value) = variable.get("value").filter(|value| !value.is_string() && !value.is_null()) {
+            let message = format!("must be a string, got {value}: put it in quotes");
+            errors.push((format!("{path}.env[{i}].value"), message));
+        }
     }
     errors
 }
 
-fn unknown(
+fn unknown<T: JsonSchema>(
     fields: &Map<String, Value>,
     known: &[&str],
-    own: &[&str],
     path: &str,
     of: &str,
 ) -> Vec<FieldError> {
-    let names = || known.iter().chain(own).copied();
-    let unknown = fields.keys().filter(|key| !names().any(|name| name == key.as_str()));
+    let unknown: Vec<&String> = fields.keys().filter(|key| !known.contains(&key.as_str())).collect();
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let schema = schemars::schema_for!(T);
+    let own = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let names: Vec<&str> = known.iter().copied().chain(own.map(String::as_str)).collect();
+    let part = path.rsplit('.').next().unwrap_or(path);
     let error = |key: &String| {
-        let meant = nearest(key, names()).map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
-        (format!("{path}.{key}"), format!("is neither a field of this component nor of {of}{meant}"))
+        let remedy = nearest(key, names.iter().copied())
+            .map_or_else(|| ": remove it".to_owned(), |near| format!(". Did you mean {near}?"));
+        (format!("{path}.{key}"), format!("is not a field of {part} or {of}{remedy}"))
     };
-    unknown.map(error).collect()
+    unknown.into_iter().map(error).collect()
 }

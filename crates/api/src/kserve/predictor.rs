@@ -1,7 +1,7 @@
 //! The predictor: the component that runs the model.
 
 use super::component::ComponentSpec;
-use crate::k8s_passthrough::{objects_with_name, optional_object};
+use crate::k8s_passthrough::objects_with_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,44 +12,44 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "camelCase")]
 pub struct PredictorSpec {
     /// A scikit-learn model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub sklearn: Option<FrameworkSpec>,
     /// An `XGBoost` model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub xgboost: Option<FrameworkSpec>,
     /// A `TensorFlow` model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub tensorflow: Option<FrameworkSpec>,
     /// A `PyTorch` model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub pytorch: Option<FrameworkSpec>,
     /// A repository of Triton. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub triton: Option<FrameworkSpec>,
     /// An ONNX model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub onnx: Option<FrameworkSpec>,
     /// A Hugging Face model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub huggingface: Option<FrameworkSpec>,
     /// A PMML model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub pmml: Option<FrameworkSpec>,
     /// A `LightGBM` model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub lightgbm: Option<FrameworkSpec>,
     /// A `PaddlePaddle` model. Deprecated: use `model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub paddle: Option<FrameworkSpec>,
     /// A model of any format, run by a `ServingRuntime`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,9 +247,11 @@ pub struct StorageUri {
 pub struct WorkerSpec {
     /// Stages of the pipeline: the number of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub pipeline_parallel_size: Option<i32>,
     /// GPUs that share each layer.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub tensor_parallel_size: Option<i32>,
     /// Containers of a worker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -190,5 +190,6 @@ pub struct CanaryStatus {
     pub traffic_percent: i32,
     /// State of its model.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd-fields" = []))]
     pub model_status: Option<ModelStatus>,
 }

@@ -1,9 +1,25 @@
 //! The kind `ClusterStorageContainer`: the container that downloads artifacts of some URIs.
 
-use crate::k8s_passthrough::required_object;
+use crate::{Metadata, k8s_passthrough::required_object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// A `ClusterStorageContainer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStorageContainer {
+    pub api_version: String,
+    pub kind: String,
+    pub metadata: Metadata,
+    pub spec: ClusterStorageContainerSpec,
+    /// Whether it is not used. Beside the spec, as in KServe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<bool>,
+    /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
+    #[serde(skip_serializing)]
+    pub status: Option<Value>,
+}
 
 /// A container that downloads artifacts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

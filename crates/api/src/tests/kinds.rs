@@ -2,8 +2,13 @@
 
 use crate::{
     Diagnostic, ExperimentSpec, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
-    ServerConfigSpec, ServerSpec, crd, parse,
-    parse::decode_envelope,
+    ServerConfigSpec, ServerSpec, crd,
+    kserve::{
+        ClusterStorageContainer, ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec,
+        ServingRuntimeSpec, TrainedModelSpec,
+    },
+    parse,
+    parse::{decode, decode_envelope},
     parse_manifest, resources,
     validation::{CelRule, Validate, tests::cel_errors},
     yaml::{self, Node},
@@ -47,6 +52,14 @@ fn round_trip_any(node: &Node) -> Result<Value, Vec<Diagnostic>> {
         "SeldonRuntime" => round_trip::<SeldonRuntimeSpec>(node),
         "SeldonConfig" => round_trip::<SeldonConfigSpec>(node),
         "ServerConfig" => round_trip::<ServerConfigSpec>(node),
+        "InferenceService" => round_trip::<InferenceServiceSpec>(node),
+        "ServingRuntime" | "ClusterServingRuntime" => round_trip::<ServingRuntimeSpec>(node),
+        kind @ "ClusterStorageContainer" => {
+            decode(node, kind, |c: &ClusterStorageContainer| c.spec.validate_named(&c.metadata.name))
+                .map(|c| serde_json::to_value(c.spec).unwrap())
+        }
+        "InferenceGraph" => round_trip::<InferenceGraphSpec>(node),
+        "TrainedModel" => round_trip::<TrainedModelSpec>(node),
         other => panic!("unknown kind {other}"),
     }
 }
@@ -165,7 +178,13 @@ fn every_rule_has_an_invalid_manifest() {
         .chain(rules::<ExperimentSpec>("Experiment"))
         .chain(rules::<SeldonRuntimeSpec>("SeldonRuntime"))
         .chain(rules::<SeldonConfigSpec>("SeldonConfig"))
-        .chain(rules::<ServerConfigSpec>("ServerConfig"));
+        .chain(rules::<ServerConfigSpec>("ServerConfig"))
+        .chain(rules::<InferenceServiceSpec>("InferenceService"))
+        .chain(rules::<ServingRuntimeSpec>("ServingRuntime"))
+        .chain(rules::<ServingRuntimeSpec>("ClusterServingRuntime"))
+        .chain(rules::<ClusterStorageContainerSpec>("ClusterStorageContainer"))
+        .chain(rules::<InferenceGraphSpec>("InferenceGraph"))
+        .chain(rules::<TrainedModelSpec>("TrainedModel"));
     let objects: Vec<Value> = files("invalid")
         .iter()
         .flat_map(|file| documents(&fs::read_to_string(file).unwrap()))
@@ -218,7 +237,7 @@ fn cluster_kinds_are_validated_but_rejected_for_a_scheduler() {
         ),
         (
             good.replace("SeldonRuntime", "SeldonRuntim"),
-            "r.yaml:2: kind \"SeldonRuntim\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean SeldonRuntime?",
+            "r.yaml:2: kind \"SeldonRuntim\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService. Did you mean SeldonRuntime?",
         ),
     ] {
         assert_eq!(messages(&parse("r.yaml", &text).unwrap_err()), expected, "\n{text}");

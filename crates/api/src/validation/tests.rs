@@ -3,7 +3,12 @@
 use super::{CelRule, Check, Validate};
 use crate::{
     ExperimentSpec, FieldError, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerSpec,
-    check_name, name,
+    check_name,
+    kserve::{
+        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, ServingRuntimeSpec,
+        TrainedModelSpec,
+    },
+    name,
 };
 use cel::extractors::This;
 use proptest::prelude::*;
@@ -31,10 +36,11 @@ fn evaluate(expression: &str, this: &Value) -> cel::Value {
     context.add_function("split", split);
     context.add_function("format", format);
     context.add_function("sets.contains", contains_all);
+    context.add_function("sum", sum);
     program.execute(&context).unwrap_or_else(|e| panic!("{expression} on {this}: {e}"))
 }
 
-/// `split`, `format` and `sets.contains` are Kubernetes extensions that the library lacks.
+/// `split`, `format`, `sum` and `sets.contains` are Kubernetes extensions that the library lacks.
 #[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "required by the library")]
 fn split(This(text): This<Arc<String>>, by: Arc<String>) -> cel::ResolveResult {
     Ok(text.split(by.as_str()).map(cel::Value::from).collect::<Vec<_>>().into())
@@ -60,6 +66,15 @@ fn format(This(text): This<Arc<String>>, values: Arc<Vec<cel::Value>>) -> String
 #[allow(clippy::needless_pass_by_value, reason = "required by the library")]
 fn contains_all(set: Arc<Vec<cel::Value>>, items: Arc<Vec<cel::Value>>) -> bool {
     items.iter().all(|item| set.contains(item))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "required by the library")]
+fn sum(This(list): This<Arc<Vec<cel::Value>>>) -> i64 {
+    let number = |value: &cel::Value| match value {
+        cel::Value::Int(number) => *number,
+        other => panic!("{other:?} is not an integer"),
+    };
+    list.iter().map(number).sum()
 }
 
 /// As in the API server: integers are `int`.
@@ -264,6 +279,60 @@ fn config() -> BoxedStrategy<Value> {
     object(vec![("components?", list(object(vec![("name", word())])))])
 }
 
+fn replicas(mut fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    fields.extend([("minReplicas?", few()), ("maxReplicas?", few())]);
+    object(fields)
+}
+
+fn inference_service() -> BoxedStrategy<Value> {
+    let framework = || object(vec![("storageUri?", word())]);
+    let container = || {
+        let name = proptest::sample::select(vec!["a", "kserve-container"]).prop_map(Value::from).boxed();
+        object(vec![("name?", name)])
+    };
+    let model = object(vec![("modelFormat", object(vec![("name", word())])), ("storageUri?", word())]);
+    let predictor = replicas(vec![
+        ("sklearn?", framework()),
+        ("paddle?", framework()),
+        ("model?", model),
+        ("containers?", list(container())),
+        ("storageUris?", list(object(vec![("uri", word())]))),
+    ]);
+    let percent = (0..60).prop_map(|n: i32| n.into()).boxed();
+    let canary = object(vec![("predictor", object(vec![("name?", word())])), ("trafficPercent?", percent)]);
+    object(vec![
+        ("predictor", predictor),
+        ("transformer?", replicas(vec![("containers?", list(container()))])),
+        ("explainer?", replicas(vec![("art?", object(vec![])), ("containers?", list(container()))])),
+        ("canary?", list(canary)),
+    ])
+}
+
+fn serving_runtime() -> BoxedStrategy<Value> {
+    object(vec![("containers", list(object(vec![("name", word())])))])
+}
+
+fn storage_container() -> BoxedStrategy<Value> {
+    let workloads = ["", "initContainer", "localModelDownloadJob", "job", " initContainer"];
+    let workload = proptest::sample::select(workloads.to_vec()).prop_map(Value::from).boxed();
+    object(vec![
+        ("container", object(vec![])),
+        ("supportedUriFormats", list(object(vec![]))),
+        ("workloadType?", workload),
+    ])
+}
+
+fn trained_model() -> BoxedStrategy<Value> {
+    let memory = Just(Value::from("1Mi")).boxed();
+    let model = object(vec![("storageUri", word()), ("framework", word()), ("memory", memory)]);
+    object(vec![("inferenceService", word()), ("model", model)])
+}
+
+fn inference_graph() -> BoxedStrategy<Value> {
+    let node = || object(vec![("routerType", Just(Value::from("Sequence")).boxed())]);
+    object(vec![("nodes", object(vec![("root?", node()), ("a?", node())]))])
+}
+
 #[test]
 fn server_name_starts_with_a_letter_and_has_at_most_52_characters() {
     let spec = ServerSpec { server_config: "a".into(), ..ServerSpec::default() };
@@ -372,6 +441,31 @@ proptest! {
     #[test]
     fn cel_agrees_on_configs(spec in config()) {
         assert_cel_agrees::<SeldonConfigSpec>("a", &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_inference_services(spec in inference_service(), name in "[-a-z0-9.]{1,3}") {
+        assert_cel_agrees::<InferenceServiceSpec>(&name, &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_serving_runtimes(spec in serving_runtime()) {
+        assert_cel_agrees::<ServingRuntimeSpec>("a", &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_storage_containers(spec in storage_container()) {
+        assert_cel_agrees::<ClusterStorageContainerSpec>("a", &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_trained_models(spec in trained_model()) {
+        assert_cel_agrees::<TrainedModelSpec>("a", &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_inference_graphs(spec in inference_graph(), name in "[-a-z0-9.]{1,3}") {
+        assert_cel_agrees::<InferenceGraphSpec>(&name, &spec);
     }
 
     #[test]

@@ -6,12 +6,13 @@ use crate::{
     output::{count, emit, emit_line, print_stderr},
 };
 use clap::ValueEnum;
+use gantry_api::Diagnostic;
 use serde_json::json;
 use std::path::PathBuf;
 
 /// Validate manifests offline, without applying them.
 ///
-/// Prints one problem per line to stdout: file, line, field and message.
+/// Prints one problem per line to stdout: file, line, field and message. Warnings go to stderr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry lint iris.yaml\n  gantry lint -R models/ -o json\n  \
     kubectl get models -o yaml | gantry lint -")]
@@ -45,6 +46,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
         let (kind, version) = (foreign.kind.escape_debug(), foreign.api_version.escape_debug());
         let remedy = foreign.conversion().map(|remedy| format!("; {remedy}")).unwrap_or_default();
         print_stderr(&format!("{}:{}: not checked: {kind} of {version}{remedy}", foreign.file, foreign.line));
+    }
+    for warning in &read.warnings {
+        let Diagnostic { file, line, path, message } = warning;
+        print_stderr(&format!("{file}:{line}: warning: {path} {message}"));
     }
     let objects = read.objects.len() + read.cluster.len();
     let (files, problems) = (read.files, read.problems.len());

@@ -44,7 +44,7 @@ fn invalid_manifests_are_reported() {
         // Kinds and versions.
         (
             at("/m").replace("kind: Model", "kind: Modle"),
-            "stdin:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig. Did you mean Model?",
+            "stdin:2: kind \"Modle\" is not supported: use Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService. Did you mean Model?",
         ),
         (
             at("/m").replace("kind: Model", "kind: Pipeline"),
@@ -60,7 +60,7 @@ fn invalid_manifests_are_reported() {
         ),
         (
             "a: 1\n".into(),
-            "stdin:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig or ServerConfig",
+            "stdin:1: kind is missing: set it to Model, Server, Pipeline, Experiment, SeldonRuntime, SeldonConfig, ServerConfig or InferenceService",
         ),
         (
             "- 1\n- 2\n".into(),
@@ -255,5 +255,61 @@ fn cluster_kinds_are_checked_as_by_the_api_server() {
     ] {
         let ran = gantry_with(&["lint", "-"], &text);
         assert_eq!((ran.code, ran.stdout), (2, expected), "{text}");
+    }
+}
+
+fn inference_service(predictor: &str) -> String {
+    format!(
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata:\n  name: iris\nspec:\n  \
+         predictor:\n{predictor}"
+    )
+}
+
+#[test]
+fn mistakes_in_an_inference_service_name_line_field_and_remedy() {
+    let model = "    model:\n      modelFormat: {name: sklearn}\n      storageUri: s3://bucket/iris\n";
+    let cases = [
+        model.replace("storageUri", "storageURI"),
+        model.replace("modelFormat", "modelFromat"),
+        format!("{model}    minReplica: 2\n"),
+        format!("{model}    serviceAcountName: models\n"),
+        format!("{model}    containers:\n    - name: sidecar\n      imge: example/sidecar\n"),
+        format!("{model}      enviroment: [{{name: A, value: '1'}}]\n"),
+        format!("{model}      env: [{{name: A, value: 1}}]\n"),
+        format!("{model}    minReplicas: 3\n    maxReplicas: 2\n"),
+        format!("{model}    canaryTrafficPercent: 120\n"),
+        format!("{model}    scaleMetric: gpu\n"),
+        format!("{model}    sklearn: {{storageUri: 's3://bucket/iris'}}\n"),
+        "    sklearn: {storageUri: 's3://a/b'}\n    xgboost: {storageUri: 's3://a/b'}\n".to_owned(),
+        "    minReplicas: 1\n".to_owned(),
+        "    sklearn: {storageUri: 7}\n".to_owned(),
+        format!("{model}  transfomer: {{}}\n"),
+        format!("{model}  transformer: {{minReplicas: 1}}\n"),
+        format!("{model}  canary:\n  - predictor: {{name: next}}\n    trafficPercent: 10\n"),
+    ];
+    let mut collected = String::new();
+    for case in cases {
+        let ran = gantry_with(&["lint", "-"], &inference_service(&case));
+        assert_eq!(ran.code, 2, "{case}\n{ran:?}");
+        collected += &format!("{case}→ {}\n", ran.stdout.trim_end().replace('\n', "\n→ "));
+    }
+    crate::harness::snapshot("lint-inference-services", &collected);
+}
+
+#[test]
+fn model_without_storage_is_a_warning() {
+    let text = inference_service("    model:\n      modelFormat: {name: sklearn}\n");
+    let ran = gantry_with(&["lint", "-"], &text);
+    let expected = "stdin:8: warning: spec.predictor.model.storageUri is missing: the server starts without a model. Set it to the \
+                    location of the artifact\nok: 1 object in 1 file\n";
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", expected));
+    for complete in [
+        "    model: {modelFormat: {name: sklearn}, runtime: with-model}\n",
+        "    model: {modelFormat: {name: huggingface}, args: [--model_id=a/b]}\n",
+        "    onnx: {storageUri: s3://bucket/iris}\n",
+        "    model: {modelFormat: {name: sklearn}}\n    storageUris: [{uri: s3://bucket/iris}]\n",
+    ] {
+        let ran = gantry_with(&["lint", "-"], &inference_service(complete));
+        assert_eq!(ran.stderr, "ok: 1 object in 1 file\n", "{complete}");
     }
 }

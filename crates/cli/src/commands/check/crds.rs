@@ -10,9 +10,20 @@ pub(super) struct InstalledCrd {
     live: Option<Value>,
 }
 
-pub(super) async fn fetch(api: &Api) -> Result<Vec<InstalledCrd>, ApiError> {
+/// API group of Seldon's kinds.
+pub(super) const SELDON: &str = "mlops.seldon.io";
+/// API group of KServe's kinds.
+pub(super) const KSERVE: &str = "serving.kserve.io";
+
+/// The kinds of a group.
+pub(super) fn resources_of(group: &str) -> impl Iterator<Item = Resource> {
+    gantry_api::resources().into_iter().filter(move |resource| group_of(resource) == group)
+}
+
+/// The CRDs of a group.
+pub(super) async fn fetch(api: &Api, group: &str) -> Result<Vec<InstalledCrd>, ApiError> {
     let mut found = Vec::new();
-    for resource in gantry_api::resources() {
+    for resource in resources_of(group) {
         let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", crd_name(&resource));
         found.push(InstalledCrd { resource, live: api.find(&path).await? });
     }
@@ -20,15 +31,14 @@ pub(super) async fn fetch(api: &Api) -> Result<Vec<InstalledCrd>, ApiError> {
 }
 
 fn crd_name(resource: &Resource) -> String {
-    format!("{}.{}", resource.plural, group())
+    format!("{}.{}", resource.plural, group_of(resource))
 }
 
-/// API group of the CRDs.
-pub(super) fn group() -> &'static str {
-    gantry_api::API_VERSION.split_once('/').map_or(gantry_api::API_VERSION, |(group, _)| group)
+fn group_of(resource: &Resource) -> &'static str {
+    resource.api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// List path in one namespace or in all.
+/// List path of one of Seldon's kinds, in one namespace or in all.
 pub(super) fn list_path(plural: &str, namespace: Option<&str>) -> String {
     let base = format!("/apis/{}", gantry_api::API_VERSION);
     match namespace {

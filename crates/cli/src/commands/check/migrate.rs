@@ -29,7 +29,7 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
     let installed = definitions(api, report).await;
     operator(api, report).await;
     if installed {
-        for resource in gantry_api::resources() {
+        for resource in crds::resources_of(crds::SELDON) {
             objects(api, resource.plural, report).await;
         }
         components(api, namespace, report).await;
@@ -53,10 +53,10 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
 
 /// Installed CRDs, and whether stored objects are readable with the new ones.
 async fn definitions(api: &Api, report: &mut Report) -> bool {
-    let found = match crds::fetch(api).await {
+    let found = match crds::fetch(api, crds::SELDON).await {
         Ok(found) => found,
         Err(error) => {
-            report.fail(&format!("CRDs of {}", crds::group()), &error.to_string(), "");
+            report.fail(&format!("CRDs of {}", crds::SELDON), &error.to_string(), "");
             return false;
         }
     };
@@ -79,7 +79,7 @@ async fn definitions(api: &Api, report: &mut Report) -> bool {
     }
     if found.iter().all(|d| !d.is_installed()) {
         report.note(
-            &format!("CRDs of {}", crds::group()),
+            &format!("CRDs of {}", crds::SELDON),
             "none",
             "Seldon Core v2 is not installed: use gantry check --pre",
         );

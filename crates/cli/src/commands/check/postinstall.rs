@@ -16,7 +16,9 @@ const LEASE_FRESH: Duration = Duration::from_secs(15);
 const MAX_LISTED: usize = 5;
 
 pub(super) async fn run(api: &Api, namespace: &str, lease_wait: Duration, report: &mut Report) {
-    if !definitions(api, report).await {
+    let is_usable = definitions(api, crds::SELDON, report).await;
+    definitions(api, crds::KSERVE, report).await;
+    if !is_usable {
         return;
     }
     let elects = operator(api, namespace, report).await;
@@ -36,9 +38,9 @@ pub(super) async fn run(api: &Api, namespace: &str, lease_wait: Duration, report
     }
 }
 
-async fn definitions(api: &Api, report: &mut Report) -> bool {
-    let what = format!("CRDs of {}", crds::group());
-    let found = match crds::fetch(api).await {
+async fn definitions(api: &Api, group: &str, report: &mut Report) -> bool {
+    let what = format!("CRDs of {group}");
+    let found = match crds::fetch(api, group).await {
         Ok(found) => found,
         // Reading objects may be permitted without reading CRDs.
         Err(error @ ApiError::Forbidden(_)) => {

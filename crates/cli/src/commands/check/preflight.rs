@@ -67,7 +67,8 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
     for (name, resources, namespaced) in PERMISSIONS {
         permission(api, name, resources, if namespaced { namespace } else { "" }, report).await;
     }
-    definitions(api, report).await;
+    definitions(api, crds::SELDON, "of Seldon or another version", report).await;
+    definitions(api, crds::KSERVE, "of KServe or another version", report).await;
     pod_security(api, namespace, report).await;
     storage(api, report).await;
     match api.find("/apis/gateway.networking.k8s.io").await {
@@ -114,9 +115,9 @@ async fn permission(api: &Api, name: &str, resources: &[(&str, &str)], namespace
     report.fail(&line, &format!("no: {}", join(&denied)), hint);
 }
 
-async fn definitions(api: &Api, report: &mut Report) {
-    let what = format!("CRDs of {}", crds::group());
-    let found = match crds::fetch(api).await {
+async fn definitions(api: &Api, group: &str, foreign_origin: &str, report: &mut Report) {
+    let what = format!("CRDs of {group}");
+    let found = match crds::fetch(api, group).await {
         Ok(found) => found,
         Err(error) => return report.note(&what, "unknown", &error.to_string()),
     };
@@ -126,11 +127,13 @@ async fn definitions(api: &Api, report: &mut Report) {
     match (installed.len(), foreign.len()) {
         (0, _) => report.ok(&what, "none yet"),
         (n, 0) => report.ok(&what, &format!("{n} of {}, current version", found.len())),
-        (_, _) => report.note(
-            &what,
-            "of Seldon or another version",
-            &format!("{}; see gantry check --migrate", foreign.join(", ")),
-        ),
+        (_, _) => {
+            let remedy = match group {
+                crds::SELDON => "see gantry check --migrate",
+                _ => "gantry install --crds replaces them and keeps the objects",
+            };
+            report.note(&what, foreign_origin, &format!("{}; {remedy}", foreign.join(", ")));
+        }
     }
 }
 
