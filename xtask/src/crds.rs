@@ -2,7 +2,7 @@
 
 use crate::{Failure, metadata};
 
-/// Writes `deploy/crds`, or with `--check` compares it with the types.
+/// Writes `deploy/crds` and `deploy/crds-kserve`, or with `--check` compares them with the types.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let check: &[&str] = match arguments {
         [] => &[],
@@ -12,5 +12,5 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let mut command = metadata::cargo();
     // A separate program: this one does not depend on our types, to stay quick to build.
     command.args(["run", "--quiet", "--package", "gantry-api", "--example", "crds", "--"]);
-    Ok(command.args(check).arg("deploy/crds").status()?.success())
+    Ok(command.args(check).arg("deploy").status()?.success())
 }

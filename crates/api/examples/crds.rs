@@ -1,4 +1,4 @@
-//! Writes the `CustomResourceDefinitions` to a directory, or checks the files there. Run by `cargo xtask crds`.
+//! Writes the `CustomResourceDefinitions` to the folders of a directory, or checks the files there. Run by `cargo xtask crds`.
 #![allow(clippy::print_stdout, reason = "a developer tool that prints its result")]
 
 use gantry_api::{crd_yaml, resources};
@@ -8,14 +8,20 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["--check", folder] => check(Path::new(folder)),
-        [folder] => write(Path::new(folder)),
+        ["--check", deploy] => check(Path::new(deploy)),
+        [deploy] => write(Path::new(deploy)),
         _ => Err("usage: crds [--check] DIRECTORY".into()),
     }
 }
 
-fn expected() -> Result<BTreeMap<String, String>, String> {
-    resources().iter().map(|r| Ok((format!("{}.yaml", r.plural), crd_yaml(r)?))).collect()
+/// Files of each folder.
+fn expected() -> Result<BTreeMap<&'static str, BTreeMap<String, String>>, String> {
+    let mut folders: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for resource in resources() {
+        let files = folders.entry(resource.folder()).or_default();
+        files.insert(format!("{}.yaml", resource.plural), crd_yaml(&resource)?);
+    }
+    Ok(folders)
 }
 
 fn present(folder: &Path) -> std::io::Result<BTreeMap<String, String>> {
@@ -27,39 +33,41 @@ fn present(folder: &Path) -> std::io::Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-fn write(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    fs::create_dir_all(folder)?;
-    let expected = expected()?;
-    for file in present(folder)?.keys().filter(|file| !expected.contains_key(*file)) {
-        fs::remove_file(folder.join(file))?;
+fn write(deploy: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    for (folder, expected) in expected()? {
+        let folder = deploy.join(folder);
+        fs::create_dir_all(&folder)?;
+        for file in present(&folder)?.keys().filter(|file| !expected.contains_key(*file)) {
+            fs::remove_file(folder.join(file))?;
+        }
+        for (file, text) in &expected {
+            fs::write(folder.join(file), text)?;
+        }
+        let bytes: usize = expected.values().map(String::len).sum();
+        println!("{} CRDs in {}, {bytes} bytes", expected.len(), folder.display());
     }
-    for (file, text) in &expected {
-        fs::write(folder.join(file), text)?;
-    }
-    let bytes: usize = expected.values().map(String::len).sum();
-    println!("{} CRDs in {}, {bytes} bytes", expected.len(), folder.display());
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    let (expected, present) = (expected()?, present(folder)?);
+fn check(deploy: &Path) -> Result<ExitCode, Box<dyn Error>> {
     let mut is_outdated = false;
-    for (file, text) in &expected {
-        match present.get(file) {
-            Some(found) if found == text => {}
-            Some(_) => {
-                println!("{} is outdated", folder.join(file).display());
-                is_outdated = true;
-            }
-            None => {
-                println!("{} is missing", folder.join(file).display());
-                is_outdated = true;
+    for (folder, expected) in expected()? {
+        let folder = deploy.join(folder);
+        let present = present(&folder)?;
+        let mut report = |file: &String, problem: &str| {
+            println!("{} {problem}", folder.join(file).display());
+            is_outdated = true;
+        };
+        for (file, text) in &expected {
+            match present.get(file) {
+                Some(found) if found == text => {}
+                Some(_) => report(file, "is outdated"),
+                None => report(file, "is missing"),
             }
         }
-    }
-    for file in present.keys().filter(|file| !expected.contains_key(*file)) {
-        println!("{} belongs to no kind", folder.join(file).display());
-        is_outdated = true;
+        for file in present.keys().filter(|file| !expected.contains_key(*file)) {
+            report(file, "belongs to no kind");
+        }
     }
     if is_outdated {
         println!("Run cargo xtask crds.");

@@ -393,6 +393,11 @@ impl Column {
 }
 
 impl Resource {
+    /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own.
+    pub fn folder(&self) -> &'static str {
+        if self.api_version == API_VERSION { "crds" } else { "crds-kserve" }
+    }
+
     fn schema(&self) -> Value {
         let parts = (self.parts)();
         let mut schema = json!({

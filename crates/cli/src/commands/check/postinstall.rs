@@ -56,7 +56,14 @@ async fn definitions(api: &Api, group: &str, report: &mut Report) -> bool {
         found.iter().filter(|d| matches(d)).map(|d| d.resource.plural).collect()
     };
     let missing = named(|d| !d.is_installed());
-    let apply = "gantry install --crds | kubectl apply --server-side --force-conflicts -f -";
+    let apply = match group {
+        crds::SELDON => "gantry install --crds | kubectl apply --server-side --force-conflicts -f -",
+        _ => "kubectl apply --server-side -f deploy/crds-kserve",
+    };
+    if group == crds::KSERVE && missing.len() == found.len() {
+        report.ok(&what, "not installed: needed for InferenceServices only");
+        return true;
+    }
     if !missing.is_empty() {
         report.fail(&what, &format!("{} not installed", join(&missing)), apply);
         return missing.len() < found.len();
@@ -65,6 +72,8 @@ async fn definitions(api: &Api, group: &str, report: &mut Report) -> bool {
     let outdated = named(|d| !d.is_current());
     if !waiting.is_empty() {
         report.fail(&what, &format!("{} not established", join(&waiting)), "see kubectl describe crd");
+    } else if group == crds::KSERVE && !outdated.is_empty() {
+        report.note(&what, "of KServe or another version", &outdated.join(", "));
     } else if !outdated.is_empty() {
         report.fail(&what, &format!("{} not of the current version", join(&outdated)), apply);
     } else {

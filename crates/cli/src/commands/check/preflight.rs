@@ -130,7 +130,7 @@ async fn definitions(api: &Api, group: &str, foreign_origin: &str, report: &mut 
         (_, _) => {
             let remedy = match group {
                 crds::SELDON => "see gantry check --migrate",
-                _ => "gantry install --crds replaces them and keeps the objects",
+                _ => "they are left as they are; see docs/kserve.md",
             };
             report.note(&what, foreign_origin, &format!("{}; {remedy}", foreign.join(", ")));
         }
