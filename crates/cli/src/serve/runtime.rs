@@ -19,7 +19,7 @@ use std::{
 /// Serve a directory of models, without a scheduler.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory with one subdirectory per model, named after the model.
+    /// Directory with one subdirectory per model, named after the model; with --model-name, of that model.
     #[arg(value_name = "DIR")]
     pub(crate) repository: PathBuf,
 
@@ -30,6 +30,10 @@ pub(crate) struct Args {
     /// Port for REST and gRPC; 0 picks a free one.
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     pub(crate) port: u16,
+
+    /// Serve DIR itself as one model of this name, and fail if it cannot be loaded.
+    #[arg(long, value_name = "NAME", conflicts_with = "explicit")]
+    pub(crate) model_name: Option<String>,
 
     /// Load models on request only, over the repository API of the protocol.
     #[arg(long)]
@@ -67,7 +71,9 @@ async fn serve(args: &Args) -> Result<(), CommandError> {
     let runtime = Runtime::new(config)
         .map_err(|e| CommandError::failed(format!("failed to start inference threads: {e}")))?;
     let runtime = Arc::new(runtime);
-    if !args.explicit {
+    if let Some(name) = &args.model_name {
+        load_one(&runtime, name, &args.repository)?;
+    } else if !args.explicit {
         load_all(&runtime, &args.repository)?;
     }
     let address = SocketAddr::new(args.host, args.port);
@@ -77,6 +83,14 @@ async fn serve(args: &Args) -> Result<(), CommandError> {
     .await;
     trace::flush(&tracer).await;
     served.map_err(|e| CommandError::unavailable(e.to_string()))
+}
+
+fn load_one(runtime: &Runtime, name: &str, directory: &Path) -> Result<(), CommandError> {
+    let info = runtime.load(name, directory, []).map_err(|error| {
+        CommandError::failed(format!("{name} not loaded from {}: {error}", directory.display()))
+    })?;
+    eprintln!("{name} {} ready ({})", info.platform, info.engine);
+    Ok(())
 }
 
 fn load_all(runtime: &Runtime, repository: &Path) -> Result<(), CommandError> {

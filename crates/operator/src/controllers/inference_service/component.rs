@@ -9,7 +9,10 @@ use super::{
     storage::Storage,
     template::Placeholders,
 };
-use crate::cluster::{Custom, InferenceService, Key};
+use crate::{
+    cluster::{Custom, InferenceService, Key},
+    workload::with_default_image,
+};
 use gantry_api::kserve::{ComponentSpec, InferenceServiceSpec, PredictorSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -284,6 +287,7 @@ impl<'a> Builder<'a> {
             set(&mut pod, "automountServiceAccountToken", false.into());
         }
         add_readiness_probe(&mut pod);
+        let pod = with_default_image(pod, &self.snapshot.image);
         Ok(Component { kind, key, spec, pod, labels, annotations, autoscaler })
     }
 
