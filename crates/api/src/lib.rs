@@ -68,4 +68,4 @@ pub use server::{ImageOverrides, Server, ServerSpec};
 pub use server_config::ServerConfigSpec;
 pub use status::{Condition, ModelStatus, PlainStatus, ServerStatus};
 pub use suggest::nearest;
-pub use validation::FieldError;
+pub use validation::{FieldError, switch_errors};

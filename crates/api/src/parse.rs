@@ -181,8 +181,9 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             .map(|m| Decoded::Object(Object::Model(Box::new(m)))),
         "Server" => decode(node, kind, |s: &Server| s.spec.validate_named(&s.metadata.name))
             .map(|s| Decoded::Object(Object::Server(Box::new(s)))),
-        "Pipeline" => decode(node, kind, |p: &Pipeline| p.spec.validate_named(&p.metadata.name))
-            .map(|p| Decoded::Object(Object::Pipeline(Box::new(p)))),
+        "Pipeline" => {
+            decode(node, kind, Pipeline::validate).map(|p| Decoded::Object(Object::Pipeline(Box::new(p))))
+        }
         "Experiment" => decode(node, kind, |e: &Experiment| e.spec.validate_named(&e.metadata.name))
             .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),

@@ -2,7 +2,7 @@
 
 mod kinds;
 
-use crate::{Experiment, Model, Object, Pipeline, parse};
+use crate::{Experiment, KEEP_PAYLOADS, Model, Object, Pipeline, parse};
 
 /// The errors of a manifest, one per line.
 fn errors(text: &str) -> String {
@@ -230,6 +230,26 @@ fn invalid_graphs_report_position_and_remedy() {
         diamonds += &format!("  - {{name: {to}, inputs: [l{i}, r{i}]}}\n");
     }
     assert_eq!(errors(&pipeline(&diamonds)), "1 objects");
+}
+
+#[test]
+fn annotation_that_keeps_payloads_is_true_or_false() {
+    let annotated = |value: &str| {
+        let annotations = format!("  annotations:\n    other: x\n    {KEEP_PAYLOADS}: {value}\nspec:\n");
+        pipeline("  steps: [{name: a}]\n").replace("spec:\n", &annotations)
+    };
+    for valid in ["'true'", "'false'"] {
+        assert_eq!(errors(&annotated(valid)), "1 objects");
+    }
+    let at = "iris.yaml:7: metadata.annotations.gantry.dev/keep-payloads";
+    for (value, expected) in [
+        ("'yes'", "must be \"true\" or \"false\", got \"yes\""),
+        ("'True'", "must be \"true\" or \"false\", got \"True\""),
+        ("''", "must be \"true\" or \"false\", got \"\""),
+        ("true", "must be a string, got true: put it in quotes"),
+    ] {
+        assert_eq!(errors(&annotated(value)), format!("{at} {expected}"));
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::{
     pipeline,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// A field path and its error with remedy.
 pub type FieldError = (String, String);
@@ -137,6 +138,17 @@ pub(crate) trait Validate: Sized + 'static {
             .collect();
         if errors.is_empty() { Self::CHECK_WHOLE(name, self) } else { errors }
     }
+}
+
+/// Annotations that are neither `true` nor `false`, of those that have to be.
+pub fn switch_errors(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<FieldError> {
+    let error = |name: &&str| {
+        let value = annotations.get(*name).filter(|value| !["true", "false"].contains(&value.as_str()))?;
+        let got = if value.chars().count() > 40 { "a longer text" } else { value };
+        let message = format!("must be \"true\" or \"false\", got {got:?}");
+        Some((format!("metadata.annotations.{name}"), message))
+    };
+    switches.iter().filter_map(error).collect()
 }
 
 macro_rules! validate_impls {

@@ -84,21 +84,16 @@ impl Node {
 
     /// The line of the deepest part of `path` (`a.b[2].c`) that exists.
     pub(crate) fn line_of(&self, path: &str) -> u32 {
-        let mut node = self;
-        for part in path.split(['.', '[']) {
-            let next = match part.strip_suffix(']').map(str::parse::<usize>) {
-                Some(Ok(index)) => match &node.value {
-                    Value::List(items) => items.get(index),
-                    _ => None,
-                },
-                _ => node.get(part),
-            };
-            match next {
-                Some(next) => node = next,
-                None => break,
-            }
+        // The rest of a path may be a key with dots, as of an annotation.
+        if let Some(node) = self.get(path) {
+            return node.line;
         }
-        node.line
+        let (part, rest) = path.split_once(['.', '[']).unwrap_or((path, ""));
+        let next = match (part.strip_suffix(']').map(str::parse::<usize>), &self.value) {
+            (Some(Ok(index)), Value::List(items)) => items.get(index),
+            _ => self.get(part),
+        };
+        next.map_or(self.line, |next| next.line_of(rest))
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Value {

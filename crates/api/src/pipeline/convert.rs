@@ -4,7 +4,7 @@ use super::{
     JoinType, KEEP_PAYLOADS, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec,
     PipelineStep,
 };
-use crate::{API_VERSION, DataflowSpec, Metadata};
+use crate::{API_VERSION, DataflowSpec, FieldError, Metadata, switch_errors};
 use gantry_proto::scheduler as pb;
 use pb::{
     pipeline_input::JoinOp as InputJoin, pipeline_output::JoinOp as OutputJoin,
@@ -149,6 +149,13 @@ impl Pipeline {
             spec,
             status: None,
         }
+    }
+
+    /// Validation errors beyond the schema.
+    pub fn validate(&self) -> Vec<FieldError> {
+        let mut errors = self.spec.validate_named(&self.metadata.name);
+        errors.extend(switch_errors(&self.metadata.annotations, &[KEEP_PAYLOADS]));
+        errors
     }
 
     /// The pipeline in the scheduler's gRPC API.

@@ -33,11 +33,14 @@ pub(crate) fn validate_kind<K: References + ImmutableFields>(
     match (&request.operation, &request.object, &request.old_object) {
         (Operation::Create, Some(new), _) => validate_write(&decode::<K>(request, new), None, caches),
         (Operation::Update, Some(new), Some(old)) => {
-            // Metadata can always be changed, also of invalid objects: finalizers must be removable.
-            if new.metadata.deletion_timestamp.is_some() || new.data.get("spec") == old.data.get("spec") {
+            let is_same_spec = new.data.get("spec") == old.data.get("spec");
+            let (new, old) = (decode::<K>(request, new), decode(request, old));
+            let is_same = is_same_spec && K::SWITCHES.iter().all(|s| new.annotation(s) == old.annotation(s));
+            // Other metadata can always be changed, also of invalid objects: finalizers must be removable.
+            if new.is_deleted() || is_same {
                 return Decision::default();
             }
-            validate_write(&decode::<K>(request, new), Some(&decode(request, old)), caches)
+            validate_write(&new, Some(&old), caches)
         }
         (Operation::Delete, _, Some(old)) => {
             let warnings = K::dependents(&decode(request, old), caches);
@@ -85,15 +88,10 @@ fn validate_write<K: References + ImmutableFields>(
 fn violations<K: CustomKind>(object: &Custom<K>) -> Vec<FieldError> {
     match &object.spec {
         Err(error) => vec![("spec".into(), format!("cannot be decoded: {error}"))],
-        Ok(spec) => match object.metadata.name.as_deref() {
-            // The API server generates the name later.
-            None | Some("") => Vec::new(),
-            Some(name) => K::violations(name, spec),
-        },
+        Ok(spec) => object.violations(spec),
     }
 }
 
 fn is_warn_only<K: CustomKind>(object: &Custom<K>) -> bool {
-    let annotations = object.metadata.annotations.as_ref();
-    annotations.and_then(|a| a.get(WARN_ONLY.0)).is_some_and(|value| value == WARN_ONLY.1)
+    object.annotation(WARN_ONLY.0) == Some(WARN_ONLY.1)
 }

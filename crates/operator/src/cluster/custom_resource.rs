@@ -1,9 +1,10 @@
 //! Typed custom resources of any group, namespaced or cluster-scoped.
 
 use gantry_api::{
-    ExperimentSpec, FieldError, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
-    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    ExperimentSpec, FieldError, KEEP_PAYLOADS, ModelSpec, ModelStatus, PipelineSpec, PlainStatus,
+    SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{ClusterStorageContainerSpec, InferenceServiceSpec, InferenceServiceStatus, ServingRuntimeSpec},
+    switch_errors,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, core::DynamicResourceScope};
@@ -27,6 +28,9 @@ pub trait CustomKind: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         + Send
         + Sync
         + 'static;
+
+    /// Annotations that belong to the desired state, and are `true` or `false`.
+    const SWITCHES: &'static [&'static str] = &[];
 
     /// Every rule that the spec of an object of this name violates.
     fn violations(_name: &str, _spec: &Self::Spec) -> Vec<FieldError> {
@@ -62,7 +66,8 @@ impl KindId {
 }
 
 macro_rules! kinds {
-    ($group:literal, $version:literal, $scope:ident: $($name:ident, $plural:literal, $spec:ty, $status:ty;)*) => {$(
+    ($group:literal, $version:literal, $scope:ident:
+        $($name:ident, $plural:literal, $spec:ty, $status:ty $(, $switch:expr)*;)*) => {$(
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl CustomKind for $name {
@@ -73,6 +78,7 @@ macro_rules! kinds {
             const SCOPE: ResourceScope = ResourceScope::$scope;
             type Spec = $spec;
             type Status = $status;
+            const SWITCHES: &'static [&'static str] = &[$($switch),*];
 
             fn violations(name: &str, spec: &Self::Spec) -> Vec<FieldError> {
                 spec.validate_named(name)
@@ -87,7 +93,7 @@ kinds! { "mlops.seldon.io", "v1alpha1", Namespaced:
     ServerConfig, "serverconfigs", ServerConfigSpec, PlainStatus;
     SeldonRuntime, "seldonruntimes", SeldonRuntimeSpec, PlainStatus;
     SeldonConfig, "seldonconfigs", SeldonConfigSpec, PlainStatus;
-    Pipeline, "pipelines", PipelineSpec, PlainStatus;
+    Pipeline, "pipelines", PipelineSpec, PlainStatus, KEEP_PAYLOADS;
     Experiment, "experiments", ExperimentSpec, PlainStatus;
 }
 
@@ -133,6 +139,22 @@ impl<K: CustomKind> Custom<K> {
 
     pub fn has_finalizer(&self, name: &str) -> bool {
         self.metadata.finalizers.iter().flatten().any(|f| f == name)
+    }
+
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Every rule that the object violates.
+    pub fn violations(&self, spec: &K::Spec) -> Vec<FieldError> {
+        let mut violations = match self.metadata.name.as_deref() {
+            // The API server generates the name later.
+            None | Some("") => Vec::new(),
+            Some(name) => K::violations(name, spec),
+        };
+        let annotations = self.metadata.annotations.as_ref();
+        violations.extend(annotations.map(|a| switch_errors(a, K::SWITCHES)).unwrap_or_default());
+        violations
     }
 
     /// The API of one namespace; of the cluster for "", and for cluster-scoped kinds.

@@ -20,8 +20,7 @@ pub(super) fn validate_ratcheted<K: CustomKind>(
 ) -> Result<&K::Spec, ConditionUpdate> {
     let invalid = |message: String| ConditionUpdate::new(false, "InvalidSpec", message, Progress::Stalled);
     let spec = object.spec.as_ref().map_err(|e| invalid(format!("spec cannot be read: {e}")))?;
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let mut violations = K::violations(name, spec);
+    let mut violations = object.violations(spec);
     violations.retain(|(path, _)| !(has_workload && path == "metadata.name"));
     if violations.is_empty() {
         return Ok(spec);

@@ -72,12 +72,16 @@ pub struct SchedulerRequest {
     pub operation: Operation,
     pub uid: String,
     pub generation: i64,
+    /// Annotations of the desired state: a change of them is no new generation.
+    pub switches: BTreeMap<&'static str, String>,
 }
 
 impl SchedulerRequest {
     pub fn new<K: CustomKind>(operation: Operation, object: Option<&Custom<K>>) -> Self {
         let uid = object.map_or_else(String::new, |object| object.uid().to_owned());
-        Self { operation, uid, generation: object.map_or(0, Custom::generation) }
+        let value = |switch: &&'static str| Some((*switch, object?.annotation(switch)?.to_owned()));
+        let switches = K::SWITCHES.iter().filter_map(value).collect();
+        Self { operation, uid, generation: object.map_or(0, Custom::generation), switches }
     }
 }
 
@@ -334,7 +338,12 @@ mod tests {
     #[tokio::test]
     async fn late_results_do_not_bring_back_a_removed_namespace() {
         let (cache, key) = (SchedulerCache::default(), Key::new("ml", "iris"));
-        let request = || SchedulerRequest { operation: Operation::Unload, uid: "u".into(), generation: 1 };
+        let request = || SchedulerRequest {
+            operation: Operation::Unload,
+            uid: "u".into(),
+            generation: 1,
+            switches: BTreeMap::new(),
+        };
         cache.add_namespace("ml");
         cache.begin_sync("ml");
         cache.synced("ml");

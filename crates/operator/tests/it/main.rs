@@ -20,6 +20,7 @@ mod inference_services;
 mod inputs;
 mod leader_election;
 mod namespaces;
+mod pipelines;
 mod rbac;
 mod registered;
 mod runtimes;

@@ -366,6 +366,30 @@ fn invalid_graph_is_rejected_with_the_first_error_of_lint() {
 }
 
 #[test]
+fn annotation_that_keeps_payloads_is_true_or_false() {
+    let caches = caches(&[object("Model", "ml/a", json!({ "storageUri": "s3://b/m" }))]);
+    let pipeline = |value: &str, steps: Value| {
+        let mut pipeline = object("Pipeline", "ml/p", json!({ "steps": steps }));
+        pipeline["metadata"]["annotations"] = json!({ "gantry.dev/keep-payloads": value });
+        pipeline
+    };
+    let (one, two) = (json!([{ "name": "a" }]), json!([{ "name": "a" }, { "name": "b", "inputs": ["a"] }]));
+    let rejection =
+        |operation, new, old| validate(&admission_request(operation, new, old), &caches).rejection;
+    let expected = "metadata.annotations.gantry.dev/keep-payloads must be \"true\" or \"false\", got \"yes\"";
+    let invalid = pipeline("yes", one.clone());
+    assert_eq!(rejection("CREATE", invalid.clone(), Value::Null).as_deref(), Some(expected));
+    for valid in ["true", "false"] {
+        let valid = pipeline(valid, one.clone());
+        assert_eq!(rejection("CREATE", valid.clone(), Value::Null), None);
+        assert_eq!(rejection("UPDATE", invalid.clone(), valid.clone()).as_deref(), Some(expected));
+        assert_eq!(rejection("UPDATE", valid, invalid.clone()), None);
+    }
+    // An object that was stored before the rule existed can be changed.
+    assert_eq!(rejection("UPDATE", pipeline("yes", two), invalid), None);
+}
+
+#[test]
 fn volume_claim_templates_of_components_are_immutable() {
     let component = |size: &str| json!({ "components": [{ "name": "seldon-scheduler", "volumeClaimTemplates": claims(size) }] });
     let config = |name: &str, spec: Value| object("SeldonConfig", &format!("ops/{name}"), spec);

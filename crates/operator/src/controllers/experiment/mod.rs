@@ -62,8 +62,9 @@ impl Scheduled for Experiment {
         not_ready: "ExperimentNotReady",
     };
 
-    fn definition(spec: &ExperimentSpec, key: &Key, generation: i64) -> pb::Experiment {
-        spec.to_proto(&key.name, Some(&key.namespace), Some(generation))
+    fn definition(object: &Custom<Self>, spec: &ExperimentSpec) -> pb::Experiment {
+        let Key { namespace, name } = object.key();
+        spec.to_proto(&name, Some(&namespace), Some(object.generation()))
     }
 
     fn load(experiment: pb::Experiment, replaces: i64) -> SchedulerAction {

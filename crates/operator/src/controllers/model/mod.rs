@@ -59,8 +59,9 @@ impl Scheduled for Model {
         not_ready: "ModelNotReady",
     };
 
-    fn definition(spec: &ModelSpec, key: &Key, generation: i64) -> pb::Model {
-        spec.to_proto(&key.name, Some(&key.namespace), Some(generation))
+    fn definition(object: &Custom<Self>, spec: &ModelSpec) -> pb::Model {
+        let Key { namespace, name } = object.key();
+        spec.to_proto(&name, Some(&namespace), Some(object.generation()))
     }
 
     fn load(model: pb::Model, replaces: i64) -> SchedulerAction {

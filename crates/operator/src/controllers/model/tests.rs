@@ -89,7 +89,7 @@ fn status_waits_only_for_a_model_that_is_being_loaded() {
         (ModelState::ModelFailed, false),
         (ModelState::ModelAvailable, false),
     ] {
-        let request = SchedulerRequest { operation: Operation::Load, uid: "u1".into(), generation: 3 };
+        let request = SchedulerRequest::new(Operation::Load, Some(&object()));
         let sent = LastRequest {
             at: tokio::time::Instant::now(),
             request,

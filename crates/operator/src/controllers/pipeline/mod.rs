@@ -17,7 +17,7 @@ use crate::{
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, PipelineView},
 };
-use gantry_api::{Condition, PipelineSpec, PlainStatus};
+use gantry_api::{Condition, KEEP_PAYLOADS, PipelineSpec, PlainStatus};
 use gantry_proto::scheduler as pb;
 use k8s_openapi::jiff::Timestamp;
 
@@ -63,8 +63,11 @@ impl Scheduled for Pipeline {
         not_ready: "PipelineNotReady",
     };
 
-    fn definition(spec: &PipelineSpec, key: &Key, generation: i64) -> pb::Pipeline {
-        spec.to_proto(&key.name, Some(&key.namespace), Some(generation))
+    fn definition(object: &Custom<Self>, spec: &PipelineSpec) -> pb::Pipeline {
+        let Key { namespace, name } = object.key();
+        let keep_payloads = object.annotation(KEEP_PAYLOADS) == Some("true");
+        let pipeline = spec.to_proto(&name, Some(&namespace), Some(object.generation()));
+        pb::Pipeline { keep_payloads, ..pipeline }
     }
 
     fn load(pipeline: pb::Pipeline, replaces: i64) -> SchedulerAction {

@@ -27,7 +27,7 @@ pub trait Scheduled: CustomKind {
     const FINALIZER: &'static str;
     const WORDS: Words;
 
-    fn definition(spec: &Self::Spec, key: &Key, generation: i64) -> Self::Definition;
+    fn definition(object: &Custom<Self>, spec: &Self::Spec) -> Self::Definition;
 
     /// `replaces` is the generation that the scheduler has, 0 for none.
     fn load(definition: Self::Definition, replaces: i64) -> SchedulerAction;

@@ -165,7 +165,7 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
     }
     let generation = object.generation();
     let is_observed = object.status.as_ref().and_then(|s| K::observed(s).0) == Some(generation);
-    let desired = K::definition(spec, &snapshot.key, generation);
+    let desired = K::definition(object, spec);
     match &snapshot.scheduler {
         Known::Unknown(why) => {
             // What is loaded keeps serving while the scheduler restarts, or while a new leader connects to it.

@@ -40,7 +40,8 @@ trait Sample: Scheduled {
 const GENERATION: i64 = 3;
 
 fn definition<K: Sample>() -> K::Definition {
-    K::definition(&object::<K>(|_| {}).spec.unwrap(), &Key::new("ml", "iris"), GENERATION)
+    let object = object::<K>(|_| {});
+    K::definition(&object, object.spec.as_ref().unwrap())
 }
 
 fn meta(generation: i64) -> pb::KubernetesMeta {
@@ -213,7 +214,7 @@ fn unknown<V>() -> Known<V> {
 }
 
 fn request(operation: Operation, refusal: Option<&str>, age: Duration) -> (LastRequest, Duration) {
-    let sent = SchedulerRequest { operation, uid: "u1".into(), generation: GENERATION };
+    let sent = SchedulerRequest::new(operation, Some(&object::<Model>(|_| {})));
     let at = tokio::time::Instant::now();
     let rejection = refusal.map(str::to_owned);
     (LastRequest { at, request: sent, attempts: 1, was_accepted: false, rejection, failure: None }, age)
@@ -557,7 +558,7 @@ fn load_names_the_generation_that_it_replaces<K: Sample>() {
         let plan = plan(&snapshot(Some(changed), scheduler), NOW);
         let expected = |replaces| {
             let changed = object::<K>(|o| o["spec"] = K::another_spec());
-            let definition = K::definition(&changed.spec.unwrap(), &Key::new("ml", "iris"), GENERATION);
+            let definition = K::definition(&changed, changed.spec.as_ref().unwrap());
             Action::from(K::load(definition, replaces))
         };
         [0, 3].into_iter().find(|replaces| plan.actions == [expected(*replaces)])

@@ -11,7 +11,12 @@ fn plan_for_every_situation() {
     let three = || json!({ "replicas": 3 });
     let up = |s: Snapshot, scheduler| Snapshot { scheduler, ..made(s, 3) };
     let last_request = |refusal: Option<&str>, ago| {
-        let request = SchedulerRequest { operation: Operation::Notify, uid: "u1".into(), generation: 3 };
+        let request = SchedulerRequest {
+            operation: Operation::Notify,
+            uid: "u1".into(),
+            generation: 3,
+            switches: BTreeMap::new(),
+        };
         Some((
             LastRequest {
                 at: tokio::time::Instant::now(),
