@@ -178,3 +178,29 @@ fn owners<K: CustomKind>(_: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
     }
     keys
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cluster::Server, settings::Settings};
+    use serde_json::json;
+
+    #[test]
+    fn object_of_an_owner_of_another_group_enqueues_nothing() {
+        let owner = |api_version: &str, kind: &str, controller: bool| {
+            let owner = json!({
+                "apiVersion": api_version, "kind": kind, "name": "a", "uid": "u", "controller": controller,
+            });
+            let object =
+                json!({ "metadata": { "name": "a-0", "namespace": "ml", "ownerReferences": [owner] } });
+            let after = Some(Arc::new(serde_json::from_value::<OwnedObject>(object).unwrap()));
+            let change = Change { key: Key::new("ml", "a-0"), before: None, after, origin: Origin::Watch };
+            owners::<Server>(&Caches::new(Settings::default()), &change)
+        };
+        assert_eq!(owner("mlops.seldon.io/v1alpha1", "Server", true), [Key::new("ml", "a")]);
+        assert_eq!(owner("mlops.seldon.io/v2", "Server", true), [Key::new("ml", "a")]);
+        assert_eq!(owner("serving.example.com/v1", "Server", true), []);
+        assert_eq!(owner("mlops.seldon.io/v1alpha1", "Model", true), []);
+        assert_eq!(owner("mlops.seldon.io/v1alpha1", "Server", false), []);
+    }
+}

@@ -193,6 +193,7 @@ pub async fn serve<F, B>(
 mod tests {
     use super::*;
     use gantry_oip::server::Reply;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[tokio::test]
@@ -217,6 +218,42 @@ mod tests {
         let reading = stream.read_to_string(&mut answer);
         tokio::time::timeout(Duration::from_secs(20), reading).await.expect("no room").unwrap();
         assert!(answer.ends_with("served"), "{answer}");
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_limit_wait() {
+        let options = ServerOptions { max_connections: 2, ..ServerOptions::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, served) = (CancellationToken::new(), Arc::new(Semaphore::new(0)));
+        // Requests that run now, and the most that ran at a time.
+        let counters = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let counted = Arc::clone(&counters);
+        let handler = move |_| {
+            let counted = Arc::clone(&counted);
+            async move {
+                let [running, most] = &*counted;
+                most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                running.fetch_sub(1, SeqCst);
+                Response::new(Reply::new("served".into()))
+            }
+        };
+        let serving = tokio::spawn(serve(listener, options, handler, stop.clone()));
+        for _ in 0..8 {
+            let served = Arc::clone(&served);
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+                stream.read_to_end(&mut Vec::new()).await.unwrap();
+                served.add_permits(1);
+            });
+        }
+        let all = tokio::time::timeout(Duration::from_secs(20), served.acquire_many(8)).await;
+        drop(all.expect("all are served").unwrap());
+        assert_eq!(counters[1].load(SeqCst), 2);
         stop.cancel();
         serving.await.unwrap();
     }

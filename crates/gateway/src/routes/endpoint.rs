@@ -126,7 +126,7 @@ impl Registry {
     }
 
     /// The endpoint of a replica; a new one if its address changed.
-    pub(super) fn endpoint(&self, wanted: &pb::Endpoint, metrics: &Metrics) -> Arc<Endpoint> {
+    pub(crate) fn endpoint(&self, wanted: &pb::Endpoint, metrics: &Metrics) -> Arc<Endpoint> {
         let http_port = u16::try_from(wanted.http_port).unwrap_or(0);
         let grpc_port = u16::try_from(wanted.grpc_port).unwrap_or(0);
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,5 +165,28 @@ impl Registry {
     pub(crate) fn all(&self) -> Vec<Arc<Endpoint>> {
         let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         endpoints.values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_are_gone_leave_nothing_behind() {
+        let (registry, metrics) = (Registry::default(), Metrics::new());
+        let endpoint = |replica| {
+            registry.endpoint(&pb::Endpoint { server: "s".into(), replica, ..Default::default() }, &metrics)
+        };
+        let kept = endpoint(0);
+        for replica in 1..100 {
+            drop(endpoint(replica));
+        }
+        let last = endpoint(100);
+        let mut replicas: Vec<u32> =
+            registry.locals.lock().unwrap().keys().map(|(_, replica)| *replica).collect();
+        replicas.sort_unstable();
+        assert_eq!(replicas, [kept.replica, last.replica]);
+        assert_eq!(registry.endpoints.lock().unwrap().len(), 2);
     }
 }

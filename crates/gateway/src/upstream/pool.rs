@@ -23,6 +23,7 @@ const MAX_STREAMS_PER_CONNECTION: usize = 100;
 /// The pools of one worker; the lock is uncontended.
 pub(crate) struct Pools {
     connect_timeout: Duration,
+    idle_timeout: Duration,
     pools: Mutex<HashMap<u64, Pool>>,
 }
 
@@ -50,7 +51,7 @@ pub(crate) type ReleaseConnection = Box<dyn FnOnce() + Send>;
 
 impl Pools {
     pub(crate) fn new(connect_timeout: Duration) -> Self {
-        Self { connect_timeout, pools: Mutex::default() }
+        Self { connect_timeout, idle_timeout: IDLE_TIMEOUT, pools: Mutex::default() }
     }
 
     fn with<T>(&self, endpoint: &Arc<Endpoint>, work: impl FnOnce(&mut Pool) -> T) -> T {
@@ -103,7 +104,7 @@ impl Pools {
     async fn idle(&self, endpoint: &Arc<Endpoint>) -> Option<http1::SendRequest<UpstreamBody>> {
         loop {
             let mut idle = self.with(endpoint, |pool| pool.idle.pop())?;
-            if idle.sender.is_closed() || idle.since.elapsed() > IDLE_TIMEOUT {
+            if idle.sender.is_closed() || idle.since.elapsed() > self.idle_timeout {
                 continue;
             }
             if idle.sender.is_ready() || idle.sender.ready().await.is_ok() {
@@ -198,7 +199,7 @@ impl Pools {
     pub(crate) fn sweep(&self) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|_, pool| {
-            pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= IDLE_TIMEOUT);
+            pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= self.idle_timeout);
             pool.shared.retain(|s| !s.sender.is_closed());
             pool.endpoint.strong_count() > 0
         });
@@ -208,10 +209,57 @@ impl Pools {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{metrics::Metrics, routes::Registry};
+    use gantry_proto::gantry as pb;
+    use http_body_util::BodyExt as _;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
 
     #[test]
     fn idle_connections_close_before_agents_close_them() {
         let agent = gantry_transport::ServerOptions::default().header_timeout;
-        assert!(IDLE_TIMEOUT * 2 <= agent, "{IDLE_TIMEOUT:?} {agent:?}");
+        let idle = Pools::new(Duration::from_secs(1)).idle_timeout;
+        assert!(idle * 2 <= agent, "{idle:?} {agent:?}");
+    }
+
+    /// The number of connections for two requests, one after the other.
+    async fn connections(idle_timeout: Duration) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let http_port = listener.local_addr().unwrap().port().into();
+        let wanted = pb::Endpoint { host: "127.0.0.1".into(), http_port, ..pb::Endpoint::default() };
+        let endpoint = Registry::default().endpoint(&wanted, &Metrics::new());
+        let accepted = Arc::new(());
+        let token = Arc::clone(&accepted);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let token = Arc::clone(&token);
+                tokio::spawn(async move {
+                    let _token = token;
+                    let mut request = [0; 1024];
+                    while stream.read(&mut request).await.unwrap() > 0 {
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                    }
+                    std::future::pending::<()>().await;
+                });
+            }
+        });
+        let pools = Arc::new(Pools { idle_timeout, ..Pools::new(Duration::from_secs(10)) });
+        for _ in 0..2 {
+            let request = Request::get("/").body(UpstreamBody::Whole(bytes::Bytes::new())).unwrap();
+            let Ok((response, release)) = pools.http(&endpoint, request).await else { panic!("no response") };
+            response.into_body().collect().await.unwrap();
+            release();
+        }
+        // One for this function, one for the listener.
+        Arc::strong_count(&accepted) - 2
+    }
+
+    #[tokio::test]
+    async fn connection_that_was_idle_for_too_long_is_not_used_again() {
+        assert_eq!(connections(Duration::from_hours(1)).await, 1);
+        assert_eq!(connections(Duration::ZERO).await, 2);
     }
 }

@@ -110,15 +110,18 @@ async fn operator_reaches_a_scheduler_over_mutual_tls() {
     let stop = CancellationToken::new();
     let running = tokio::spawn(operator.run(None, stop.clone()));
     // The scheduler has no server for it, which only the scheduler knows.
-    loop {
-        let model = models.get("iris").await.unwrap();
-        let conditions = model.data.pointer("/status/conditions").and_then(|c| c.as_array().cloned());
-        let ready = conditions.unwrap_or_default().into_iter().find(|c| c["type"] == "Ready");
-        if ready.is_some_and(|ready| ready["reason"] == "NoServer") {
-            break;
+    let reported = async {
+        loop {
+            let model = models.get("iris").await.unwrap();
+            let conditions = model.data.pointer("/status/conditions").and_then(|c| c.as_array().cloned());
+            let ready = conditions.unwrap_or_default().into_iter().find(|c| c["type"] == "Ready");
+            if ready.is_some_and(|ready| ready["reason"] == "NoServer") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    tokio::time::timeout(Duration::from_secs(20), reported).await.expect("the scheduler is reachable");
     stop.cancel();
     running.await.unwrap().unwrap();
 
