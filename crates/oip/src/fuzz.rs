@@ -1,7 +1,8 @@
 //! Fuzz targets: each takes arbitrary bytes, must not panic, and checks invariants of the result.
 
-use crate::{Error, InferRequest, InferResponse, Limits, grpc, rest};
+use crate::{Error, InferRequest, InferResponse, Limits, grpc, rest, v1};
 use bytes::Bytes;
+use gantry_tensor::{DataType, TensorSpec};
 use prost::Message as _;
 
 /// Small limits, so that a violation is found quickly.
@@ -22,6 +23,35 @@ pub fn rest_request(input: &[u8]) {
 pub fn rest_response(input: &[u8]) {
     let (length, body) = split(input);
     let _ = rest::decode_response(body, length, &limits());
+}
+
+/// The first byte chooses the inputs of the model. What was decoded is the same after it went back as a response.
+pub fn v1_request(input: &[u8]) {
+    let Some((&choice, body)) = input.split_first() else { return };
+    let spec = |name: &str, datatype, shape: &[i64]| TensorSpec {
+        name: name.to_owned(),
+        datatype,
+        shape: shape.to_vec(),
+    };
+    let specs = match choice % 4 {
+        0 => vec![],
+        1 => vec![spec("a", DataType::Fp32, &[-1, -1])],
+        2 => vec![spec("a", DataType::Bytes, &[-1])],
+        _ => vec![spec("a", DataType::Int64, &[-1, 2]), spec("b", DataType::Bool, &[-1])],
+    };
+    let Ok(request) = v1::decode_request(Bytes::copy_from_slice(body), &specs, &limits()) else { return };
+    // Only an empty one has a shape that is too large.
+    let Ok(response) = v1::encode_response(&request.inputs) else { return };
+    let wanted: Vec<TensorSpec> = request
+        .inputs
+        .iter()
+        .map(|i| spec(i.tensor.name(), i.tensor.datatype(), &vec![-1; i.tensor.shape().len()]))
+        .collect();
+    let text = String::from_utf8_lossy(&response).replacen("predictions", "inputs", 1);
+    // A response with no rows, which a request must have, or with no common number of rows and a scalar.
+    if let Ok(again) = v1::decode_request(text.into_bytes().into(), &wanted, &Limits::default()) {
+        same(&request, Ok(again));
+    }
 }
 
 pub fn grpc_request(input: &[u8]) {

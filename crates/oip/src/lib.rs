@@ -1,6 +1,6 @@
-//! Open Inference Protocol v2: types and codecs, without sockets, runtime or models.
+//! Open Inference Protocol v2 and KServe's V1 protocol: types and codecs, without sockets, runtime or models.
 //!
-//! [`InferRequest`] and [`InferResponse`] are the types of a server. [`rest`] and [`grpc`] decode and encode them;
+//! [`InferRequest`] and [`InferResponse`] are the types of a server. [`rest`], [`grpc`] and [`v1`] decode and encode them;
 //! input that violates the protocol or the [`Limits`] is rejected with an [`Error`]. [`server`] is the interface of
 //! an in-process inference server.
 
@@ -17,6 +17,7 @@ mod outputs;
 mod raw;
 pub mod rest;
 pub mod server;
+pub mod v1;
 
 pub use error::{Code, Error};
 pub use infer::{InferRequest, InferResponse, InferTensor, Parameter, Parameters, RequestedOutput};

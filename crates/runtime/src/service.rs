@@ -11,6 +11,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use gantry_oip::{
     Code, Error, IndexEntry, InferRequest, InferResponse, InferTensor, ServerMetadata, grpc, rest, select,
     server::{self, INTERNAL_MODEL, InferenceServer, Reply},
+    v1,
 };
 use gantry_proto::inference as pb;
 use gantry_tensor::{CancelToken, Elements, Tensor};
@@ -163,6 +164,24 @@ impl Runtime {
                 let model = self.model(headers, name)?;
                 ok(rest::encode_statistics(&[model.statistics.report(&model.name, &model.version)]))
             }
+            ("GET", [""]) => ok(Bytes::from_static(b"{\"status\":\"alive\"}")),
+            ("GET", ["v1", "models"]) => {
+                let mut names: Vec<String> = self.all().iter().map(|m| m.name.clone()).collect();
+                names.sort_unstable();
+                ok(v1::encode_names(&names))
+            }
+            ("GET", ["v1", "models", name]) if !name.contains(':') => {
+                let model = self.model(headers, name)?;
+                ok(format!("{{\"name\":\"{}\",\"ready\":true}}", model.name).into())
+            }
+            ("POST", ["v1", "models", named]) if named.ends_with(":predict") => {
+                let model = self.model(headers, named.strip_suffix(":predict").unwrap_or(named))?;
+                self.predict(&model, headers, body).await
+            }
+            ("POST", ["v1", "models", named]) if named.ends_with(":explain") => {
+                let model = self.model(headers, named.strip_suffix(":explain").unwrap_or(named))?;
+                Err(Error::new(Code::Unimplemented, format!("model {} has no explainer", model.name)))
+            }
             ("GET", ["v2"]) => ok(rest::encode_server_metadata(&ServerMetadata::gantry())),
             ("GET", ["v2", "health", question @ ("live" | "ready")]) => {
                 ok(format!("{{\"{question}\":true}}").into())
@@ -199,25 +218,45 @@ impl Runtime {
         answer
     }
 
+    /// Inference in the V1 protocol.
+    async fn predict(&self, model: &Arc<Loaded>, headers: &HeaderMap, body: Bytes) -> Answer {
+        let started = Instant::now();
+        let (limits, this) = (self.config.limits, model.clone());
+        let decode = move |body| v1::decode_request(body, this.model.inputs(), &limits);
+        let answer = match self.receive(headers, body, decode) {
+            Ok(received) => self.infer(model, received, encode_v1).await,
+            Err(error) => Err(error),
+        };
+        model.statistics.record_request(answer.is_ok(), started.elapsed());
+        answer
+    }
+
     fn receive_rest(&self, headers: &HeaderMap, body: Bytes) -> Result<Received, Error> {
-        let header_length = rest::header_length(headers)?;
+        let (limits, header_length) = (self.config.limits, rest::header_length(headers)?);
+        self.receive(headers, body, move |body| rest::decode_request(body, header_length, &limits))
+    }
+
+    /// `decode` gets the decompressed body.
+    fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Bytes,
+        decode: impl FnOnce(Bytes) -> Result<InferRequest, Error> + Send + 'static,
+    ) -> Result<Received, Error> {
         let encoding = rest::Encoding::of(headers)?;
         let limits = self.config.limits;
         let bytes = expanded(body.len(), encoding != rest::Encoding::Identity, limits.body);
         if body.len() <= INLINE_MAX_BYTES {
             if encoding == rest::Encoding::Identity {
-                return rest::decode_request(body, header_length, &limits).map(Received::Small);
+                return decode(body).map(Received::Small);
             }
             let limit = INLINE_MAX_BYTES.min(limits.body);
             match rest::decompress(body.clone(), encoding, limit) {
                 Err(error) if error.code == Code::PayloadTooLarge => {}
-                plain => return rest::decode_request(plain?, header_length, &limits).map(Received::Small),
+                plain => return decode(plain?).map(Received::Small),
             }
         }
-        Ok(Received::large(bytes, move || {
-            let body = rest::decompress(body, encoding, limits.body)?;
-            rest::decode_request(body, header_length, &limits)
-        }))
+        Ok(Received::large(bytes, move || decode(rest::decompress(body, encoding, limits.body)?)))
     }
 
     /// Decodes, runs and encodes: on the calling thread what is short, the rest on the pool, in one job if possible.
@@ -477,6 +516,11 @@ fn respond<A>(
 #[expect(clippy::needless_pass_by_value, reason = "the type of encode_grpc")]
 fn encode_rest(response: InferResponse, request: &InferRequest) -> Answer {
     Ok(server::inferred(rest::encode_response(&response, request)?))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the type of encode_grpc")]
+fn encode_v1(response: InferResponse, _: &InferRequest) -> Answer {
+    Ok(server::json(StatusCode::OK, v1::encode_response(&response.outputs)?))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of encode_rest")]

@@ -58,7 +58,7 @@ pub(super) async fn encode(
 }
 
 /// Reads and decodes the response of a replica; it is charged until then.
-pub(super) async fn decode(
+pub(crate) async fn decode(
     protocol: Protocol,
     response: Response<ResponseBody>,
     limits: Limits,

@@ -10,7 +10,7 @@ use http::{HeaderValue, Uri};
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -309,6 +309,7 @@ impl Inner {
             route_header: HeaderValue::from_str(&format!(":{internal}:")).ok()?,
             infer_uri: format!("/v2/models/{internal}/infer").parse::<Uri>().ok()?,
             internal: internal.into(),
+            inputs: OnceLock::new(),
             targets: Mutex::default(),
         });
         // Amortized cleanup of dead entries.

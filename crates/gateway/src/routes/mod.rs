@@ -23,11 +23,12 @@ pub use test_support::TestRequest;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
+use gantry_tensor::TensorSpec;
 use http::{HeaderValue, Uri};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -108,6 +109,8 @@ pub(crate) struct Version {
     pub(crate) route_header: HeaderValue,
     /// `/v2/models/<model>_<version>/infer`
     pub(crate) infer_uri: Uri,
+    /// The inputs of its metadata, once a V1 request needed them.
+    pub(crate) inputs: OnceLock<Arc<[TensorSpec]>>,
     targets: Mutex<Vec<Weak<Target>>>,
 }
 

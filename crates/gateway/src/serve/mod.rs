@@ -19,6 +19,7 @@ mod rest;
 mod sequence;
 mod spans;
 mod stream;
+mod v1;
 
 pub(crate) use client::Admitted;
 pub(crate) use destination::Wanted;

@@ -1,9 +1,13 @@
-//! REST paths of the Open Inference Protocol.
+//! REST paths of the Open Inference Protocol and of KServe's V1 protocol.
 
 use http::Method;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path<'a> {
+    /// `/`: liveness in the V1 protocol.
+    Alive,
+    /// `/v1/models`
+    Names,
     ServerMetadata,
     Live,
     Ready,
@@ -26,6 +30,9 @@ pub(super) enum Path<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation<'a> {
     Infer,
+    /// Inference in the V1 protocol.
+    Predict,
+    Explain,
     Metadata,
     Ready,
     Statistics,
@@ -37,8 +44,8 @@ impl<'a> Operation<'a> {
     /// The path after the model name.
     pub(super) const fn tail(self) -> &'a str {
         match self {
-            Self::Infer => "/infer",
-            Self::Metadata => "",
+            Self::Infer | Self::Predict => "/infer",
+            Self::Metadata | Self::Explain => "",
             Self::Ready => "/ready",
             Self::Statistics => "/stats",
             Self::Other(tail) => tail,
@@ -49,6 +56,12 @@ impl<'a> Operation<'a> {
 impl<'a> Path<'a> {
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
+        if path.is_empty() {
+            return Some(Self::Alive);
+        }
+        if let Some(rest) = path.strip_prefix("/v1/models") {
+            return Self::v1(rest);
+        }
         let rest = path.strip_prefix("/v2")?;
         if let Some(rest) = rest.strip_prefix("/models/") {
             return Self::model(rest);
@@ -71,6 +84,21 @@ impl<'a> Path<'a> {
                 }
             }
         })
+    }
+
+    /// The path after `/v1/models`.
+    fn v1(rest: &'a str) -> Option<Self> {
+        if rest.is_empty() {
+            return Some(Self::Names);
+        }
+        let named = rest.strip_prefix('/').filter(|named| !named.contains('/'))?;
+        let (model, operation) = match named.rsplit_once(':') {
+            Some((model, "predict")) => (model, Operation::Predict),
+            Some((model, "explain")) => (model, Operation::Explain),
+            Some(_) => return None,
+            None => (named, Operation::Ready),
+        };
+        (!model.is_empty()).then_some(Self::Model { model, version: None, operation })
     }
 
     fn model(rest: &'a str) -> Option<Self> {
@@ -110,7 +138,9 @@ impl<'a> Path<'a> {
 
     pub(super) const fn method(self) -> Method {
         match self {
-            Self::ServerMetadata
+            Self::Alive
+            | Self::Names
+            | Self::ServerMetadata
             | Self::Live
             | Self::Ready
             | Self::AllStatistics
@@ -127,7 +157,14 @@ impl<'a> Path<'a> {
 
 /// The closest known path, for error messages.
 pub(super) fn nearest(path: &str) -> &'static str {
-    const PATHS: [&str; 16] = [
+    fn verb(name: &str) -> &str {
+        name.rsplit_once(':').map_or("", |(_, verb)| verb)
+    }
+    const PATHS: [&str; 20] = [
+        "/v1/models",
+        "/v1/models/{model}",
+        "/v1/models/{model}:predict",
+        "/v1/models/{model}:explain",
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",
@@ -152,7 +189,7 @@ pub(super) fn nearest(path: &str) -> &'static str {
         let longer = given.len().max(known.len());
         (0..longer)
             .map(|i| match (given.get(i), known.get(i)) {
-                (Some(_), Some(k)) if k.starts_with('{') => 1,
+                (Some(g), Some(k)) if k.starts_with('{') => 1 + strsim::levenshtein(verb(g), verb(k)),
                 (Some(g), Some(k)) => strsim::levenshtein(g, k),
                 (Some(only), None) | (None, Some(only)) => only.len() + 1,
                 (None, None) => 0,
@@ -203,8 +240,18 @@ mod tests {
             ("/v2x", None),
             ("/v2/models/iris/inference", None),
             ("/v2/repository/models/iris", None),
-            ("/", None),
-            ("", None),
+            ("/", Some(Path::Alive)),
+            ("", Some(Path::Alive)),
+            ("/v1/models", Some(Path::Names)),
+            ("/v1/models/", Some(Path::Names)),
+            ("/v1/models/iris", model("iris", Operation::Ready)),
+            ("/v1/models/iris:predict", model("iris", Operation::Predict)),
+            ("/v1/models/a:b:explain", model("a:b", Operation::Explain)),
+            ("/v1/models/iris:train", None),
+            ("/v1/models/:predict", None),
+            ("/v1/models/iris/versions/1:predict", None),
+            ("/v1/modelsx", None),
+            ("/v1", None),
         ] {
             assert_eq!(Path::parse(path), expected, "{path}");
         }
@@ -215,10 +262,11 @@ mod tests {
         for (path, hint) in [
             ("/v2/models/iris/inference", "/v2/models/{model}/infer"),
             ("/v2/model/iris/infer", "/v2/models/{model}/infer"),
-            ("/v1/models/iris:predict", "/v2/models/{model}"),
+            ("/v1/models/iris:predicts", "/v1/models/{model}:predict"),
+            ("/v1/model/iris", "/v1/models/{model}"),
             ("/v2/health/alive", "/v2/health/live"),
             ("/v2/repository/models/iris/laod", "/v2/repository/models/{model}/load"),
-            ("/", "/v2"),
+            ("/v3", "/v2"),
         ] {
             assert_eq!(nearest(path), hint, "{path}");
         }

@@ -99,7 +99,7 @@ impl Worker {
                 })
                 .to_string(),
             ),
-            Operation::Statistics | Operation::Other(_) => {
+            _ => {
                 return Err(Error::not_found("a pipeline has infer, ready and metadata only"));
             }
         };

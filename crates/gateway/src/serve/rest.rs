@@ -11,6 +11,7 @@ use super::{
     pipelines::PipelineRequest,
     request_body::{BodyLimits, SMALL},
     spans,
+    v1::V1Request,
 };
 use crate::{body::ResponseBody, routes::SelectError};
 use gantry_oip::{Code, Error, server};
@@ -72,12 +73,14 @@ impl Worker {
             return Err(Error::not_found(format!("there is no path {shown}: the nearest is {nearest}")));
         };
         let allowed = path.method();
-        let is_head =
-            parts.method == Method::HEAD && matches!(path, Path::ServerMetadata | Path::Live | Path::Ready);
+        let is_head = parts.method == Method::HEAD
+            && matches!(path, Path::Alive | Path::ServerMetadata | Path::Live | Path::Ready);
         if parts.method != allowed && !is_head {
             return Ok(method_not_allowed(&parts.method, &allowed));
         }
         match path {
+            Path::Alive => Ok(json_response("{\"status\":\"alive\"}")),
+            Path::Names => Ok(json_response(gantry_oip::v1::encode_names(&self.shared.routes.models()))),
             Path::Model { .. } => self.model(parts, body, request_id, exchange).await,
             Path::Pipeline { pipeline, operation } => {
                 let name = Name::of(&parts.headers, "").map(|name| match name {
@@ -127,7 +130,8 @@ impl Worker {
             }
         };
         let model = &*wanted.model;
-        let infer = matches!(operation, Operation::Infer | Operation::Other(_));
+        let is_v1 = operation == Operation::Predict;
+        let infer = is_v1 || matches!(operation, Operation::Infer | Operation::Other(_));
         let deadline = deadline(started, self.shared.config.request_timeout);
         let limits = BodyLimits {
             client: &exchange.client,
@@ -145,16 +149,32 @@ impl Worker {
                 nearest,
             ));
         }
-        let whole = self.read_body(body, &limits).await?;
+        let mut whole = self.read_body(body, &limits).await?;
         exchange.admitted = Some(self.admit(&exchange.client, Protocol::Rest)?);
         let version = version.map(|text| version_number(model, text)).transpose()?;
-        let in_flight = if infer {
+        let mut in_flight = if infer {
             self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Rest, deadline).await?
         } else {
             self.acquire(wanted, sticky.as_ref(), Protocol::Rest)?
         };
+        if operation == Operation::Explain {
+            return Err(no_explainer(&in_flight.version.model));
+        }
+        let v1 = is_v1.then(|| V1Request {
+            sticky: sticky.clone(),
+            request_id: request_id.clone(),
+            memory: Arc::clone(&exchange.client.memory),
+            started,
+            deadline,
+        });
+        if let Some(v1) = &v1 {
+            let inputs;
+            (in_flight, inputs) = self.with_inputs(in_flight, v1).await?;
+            let is_local = in_flight.endpoint.local().is_some();
+            whole = self.v1_request(v1, inputs, &mut parts.headers, whole, is_local).await?;
+        }
         if let Some(experiment) = &in_flight.experiment
-            && operation == Operation::Infer
+            && matches!(operation, Operation::Infer | Operation::Predict)
         {
             let (headers, protocol) = (&parts.headers, Protocol::Rest);
             let original = Original { protocol, headers, request_id: &request_id, body: &whole };
@@ -175,7 +195,7 @@ impl Worker {
         let target = Target::Rest {
             tail: operation.tail(),
             query: parts.uri.query(),
-            infer: operation == Operation::Infer,
+            infer: matches!(operation, Operation::Infer | Operation::Predict),
         };
         let mut headers = std::mem::take(&mut parts.headers);
         if parts.version == Version::HTTP_2
@@ -185,6 +205,9 @@ impl Worker {
         }
         let head = Head { method: parts.method, headers, request_id };
         let answer = self.forward(&call, in_flight, &target, head, Payload::Whole(whole)).await?;
+        if let Some(v1) = &v1 {
+            return self.v1_response(v1, answer).await;
+        }
         // Readiness bodies differ between servers; KServe clients expect this one.
         if operation == Operation::Ready && answer.status() == StatusCode::OK {
             let (head, _) = answer.into_parts();
@@ -227,6 +250,10 @@ fn invalid_head(parts: &Parts) -> Option<Response<ResponseBody>> {
         );
     }
     None
+}
+
+fn no_explainer(model: &str) -> Error {
+    Error::new(Code::Unimplemented, format!("model {model} has no explainer"))
 }
 
 fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {

@@ -31,4 +31,5 @@ mod sequences;
 mod slow_clients;
 mod streams;
 mod support;
+mod v1;
 mod versions;

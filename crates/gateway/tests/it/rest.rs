@@ -101,7 +101,7 @@ async fn error_responses_state_the_cause() {
             404,
             "there is no path /v2/models/iris/infr: the nearest is /v2/models/{model}/infer",
         ),
-        ("GET", "/", 404, "there is no path /: the nearest is /v2"),
+        ("GET", "/v3", 404, "there is no path /v3: the nearest is /v2"),
         ("POST", "/v2/pipelines/p/infer", 404, "there is no pipeline \"p\""),
         ("POST", "/v2/repository/index", 501, "no scheduler is configured"),
         ("POST", "/v2/models/iris%2F..%2Fx/infer", 404, "there is no model \"iris%2F..%2Fx\""),

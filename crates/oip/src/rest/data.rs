@@ -19,15 +19,15 @@ enum ElementError {
 }
 
 /// Tensor fields needed to decode its data.
-pub(super) struct TensorHeader {
-    pub(super) name: String,
-    pub(super) shape: Vec<usize>,
-    pub(super) count: usize,
-    pub(super) datatype: DataType,
+pub(crate) struct TensorHeader {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) count: usize,
+    pub(crate) datatype: DataType,
 }
 
 /// Texts become slices of `body`. With `null_is_nan`, `null` is a NaN among floats, as written in responses.
-pub(super) fn read(
+pub(crate) fn read(
     cursor: &mut Cursor<'_>,
     header: &TensorHeader,
     body: &Bytes,

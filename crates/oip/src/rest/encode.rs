@@ -8,6 +8,7 @@ use crate::{
 use bytes::Bytes;
 use gantry_tensor::{Elements, bf16_to_f32, f16_to_f32};
 use http::{HeaderMap, HeaderValue, header};
+use std::ops::Range;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
@@ -163,7 +164,7 @@ fn write_tensors(
                 write_parameters(out, &t.parameters, &[]);
             }
             out.extend_from_slice(b",\"data\":[");
-            write_data(out, t.tensor.elements())
+            write_data(out, t.tensor.elements(), 0..t.tensor.elements().len())
                 .map_err(|e| e.at(format_args!("{kind} {}", t.tensor.name())))?;
             out.push(b']');
         }
@@ -173,9 +174,10 @@ fn write_tensors(
     Ok(())
 }
 
-fn write_data(out: &mut Vec<u8>, elements: &Elements) -> Result<(), Error> {
-    fn list<T: Copy>(out: &mut Vec<u8>, values: &[T], write: impl Fn(&mut Vec<u8>, T)) {
-        for (i, &value) in values.iter().enumerate() {
+/// Elements in this range, separated by commas.
+pub(crate) fn write_data(out: &mut Vec<u8>, elements: &Elements, range: Range<usize>) -> Result<(), Error> {
+    fn list<T: Copy>(out: &mut Vec<u8>, values: &[T], range: Range<usize>, write: impl Fn(&mut Vec<u8>, T)) {
+        for (i, &value) in values.get(range).unwrap_or_default().iter().enumerate() {
             if i > 0 {
                 out.push(b',');
             }
@@ -183,29 +185,31 @@ fn write_data(out: &mut Vec<u8>, elements: &Elements) -> Result<(), Error> {
         }
     }
     match elements {
-        Elements::Bool(v) => list(out, v, |out, b| {
+        Elements::Bool(v) => list(out, v, range, |out, b| {
             out.extend_from_slice(if b { b"true" } else { b"false" });
         }),
-        Elements::Uint8(v) => list(out, v, write_int),
-        Elements::Uint16(v) => list(out, v, write_int),
-        Elements::Uint32(v) => list(out, v, write_int),
-        Elements::Uint64(v) => list(out, v, write_int),
-        Elements::Int8(v) => list(out, v, write_int),
-        Elements::Int16(v) => list(out, v, write_int),
-        Elements::Int32(v) => list(out, v, write_int),
-        Elements::Int64(v) => list(out, v, write_int),
-        Elements::Fp16(v) => list(out, v, |out, bits| write_f32(out, f16_to_f32(bits))),
-        Elements::Bf16(v) => list(out, v, |out, bits| write_f32(out, bf16_to_f32(bits))),
-        Elements::Fp32(v) => list(out, v, write_f32),
-        Elements::Fp64(v) => list(out, v, write_f64),
+        Elements::Uint8(v) => list(out, v, range, write_int),
+        Elements::Uint16(v) => list(out, v, range, write_int),
+        Elements::Uint32(v) => list(out, v, range, write_int),
+        Elements::Uint64(v) => list(out, v, range, write_int),
+        Elements::Int8(v) => list(out, v, range, write_int),
+        Elements::Int16(v) => list(out, v, range, write_int),
+        Elements::Int32(v) => list(out, v, range, write_int),
+        Elements::Int64(v) => list(out, v, range, write_int),
+        Elements::Fp16(v) => list(out, v, range, |out, bits| write_f32(out, f16_to_f32(bits))),
+        Elements::Bf16(v) => list(out, v, range, |out, bits| write_f32(out, bf16_to_f32(bits))),
+        Elements::Fp32(v) => list(out, v, range, write_f32),
+        Elements::Fp64(v) => list(out, v, range, write_f64),
         Elements::Bytes(v) => {
-            for (i, element) in v.iter().enumerate() {
+            let start = range.start;
+            for (i, element) in v.get(range).unwrap_or_default().iter().enumerate() {
                 if i > 0 {
                     out.push(b',');
                 }
                 let text = std::str::from_utf8(element).map_err(|_| {
                     Error::invalid(format!(
-                        "element {i} is not UTF-8, which JSON cannot carry: use binary data or gRPC"
+                        "element {} is not UTF-8, which JSON cannot carry: use binary data or gRPC",
+                        start + i
                     ))
                 })?;
                 write_string(out, text);

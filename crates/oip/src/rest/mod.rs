@@ -4,7 +4,7 @@
 //! `binary_data_size`. JSON has no NaN and no infinity: requests with them are rejected, responses contain `null`;
 //! binary tensors and gRPC support them.
 
-mod data;
+pub(crate) mod data;
 mod decode;
 mod document;
 mod encode;
@@ -15,8 +15,8 @@ pub use crate::metadata::rest::{
 };
 pub use decode::{decode_request, decode_response, header_length};
 pub(crate) use document::{SHARED_MEMORY, requested_output, shared_memory_unsupported};
-pub(crate) use encode::write_parameters;
 pub use encode::{Encoded, encode_request, encode_response, error_body};
+pub(crate) use encode::{write_data, write_parameters};
 pub(crate) use encoding::decompress_start;
 pub use encoding::{Encoding, compress, decompress};
 

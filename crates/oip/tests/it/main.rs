@@ -14,3 +14,4 @@ mod bad_bodies;
 mod bad_messages;
 mod good_bodies;
 mod round_trip;
+mod v1;
