@@ -50,7 +50,9 @@ pub use k8s_passthrough::{IntOrString, VolumeClaimTemplate};
 pub use manifest_set::check_set;
 pub use model::{DataflowSpec, ExplainerSpec, LlmSpec, LoggingSpec, Model, ModelSpec, ParameterSpec};
 pub use name::{InvalidName, check_name};
-pub use object::{API_VERSION, ClusterObject, ForeignObject, Kind, Manifest, Metadata, Object, Parsed};
+pub use object::{
+    API_VERSION, ClusterObject, ForeignObject, INFERENCE_SERVICE, Kind, Manifest, Metadata, Object, Parsed,
+};
 pub use parse::{parse, parse_manifest};
 pub use pipeline::{
     Drawing, JoinType, KEEP_PAYLOADS, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec,

@@ -1,6 +1,9 @@
 //! The kind Model: a model artifact to serve.
 
-use crate::{API_VERSION, FieldError, Metadata, Quantity, Scaling, scaling::ReplicaFields};
+use crate::{
+    API_VERSION, FieldError, INFERENCE_SERVICE, Metadata, Quantity, Scaling, kserve::KSERVE_V1BETA1,
+    object::DEFAULT_NAMESPACE, scaling::ReplicaFields,
+};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -224,7 +227,17 @@ impl Model {
     /// The model in the scheduler's gRPC API; the spec must be valid.
     pub fn to_proto(&self) -> pb::Model {
         let meta = &self.metadata;
-        self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation)
+        let mut model = self.spec.to_proto(&meta.name, meta.namespace.as_deref(), meta.generation);
+        if self.kind == INFERENCE_SERVICE
+            && let Some(proto) = &mut model.meta
+        {
+            let namespace = meta.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+            proto.kind = Some(INFERENCE_SERVICE.to_owned());
+            // Without a generation it is no object of an API server.
+            let generation = meta.generation.unwrap_or(0);
+            proto.kubernetes_meta = Some(pb::KubernetesMeta { namespace, generation });
+        }
+        model
     }
 
     /// The manifest of a model reported by the scheduler.
@@ -250,6 +263,10 @@ impl Model {
         let some_replicas = |n: u32| (n > 0).then(|| i32::try_from(n).unwrap_or(i32::MAX));
         let mut manifest = Self::named(meta.name, spec.uri);
         manifest.metadata.set_kubernetes(meta.kubernetes_meta.as_ref());
+        if meta.kind.as_deref() == Some(INFERENCE_SERVICE) {
+            (manifest.api_version, manifest.kind) = (KSERVE_V1BETA1.into(), INFERENCE_SERVICE.into());
+            manifest.metadata.generation = manifest.metadata.generation.filter(|generation| *generation > 0);
+        }
         manifest.spec = ModelSpec {
             artifact_version: spec.artifact_version,
             secret_name: spec.storage_config.and_then(|c| match c.config {

@@ -9,6 +9,12 @@ use std::collections::BTreeMap;
 /// Group and version of the kinds shared with Seldon Core v2.
 pub const API_VERSION: &str = "mlops.seldon.io/v1alpha1";
 
+/// The kind of an object of KServe that is served as a model.
+pub const INFERENCE_SERVICE: &str = "InferenceService";
+
+/// The namespace of an InferenceService that has none.
+pub(crate) const DEFAULT_NAMESPACE: &str = "default";
+
 /// Kinds accepted by a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {

@@ -6,6 +6,9 @@ use std::{
     time::Duration,
 };
 
+/// As in KServe.
+pub const DEFAULT_INGRESS_DOMAIN: &str = "example.com";
+
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Port 0 binds any free port.
@@ -41,6 +44,8 @@ pub struct Config {
     pub max_incomplete_per_connection: usize,
     /// Excess requests to one replica get 429.
     pub max_in_flight_per_replica: usize,
+    /// Domain of the hosts of InferenceServices: `{name}-{namespace}.{domain}`.
+    pub ingress_domain: String,
     /// Whether clients of the inference port may load and unload models by the repository API.
     pub allow_repository_changes: bool,
     /// Whether the tensors of the last runs of each pipeline are kept for [`recent_runs`](crate::Routes::recent_runs).
@@ -73,6 +78,7 @@ impl Default for Config {
             max_incomplete: 4096,
             max_incomplete_per_connection: 256,
             max_in_flight_per_replica: 1024,
+            ingress_domain: DEFAULT_INGRESS_DOMAIN.to_owned(),
             allow_repository_changes: false,
             keep_pipeline_payloads: false,
             drain_timeout: Duration::from_secs(30),

@@ -18,6 +18,6 @@ mod routes;
 mod serve;
 mod upstream;
 
-pub use config::Config;
+pub use config::{Config, DEFAULT_INGRESS_DOMAIN};
 pub use gateway::{BindError, Gateway};
 pub use routes::{Demand, Removed, Routes, TestRequest};

@@ -131,6 +131,19 @@ pub(crate) fn decode(definition: &[u8]) -> pb::Model {
     pb::Model::decode(definition).unwrap_or_default()
 }
 
+/// The namespace of the InferenceService that the definition is of; empty for a Model.
+pub(crate) fn service_namespace(definition: &[u8]) -> String {
+    /// The first field of [`pb::Model`].
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct MetaOnly {
+        #[prost(message, optional, tag = "1")]
+        meta: Option<pb::MetaData>,
+    }
+    let meta = MetaOnly::decode(definition).ok().and_then(|model| model.meta);
+    let service = meta.filter(|meta| meta.kind.as_deref() == Some(gantry_api::INFERENCE_SERVICE));
+    service.and_then(|meta| meta.kubernetes_meta).map(|kubernetes| kubernetes.namespace).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +156,28 @@ mod tests {
             let server = pb::ServerNotify { name: "a".into(), max_replicas: requested, ..Default::default() };
             assert_eq!(expected_replicas(&server).unwrap().max, max);
         }
+    }
+
+    #[test]
+    fn service_namespace_is_that_of_inference_services() {
+        for (kind, namespace, expected) in [
+            (Some("InferenceService"), Some("ml"), "ml"),
+            (Some("InferenceService"), None, ""),
+            (Some("Model"), Some("ml"), ""),
+            (None, Some("ml"), ""),
+        ] {
+            let kubernetes_meta =
+                namespace.map(|n| pb::KubernetesMeta { namespace: String::from(n), generation: 3 });
+            let meta = pb::MetaData {
+                name: "iris".into(),
+                kind: kind.map(Into::into),
+                version: None,
+                kubernetes_meta,
+            };
+            let spec = pb::ModelSpec { uri: "s3://b/m".into(), ..Default::default() };
+            let model = pb::Model { meta: Some(meta), model_spec: Some(spec), ..Default::default() };
+            assert_eq!(service_namespace(&model.encode_to_vec()), expected, "{kind:?}");
+        }
+        assert_eq!(service_namespace(b"\xff"), "");
     }
 }

@@ -3,7 +3,7 @@
 //! The engine owns the state and publishes one snapshot per object. Readers keep a snapshot as long as they
 //! like; the engine waits for them only during a lookup by name.
 
-use crate::{definitions::Definitions, metrics::Metrics, status};
+use crate::{convert, definitions::Definitions, metrics::Metrics, status};
 use gantry_core::scheduling::{
     Effects, Experiment, Model, Pipeline, ReplicaId, State, Version, VersionStatus,
 };
@@ -224,7 +224,9 @@ impl Publisher {
 fn model_snapshot(name: &Arc<str>, state: &State, definitions: &Definitions) -> Option<Arc<ModelSnapshot>> {
     let model = state.models().get(name)?;
     let summary = model.latest().map(|v| model.version_status(v));
-    let route = status::route(name, model, summary.as_ref(), state);
+    let latest = model.latest().and_then(|v| definitions.model(&v.definition));
+    let namespace = latest.map(|bytes| convert::service_namespace(bytes)).unwrap_or_default();
+    let route = status::route(name, model, summary.as_ref(), state, namespace);
     let of_version = |v: &Version| definitions.model(&v.definition).cloned().unwrap_or_default();
     let definitions = model.versions.iter().map(of_version).collect();
     Some(Arc::new(ModelSnapshot { model: model.clone(), definitions, summary, route }))

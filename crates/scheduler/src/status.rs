@@ -135,6 +135,7 @@ pub(crate) fn route(
     model: &Model,
     summary: Option<&VersionStatus>,
     state: &State,
+    service_namespace: String,
 ) -> Option<own::Route> {
     if model.deleted {
         return None;
@@ -150,7 +151,8 @@ pub(crate) fn route(
         .collect();
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
     let failed = summary.is_some_and(|s| s.state == ModelState::Failed);
-    Some(own::Route { model: name.to_owned(), versions, reason, sleeps: scaled_to_zero, failed })
+    let (model, sleeps) = (name.to_owned(), scaled_to_zero);
+    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

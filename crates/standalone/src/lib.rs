@@ -85,6 +85,9 @@ pub struct Args {
     /// Let clients of the inference port load and unload models by the repository API.
     #[arg(long)]
     pub allow_repository_changes: bool,
+    /// Domain of InferenceServices: requests to NAME-NAMESPACE.DOMAIN reach them.
+    #[arg(long, value_name = "DOMAIN", default_value = gantry_gateway::DEFAULT_INGRESS_DOMAIN)]
+    pub ingress_domain: String,
 
     /// Keep the tensors of the last requests of each pipeline in memory, for `gantry pipeline inspect`.
     #[arg(long)]

@@ -130,6 +130,7 @@ impl Stack {
             max_memory: args.request_memory.bytes(),
             request_timeout: Duration::from_secs(args.requests.request_timeout),
             allow_repository_changes: args.allow_repository_changes,
+            ingress_domain: args.ingress_domain.clone(),
             keep_pipeline_payloads: args.keep_pipeline_payloads,
             tracer: tracer.clone(),
             ..gantry_gateway::Config::default()

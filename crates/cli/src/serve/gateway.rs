@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Let clients of the inference port load and unload models by the repository API.
     #[arg(long)]
     pub(crate) allow_repository_changes: bool,
+    /// Domain of InferenceServices: requests to NAME-NAMESPACE.DOMAIN reach them.
+    #[arg(long, value_name = "DOMAIN", default_value = gantry_gateway::DEFAULT_INGRESS_DOMAIN)]
+    pub(crate) ingress_domain: String,
 
     /// Keep the tensors of the last requests of each pipeline in memory, for `gantry pipeline inspect`.
     #[arg(long)]
@@ -101,6 +104,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         max_memory: args.request_memory.bytes(),
         request_timeout: Duration::from_secs(args.requests.request_timeout),
         allow_repository_changes: args.allow_repository_changes,
+        ingress_domain: args.ingress_domain.clone(),
         keep_pipeline_payloads: args.keep_pipeline_payloads,
         linger: Duration::from_secs(args.shutdown_linger),
         tracer: tracer.clone(),

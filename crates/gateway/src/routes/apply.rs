@@ -262,6 +262,7 @@ impl Inner {
         let old = slot.route.load_full();
         let mut new = self.build(&slot, wanted, old.as_deref());
         new.experiment = writer.takeovers.get(&(Kind::Model, Arc::clone(&slot.model))).cloned();
+        self.count_service(old.as_deref(), Some(&new));
         let kept: HashSet<*const Target> = new.targets().map(Arc::as_ptr).collect();
         slot.route.store(Some(Arc::new(new)));
         slot.changed.notify_waiters();
@@ -274,9 +275,19 @@ impl Inner {
             return;
         };
         if let Some(old) = slot.route.swap(None) {
+            self.count_service(Some(&old), None);
             removed.targets.extend(old.targets().map(Arc::clone));
         }
         slot.changed.notify_waiters();
+    }
+
+    fn count_service(&self, old: Option<&Route>, new: Option<&Route>) {
+        let is_service = |route: Option<&Route>| route.is_some_and(|r| !r.service_namespace.is_empty());
+        match (is_service(old), is_service(new)) {
+            (false, true) => drop(self.services.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.services.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     fn build(&self, slot: &ModelSlot, wanted: &pb::Route, old: Option<&Route>) -> Route {
@@ -291,7 +302,16 @@ impl Inner {
             .collect();
         let has_alternatives = versions.iter().map(|v| v.targets.len()).sum::<usize>() > 1;
         let (reason, scaled_to_zero, failed) = (wanted.reason.clone(), wanted.sleeps, wanted.failed);
-        Route { versions, experiment: None, reason, scaled_to_zero, failed, has_alternatives }
+        let service_namespace = wanted.service_namespace.clone();
+        Route {
+            versions,
+            experiment: None,
+            reason,
+            scaled_to_zero,
+            failed,
+            service_namespace,
+            has_alternatives,
+        }
     }
 
     fn version(&self, model: &Arc<str>, number: u32) -> Option<Arc<Version>> {

@@ -55,6 +55,8 @@ struct Inner {
     deleted_pipelines: Mutex<VecDeque<String>>,
     versions: Mutex<HashMap<(String, u32), Weak<Version>>>,
     synced: AtomicBool,
+    /// Models that serve InferenceServices.
+    services: AtomicUsize,
     /// Notified when a request starts waiting for a model that is scaled to zero.
     scale_up: Notify,
     /// Requests of all models waiting for a replica.
@@ -87,6 +89,8 @@ pub(crate) struct Route {
     scaled_to_zero: bool,
     /// Loading failed.
     failed: bool,
+    /// Namespace of the InferenceService that the model serves; empty for a Model.
+    service_namespace: String,
     /// Whether a failed request may find another replica.
     has_alternatives: bool,
 }
@@ -196,6 +200,7 @@ impl Routes {
                 deleted_pipelines: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
+                services: AtomicUsize::new(0),
                 scale_up: Notify::new(),
                 waiting: AtomicUsize::new(0),
             }),
@@ -217,6 +222,19 @@ impl Routes {
 
     pub(crate) fn contains(&self, model: &str) -> bool {
         self.inner.table.find(model).as_ref().and_then(|f| f.slot(model)).is_some()
+    }
+
+    /// Whether any model serves an InferenceService.
+    pub(crate) fn has_services(&self) -> bool {
+        self.inner.services.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether this InferenceService exists.
+    pub(crate) fn is_service(&self, name: &str, namespace: &str) -> bool {
+        let found = self.inner.table.find(name);
+        let Some(slot) = found.as_ref().and_then(|f| f.slot(name)) else { return false };
+        let route = slot.route.load();
+        !namespace.is_empty() && route.as_ref().is_some_and(|route| route.service_namespace == namespace)
     }
 
     pub fn in_flight(&self, model: &str, version: u32, server: &str, replica: u32) -> usize {

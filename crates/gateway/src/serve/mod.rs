@@ -17,6 +17,7 @@ mod request_body;
 mod request_guard;
 mod rest;
 mod sequence;
+mod service;
 mod spans;
 mod stream;
 mod v1;

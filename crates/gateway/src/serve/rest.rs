@@ -10,7 +10,7 @@ use super::{
     path::{self, Operation, Path},
     pipelines::PipelineRequest,
     request_body::{BodyLimits, SMALL},
-    spans,
+    service, spans,
     v1::V1Request,
 };
 use crate::{body::ResponseBody, routes::SelectError};
@@ -67,9 +67,10 @@ impl Worker {
         request_id: HeaderValue,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let Some(path) = Path::parse(parts.uri.path()) else {
-            let shown: String = parts.uri.path().chars().take(100).collect();
-            let nearest = path::nearest(parts.uri.path());
+        let (service, text) = self.service(&parts)?;
+        let Some(path) = Path::parse(text) else {
+            let shown: String = text.chars().take(100).collect();
+            let nearest = path::nearest(text);
             return Err(Error::not_found(format!("there is no path {shown}: the nearest is {nearest}")));
         };
         let allowed = path.method();
@@ -77,6 +78,11 @@ impl Worker {
             && matches!(path, Path::Alive | Path::ServerMetadata | Path::Live | Path::Ready);
         if parts.method != allowed && !is_head {
             return Ok(method_not_allowed(&parts.method, &allowed));
+        }
+        if let Some(name) = service
+            && let Some(response) = self.service_endpoint(name, path)?
+        {
+            return Ok(response);
         }
         match path {
             Path::Alive => Ok(json_response("{\"status\":\"alive\"}")),
@@ -116,7 +122,8 @@ impl Worker {
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let started = Instant::now();
-        let Some(Path::Model { model: path_model, version, operation }) = Path::parse(parts.uri.path())
+        let Some(Path::Model { model: path_model, version, operation }) =
+            Path::parse(service::below_prefix(parts.uri.path()))
         else {
             return Err(Error::internal("model path could not be parsed again"));
         };

@@ -28,6 +28,7 @@ mod request_smuggling;
 mod rest;
 mod route_updates;
 mod sequences;
+mod services;
 mod slow_clients;
 mod streams;
 mod support;
