@@ -67,7 +67,8 @@ impl Source for Artifacts {
             };
             // Pinned: a version keeps its content when its source is edited, also across restarts.
             let pin = spec.parameters.iter().find(|p| p.name == CONTENT_PARAMETER).map(|p| p.value.clone());
-            let request = Request { uri, artifact_version: spec.artifact_version, secret, pin };
+            let request =
+                Request { artifact_version: spec.artifact_version, secret, pin, ..Request::new(uri) };
             self.fetcher.fetch(&request, progress).await.map(Files::from).map_err(LoadError::from)
         })
     }

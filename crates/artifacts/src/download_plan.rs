@@ -61,12 +61,25 @@ pub(crate) struct Version {
     pub(crate) folder: String,
 }
 
+/// Which folders of a source are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Folders {
+    /// The highest number, if all folders are numbers; else all.
+    Newest,
+    Version(u32),
+    /// All, as they are.
+    All,
+}
+
 /// Which of the top folders to take: the wanted number; without one, the highest if all are numbers; else all.
 pub(crate) fn choose_version<'a>(
     folders: impl Iterator<Item = &'a str>,
-    wanted: Option<u32>,
+    wanted: Folders,
     place: &str,
 ) -> Result<Option<Version>, FetchError> {
+    if wanted == Folders::All {
+        return Ok(None);
+    }
     let mut others = 0;
     let mut versions: Vec<Version> = Vec::new();
     for folder in folders {
@@ -80,12 +93,12 @@ pub(crate) fn choose_version<'a>(
     // `1` before `01`, so that the plain spelling wins.
     versions.sort_by(|a, b| a.number.cmp(&b.number).then(b.folder.len().cmp(&a.folder.len())));
     match wanted {
-        Some(wanted) => match versions.iter().rev().find(|version| version.number == wanted) {
+        Folders::Version(wanted) => match versions.iter().rev().find(|version| version.number == wanted) {
             Some(version) => Ok(Some(version.clone())),
             None => Err(missing_version(wanted, &versions).at(place)),
         },
-        None if others == 0 => Ok(versions.pop()),
-        None => Ok(None),
+        Folders::Newest if others == 0 => Ok(versions.pop()),
+        Folders::Newest | Folders::All => Ok(None),
     }
 }
 
@@ -125,18 +138,19 @@ mod tests {
 
     #[test]
     fn versions() {
-        type Case<'a> = (&'a [&'a str], Option<u32>, Result<Option<&'a str>, &'a str>);
+        type Case<'a> = (&'a [&'a str], Folders, Result<Option<&'a str>, &'a str>);
         let table: &[Case<'_>] = &[
-            (&["1", "2", "10"], Some(2), Ok(Some("2"))),
-            (&["1", "2", "10"], None, Ok(Some("10"))),
-            (&["1", "2", "assets"], None, Ok(None)),
-            (&["1", "2", "assets"], Some(1), Ok(Some("1"))),
-            (&[], None, Ok(None)),
-            (&["01", "1"], Some(1), Ok(Some("1"))),
-            (&["01"], Some(1), Ok(Some("01"))),
-            (&["1", "3"], Some(2), Err("present are 1, 3")),
-            (&["assets"], Some(2), Err("no version folders")),
-            (&["+1", "99999999999"], None, Ok(None)),
+            (&["1", "2", "10"], Folders::Version(2), Ok(Some("2"))),
+            (&["1", "2", "10"], Folders::Newest, Ok(Some("10"))),
+            (&["1", "2", "assets"], Folders::Newest, Ok(None)),
+            (&["1", "2", "assets"], Folders::Version(1), Ok(Some("1"))),
+            (&[], Folders::Newest, Ok(None)),
+            (&["1", "2"], Folders::All, Ok(None)),
+            (&["01", "1"], Folders::Version(1), Ok(Some("1"))),
+            (&["01"], Folders::Version(1), Ok(Some("01"))),
+            (&["1", "3"], Folders::Version(2), Err("present are 1, 3")),
+            (&["assets"], Folders::Version(2), Err("no version folders")),
+            (&["+1", "99999999999"], Folders::Newest, Ok(None)),
         ];
         for (folders, wanted, expected) in table {
             let chosen = choose_version(folders.iter().copied(), *wanted, "s3://b/k");

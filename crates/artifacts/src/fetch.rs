@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OnceCell;
 
 use crate::cache::{Cache, Lease, Placed};
+use crate::download_plan::Folders;
 use crate::error::FetchError;
 use crate::file_tree::Limits;
 use crate::net::{Client, Resolve, SystemResolver, Timeouts};
@@ -105,6 +106,8 @@ pub struct Request {
     pub uri: Uri,
     /// The version folder (`artifactVersion`).
     pub artifact_version: Option<u32>,
+    /// Whether the source is taken as it is: all version folders, and the top folder of an archive.
+    pub keep_layout: bool,
     /// The credentials that `secretName` stands for; without it the environment is used.
     pub secret: Option<Secret>,
     /// A name for the current content: content once fetched under it is returned even if the source has changed
@@ -115,14 +118,23 @@ pub struct Request {
 impl Request {
     /// The newest version of a source, with credentials from the environment.
     pub fn new(uri: Uri) -> Self {
-        Self { uri, artifact_version: None, secret: None, pin: None }
+        Self { uri, artifact_version: None, keep_layout: false, secret: None, pin: None }
     }
 
     /// What makes two requests the same; never shown, since it may contain a signed query.
     fn key(&self) -> String {
         let secret = self.secret.as_ref().map(Secret::fingerprint).unwrap_or_default();
         let pin = self.pin.as_deref().map(|pin| format!("\n{pin}")).unwrap_or_default();
-        format!("{}\n{:?}\n{secret}{pin}", self.uri.identity(), self.artifact_version)
+        let layout = if self.keep_layout { "\nlayout" } else { "" };
+        format!("{}\n{:?}\n{secret}{pin}{layout}", self.uri.identity(), self.artifact_version)
+    }
+
+    pub(crate) const fn folders(&self) -> Folders {
+        match self.artifact_version {
+            Some(version) => Folders::Version(version),
+            None if self.keep_layout => Folders::All,
+            None => Folders::Newest,
+        }
     }
 }
 

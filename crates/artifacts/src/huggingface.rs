@@ -8,7 +8,7 @@ use url::Url;
 use crate::auth::Auth;
 use crate::cloud::too_many;
 use crate::digest::{Announced, unhex};
-use crate::download_plan::{DownloadPlan, Item, choose_version, encode_path};
+use crate::download_plan::{DownloadPlan, Folders, Item, choose_version, encode_path};
 use crate::error::FetchError;
 use crate::net::{Client, Follow};
 use crate::progress::Meter;
@@ -73,7 +73,7 @@ impl<'a> Hub<'a> {
     pub(crate) async fn plan(
         self,
         uri: &HfUri,
-        version: Option<u32>,
+        wanted: Folders,
         max_files: usize,
     ) -> Result<DownloadPlan, FetchError> {
         let commit = self.commit(uri).await?;
@@ -109,7 +109,7 @@ impl<'a> Hub<'a> {
             files.iter().filter_map(|(rel, _)| rel.split_once('/')).map(|(folder, _)| folder).collect();
         folders.sort_unstable();
         folders.dedup();
-        let chosen = choose_version(folders.into_iter(), version, &place)?;
+        let chosen = choose_version(folders.into_iter(), wanted, &place)?;
         if let Some(chosen) = &chosen {
             files.retain(|(rel, _)| rel.split_once('/').is_none_or(|(folder, _)| folder == chosen.folder));
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::digest::{Sha256, hex};
-use crate::download_plan::choose_version;
+use crate::download_plan::{Folders, choose_version};
 use crate::error::FetchError;
 use crate::file_tree::{Limits, Names, Record};
 
@@ -37,7 +37,7 @@ pub(crate) struct Local {
 /// Finds the files of a local source.
 pub(crate) fn survey(
     path: &Path,
-    version: Option<u32>,
+    wanted: Folders,
     limits: Limits,
     access: &Access,
 ) -> Result<Local, FetchError> {
@@ -68,7 +68,7 @@ pub(crate) fn survey(
                 folders.push(name_of(&entry)?);
             }
         }
-        chosen = choose_version(folders.iter().map(String::as_str), version, &path.display().to_string())?;
+        chosen = choose_version(folders.iter().map(String::as_str), wanted, &path.display().to_string())?;
         walk.dir(&real, "", chosen.as_ref().map(|chosen| chosen.folder.as_str()))?;
     } else {
         // The name as written, not the one a symbolic link points to.

@@ -11,7 +11,7 @@ use crate::cache::{Placed, Scratch, SourceRecord};
 use crate::cloud;
 use crate::digest::{Announced, hex};
 use crate::download::{Downloader, Outcome, Wanted};
-use crate::download_plan::{DownloadPlan, Item, choose_version};
+use crate::download_plan::{DownloadPlan, Folders, Item, choose_version};
 use crate::error::FetchError;
 use crate::fetch::{Got, Request, Shared};
 use crate::file_tree::{Names, Record};
@@ -36,7 +36,7 @@ impl Shared {
             return Ok(got);
         }
         if let Uri::Local(path) = &request.uri {
-            return self.fetch_local(path.clone(), request.artifact_version, key, progress).await;
+            return self.fetch_local(path.clone(), request.folders(), key, progress).await;
         }
         if is_immutable(&request.uri)
             && let Some(got) = self.last_copy(key).await
@@ -122,16 +122,15 @@ impl Shared {
         let source = request.uri.to_string();
         let version = plan.version;
         let format = plan.items.first().filter(|_| plan.single).and_then(|item| format_of(&item.rel));
-        let (placed, version) = self
-            .settle(scratch, source.clone(), records, format, request.artifact_version, version, &meter)
-            .await?;
+        let (placed, version) =
+            self.settle(scratch, source.clone(), records, format, request.folders(), version, &meter).await?;
         let known = SourceRecord { source, digest: placed.digest.clone(), fingerprint, etag, version };
         self.remember(key, known).await?;
         Ok(Got { placed, version, from_cache: false, stale: false })
     }
 
     async fn plan(&self, request: &Request, meter: &Meter<'_>) -> Result<DownloadPlan, FetchError> {
-        let version = request.artifact_version;
+        let wanted = request.folders();
         let secret = request.secret.as_ref();
         let max_files = self.config.limits.files;
         match &request.uri {
@@ -145,11 +144,11 @@ impl Shared {
                     self.config.instance_credentials,
                     max_files,
                 )?;
-                store.plan(&bucket.path, version, max_files, self.config.retry, meter).await
+                store.plan(&bucket.path, wanted, max_files, self.config.retry, meter).await
             }
             Uri::Hf(hf) => {
                 Hub::open(&self.client, secret, &self.env, self.config.retry, meter)?
-                    .plan(hf, version, max_files)
+                    .plan(hf, wanted, max_files)
                     .await
             }
             Uri::Local(_) => Err(FetchError::permanent("a local source is not downloaded")),
@@ -199,7 +198,7 @@ impl Shared {
         source: String,
         records: Vec<Record>,
         format: Option<Format>,
-        wanted: Option<u32>,
+        wanted: Folders,
         version: Option<u32>,
         meter: &Meter<'_>,
     ) -> Result<(Placed, Option<u32>), FetchError> {
@@ -216,8 +215,7 @@ impl Shared {
             let unpacked = cache.scratch()?;
             let records = archive::unpack(&packed, format, &unpacked.files(), limits)?;
             drop(scratch);
-            let records = strip_top_folder(&unpacked.files(), records)?;
-            let (records, version) = keep_version(&unpacked.files(), records, wanted, &source)?;
+            let (records, version) = settle_folders(&unpacked.files(), records, wanted, &source)?;
             Ok((cache.place(&unpacked, &source, records)?, version))
         })
         .await?
@@ -226,7 +224,7 @@ impl Shared {
     async fn fetch_local(
         &self,
         path: PathBuf,
-        wanted: Option<u32>,
+        wanted: Folders,
         key: &str,
         progress: &dyn ProgressSink,
     ) -> Result<Got, FetchError> {
@@ -241,7 +239,8 @@ impl Shared {
                 && path.is_file();
         let survey = move || -> Result<(Local, Option<Got>), FetchError> {
             // The version of an archive is chosen after it is unpacked.
-            let found = local::survey(&path, wanted.filter(|_| !is_archive), limits, &access)?;
+            let found =
+                local::survey(&path, if is_archive { Folders::Newest } else { wanted }, limits, &access)?;
             let known = cache
                 .source_record(&index_key)
                 .filter(|known| found.fingerprint.is_some() && known.fingerprint == found.fingerprint);
@@ -255,7 +254,7 @@ impl Shared {
         if let Some(got) = got {
             return Ok(got);
         }
-        if wanted.is_some() && found.single && !is_archive {
+        if matches!(wanted, Folders::Version(_)) && found.single && !is_archive {
             return Err(single_file_has_no_versions(&source));
         }
         if let Some((_, name)) = found.only_file() {
@@ -274,8 +273,7 @@ impl Shared {
             if let Some((packed, Some(format))) = only {
                 let records = archive::unpack(&packed, format, &scratch.files(), limits)
                     .map_err(|error| error.at(&name))?;
-                let records = strip_top_folder(&scratch.files(), records)?;
-                let (records, version) = keep_version(&scratch.files(), records, wanted, &name)?;
+                let (records, version) = settle_folders(&scratch.files(), records, wanted, &name)?;
                 return Ok((cache.place(&scratch, &name, records)?, version));
             }
             let records = found.copy(&scratch.files(), |bytes| {
@@ -380,11 +378,25 @@ fn strip_top_folder(files: &Path, records: Vec<Record>) -> Result<Vec<Record>, F
     Ok(stripped.collect())
 }
 
+/// The folders of an unpacked archive that are taken.
+fn settle_folders(
+    files: &Path,
+    records: Vec<Record>,
+    wanted: Folders,
+    place: &str,
+) -> Result<(Vec<Record>, Option<u32>), FetchError> {
+    if wanted == Folders::All {
+        return Ok((records, None));
+    }
+    let records = strip_top_folder(files, records)?;
+    keep_version(files, records, wanted, place)
+}
+
 /// Keeps the wanted version folder and the files beside it.
 fn keep_version(
     files: &Path,
     mut records: Vec<Record>,
-    wanted: Option<u32>,
+    wanted: Folders,
     place: &str,
 ) -> Result<(Vec<Record>, Option<u32>), FetchError> {
     let mut folders: Vec<String> = records

@@ -113,6 +113,7 @@ pub(crate) enum Command {
     Check(commands::check::Args),
     Lint(commands::lint::Args),
     Convert(commands::convert::Args),
+    Fetch(commands::fetch::Args),
     State(commands::state::Args),
     Completion(commands::completion::Args),
     Man(commands::man::Args),

@@ -14,7 +14,7 @@ pub(crate) use connector::store_error;
 pub(crate) use open::open;
 
 use crate::auth::Auth;
-use crate::download_plan::{DownloadPlan, Item, Layer, choose_version, encode_path};
+use crate::download_plan::{DownloadPlan, Folders, Item, Layer, choose_version, encode_path};
 use crate::error::{ErrorKind, FetchError};
 use crate::net::Follow;
 use crate::progress::Meter;
@@ -33,7 +33,7 @@ impl Store {
     pub(crate) async fn plan(
         self,
         path: &str,
-        version: Option<u32>,
+        wanted: Folders,
         max_files: usize,
         retry: RetryPolicy,
         meter: &Meter<'_>,
@@ -45,14 +45,14 @@ impl Store {
         })?;
         let mut attempt = 0;
         let layer = loop {
-            match self.layer(prefix.as_ref(), version, max_files, place.as_str()).await {
+            match self.layer(prefix.as_ref(), wanted, max_files, place.as_str()).await {
                 Ok(layer) => break layer,
                 // A public object may be readable where the listing is not.
                 Err(error)
                     if error.kind() == ErrorKind::Denied
                         && error.status().is_some()
                         && !path.is_empty()
-                        && version.is_none() =>
+                        && !matches!(wanted, Folders::Version(_)) =>
                 {
                     meter.note("the folder cannot be listed; trying it as one file");
                     break Layer::default();
@@ -65,7 +65,7 @@ impl Store {
             if path.is_empty() {
                 return Err(FetchError::permanent("the bucket is empty").at(place.as_str()));
             }
-            if version.is_some() {
+            if matches!(wanted, Folders::Version(_)) {
                 return Err(FetchError::permanent("no version folders found")
                     .at(place.as_str())
                     .remedy("remove artifactVersion or check storageUri"));
@@ -98,7 +98,7 @@ impl Store {
     async fn layer(
         &self,
         prefix: Option<&Path>,
-        version: Option<u32>,
+        wanted: Folders,
         max_files: usize,
         place: &str,
     ) -> Result<Layer, FetchError> {
@@ -123,7 +123,7 @@ impl Store {
         if objects.is_empty() && folders.is_empty() {
             return Ok(Layer::default());
         }
-        let chosen = choose_version(folders.iter().map(String::as_str), version, place)?;
+        let chosen = choose_version(folders.iter().map(String::as_str), wanted, place)?;
         for folder in folders {
             if chosen.as_ref().is_some_and(|chosen| chosen.folder != folder) {
                 continue;

@@ -31,6 +31,13 @@ pub struct HttpUri {
     pub(crate) sha256: Option<[u8; 32]>,
 }
 
+impl HttpUri {
+    /// The host, without a port.
+    pub fn host(&self) -> &str {
+        self.url.host_str().unwrap_or_default()
+    }
+}
+
 /// An object or a folder in an object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketUri {

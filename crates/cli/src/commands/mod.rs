@@ -9,6 +9,7 @@ pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod diff;
 pub(crate) mod explain;
+pub(crate) mod fetch;
 pub(crate) mod get;
 pub(crate) mod graph;
 pub(crate) mod infer;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Lint(args) => lint::run(&args),
         Command::Graph(args) => graph::run(global, &args),
         Command::Convert(args) => convert::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
         Command::State(args) => state::run(&args),
         Command::Completion(args) => completion::run(&args),
         Command::Man(args) => man::run(&args),

@@ -12,6 +12,7 @@ mod admin;
 mod basics;
 mod docs;
 mod explain_diff_adopt;
+mod fetch;
 mod graphs;
 mod harness;
 mod help;
