@@ -2,7 +2,7 @@
 
 use super::{
     index::Index,
-    model::Version,
+    model::{ReplicaState, Version},
     placement::{admits, free, needed, offers},
     reason::Reason,
     server::{Replica, ReplicaId, Server},
@@ -18,6 +18,8 @@ pub enum Unschedulable {
     Disconnected(ReplicaId),
     /// A suitable replica is draining.
     Draining(ReplicaId),
+    /// A suitable replica still has to unload it.
+    Unloading(ReplicaId),
     /// The server named by the model has not joined.
     ServerNotFound(Arc<str>),
     /// Every suitable server is terminating.
@@ -57,6 +59,7 @@ impl fmt::Display for Unschedulable {
             }
             Self::Disconnected(id) => write!(f, "{id} is disconnected"),
             Self::Draining(id) => write!(f, "{id} is draining"),
+            Self::Unloading(id) => write!(f, "{id} must unload it before loading it again"),
             Self::ServerNotFound(name) => write!(f, "server {name} in spec.server has not joined"),
             Self::ServerTerminating(name) => write!(f, "server {name} is terminating"),
             Self::MissingCapabilities { missing, nearest, offers } => {
@@ -100,6 +103,7 @@ impl Unschedulable {
             Self::NotShared(_) => Reason::NotShared,
             Self::Disconnected(_) => Reason::Silent,
             Self::Draining(_) => Reason::Draining,
+            Self::Unloading(_) => Reason::Terminating,
             Self::ServerNotFound(_) => Reason::UnknownServer,
             Self::ServerTerminating(_) => Reason::ServerLeaving,
             Self::MissingCapabilities { .. } => Reason::NoCapability,
@@ -119,7 +123,8 @@ impl Unschedulable {
             Self::Draining(_) => (5, 0),
             Self::Disconnected(_) => (6, 0),
             Self::InsufficientMemory { free, .. } => (7, *free),
-            Self::InsufficientReplicas { .. } => (8, 0),
+            Self::Unloading(_) => (8, 0),
+            Self::InsufficientReplicas { .. } => (9, 0),
         }
     }
 }
@@ -192,6 +197,13 @@ fn replica_blocker(
     }
     if replica.draining {
         return Some(Unschedulable::Draining(id));
+    }
+    let unloads = |state| {
+        use ReplicaState::{UnloadEnvoyRequested, UnloadFailed, UnloadRequested, Unloading};
+        matches!(state, UnloadEnvoyRequested | UnloadRequested | Unloading | UnloadFailed)
+    };
+    if version.status(name, number).is_some_and(|s| unloads(s.state)) {
+        return Some(Unschedulable::Unloading(id));
     }
     let free_memory = free(index, name, number, replica);
     let memory = version.memory_required();

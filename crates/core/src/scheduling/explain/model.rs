@@ -261,7 +261,9 @@ impl Case<'_> {
                 format!("add {} to a server's capabilities, or remove the requirement", missing.join(" and "))
             }
             Unschedulable::Disconnected(id) => check_agent(&id.to_string()),
-            Unschedulable::Draining(_) => "wait, or add a server replica".to_owned(),
+            Unschedulable::Draining(_) | Unschedulable::Unloading(_) => {
+                "wait, or add a server replica".to_owned()
+            }
             Unschedulable::InsufficientMemory { needs, free, .. } => format!(
                 "free {} on a server, add a replica with more memory, or lower spec.memory",
                 Bytes(needs.saturating_sub(*free))

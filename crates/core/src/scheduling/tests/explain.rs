@@ -241,6 +241,16 @@ fn progressing_or_failed() -> Vec<Failure> {
         ),
         failure(
             served(&|w| {
+                w.load(needing(|d| d.scaling.replicas = 0)).unwrap();
+                w.acknowledge_routes();
+                w.load(needing(|_| ())).unwrap();
+            }),
+            Reason::Terminating,
+            "demand is not ready: s-0 must unload it before loading it again.",
+            "wait, or add a server replica",
+        ),
+        failure(
+            served(&|w| {
                 w.apply(unload("demand")).unwrap();
                 w.now += 5_000;
             }),
