@@ -66,7 +66,7 @@ impl Source for Artifacts {
                 }
             };
             // Pinned: a version keeps its content when its source is edited, also across restarts.
-            let pin = spec.parameters.iter().find(|p| p.name == CONTENT_PARAMETER).map(|p| p.value.clone());
+            let pin = spec.parameters.iter().rfind(|p| p.name == CONTENT_PARAMETER).map(|p| p.value.clone());
             let request =
                 Request { artifact_version: spec.artifact_version, secret, pin, ..Request::new(uri) };
             self.fetcher.fetch(&request, progress).await.map(Files::from).map_err(LoadError::from)

@@ -76,7 +76,7 @@ pub struct ModelSpec {
     /// Marks the model as a language model in front of another model or pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub llm: Option<LlmSpec>,
-    /// Parameters passed to the server when it loads the model.
+    /// Parameters passed to the server when it loads the model. The last of several with one name counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub parameters: Vec<ParameterSpec>,

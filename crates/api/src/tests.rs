@@ -77,10 +77,6 @@ fn invalid_manifests_report_position_and_remedy() {
             "iris.yaml:8: spec.llm is mutually exclusive with spec.explainer: remove one",
         ),
         (
-            model("  storageUri: /m\n  parameters:\n  - {name: a, value: '1'}\n  - {name: a, value: '2'}\n"),
-            "iris.yaml:9: spec.parameters[1].name \"a\" is a duplicate: parameter names must be unique",
-        ),
-        (
             model("  storageUri: /m\n  parameters:\n  - {name: a, value: 1}\n"),
             "iris.yaml:8: spec.parameters[0].value must be a string, got 1: put it in quotes",
         ),

@@ -95,6 +95,8 @@ mod tests {
     #[test]
     fn parameters() {
         let parsed = Settings::parse([
+            ("max_batch_size", "16"),
+            // The last counts, as in Seldon's agent.
             ("max_batch_size", "32"),
             ("max_batch_time", "0.005"),
             ("threads", "2"),

@@ -185,7 +185,7 @@ mod tests {
     use crate::backend::copies;
     use gantry_proto::{
         agent::ModelVersion,
-        scheduler::{ExplainerSpec, Model},
+        scheduler::{ExplainerSpec, Model, ParameterSpec},
     };
     use serde_json::json;
 
@@ -245,6 +245,19 @@ mod tests {
                 asks("sklearn"),
                 json!({"implementation": "mlserver_sklearn.SKLearnModel", "name": "iris_3",
                        "parameters": {"uri": "./forest.pkl", "version": "3"}}),
+            ),
+            (
+                &[("forest.pkl", "")],
+                "",
+                // The last of one name counts, as in Seldon's agent.
+                ModelSpec {
+                    parameters: [("a", "1"), ("b", "2"), ("a", "3")]
+                        .map(|(name, value)| ParameterSpec { name: name.into(), value: value.into() })
+                        .into(),
+                    ..asks("sklearn")
+                },
+                json!({"implementation": "mlserver_sklearn.SKLearnModel", "name": "iris_3",
+                       "parameters": {"uri": "./forest.pkl", "version": "3", "extra": {"a": "3", "b": "2"}}}),
             ),
             (
                 &[("twice.py", custom)],

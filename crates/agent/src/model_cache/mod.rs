@@ -397,7 +397,8 @@ const WARM_UP_PARAMETER: &str = "gantry.warm-up";
 
 /// The built-in runtime warms its models up itself; explainers and LLM companions call other models.
 fn warms_up(kind: Kind, order: &LoadOrder) -> bool {
-    let off = order.parameters.iter().any(|(name, value)| name == WARM_UP_PARAMETER && value == "off");
+    let last = order.parameters.iter().rfind(|(name, _)| name == WARM_UP_PARAMETER);
+    let off = last.is_some_and(|(_, value)| value == "off");
     kind != Kind::Builtin && !off && order.spec().model_spec.is_none()
 }
 

@@ -117,9 +117,6 @@ pub(super) const MODEL: &[Rule<ModelSpec>] = &[
     not_blank("spec.parameters[].name", "is empty: name the setting, or remove it", |s| {
         blank_names("spec.parameters", s.parameters.iter().map(|p| p.name.as_str()))
     }),
-    unique("spec.parameters", "\"{}\" is a duplicate: parameter names must be unique", |s| {
-        duplicate_names("spec.parameters", s.parameters.iter().map(|p| p.name.as_str()))
-    }),
     min_not_above_max(),
     replicas_not_below_min(),
     replicas_not_above_max(),
