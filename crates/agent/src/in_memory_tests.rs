@@ -392,6 +392,51 @@ async fn failures_are_classified_and_files_of_transient_ones_are_kept() {
     running.await.unwrap();
 }
 
+/// A writer that collects the log of a test.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_of_a_drain_counts_the_models_that_stay() {
+    for (models, expected) in [
+        (0, "drain complete: this replica has no models"),
+        (1, "drain complete: some models were not moved elsewhere models=1"),
+    ] {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let scheduler = Arc::new(FakeScheduler::default());
+        let agent = agent(&scheduler, Arc::new(FlakyServer::default()), Arc::default(), 8);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(agent.clone().run(stop.clone()));
+        scheduler.until(|p| p.count() == 1).await;
+        for number in 0..models {
+            scheduler.order(Operation::LoadModel, &format!("m{number}")).await;
+        }
+        scheduler.until(|p| p.events.lock().unwrap().len() == models).await;
+        // The scheduler accepts the request, and has no other replica for the models.
+        let cache = CacheHarness::new().await;
+        let drain = Drain::new(agent, cache.cache.clone(), Duration::from_secs(5), 1);
+        assert!(drain.terminate().await);
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let complete: Vec<&str> = log.lines().filter(|line| line.contains("drain complete")).collect();
+        assert!(matches!(&complete[..], [line] if line.ends_with(expected)), "{log}");
+        stop.cancel();
+        running.await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn drain_needs_calls_of_two_containers_and_ends_without_termination() {
     let scheduler = Arc::new(FakeScheduler::default());

@@ -42,6 +42,11 @@ fn ready_is_printed_after_every_model_with_a_count() {
     let (ready, line) = summary(&first);
     assert_eq!(ready, ["a", "b", "c"]);
     assert!(line.contains(" s: 3 of 4 models ready; not ready: broken. "), "{line}");
+    let output = first.output();
+    for name in ["a", "b", "c", "broken"] {
+        let lines = output.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+        assert_eq!(lines.count(), 1, "{name} is printed once: {output}");
+    }
     first.terminate();
 
     // The models of the last run, without a path.
