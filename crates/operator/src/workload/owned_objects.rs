@@ -57,6 +57,11 @@ impl OwnedObjects {
         find(&self.ours, kind, name)
     }
 
+    /// All owned objects of a kind.
+    pub fn of_kind(&self, kind: ResourceKind) -> impl Iterator<Item = &OwnedObject> {
+        self.ours.iter().filter(move |(k, _)| *k == kind).map(|(_, child)| child.as_ref())
+    }
+
     /// UID of the object with this name, also if it is not ours.
     pub fn live_uid(&self, kind: ResourceKind, name: &str) -> Option<&str> {
         let live = find(&self.ours, kind, name).or_else(|| find(&self.others, kind, name))?;

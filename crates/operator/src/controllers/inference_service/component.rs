@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     cluster::{Custom, InferenceService, Key},
-    workload::with_default_image,
+    workload::{merge, with_default_image},
 };
-use gantry_api::kserve::{ComponentSpec, InferenceServiceSpec, PredictorSpec};
+use gantry_api::kserve::{CanarySpec, ComponentSpec, InferenceServiceSpec, PredictorSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -47,11 +47,13 @@ impl ComponentKind {
 
 /// A component with its pod, ready to become objects.
 #[derive(Clone, Debug)]
-pub(super) struct Component<'a> {
+pub(super) struct Component {
     pub kind: ComponentKind,
     /// Name of its Deployment and its Service.
     pub key: Key,
-    pub spec: &'a ComponentSpec,
+    pub spec: ComponentSpec,
+    /// Its share of the predictor's traffic; `None` for the stable predictor and for other components.
+    pub canary: Option<Canary>,
     pub pod: Value,
     /// Labels of the objects and the pods.
     pub labels: Pairs,
@@ -70,7 +72,14 @@ pub(super) enum Autoscaler {
     External,
 }
 
-impl Component<'_> {
+/// A predictor beside the stable one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Canary {
+    pub name: String,
+    pub percent: i32,
+}
+
+impl Component {
     pub(super) fn min_replicas(&self) -> i32 {
         self.spec.min_replicas.unwrap_or(1).max(1)
     }
@@ -96,22 +105,26 @@ pub(super) struct BuildError {
 
 /// The components of a service.
 #[derive(Clone, Debug)]
-pub(super) struct Components<'a> {
-    pub all: Vec<Component<'a>>,
+pub(super) struct Components {
+    /// The stable predictor first, then its canaries.
+    pub all: Vec<Component>,
     /// The runtime of the model.
     pub runtime: Option<Runtime>,
 }
 
 /// Builds every component of a service.
-pub(super) fn components<'a>(
-    snapshot: &'a Snapshot,
-    object: &'a Custom<InferenceService>,
-    spec: &'a InferenceServiceSpec,
-    config: &'a Config,
-) -> Result<Components<'a>, BuildError> {
+pub(super) fn components(
+    snapshot: &Snapshot,
+    object: &Custom<InferenceService>,
+    spec: &InferenceServiceSpec,
+    config: &Config,
+) -> Result<Components, BuildError> {
     let builder = Builder { snapshot, object, config, none: Pairs::new() };
     let (predictor, runtime) = builder.predictor(&spec.predictor)?;
     let mut all = vec![predictor];
+    for canary in &spec.canary {
+        all.push(builder.canary(&spec.predictor, canary)?);
+    }
     if let Some(transformer) = &spec.transformer {
         let kind = ComponentKind::Transformer;
         let resources = default_resources(&config.inference_service.resource);
@@ -122,7 +135,7 @@ pub(super) fn components<'a>(
         if let Some(first) = first {
             add_env(first, "INFERENCE_SERVICE_NAME", &snapshot.key.name);
         }
-        all.push(builder.component(kind, &transformer.component, pod, None)?);
+        all.push(builder.component(kind, &transformer.component, pod, None, None)?);
     }
     if let Some(explainer) = &spec.explainer {
         let kind = ComponentKind::Explainer;
@@ -133,7 +146,7 @@ pub(super) fn components<'a>(
         let mut pod = custom_pod(&explainer.containers, &explainer.pod, MAIN, &resources);
         builder.storage(kind, |storage| storage.add_uris(&mut pod, &explainer.storage_uris))?;
         builder.add_component_flags(&mut pod, &explainer.component);
-        all.push(builder.component(kind, &explainer.component, pod, None)?);
+        all.push(builder.component(kind, &explainer.component, pod, None, None)?);
     }
     Ok(Components { all, runtime })
 }
@@ -151,7 +164,7 @@ struct Builder<'a> {
     none: Pairs,
 }
 
-impl<'a> Builder<'a> {
+impl Builder<'_> {
     fn annotations(&self) -> &Pairs {
         self.object.metadata.annotations.as_ref().unwrap_or(&self.none)
     }
@@ -175,10 +188,7 @@ impl<'a> Builder<'a> {
         add(&storage).map_err(error)
     }
 
-    fn predictor(
-        &self,
-        predictor: &'a PredictorSpec,
-    ) -> Result<(Component<'a>, Option<Runtime>), BuildError> {
+    fn predictor(&self, predictor: &PredictorSpec) -> Result<(Component, Option<Runtime>), BuildError> {
         let kind = ComponentKind::Predictor;
         let invalid = |message| BuildError { component: kind, reason: "InvalidPredictorSpec", message };
         if predictor.worker_spec.is_some() {
@@ -198,7 +208,10 @@ impl<'a> Builder<'a> {
                 storage.add_uris(&mut pod, &predictor.storage_uris)?;
                 add_custom_uri(&mut pod, storage)
             })?;
-            return Ok((self.component(kind, &predictor.component, pod, None)?, None));
+            return Ok((
+                self.component(kind, &predictor.component, pod, None, predictor.name.as_deref())?,
+                None,
+            ));
         };
         let status = self.object.status.as_ref();
         let namespaced = status.and_then(|s| s.serving_runtime_name.as_deref());
@@ -220,8 +233,30 @@ impl<'a> Builder<'a> {
             storage.add_uris(&mut pod, &predictor.storage_uris)?;
             storage.add_model(&mut pod, &model.framework)
         })?;
-        let component = self.component(kind, &predictor.component, pod, Some(runtime))?;
+        let name = predictor.name.as_deref();
+        let component = self.component(kind, &predictor.component, pod, Some(runtime), name)?;
         Ok((component, Some(runtime.clone())))
+    }
+
+    /// A canary has the fields of the stable predictor except those that it sets, and fixed replicas.
+    fn canary(&self, stable: &PredictorSpec, canary: &CanarySpec) -> Result<Component, BuildError> {
+        let json = |spec: &PredictorSpec| serde_json::to_value(spec).unwrap_or_default();
+        let invalid = |message: String| BuildError {
+            component: ComponentKind::Predictor,
+            reason: "InvalidPredictorSpec",
+            message: format!("spec.canary: {message}"),
+        };
+        let merged = merge(&json(stable), &json(&canary.predictor));
+        let mut spec: PredictorSpec = serde_json::from_value(merged).map_err(|e| invalid(e.to_string()))?;
+        let stable_replicas = stable.component.min_replicas.unwrap_or(1).max(1);
+        let share = (stable_replicas * canary.traffic_percent + 99) / 100;
+        let replicas = canary.predictor.component.min_replicas.unwrap_or(share).max(1);
+        let scaling = &mut spec.component;
+        (scaling.min_replicas, scaling.max_replicas) = (Some(replicas), None);
+        (scaling.scale_metric, scaling.scale_target, scaling.auto_scaling) = (None, None, None);
+        let (component, _) = self.predictor(&spec)?;
+        let name = spec.name.unwrap_or_default();
+        Ok(Component { canary: Some(Canary { name, percent: canary.traffic_percent }), ..component })
     }
 
     /// Flags that KServe gives to transformers and explainers.
@@ -240,10 +275,11 @@ impl<'a> Builder<'a> {
     fn component(
         &self,
         kind: ComponentKind,
-        spec: &'a ComponentSpec,
+        spec: &ComponentSpec,
         mut pod: Value,
         runtime: Option<&Runtime>,
-    ) -> Result<Component<'a>, BuildError> {
+        predictor_name: Option<&str>,
+    ) -> Result<Component, BuildError> {
         let path = format!("spec.{}", kind.as_str());
         let unsupported = [
             ("logger", spec.logger.is_some(), "remove it"),
@@ -253,9 +289,12 @@ impl<'a> Builder<'a> {
         if let Some((field, _, remedy)) = unsupported.iter().find(|(_, is_set, _)| *is_set) {
             return Err(not_supported(kind, &format!("{path}.{field}"), remedy));
         }
-        let name = format!("{}-{}", self.snapshot.key.name, kind.as_str());
+        let name = match predictor_name.filter(|name| !name.is_empty()) {
+            Some(own) => format!("{}-{own}-{}", self.snapshot.key.name, kind.as_str()),
+            None => format!("{}-{}", self.snapshot.key.name, kind.as_str()),
+        };
         if name.len() > 63 {
-            let most = 63 - "-".len() - kind.as_str().len();
+            let most = (63 + self.snapshot.key.name.len()).saturating_sub(name.len());
             let message = format!(
                 "metadata.name has {} characters, at most {most} are possible: Service {name} would have more than 63",
                 self.snapshot.key.name.len()
@@ -288,7 +327,8 @@ impl<'a> Builder<'a> {
         }
         add_readiness_probe(&mut pod);
         let pod = with_default_image(pod, &self.snapshot.image);
-        Ok(Component { kind, key, spec, pod, labels, annotations, autoscaler })
+        let spec = spec.clone();
+        Ok(Component { kind, key, spec, canary: None, pod, labels, annotations, autoscaler })
     }
 
     fn autoscaler(&self, component: ComponentKind) -> Result<Autoscaler, BuildError> {

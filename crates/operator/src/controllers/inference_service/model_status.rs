@@ -2,7 +2,7 @@
 
 use super::{
     component::{BuildError, ComponentKind},
-    pods::{PodFailure, failure, is_downloading, is_ready},
+    pods::{PodFailure, UNSCHEDULABLE, failure, is_downloading, is_ready},
 };
 use crate::cluster::OwnedObject;
 use gantry_api::kserve::{FailureInfo, ModelCopies, ModelStates, ModelStatus};
@@ -47,7 +47,7 @@ pub(super) fn observed(
     let ready = pods.iter().filter(|pod| is_ready(pod)).count();
     let failed: Vec<PodFailure> = pods.iter().filter_map(|pod| failure(pod)).collect();
     let copies = Some(ModelCopies {
-        failed_copies: i64::try_from(failed.len()).unwrap_or_default(),
+        failed_copies: i64::try_from(failed.iter().filter(|f| f.has_run()).count()).unwrap_or_default(),
         total_copies: i64::try_from(ready).ok(),
     });
     if is_done {
@@ -56,7 +56,8 @@ pub(super) fn observed(
         return ModelStatus { transition_status, states: Some(loaded), last_failure_info: None, copies };
     }
     let (transition, target) = match () {
-        () if !failed.is_empty() => ("BlockedByFailedLoad", "FailedToLoad"),
+        // A pod that waits for a node has not failed: it may fit later.
+        () if failed.iter().any(|f| f.reason != UNSCHEDULABLE) => ("BlockedByFailedLoad", "FailedToLoad"),
         () if pods.iter().any(|pod| is_downloading(pod)) => ("InProgress", "Loading"),
         () => ("InProgress", "Pending"),
     };

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The objects of one component.
 pub(super) fn objects(
-    component: &Component<'_>,
+    component: &Component,
     owner: Owner<'_>,
     config: &Config,
     owned: &OwnedObjects,
@@ -29,7 +29,7 @@ pub(super) fn objects(
 }
 
 /// Whether replicas are left to an autoscaler.
-pub(super) fn is_autoscaled(component: &Component<'_>) -> bool {
+pub(super) fn is_autoscaled(component: &Component) -> bool {
     match component.autoscaler {
         Autoscaler::None => false,
         Autoscaler::External => true,
@@ -37,7 +37,7 @@ pub(super) fn is_autoscaled(component: &Component<'_>) -> bool {
     }
 }
 
-fn deployment(component: &Component<'_>, owner: Owner<'_>, config: &Config, exists: bool) -> Desired {
+fn deployment(component: &Component, owner: Owner<'_>, config: &Config, exists: bool) -> Desired {
     let mut more = Map::new();
     if let Some(strategy) = &component.spec.deployment_strategy {
         more.insert("strategy".into(), strategy.clone());
@@ -68,7 +68,7 @@ fn deployment(component: &Component<'_>, owner: Owner<'_>, config: &Config, exis
 }
 
 /// Ports are those of the transformer beside the model server, else of the first container.
-fn service(component: &Component<'_>, owner: Owner<'_>, config: &Config) -> Desired {
+fn service(component: &Component, owner: Owner<'_>, config: &Config) -> Desired {
     let containers = component.pod.get("containers").and_then(Value::as_array);
     let containers = containers.map(Vec::as_slice).unwrap_or_default();
     let is_transformer = |c: &&Value| c.get("name").and_then(Value::as_str) == Some(TRANSFORMER);
@@ -102,7 +102,7 @@ fn service(component: &Component<'_>, owner: Owner<'_>, config: &Config) -> Desi
     Desired::new(ResourceKind::SERVICE, component.key.clone(), body)
 }
 
-fn metadata(component: &Component<'_>, owner: Owner<'_>) -> Value {
+fn metadata(component: &Component, owner: Owner<'_>) -> Value {
     let mut labels = component.labels.clone();
     labels.extend(component.selector());
     let mut metadata = json!({ "labels": labels, "ownerReferences": owner.references() });
@@ -113,11 +113,11 @@ fn metadata(component: &Component<'_>, owner: Owner<'_>) -> Value {
 }
 
 /// Only where there is a range to scale in.
-fn hpa(component: &Component<'_>, owner: Owner<'_>) -> Option<Desired> {
+fn hpa(component: &Component, owner: Owner<'_>) -> Option<Desired> {
     if component.autoscaler != Autoscaler::Hpa || !is_autoscaled(component) {
         return None;
     }
-    let spec = component.spec;
+    let spec = &component.spec;
     let resource = |name: &str, target: Value| json!({ "type": "Resource", "resource": { "name": name, "target": target } });
     let utilization = |percent: i32| json!({ "type": "Utilization", "averageUtilization": percent });
     let mut metrics: Vec<Value> = Vec::new();

@@ -8,7 +8,7 @@ use super::{
     pods::failure,
     route::{Route, RouteBuilder, not_admitted},
     snapshot::Snapshot,
-    status::{self, Fact, INGRESS_READY, Observed, PREDICTOR_READY, STOPPED},
+    status::{self, CANARY_READY, Fact, INGRESS_READY, Observed, PREDICTOR_READY, STOPPED},
 };
 use crate::{
     cluster::{Custom, Desired, EventDraft, InferenceService, OwnedObject, ResourceKind},
@@ -18,7 +18,7 @@ use crate::{
     workload::{ApplyFailure, Rollout, apply_actions},
 };
 use gantry_api::kserve::{
-    ComponentStatus, InferenceServiceSpec, InferenceServiceStatus, StatusAddress, TrafficTarget,
+    CanaryStatus, ComponentStatus, InferenceServiceSpec, InferenceServiceStatus, StatusAddress, TrafficTarget,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -54,10 +54,6 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
              deploy.defaultDeploymentMode of the ConfigMap inferenceservice-config"
         );
         return not_deployed(object, "DeploymentModeNotSupported".into(), message, now);
-    }
-    if !spec.canary.is_empty() {
-        let message = "spec.canary is not supported yet: remove it".to_owned();
-        return not_deployed(object, "NotSupported".into(), message, now);
     }
     if annotation(object, STOP).is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return stop(snapshot, object, now);
@@ -184,6 +180,7 @@ fn deploy(
         }
     };
     let none = BTreeMap::new();
+    let backends = backends(snapshot, &built);
     let route = RouteBuilder {
         key: &snapshot.key,
         owner: owner(&snapshot.key.name, object.uid()),
@@ -192,6 +189,7 @@ fn deploy(
         config,
         components: &built.all,
         has_http_routes: snapshot.has_http_routes,
+        backends: &backends,
     }
     .build();
     let mut desired: Vec<Desired> = Vec::new();
@@ -205,9 +203,14 @@ fn deploy(
     let applies = apply_actions(&desired, &snapshot.owned, &snapshot.failures);
     let mut plan = Plan { requeue_after: applies.retry_after, ..Plan::default() };
     plan.actions = applies.actions;
-    // Without a valid route the one that exists stays.
-    let has_failure = !applies.failures.is_empty() || route.is_err();
-    if !has_failure {
+    // A predictor that is replaced stays until a route without it is in effect.
+    let is_replaced = match &route {
+        Ok(route) => {
+            not_admitted(route, &snapshot.owned).is_none() && has_backends(snapshot, &built, &backends)
+        }
+        Err(_) => false,
+    };
+    if applies.failures.is_empty() && is_replaced {
         let orphans = snapshot.owned.orphans(&desired, false);
         plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
     }
@@ -215,10 +218,51 @@ fn deploy(
     finish(object, &observed, now, plan)
 }
 
+/// The Services that get the predictor's traffic, with weights: canaries that are ready, and the rest for the stable
+/// predictor. While a renamed predictor has no ready pod, its predecessor keeps the traffic.
+fn backends(snapshot: &Snapshot, built: &Components) -> Vec<(String, i32)> {
+    let mut canaries: Vec<(String, i32)> = Vec::new();
+    for component in &built.all {
+        if let Some(canary) = component.canary.as_ref().filter(|canary| canary.percent > 0)
+            && has_ready_pods(live(snapshot, component))
+        {
+            canaries.push((component.key.name.clone(), canary.percent));
+        }
+    }
+    let rest = 100 - canaries.iter().map(|(_, percent)| percent).sum::<i32>();
+    let Some(stable) = built.all.first() else { return canaries };
+    let service = match predecessor(snapshot, built) {
+        Some(old) if !has_ready_pods(live(snapshot, stable)) => old,
+        _ => stable.key.name.clone(),
+    };
+    std::iter::once((service, rest)).chain(canaries).collect()
+}
+
+fn has_ready_pods(live: Option<&OwnedObject>) -> bool {
+    live.is_some_and(|live| live.number("/status/readyReplicas") > 0)
+}
+
+/// A predictor of this service that its spec no longer has, with ready pods.
+fn predecessor(snapshot: &Snapshot, built: &Components) -> Option<String> {
+    let is_predictor = |live: &OwnedObject| {
+        live.metadata.labels.as_ref().and_then(|l| l.get("component")).is_some_and(|c| c == "predictor")
+    };
+    let of_kind = snapshot.owned.of_kind(ResourceKind::DEPLOYMENT);
+    let old = of_kind.filter(|live| is_predictor(live) && has_ready_pods(Some(live)));
+    let names = old.filter_map(|live| live.metadata.name.clone());
+    names.filter(|name| !built.all.iter().any(|c| c.key.name == *name)).min()
+}
+
+/// Whether the traffic of the predictor goes to the predictors of the spec only.
+fn has_backends(snapshot: &Snapshot, built: &Components, backends: &[(String, i32)]) -> bool {
+    let is_current = |service: &String| built.all.iter().any(|c| c.key.name == *service);
+    backends.iter().all(|(service, _)| is_current(service)) || predecessor(snapshot, built).is_none()
+}
+
 fn observe(
     snapshot: &Snapshot,
     object: &Custom<InferenceService>,
-    built: &Components<'_>,
+    built: &Components,
     route: &Result<Route, String>,
     failures: &[ApplyFailure],
 ) -> Observed {
@@ -230,12 +274,26 @@ fn observe(
             Some(refused) => Fact::new(refused.status, refused.reason, refused.message),
             None => component_fact(snapshot, component),
         };
+        if let Some(canary) = &component.canary {
+            let pods = pods_of(snapshot, component);
+            observed.status.canary_statuses.push(CanaryStatus {
+                name: canary.name.clone(),
+                ready: has_ready_pods(live(snapshot, component)),
+                traffic_percent: canary.percent,
+                model_status: Some(model_status::observed(&pods, fact.is_true(), None, None)),
+            });
+            continue;
+        }
         if !fact.is_true() && component.kind != ComponentKind::Predictor && not_ready.is_none() {
             not_ready = Some((component.kind, fact.clone()));
         }
         let component_status = component_status(object, component, route.as_ref().ok(), fact.is_true());
         observed.status.components.insert(component.kind.as_str().into(), component_status);
         observed.fact(component.kind.condition(), fact);
+    }
+    if !observed.status.canary_statuses.is_empty() {
+        let fact = canaries_fact(&observed.status.canary_statuses);
+        observed.fact(CANARY_READY, fact);
     }
     let refused =
         failures.iter().find(|f| !built.all.iter().any(|c| c.key == f.key)).map(ApplyFailure::condition);
@@ -277,6 +335,17 @@ fn observe(
     observed
 }
 
+/// A canary without a ready pod gets no traffic.
+fn canaries_fact(canaries: &[CanaryStatus]) -> Fact {
+    let waiting = canaries.iter().filter(|canary| !canary.ready).map(|canary| canary.name.as_str());
+    let waiting: Vec<&str> = waiting.collect();
+    if waiting.is_empty() {
+        return Fact::new(true, "AllCanariesReady", "");
+    }
+    let message = format!("{} has no ready pod: it gets no traffic", waiting.join(", "));
+    Fact::new(false, "CanariesNotReady", message)
+}
+
 const fn title(kind: ComponentKind) -> &'static str {
     match kind {
         ComponentKind::Predictor => "Predictor",
@@ -286,7 +355,7 @@ const fn title(kind: ComponentKind) -> &'static str {
 }
 
 /// Pods of a component, newest first.
-fn pods_of<'a>(snapshot: &'a Snapshot, component: &Component<'_>) -> Vec<&'a Arc<OwnedObject>> {
+fn pods_of<'a>(snapshot: &'a Snapshot, component: &Component) -> Vec<&'a Arc<OwnedObject>> {
     let app = component.selector().remove("app");
     let is_of = |pod: &&Arc<OwnedObject>| {
         pod.metadata.labels.as_ref().and_then(|labels| labels.get("app")) == app.as_ref()
@@ -298,18 +367,18 @@ fn pods_of<'a>(snapshot: &'a Snapshot, component: &Component<'_>) -> Vec<&'a Arc
     pods
 }
 
-fn live<'a>(snapshot: &'a Snapshot, component: &Component<'_>) -> Option<&'a OwnedObject> {
+fn live<'a>(snapshot: &'a Snapshot, component: &Component) -> Option<&'a OwnedObject> {
     snapshot.owned.get(ResourceKind::DEPLOYMENT, &component.key.name)
 }
 
-fn rollout(snapshot: &Snapshot, component: &Component<'_>) -> Rollout {
+fn rollout(snapshot: &Snapshot, component: &Component) -> Rollout {
     let live = live(snapshot, component);
     let replicas = live.filter(|_| is_autoscaled(component)).map(|live| live.number("/spec/replicas"));
     Rollout::of(ResourceKind::DEPLOYMENT, live, replicas.unwrap_or_else(|| component.min_replicas().into()))
 }
 
 /// A component is ready when all its pods run the latest spec.
-fn component_fact(snapshot: &Snapshot, component: &Component<'_>) -> Fact {
+fn component_fact(snapshot: &Snapshot, component: &Component) -> Fact {
     let rollout = rollout(snapshot, component);
     if rollout.is_done() {
         return Fact::new(true, "", "");
@@ -339,13 +408,13 @@ fn deployment_failure(live: &OwnedObject) -> Option<(String, String)> {
 }
 
 /// The name of the revision that the spec asks for.
-fn created_revision(component: &Component<'_>, object: &Custom<InferenceService>) -> String {
+fn created_revision(component: &Component, object: &Custom<InferenceService>) -> String {
     format!("{}-{:05}", component.key.name, object.generation())
 }
 
 fn component_status(
     object: &Custom<InferenceService>,
-    component: &Component<'_>,
+    component: &Component,
     route: Option<&Route>,
     is_ready: bool,
 ) -> ComponentStatus {

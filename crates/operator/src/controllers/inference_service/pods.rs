@@ -4,6 +4,7 @@ use crate::cluster::{OwnedObject, strip_metadata};
 use serde_json::{Value, json};
 
 const INIT: &str = "storage-initializer";
+pub(super) const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Removes everything but identity and status.
 pub fn strip_pod(pod: OwnedObject) -> OwnedObject {
@@ -104,9 +105,9 @@ pub(super) fn failure(pod: &OwnedObject) -> Option<PodFailure> {
     let unscheduled = list(pod, "conditions").iter().find(|c| {
         text(c, "/type") == "PodScheduled"
             && text(c, "/status") == "False"
-            && text(c, "/reason") == "Unschedulable"
+            && text(c, "/reason") == UNSCHEDULABLE
     })?;
-    Some(failure("Unschedulable", text(unscheduled, "/message").to_owned(), None, false))
+    Some(failure(UNSCHEDULABLE, text(unscheduled, "/message").to_owned(), None, false))
 }
 
 #[cfg(test)]

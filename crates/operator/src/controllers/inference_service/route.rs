@@ -41,8 +41,10 @@ pub(super) struct RouteBuilder<'a> {
     pub labels: &'a Pairs,
     pub annotations: &'a Pairs,
     pub config: &'a Config,
-    pub components: &'a [Component<'a>],
+    pub components: &'a [Component],
     pub has_http_routes: bool,
+    /// Services of the predictor and their shares of its traffic.
+    pub backends: &'a [(String, i32)],
 }
 
 impl RouteBuilder<'_> {
@@ -50,17 +52,20 @@ impl RouteBuilder<'_> {
         let Key { namespace, name } = self.key;
         let ingress = &self.config.ingress;
         let front = self.front();
+        if self.backends.len() > 1 {
+            self.check_split()?;
+        }
         let in_cluster = |service: &str| format!("http://{service}.{namespace}.svc.cluster.local");
-        let address = in_cluster(&front.key.name);
+        let address = in_cluster(&self.backend_of(front));
         if self.is_cluster_local() {
-            let components = self.components.iter().map(|c| (c.kind, in_cluster(&c.key.name))).collect();
+            let components = self.stable().map(|c| (c.kind, in_cluster(&c.key.name))).collect();
             return Ok(Route { objects: Vec::new(), url: address.clone(), address, components });
         }
         let url = |host: String| format!("{}://{host}", ingress.url_scheme);
         let host = self.host(name)?;
         let mut components = BTreeMap::new();
-        for component in self.components {
-            components.insert(component.kind, url(self.host(&component.key.name)?));
+        for component in self.stable() {
+            components.insert(component.kind, url(self.host(&self.host_name(component))?));
         }
         let objects = if ingress.enable_gateway_api {
             if !self.has_http_routes {
@@ -75,8 +80,41 @@ impl RouteBuilder<'_> {
         Ok(Route { objects, url: url(host), address, components })
     }
 
+    /// Only `HTTPRoutes` have weights, and only for requests that they send to the predictor themselves.
+    fn check_split(&self) -> Result<(), String> {
+        let problem = if self.front().kind == ComponentKind::Transformer {
+            "spec.canary cannot get a share of the traffic behind a transformer: set trafficPercent to 0, or remove the \
+             transformer"
+        } else if self.is_cluster_local() || !self.config.ingress.enable_gateway_api {
+            "spec.canary needs a route with weights: set ingress.enableGatewayApi of the ConfigMap inferenceservice-config, or \
+             trafficPercent to 0"
+        } else {
+            return Ok(());
+        };
+        Err(problem.into())
+    }
+
+    /// The component without its canaries.
+    fn stable(&self) -> impl Iterator<Item = &Component> {
+        self.components.iter().filter(|component| component.canary.is_none())
+    }
+
+    /// The Services of a component, with weights.
+    fn backends_of(&self, component: &Component) -> Vec<(String, i32)> {
+        match component.kind {
+            ComponentKind::Predictor => self.backends.to_vec(),
+            ComponentKind::Transformer | ComponentKind::Explainer => vec![(component.key.name.clone(), 100)],
+        }
+    }
+
+    /// The first Service of a component, where there are no weights.
+    fn backend_of(&self, component: &Component) -> String {
+        let first = self.backends_of(component).into_iter().next();
+        first.map_or_else(|| component.key.name.clone(), |(service, _)| service)
+    }
+
     /// The component that requests reach first.
-    fn front(&self) -> &Component<'_> {
+    fn front(&self) -> &Component {
         let transformer = self.components.iter().find(|c| c.kind == ComponentKind::Transformer);
         // There is always a predictor, and it is the first one.
         #[allow(clippy::indexing_slicing, reason = "a service has a predictor")]
@@ -89,6 +127,11 @@ impl RouteBuilder<'_> {
             || ingress.disable_ingress_creation
             || ingress.ingress_domain == "svc.cluster.local"
             || self.labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1)
+    }
+
+    /// The name of a component in hosts and routes: without the name of a predictor, so that it survives a promotion.
+    fn host_name(&self, component: &Component) -> String {
+        format!("{}-{}", self.key.name, component.kind.as_str())
     }
 
     fn host(&self, name: &str) -> Result<String, String> {
@@ -142,12 +185,13 @@ impl RouteBuilder<'_> {
             let backend = json!({ "service": { "name": service, "port": { "number": 80 } } });
             json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix", "backend": backend }] } })
         };
-        let mut rules = vec![rule(host, &self.front().key.name)];
-        for component in self.components {
-            rules.push(rule(&self.host(&component.key.name)?, &component.key.name));
+        let front = self.backend_of(self.front());
+        let mut rules = vec![rule(host, &front)];
+        for component in self.stable() {
+            rules.push(rule(&self.host(&self.host_name(component))?, &self.backend_of(component)));
         }
         for domain in &self.config.ingress.additional_ingress_domains {
-            rules.push(rule(&self.host_in(&self.key.name, domain)?, &self.front().key.name));
+            rules.push(rule(&self.host_in(&self.key.name, domain)?, &front));
         }
         let mut spec = json!({ "rules": rules });
         if let Some(class) = &self.config.ingress.ingress_class_name {
@@ -167,30 +211,31 @@ impl RouteBuilder<'_> {
         let mut rules: Vec<Value> = explainer.into_iter().map(|e| self.rule(EXPLAIN_PATH, e)).collect();
         rules.push(self.rule("^/.*$", self.front()));
         let mut routes = vec![self.http_route(self.key.clone(), hosts, rules)?];
-        for component in self.components {
-            let hosts = vec![self.host(&component.key.name)?];
-            routes.push(self.http_route(
-                component.key.clone(),
-                hosts,
-                vec![self.rule("^/.*$", component)],
-            )?);
+        for component in self.stable() {
+            let name = self.host_name(component);
+            let hosts = vec![self.host(&name)?];
+            let key = Key::new(self.key.namespace.clone(), name);
+            routes.push(self.http_route(key, hosts, vec![self.rule("^/.*$", component)])?);
         }
         Ok(routes)
     }
 
-    fn rule(&self, path: &str, component: &Component<'_>) -> Value {
+    fn rule(&self, path: &str, component: &Component) -> Value {
         let Key { namespace, name } = self.key;
         let headers = json!([
             { "name": "KServe-Isvc-Name", "value": name },
             { "name": "KServe-Isvc-Namespace", "value": namespace },
         ]);
-        let backend = json!({
-            "group": "", "kind": "Service", "name": component.key.name, "namespace": namespace, "port": 80, "weight": 100,
-        });
+        let backend = |(service, weight): (String, i32)| {
+            json!({
+                "group": "", "kind": "Service", "name": service, "namespace": namespace, "port": 80, "weight": weight,
+            })
+        };
+        let backends: Vec<Value> = self.backends_of(component).into_iter().map(backend).collect();
         let mut rule = json!({
             "matches": [{ "path": { "type": "RegularExpression", "value": path } }],
             "filters": [{ "type": "RequestHeaderModifier", "requestHeaderModifier": { "set": headers } }],
-            "backendRefs": [backend],
+            "backendRefs": backends,
         });
         if !self.config.ingress.disable_http_route_timeout {
             let seconds = component.spec.timeout.unwrap_or(DEFAULT_TIMEOUT);

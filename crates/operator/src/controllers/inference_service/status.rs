@@ -13,17 +13,19 @@ use k8s_openapi::jiff::Timestamp;
 pub(super) const READY: &str = "Ready";
 pub(super) const PREDICTOR_READY: &str = "PredictorReady";
 pub(super) const INGRESS_READY: &str = "IngressReady";
+pub(super) const CANARY_READY: &str = "CanaryPredictorReady";
 pub(super) const STOPPED: &str = "Stopped";
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [PREDICTOR_READY, INGRESS_READY];
 /// Conditions that this controller writes; those of others are kept.
-const OWN: [&str; 7] = [
+const OWN: [&str; 8] = [
     READY,
     PREDICTOR_READY,
     INGRESS_READY,
     STOPPED,
     "TransformerReady",
     "ExplainerReady",
+    CANARY_READY,
     "LatestDeploymentReady",
 ];
 
