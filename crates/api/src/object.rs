@@ -37,10 +37,12 @@ impl Kind {
         }
     }
 
-    /// Parses `model`, `models`, `Model` or `mlm`.
+    /// Parses `model`, `models`, `Model` or `mlm`. An InferenceService is a model of a scheduler.
     pub fn from_word(word: &str) -> Option<Self> {
         match word.to_ascii_lowercase().as_str() {
-            "model" | "models" | "mlm" => Some(Self::Model),
+            "model" | "models" | "mlm" | "isvc" | "inferenceservice" | "inferenceservices" => {
+                Some(Self::Model)
+            }
             "server" | "servers" | "mls" => Some(Self::Server),
             "pipeline" | "pipelines" | "mlp" => Some(Self::Pipeline),
             "experiment" | "experiments" | "mlx" => Some(Self::Experiment),
@@ -137,8 +139,8 @@ pub struct Parsed {
     pub line: u32,
 }
 
-/// A validated object of a kind that only the operator handles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A validated object of a kind that only the operator handles, or that becomes another one without it.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClusterObject {
     pub kind: &'static str,
     pub name: String,
@@ -146,9 +148,20 @@ pub struct ClusterObject {
     pub file: String,
     /// First line of the object.
     pub line: u32,
+    /// The model of an InferenceService, or why it needs a cluster.
+    pub model: Option<Result<Box<Model>, Vec<Diagnostic>>>,
 }
 
 impl ClusterObject {
+    /// The object that a scheduler takes instead.
+    pub fn into_scheduled(self) -> Result<Parsed, Vec<Diagnostic>> {
+        match self.model {
+            Some(Ok(model)) => Ok(Parsed { object: Object::Model(model), file: self.file, line: self.line }),
+            Some(Err(errors)) => Err(errors),
+            None => Err(vec![self.unsupported()]),
+        }
+    }
+
     /// The error for an object that was submitted to a scheduler.
     pub fn unsupported(&self) -> Diagnostic {
         Diagnostic {

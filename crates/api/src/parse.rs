@@ -1,8 +1,8 @@
 //! Manifest parsing: text to validated objects.
 
 use crate::{
-    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, Manifest, Metadata, Model, Object,
-    Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
+    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, INFERENCE_SERVICE, Manifest, Metadata,
+    Model, Object, Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
     kserve::{
         ClusterStorageContainer, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1, KSERVE_V1BETA1,
         ServingRuntimeSpec, TrainedModelSpec, inference_service_warnings,
@@ -38,13 +38,18 @@ fn version_of(kind: &str) -> Option<&'static str> {
     KINDS.iter().find(|(name, _)| *name == kind).map(|(_, version)| *version)
 }
 
-/// Parses a manifest for a scheduler: kinds handled by the operator are errors.
+/// Parses a manifest for a scheduler: InferenceServices become models, other kinds of the operator are errors.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
     let manifest = parse_manifest(file, text)?;
-    let cluster = manifest.cluster.iter().map(ClusterObject::unsupported);
-    let errors: Vec<Diagnostic> =
-        cluster.chain(manifest.foreign.iter().map(ForeignObject::unsupported)).collect();
-    if errors.is_empty() { Ok(manifest.objects) } else { Err(errors) }
+    let mut errors: Vec<Diagnostic> = manifest.foreign.iter().map(ForeignObject::unsupported).collect();
+    let mut objects = manifest.objects;
+    for object in manifest.cluster {
+        match object.into_scheduled() {
+            Ok(parsed) => objects.push(parsed),
+            Err(more) => errors.extend(more),
+        }
+    }
+    if errors.is_empty() { Ok(objects) } else { Err(errors) }
 }
 
 /// Parses all objects of a manifest, or returns all its errors.
@@ -73,17 +78,24 @@ pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic
             errors.push(in_file(Diagnostic::new(line, "metadata.name", message)));
             continue;
         }
-        match decoded {
-            Decoded::Object(object) => manifest.objects.push(Parsed { object, file, line }),
-            Decoded::Cluster(kind, metadata, warnings) => {
-                let Metadata { name, namespace, .. } = *metadata;
-                let warning = |(path, message): FieldError| {
-                    in_file(Diagnostic::new(document.line_of(&path), path, message))
-                };
-                manifest.warnings.extend(warnings.into_iter().map(warning));
-                manifest.cluster.push(ClusterObject { kind, name, namespace, file, line });
+        let at_field =
+            |(path, message): FieldError| in_file(Diagnostic::new(document.line_of(&path), path, message));
+        let kind = decoded.kind();
+        let (metadata, warnings, model) = match decoded {
+            Decoded::Object(object) => {
+                manifest.objects.push(Parsed { object, file, line });
+                continue;
             }
-        }
+            Decoded::Cluster(_, metadata, warnings) => (*metadata, warnings, None),
+            Decoded::Service(service) => {
+                let model = service.spec.to_model(&service.metadata).map(Box::new);
+                let model = model.map_err(|errors| errors.into_iter().map(at_field).collect());
+                (service.metadata, inference_service_warnings(&service.spec), Some(model))
+            }
+        };
+        manifest.warnings.extend(warnings.into_iter().map(at_field));
+        let Metadata { name, namespace, .. } = metadata;
+        manifest.cluster.push(ClusterObject { kind, name, namespace, file, line, model });
     }
     if errors.is_empty() { Ok(manifest) } else { Err(errors) }
 }
@@ -96,11 +108,13 @@ fn duplicate_of(manifest: &Manifest, decoded: &Decoded) -> Option<u32> {
             .iter()
             .find(|o| o.object.kind() == object.kind() && o.object.name() == object.name())
             .map(|o| o.line),
-        Decoded::Cluster(kind, metadata, _) => manifest
-            .cluster
-            .iter()
-            .find(|o| o.kind == *kind && o.name == metadata.name && o.namespace == metadata.namespace)
-            .map(|o| o.line),
+        Decoded::Cluster(..) | Decoded::Service(_) => {
+            let (kind, metadata) = (decoded.kind(), decoded.metadata());
+            let is_same = |o: &&ClusterObject| {
+                o.kind == kind && o.name == metadata.name && o.namespace == metadata.namespace
+            };
+            manifest.cluster.iter().find(is_same).map(|o| o.line)
+        }
     }
 }
 
@@ -128,6 +142,7 @@ enum Decoded {
     Object(Object),
     /// With its warnings.
     Cluster(&'static str, Box<Metadata>, Vec<FieldError>),
+    Service(Box<Envelope<InferenceServiceSpec>>),
 }
 
 impl Decoded {
@@ -135,6 +150,7 @@ impl Decoded {
         match self {
             Self::Object(object) => object.kind().name(),
             Self::Cluster(kind, _, _) => kind,
+            Self::Service(_) => INFERENCE_SERVICE,
         }
     }
 
@@ -142,6 +158,7 @@ impl Decoded {
         match self {
             Self::Object(object) => object.metadata(),
             Self::Cluster(_, metadata, _) => metadata,
+            Self::Service(service) => &service.metadata,
         }
     }
 }
@@ -188,10 +205,7 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
         "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
-        "InferenceService" => decode_envelope::<InferenceServiceSpec>(node, kind).map(|object| {
-            let warnings = inference_service_warnings(&object.spec);
-            Decoded::Cluster("InferenceService", Box::new(object.metadata), warnings)
-        }),
+        INFERENCE_SERVICE => decode_envelope(node, kind).map(|service| Decoded::Service(Box::new(service))),
         "ServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ServingRuntime"),
         "ClusterServingRuntime" => decode_cluster_object::<ServingRuntimeSpec>(node, "ClusterServingRuntime"),
         "ClusterStorageContainer" => {

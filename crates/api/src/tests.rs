@@ -1,6 +1,7 @@
 //! Error messages and conversion of manifests.
 
 mod kinds;
+mod services;
 
 use crate::{Experiment, KEEP_PAYLOADS, Model, Object, Pipeline, parse};
 

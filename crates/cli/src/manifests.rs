@@ -32,12 +32,10 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// Reads files, directories and `-` for a scheduler: kinds of the operator and of other API groups are reported as
-    /// problems. Fails only if a path cannot be read.
+    /// Reads files, directories and `-` for a scheduler: InferenceServices become models, other kinds of the operator and
+    /// of other API groups are reported as problems. Fails only if a path cannot be read.
     pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
-        let mut manifests = Self::read_all(paths, recursive)?;
-        let refused = std::mem::take(&mut manifests.cluster);
-        manifests.problems.extend(refused.iter().map(ClusterObject::unsupported));
+        let mut manifests = Self::read_files(paths, recursive, true)?;
         manifests
             .problems
             .extend(std::mem::take(&mut manifests.foreign).iter().map(ForeignObject::unsupported));
@@ -46,13 +44,17 @@ impl Manifests {
 
     /// Like `read`, but keeps the objects that are not for a scheduler.
     pub(crate) fn read_all(paths: &[PathBuf], recursive: bool) -> Result<Self, CommandError> {
+        Self::read_files(paths, recursive, false)
+    }
+
+    fn read_files(paths: &[PathBuf], recursive: bool, for_scheduler: bool) -> Result<Self, CommandError> {
         let mut manifests = Self::default();
         for (file, text) in read_files(paths, recursive)? {
             let folder = match file.as_str() {
                 STDIN => Path::new("."),
                 path => Path::new(path).parent().unwrap_or(Path::new(".")),
             };
-            manifests.add(&file, folder, text);
+            manifests.add(&file, folder, text, for_scheduler);
         }
         manifests.find_duplicates();
         manifests.problems.extend(gantry_api::check_set(&manifests.objects));
@@ -68,7 +70,7 @@ impl Manifests {
         Err(CommandError::new(Exit::Usage, format!("{}\n{consequence}", lines.join("\n"))))
     }
 
-    fn add(&mut self, file: &str, folder: &Path, text: Result<String, String>) {
+    fn add(&mut self, file: &str, folder: &Path, text: Result<String, String>, for_scheduler: bool) {
         self.files += 1;
         let text = match text {
             Ok(text) => text,
@@ -84,10 +86,20 @@ impl Manifests {
         };
         match gantry_api::parse_manifest(file, &text) {
             Ok(found) => {
-                self.cluster.extend(found.cluster);
+                let mut objects = found.objects;
+                for object in found.cluster {
+                    if !for_scheduler {
+                        self.cluster.push(object);
+                        continue;
+                    }
+                    match object.into_scheduled() {
+                        Ok(parsed) => objects.push(parsed),
+                        Err(problems) => self.problems.extend(problems),
+                    }
+                }
                 self.foreign.extend(found.foreign);
                 self.warnings.extend(found.warnings);
-                for mut parsed in found.objects {
+                for mut parsed in objects {
                     self.problems.extend(check_uri(&parsed, &text));
                     resolve_relative_uri(&mut parsed.object, folder);
                     self.objects.push(parsed);

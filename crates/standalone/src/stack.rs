@@ -22,7 +22,7 @@ use crate::{
     status_stream::{Key, Outcome, StatusStream},
 };
 use gantry_agent::{Agent, Parts, PlaintextConnector};
-use gantry_api::Kind;
+use gantry_api::{INFERENCE_SERVICE, Kind, Object};
 use gantry_gateway::{Gateway, control};
 use gantry_proto::scheduler::scheduler_client::SchedulerClient;
 use gantry_runtime::Runtime;
@@ -436,6 +436,16 @@ impl Stack {
             print(&format!("  {name:<11} {:<31} gRPC with TLS", address.to_string()));
         }
         print(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
+        for object in desired.objects.values() {
+            if let Object::Model(model) = object
+                && model.kind == INFERENCE_SERVICE
+            {
+                let (name, namespace) =
+                    (&model.metadata.name, model.metadata.namespace.as_deref().unwrap_or("default"));
+                let url = format!("http://{inference}/serving/{namespace}/{name}");
+                print(&format!("  {name:<11} {url}   InferenceService, V1 and V2"));
+            }
+        }
         for (server, spec) in &desired.launch_specs {
             print(&format!("  {server:<11} {} × {}", spec.replicas, spec.command.join(" ")));
         }

@@ -12,6 +12,7 @@ mod rules;
 mod serving_runtime;
 mod status;
 mod storage_container;
+mod to_model;
 mod trained_model;
 
 pub use component::{

@@ -14,7 +14,7 @@ use crate::{
 use gantry_api::Kind;
 use serde_json::Value;
 
-/// List models, servers, pipelines and experiments.
+/// List models, InferenceServices, servers, pipelines and experiments.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[command(
@@ -42,6 +42,16 @@ pub(crate) struct Args {
     no_headers: bool,
 }
 
+impl Args {
+    /// Whether the kind is InferenceService.
+    fn wants_services(&self) -> bool {
+        let word = self.resources.first().map(|first| first.split('/').next().unwrap_or(first));
+        word.is_some_and(|word| {
+            ["isvc", "inferenceservice", "inferenceservices"].contains(&word.to_ascii_lowercase().as_str())
+        })
+    }
+}
+
 pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
     let selection = object_ref::select(&args.resources)?;
     let scheduler = Scheduler::connect(global).await?;
@@ -66,7 +76,8 @@ async fn list(scheduler: &Scheduler, args: &Args, kinds: &[Kind]) -> Result<Vec<
     let mut found = Vec::new();
     for kind in kinds {
         let all = scheduler.resources(*kind, args.all_versions).await?;
-        found.extend(all.into_iter().filter(|f| args.all || !f.is_terminated()));
+        let is_wanted = |f: &Resource| !args.wants_services() || f.service_path().is_some();
+        found.extend(all.into_iter().filter(|f| (args.all || !f.is_terminated()) && is_wanted(f)));
     }
     Ok(found)
 }
@@ -129,7 +140,11 @@ fn tables(args: &Args, found: &[Resource], with_kind: bool) -> Vec<Table> {
     for found in found {
         let object = found.object_ref();
         if tables.last().is_none_or(|(kind, _)| *kind != object.kind) {
-            let headings = headings(object.kind, args.output == Format::Wide);
+            let headings = if args.wants_services() {
+                SERVICE_HEADINGS
+            } else {
+                headings(object.kind, args.output == Format::Wide)
+            };
             let table = if args.no_headers { Table::without_headings() } else { Table::new(headings) };
             tables.push((object.kind, table));
         }
@@ -170,6 +185,10 @@ fn rows(args: &Args, found: &Resource, name: &str) -> Vec<Vec<(String, Tone)>> {
     let wide = args.output == Format::Wide;
     let limit = if args.all_versions { usize::MAX } else { 1 };
     match found {
+        Resource::Model(model) if args.wants_services() => {
+            let path = found.service_path().unwrap_or_default();
+            model.versions.iter().take(limit).map(|v| service_row(name, &path, v)).collect()
+        }
         Resource::Model(model) => {
             model.versions.iter().take(limit).map(|v| model_row(name, v, wide)).collect()
         }
@@ -179,6 +198,21 @@ fn rows(args: &Args, found: &Resource, name: &str) -> Vec<Vec<(String, Tone)>> {
         }
         Resource::Experiment(experiment) => vec![experiment_row(name, experiment, wide)],
     }
+}
+
+/// The path is that of the gateway.
+const SERVICE_HEADINGS: &[&str] = &["NAME", "PATH", "READY", "VERSION", "CHANGED", "MESSAGE"];
+
+fn service_row(name: &str, path: &str, version: &VersionView) -> Vec<(String, Tone)> {
+    let (readiness, plain) = (version.readiness(), |text: String| (text, Tone::Plain));
+    vec![
+        plain(name.to_owned()),
+        plain(path.to_owned()),
+        (ready_column(readiness), readiness.tone()),
+        plain(version.number.to_string()),
+        (ago(version.since), Tone::Faint),
+        plain(version.message()),
+    ]
 }
 
 fn model_headings(wide: bool) -> &'static [&'static str] {

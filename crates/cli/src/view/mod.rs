@@ -34,6 +34,15 @@ impl Resource {
         ObjectRef { kind, name: name.clone() }
     }
 
+    /// The gateway's path of an InferenceService.
+    pub(crate) fn service_path(&self) -> Option<String> {
+        let Self::Model(model) = self else { return None };
+        let meta = model.latest()?.definition.meta.as_ref()?;
+        let namespace = &meta.kubernetes_meta.as_ref()?.namespace;
+        let is_service = meta.kind.as_deref() == Some(gantry_api::INFERENCE_SERVICE);
+        is_service.then(|| format!("/serving/{namespace}/{}", model.name))
+    }
+
     pub(crate) fn document(&self, all_versions: bool) -> Value {
         match self {
             Self::Model(model) => model.document(all_versions),

@@ -1,7 +1,7 @@
 //! Model status.
 
 use crate::output::{PLACEHOLDER, Tone, rfc3339};
-use gantry_api::Model;
+use gantry_api::{INFERENCE_SERVICE, Model, kserve::InferenceServiceSpec};
 use gantry_artifacts::Uri;
 use gantry_proto::scheduler::{
     self as pb, model_replica_status::ModelReplicaState, model_status::ModelState,
@@ -120,6 +120,10 @@ impl ModelView {
             status.insert("versions".into(), versions);
         }
         if let Value::Object(map) = &mut document {
+            if manifest.kind == INFERENCE_SERVICE {
+                let spec = InferenceServiceSpec::from(&manifest.spec);
+                map.insert("spec".into(), serde_json::to_value(spec).unwrap_or_default());
+            }
             map.insert("status".into(), Value::Object(status));
         }
         document

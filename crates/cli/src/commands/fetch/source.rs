@@ -34,7 +34,7 @@ pub(super) fn parse(uri: &str) -> Result<Uri, String> {
         "hdfs" | "webhdfs" | "modelscope" => {
             "copy the model to S3, Google Cloud Storage, Azure, Hugging Face or HTTP"
         }
-        "http" | "https" if uri.ends_with(".git") => "name a file, or use hf://",
+        "http" | "https" if uri.to_ascii_lowercase().ends_with(".git") => "name a file, or use hf://",
         _ => "",
     };
     if !remedy.is_empty() {
