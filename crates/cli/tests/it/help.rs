@@ -11,6 +11,7 @@ fn help_of_client_commands() {
         "describe",
         "explain",
         "diff",
+        "fetch",
         "adopt",
         "status",
         "top",
