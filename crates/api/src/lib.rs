@@ -61,8 +61,9 @@ pub use pipeline::{
 pub use quantity::Quantity;
 pub use scaling::Scaling;
 pub use seldon_config::{
-    AgentConfig, ComponentSpec, KafkaConfig, ModelScalingConfig, PipelineScalingConfig, RcloneConfig,
-    ScalingConfig, SeldonConfigSpec, SeldonConfiguration, ServerScalingConfig, ServiceConfig, TracingConfig,
+    AgentConfig, ComponentSpec, KafkaConfig, KafkaWorkerConfig, ModelScalingConfig, PipelineScalingConfig,
+    RcloneConfig, ScalingConfig, SeldonConfigSpec, SeldonConfiguration, ServerScalingConfig, ServiceConfig,
+    TracingConfig,
 };
 pub use seldon_deployment::{Conversion, convert_seldon_deployments, is_convertible};
 pub use seldon_runtime::{OverrideSpec, SeldonRuntimeSpec};

@@ -110,6 +110,38 @@ pub struct KafkaConfig {
     /// Topic settings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub topics: BTreeMap<String, IntOrString>,
+    /// Limits of the gateway for each pipeline; Seldon has no such section.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<KafkaWorkerConfig>,
+}
+
+/// Limits of the gateway for each pipeline on Kafka.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KafkaWorkerConfig {
+    /// Records that run or wait for their key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<i32>,
+    /// The same in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight_bytes: Option<i64>,
+    /// How long a record is retried after failures that may pass, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub retry_timeout_ms: Option<i64>,
+    /// How long a rebalance and a shutdown wait for records in flight, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub drain_timeout_ms: Option<i64>,
+    /// Time between commits, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub commit_interval_ms: Option<i64>,
+    /// Whether the data of steps is written to the topics of their models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_topics: Option<bool>,
 }
 
 /// Model download settings of agents.

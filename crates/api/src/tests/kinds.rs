@@ -228,6 +228,10 @@ fn cluster_kinds_are_validated_but_rejected_for_a_scheduler() {
             "r.yaml:8: spec.config.kafkaConfig.consumer.a must be an integer or a string, got true: put it in quotes",
         ),
         (
+            runtime("  seldonConfig: default\n  config:\n    kafkaConfig:\n      worker: {maxInFlight: 0}\n"),
+            "r.yaml:8: spec.config.kafkaConfig.worker.maxInFlight must be at least 1, got 0",
+        ),
+        (
             runtime("  seldonConfig: default\n  overrides: [{name: a, podSpec: 7}]\n"),
             "r.yaml:6: spec.overrides[0].podSpec must be an object, got 7",
         ),

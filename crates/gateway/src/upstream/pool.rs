@@ -24,7 +24,7 @@ const MAX_STREAMS_PER_CONNECTION: usize = 100;
 pub(crate) struct Pools {
     connect_timeout: Duration,
     idle_timeout: Duration,
-    pools: Mutex<HashMap<u64, Pool>>,
+    by_endpoint: Mutex<HashMap<u64, Pool>>,
 }
 
 struct Pool {
@@ -51,11 +51,11 @@ pub(crate) type ReleaseConnection = Box<dyn FnOnce() + Send>;
 
 impl Pools {
     pub(crate) fn new(connect_timeout: Duration) -> Self {
-        Self { connect_timeout, idle_timeout: IDLE_TIMEOUT, pools: Mutex::default() }
+        Self { connect_timeout, idle_timeout: IDLE_TIMEOUT, by_endpoint: Mutex::default() }
     }
 
     fn with<T>(&self, endpoint: &Arc<Endpoint>, work: impl FnOnce(&mut Pool) -> T) -> T {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.by_endpoint.lock().unwrap_or_else(PoisonError::into_inner);
         work(pools.entry(endpoint.id).or_insert_with(|| Pool {
             endpoint: Arc::downgrade(endpoint),
             idle: Vec::new(),
@@ -197,7 +197,7 @@ impl Pools {
 
     /// Closes idle connections, and those of removed replicas.
     pub(crate) fn sweep(&self) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.by_endpoint.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|_, pool| {
             pool.idle.retain(|i| !i.sender.is_closed() && i.since.elapsed() <= self.idle_timeout);
             pool.shared.retain(|s| !s.sender.is_closed());
@@ -237,12 +237,12 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let token = Arc::clone(&token);
                 tokio::spawn(async move {
-                    let _token = token;
                     let mut request = [0; 1024];
                     while stream.read(&mut request).await.unwrap() > 0 {
                         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
                     }
                     std::future::pending::<()>().await;
+                    drop(token);
                 });
             }
         });

@@ -16,6 +16,7 @@ fn with_brokers(container: Value, brokers: &str) -> Snapshot {
     let settings = json!({ "config": { "kafkaConfig": {
         "bootstrap.servers": brokers, "topicPrefix": "ours",
         "consumer": { "session.timeout.ms": 9000 }, "topics": { "numPartitions": "4" },
+        "worker": { "maxInFlight": 64, "stepTopics": false },
     }}});
     Snapshot { config: Some(gateway(container)), ..snapshot(settings) }
 }
@@ -69,6 +70,8 @@ fn brokers_reach_the_gateway_in_a_mounted_file() {
     let read = gantry_kafka::settings::Settings::parse(file, "ml", &|_| None).unwrap();
     assert_eq!((read.bootstrap_servers.as_str(), read.partitions), (BROKERS, 4));
     assert_eq!(read.consumer.session_timeout, Duration::from_secs(9));
+    assert_eq!((read.worker.max_in_flight, read.worker.step_topics), (64, false));
+    assert_eq!(read.worker.retry_timeout(), Duration::from_mins(10), "the default");
     assert_eq!(read.warnings, [] as [&str; 0]);
 }
 
