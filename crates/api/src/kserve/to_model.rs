@@ -62,7 +62,7 @@ impl InferenceServiceSpec {
         let at = |name: &str| format!("spec.predictor.{field}{name}");
         let spec = model.map(|model| {
             let uri = self.location(&model.framework, &at, &mut errors);
-            spec(model, uri, &predictor.component, &at, &mut errors)
+            spec(&model, uri, &predictor.component, &at, &mut errors)
         });
         match spec {
             Some(spec) if errors.is_empty() => Ok(Model {
@@ -153,7 +153,7 @@ fn component_errors(component: &ComponentSpec, errors: &mut Vec<FieldError>) {
 }
 
 fn spec(
-    model: PredictorModel,
+    model: &PredictorModel,
     storage_uri: String,
     component: &ComponentSpec,
     at: &impl Fn(&str) -> String,

@@ -28,6 +28,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 /// Reconcile Models, Servers and SeldonRuntimes of a Kubernetes cluster.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Namespace of the operator, its SeldonConfigs and ServerConfigs. Without --clusterwide it is the only watched one

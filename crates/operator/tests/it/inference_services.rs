@@ -103,7 +103,7 @@ async fn service_costs_few_writes_and_none_at_rest() {
     assert_eq!(harness.writes(), before);
 }
 
-/// Complaint 3 and B11: objects of others with the names and labels of the service are neither changed nor deleted.
+/// Complaint 3: objects of others with the names and labels of the service are neither changed nor deleted.
 #[tokio::test(start_paused = true)]
 async fn objects_of_others_are_left_alone() {
     let harness = Harness::started().await;
@@ -126,7 +126,7 @@ async fn objects_of_others_are_left_alone() {
     assert!(found(&harness, "deployments.apps", "iris-predictor").is_some());
 }
 
-/// Complaint 13: a broken ConfigMap changes nothing that runs, and a corrected one takes effect at once.
+/// Complaint 13: a broken `ConfigMap` changes nothing that runs, and a corrected one takes effect at once.
 #[tokio::test(start_paused = true)]
 async fn broken_configuration_keeps_services_as_they_are() {
     let harness = Harness::started().await;

@@ -67,8 +67,7 @@ impl Scenario {
         match self {
             Self::Models => 6,
             Self::Pipelines => 5,
-            Self::Workloads => 9,
-            Self::InferenceServices => 9,
+            Self::Workloads | Self::InferenceServices => 9,
         }
     }
 

@@ -28,6 +28,7 @@ pub struct Config {
     pub security: SecurityConfig,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "the fields of KServe's settings")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IngressConfig {

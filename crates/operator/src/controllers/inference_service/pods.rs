@@ -114,7 +114,7 @@ pub(super) fn failure(pod: &OwnedObject) -> Option<PodFailure> {
 mod tests {
     use super::*;
 
-    fn pod(status: Value) -> OwnedObject {
+    fn pod(status: &Value) -> OwnedObject {
         serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": status })).unwrap()
     }
 
@@ -161,7 +161,7 @@ mod tests {
                 Some(("Unschedulable", "0/3 nodes: Insufficient nvidia.com/gpu", None, false)),
             ),
         ] {
-            let found = failure(&pod(status.clone()));
+            let found = failure(&pod(&status));
             let found =
                 found.as_ref().map(|f| (f.reason.as_str(), f.message.as_str(), f.exit_code, f.is_download));
             assert_eq!(found, expected, "{status}");

@@ -210,12 +210,12 @@ impl RouteBuilder<'_> {
         let explainer = self.components.iter().find(|c| c.kind == ComponentKind::Explainer);
         let mut rules: Vec<Value> = explainer.into_iter().map(|e| self.rule(EXPLAIN_PATH, e)).collect();
         rules.push(self.rule("^/.*$", self.front()));
-        let mut routes = vec![self.http_route(self.key.clone(), hosts, rules)?];
+        let mut routes = vec![self.http_route(self.key.clone(), &hosts, &rules)?];
         for component in self.stable() {
             let name = self.host_name(component);
-            let hosts = vec![self.host(&name)?];
+            let host = self.host(&name)?;
             let key = Key::new(self.key.namespace.clone(), name);
-            routes.push(self.http_route(key, hosts, vec![self.rule("^/.*$", component)])?);
+            routes.push(self.http_route(key, &[host], &[self.rule("^/.*$", component)])?);
         }
         Ok(routes)
     }
@@ -244,7 +244,7 @@ impl RouteBuilder<'_> {
         rule
     }
 
-    fn http_route(&self, key: Key, hosts: Vec<String>, rules: Vec<Value>) -> Result<Desired, String> {
+    fn http_route(&self, key: Key, hosts: &[String], rules: &[Value]) -> Result<Desired, String> {
         let gateway = &self.config.ingress.kserve_ingress_gateway;
         let (namespace, name) = gateway.split_once('/').ok_or_else(|| {
             format!("ingress.kserveIngressGateway of the ConfigMap inferenceservice-config is {gateway}: write NAMESPACE/NAME")

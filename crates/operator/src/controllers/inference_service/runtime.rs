@@ -172,20 +172,23 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    fn onnx(extra: Value) -> Value {
+    fn onnx(extra: &Value) -> Value {
         let mut spec = json!({ "supportedModelFormats": [{ "name": "onnx", "autoSelect": true }] });
         spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         spec
     }
+
+    /// Title, runtimes, model, and the selected name or the reason.
+    type Case = (&'static str, Vec<Runtime>, Value, Result<&'static str, &'static str>);
 
     /// Runtimes as (name, cluster-wide, created, spec), the model, and the selected name or the reason.
     #[test]
     fn selection_follows_the_rules_of_kserve() {
         let priority = |p: i32| json!({ "supportedModelFormats": [{ "name": "onnx", "autoSelect": true, "priority": p }] });
         let any = json!({ "modelFormat": { "name": "onnx" } });
-        let cases: Vec<(&str, Vec<Runtime>, Value, Result<&str, &str>)> = vec![
+        let cases: Vec<Case> = vec![
             ("none", vec![], any.clone(), Err("NoSupportingRuntime")),
-            ("one", vec![runtime("a", true, 1, onnx(json!({})))], any.clone(), Ok("a")),
+            ("one", vec![runtime("a", true, 1, onnx(&json!({})))], any.clone(), Ok("a")),
             (
                 "namespace before cluster, whatever the priority",
                 vec![runtime("c", true, 9, priority(9)), runtime("n", false, 1, priority(1))],
@@ -200,40 +203,40 @@ mod tests {
             ),
             (
                 "a priority before none",
-                vec![runtime("a", true, 9, onnx(json!({}))), runtime("b", true, 1, priority(1))],
+                vec![runtime("a", true, 9, onnx(&json!({}))), runtime("b", true, 1, priority(1))],
                 any.clone(),
                 Ok("b"),
             ),
             (
                 "newer first",
-                vec![runtime("a", true, 1, onnx(json!({}))), runtime("b", true, 2, onnx(json!({})))],
+                vec![runtime("a", true, 1, onnx(&json!({}))), runtime("b", true, 2, onnx(&json!({})))],
                 any.clone(),
                 Ok("b"),
             ),
             (
                 "by name at last",
-                vec![runtime("b", true, 1, onnx(json!({}))), runtime("a", true, 1, onnx(json!({})))],
+                vec![runtime("b", true, 1, onnx(&json!({}))), runtime("a", true, 1, onnx(&json!({})))],
                 any.clone(),
                 Ok("a"),
             ),
             (
                 "lower protocol first",
                 vec![
-                    runtime("a", true, 9, onnx(json!({ "protocolVersions": ["v1", "grpc-v2"] }))),
-                    runtime("b", true, 1, onnx(json!({}))),
+                    runtime("a", true, 9, onnx(&json!({ "protocolVersions": ["v1", "grpc-v2"] }))),
+                    runtime("b", true, 1, onnx(&json!({}))),
                 ],
                 any.clone(),
                 Ok("a"),
             ),
             (
                 "a disabled one never",
-                vec![runtime("a", true, 1, onnx(json!({ "disabled": true })))],
+                vec![runtime("a", true, 1, onnx(&json!({ "disabled": true })))],
                 any.clone(),
                 Err("NoSupportingRuntime"),
             ),
             (
                 "several models never",
-                vec![runtime("a", true, 1, onnx(json!({ "multiModel": true })))],
+                vec![runtime("a", true, 1, onnx(&json!({ "multiModel": true })))],
                 any.clone(),
                 Err("NoSupportingRuntime"),
             ),
@@ -251,19 +254,19 @@ mod tests {
             ),
             (
                 "protocol v1 is wanted by default",
-                vec![runtime("a", true, 1, onnx(json!({ "protocolVersions": ["v2"] })))],
+                vec![runtime("a", true, 1, onnx(&json!({ "protocolVersions": ["v2"] })))],
                 any.clone(),
                 Err("NoSupportingRuntime"),
             ),
             (
                 "protocol of the model",
-                vec![runtime("a", true, 1, onnx(json!({ "protocolVersions": ["v2"] })))],
+                vec![runtime("a", true, 1, onnx(&json!({ "protocolVersions": ["v2"] })))],
                 json!({ "modelFormat": { "name": "onnx" }, "protocolVersion": "v2" }),
                 Ok("a"),
             ),
             (
                 "version of the format",
-                vec![runtime("a", true, 1, onnx(json!({})))],
+                vec![runtime("a", true, 1, onnx(&json!({})))],
                 json!({ "modelFormat": { "name": "onnx", "version": "1" } }),
                 Err("NoSupportingRuntime"),
             ),
@@ -275,28 +278,28 @@ mod tests {
             ),
             (
                 "disabled by name",
-                vec![runtime("x", true, 1, onnx(json!({ "disabled": true })))],
+                vec![runtime("x", true, 1, onnx(&json!({ "disabled": true })))],
                 json!({ "modelFormat": { "name": "onnx" }, "runtime": "x" }),
                 Err("RuntimeDisabled"),
             ),
             (
                 "format by name",
-                vec![runtime("x", true, 1, onnx(json!({})))],
+                vec![runtime("x", true, 1, onnx(&json!({})))],
                 json!({ "modelFormat": { "name": "pmml" }, "runtime": "x" }),
                 Err("NoSupportingRuntime"),
             ),
             (
                 "the namespace's runtime of a name first",
                 vec![
-                    runtime("x", true, 1, onnx(json!({ "disabled": true }))),
-                    runtime("x", false, 1, onnx(json!({}))),
+                    runtime("x", true, 1, onnx(&json!({ "disabled": true }))),
+                    runtime("x", false, 1, onnx(&json!({}))),
                 ],
                 json!({ "modelFormat": { "name": "onnx" }, "runtime": "x" }),
                 Ok("x"),
             ),
             (
                 "worker nodes only where they are wanted",
-                vec![runtime("a", true, 1, onnx(json!({ "workerSpec": {} })))],
+                vec![runtime("a", true, 1, onnx(&json!({ "workerSpec": {} })))],
                 any.clone(),
                 Err("NoSupportingRuntime"),
             ),
@@ -310,8 +313,8 @@ mod tests {
 
     #[test]
     fn runtime_in_use_stays_while_it_fits() {
-        let old = runtime("old", true, 1, onnx(json!({})));
-        let new = runtime("new", true, 2, onnx(json!({})));
+        let old = runtime("old", true, 1, onnx(&json!({})));
+        let new = runtime("new", true, 2, onnx(&json!({})));
         let model = model(json!({ "modelFormat": { "name": "onnx" } }));
         let recorded = Some(RecordedRuntime { name: "old", is_cluster_wide: true });
         let both = [old.clone(), new.clone()];
