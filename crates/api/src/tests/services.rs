@@ -66,7 +66,7 @@ fn inference_services_become_models() {
 }
 
 #[test]
-fn what_needs_a_cluster_is_reported_at_once() {
+fn fields_for_a_cluster_are_reported_at_once() {
     let container = "    containers: [{name: kserve-container, image: x}]\n";
     for (spec, expected) in [
         (
