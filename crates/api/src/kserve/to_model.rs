@@ -126,7 +126,9 @@ impl From<&ModelSpec> for InferenceServiceSpec {
         }
         let name = model.requirements.first().cloned().unwrap_or_default();
         let model_format = ModelFormat { name, version: None };
-        let min_replicas = if model.min_replicas == Some(1) { model.replicas } else { model.min_replicas };
+        // The scheduler reports no minimum as unset.
+        let is_zero = model.min_replicas.unwrap_or(0) == 0;
+        let min_replicas = Some(if is_zero { 0 } else { model.replicas.unwrap_or(1) });
         let predictor = PredictorSpec {
             model: Some(PredictorModel { model_format, runtime: None, framework }),
             component: ComponentSpec { min_replicas, ..ComponentSpec::default() },
