@@ -4,6 +4,7 @@
 
 #![allow(missing_docs, reason = "internal: names carry the meaning, comments only what names cannot")]
 
+pub mod inference_graph;
 pub mod leader_election;
 pub mod pipeline;
 pub mod quantity;

@@ -1,6 +1,7 @@
 //! The kind `InferenceGraph`: a graph of `InferenceService`s.
 
 use crate::{Condition, k8s_passthrough::optional_object};
+use gantry_core::inference_graph::{Definition, Node, Router, Step, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,6 +52,26 @@ pub struct InferenceGraphSpec {
     /// Account of a router pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
+}
+
+impl InferenceGraphSpec {
+    /// The graph, for `core`. Not validated: a step without a target calls a service without a name.
+    pub fn definition(&self) -> Definition {
+        let step = |step: &GraphStep| Step {
+            name: step.name.clone(),
+            target: step.targets().next().unwrap_or_else(|| Target::Service(String::new())),
+            takes_response: step.data.as_deref() == Some("$response"),
+            maps_predictions: step.map_predictions_to_instances.unwrap_or_default(),
+            weight: step.weight,
+            condition: step.condition.clone(),
+            is_hard: step.dependency == Some(StepDependency::Hard),
+        };
+        let node = |(name, node): (&String, &GraphNode)| {
+            let steps = node.steps.iter().map(step).collect();
+            (name.clone(), Node { router: node.router_type.into(), steps })
+        };
+        Definition { nodes: self.nodes.iter().map(node).collect() }
+    }
 }
 
 /// A node of a graph.
@@ -108,6 +129,28 @@ pub struct GraphStep {
     pub dependency: Option<StepDependency>,
 }
 
+impl GraphStep {
+    /// Its targets; a valid step has one.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = Target> {
+        let given = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
+        let node = given(&self.node_name).map(Target::Node);
+        let service = given(&self.service_name).map(Target::Service);
+        let url = given(&self.service_url).map(Target::Url);
+        node.into_iter().chain(service).chain(url)
+    }
+}
+
+impl From<RouterType> for Router {
+    fn from(router: RouterType) -> Self {
+        match router {
+            RouterType::Sequence => Self::Sequence,
+            RouterType::Splitter => Self::Splitter,
+            RouterType::Ensemble => Self::Ensemble,
+            RouterType::Switch => Self::Switch,
+        }
+    }
+}
+
 /// Whether a failed step ends the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
@@ -151,4 +194,49 @@ pub struct InferenceGraphStatus {
     /// How the graph is deployed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment_mode: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_has_targets_data_and_dependencies() {
+        let spec: InferenceGraphSpec = serde_json::from_value(serde_json::json!({ "nodes": { "root": {
+            "routerType": "Sequence",
+            "steps": [
+                { "name": "a", "serviceName": "s", "dependency": "Hard" },
+                { "nodeName": "b", "serviceName": "", "data": "$response", "mapPredictionsToInstances": true },
+                { "serviceUrl": "http://u", "data": "$request", "condition": "x", "weight": 5, "dependency": "Soft" },
+            ],
+        } } }))
+        .unwrap();
+        let definition = spec.definition();
+        let root = definition.nodes.get("root").unwrap();
+        let plain = Step {
+            name: None,
+            target: Target::Service("s".into()),
+            takes_response: false,
+            maps_predictions: false,
+            weight: None,
+            condition: None,
+            is_hard: false,
+        };
+        let expected = [
+            Step { name: Some("a".into()), is_hard: true, ..plain.clone() },
+            Step {
+                target: Target::Node("b".into()),
+                takes_response: true,
+                maps_predictions: true,
+                ..plain.clone()
+            },
+            Step {
+                target: Target::Url("http://u".into()),
+                condition: Some("x".into()),
+                weight: Some(5),
+                ..plain
+            },
+        ];
+        assert_eq!((root.router, root.steps.as_slice()), (Router::Sequence, expected.as_slice()));
+    }
 }
