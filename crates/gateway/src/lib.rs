@@ -9,6 +9,7 @@ mod body;
 mod config;
 pub mod control;
 mod gateway;
+pub mod inference_graph;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 mod metrics;
