@@ -61,7 +61,8 @@ fn decode<K: CustomKind>(request: &AdmissionRequest, object: &DynamicObject) -> 
         metadata.name = Some(request.name.clone());
     }
     let spec = object.data.get("spec").cloned().unwrap_or_default();
-    Custom { metadata, spec: serde_json::from_value(spec).map_err(|e| e.to_string()), status: None }
+    let spec = serde_json::from_value(spec).map_err(|e| e.to_string());
+    Custom { metadata, spec, status: None, is_disabled: false }
 }
 
 fn validate_write<K: References + ImmutableFields>(

@@ -116,6 +116,8 @@ pub struct Custom<K: CustomKind> {
     pub metadata: ObjectMeta,
     pub spec: Result<K::Spec, String>,
     pub status: Option<K::Status>,
+    /// The field `disabled` beside the spec, which a `ClusterStorageContainer` has.
+    pub is_disabled: bool,
 }
 
 impl<K: CustomKind> Custom<K> {
@@ -204,6 +206,8 @@ struct Raw {
     spec: serde_json::Value,
     #[serde(default)]
     status: serde_json::Value,
+    #[serde(default)]
+    disabled: Option<bool>,
 }
 
 impl<'de, K: CustomKind> Deserialize<'de> for Custom<K> {
@@ -214,6 +218,7 @@ impl<'de, K: CustomKind> Deserialize<'de> for Custom<K> {
             spec: serde_json::from_value(raw.spec).map_err(|e| e.to_string()),
             // An undecodable status is replaced by the next write.
             status: serde_json::from_value(raw.status).ok(),
+            is_disabled: raw.disabled == Some(true),
         })
     }
 }

@@ -92,7 +92,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
 fn objects(args: &Args) -> Result<Vec<Value>, CommandError> {
     let mut objects = Vec::new();
     if !args.no_crds {
-        objects.extend(gantry_api::resources().iter().map(gantry_api::crd));
+        // Those of KServe are applied on request: KServe may have installed its own.
+        let own = gantry_api::resources().into_iter().filter(|r| r.api_version == gantry_api::API_VERSION);
+        objects.extend(own.map(|resource| gantry_api::crd(&resource)));
     }
     if args.crds {
         return Ok(objects);

@@ -61,7 +61,11 @@ impl Snapshot {
             config: caches.inputs.get(ResourceKind::CONFIG_MAP, &config_key(caches)),
             config_namespace: caches.settings.namespace.clone(),
             runtimes: runtimes.collect(),
-            storage_containers: storage_containers.iter().filter_map(|c| c.spec.clone().ok()).collect(),
+            storage_containers: storage_containers
+                .iter()
+                .filter(|container| !container.is_disabled)
+                .filter_map(|container| container.spec.clone().ok())
+                .collect(),
             image: caches.settings.image.clone(),
             owned: OwnedObjects::of(caches, InferenceServiceController::OWNS, &key.namespace, uid),
             pods: pods.into_iter().filter(is_of).collect(),

@@ -5,7 +5,8 @@ use super::{
     pod::{MAIN, MODEL_DIR, TRANSFORMER, add_env, set},
 };
 use crate::workload::merge;
-use gantry_api::kserve::{ClusterStorageContainerSpec, FrameworkSpec, StorageUri};
+use gantry_api::kserve::{ClusterStorageContainerSpec, FrameworkSpec, StorageUri, UriFormat};
+use regex::Regex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -159,9 +160,13 @@ fn is_supported(uri: &str) -> bool {
 
 fn supports(container: &ClusterStorageContainerSpec, uri: &str) -> bool {
     let is_init = container.workload_type.as_deref().is_none_or(|t| t.is_empty() || t == "initContainer");
-    let matches =
-        |prefix: &Option<String>| prefix.as_ref().is_some_and(|p| !p.is_empty() && uri.starts_with(p));
-    is_init && container.supported_uri_formats.iter().any(|format| matches(&format.prefix))
+    let matches = |format: &UriFormat| {
+        let prefix = format.prefix.as_deref().filter(|prefix| !prefix.is_empty());
+        let pattern = format.regex.as_deref().filter(|pattern| !pattern.is_empty());
+        prefix.is_some_and(|prefix| uri.starts_with(prefix))
+            || pattern.is_some_and(|p| Regex::new(p).is_ok_and(|pattern| pattern.is_match(uri)))
+    };
+    is_init && container.supported_uri_formats.iter().any(matches)
 }
 
 /// Mounts a volume into the model server and the transformer beside it.
@@ -254,7 +259,7 @@ mod tests {
     fn several_artifacts_share_a_volume_at_their_common_directory() {
         let (config, annotations) = (Config::default(), BTreeMap::new());
         let custom: ClusterStorageContainerSpec = serde_json::from_value(json!({
-            "container": { "name": "mine", "image": "mine:1" }, "supportedUriFormats": [{ "prefix": "hdfs://" }],
+            "container": { "name": "mine", "image": "mine:1" }, "supportedUriFormats": [{ "regex": "^(web)?hdfs://" }],
         }))
         .unwrap();
         let containers = [custom];
