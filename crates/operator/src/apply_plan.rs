@@ -132,11 +132,8 @@ async fn apply_to_cluster<C: Controller>(
         }
         (ClusterAction::HandOverReplicas(part), _) => {
             let owned = context.caches.owned(part.kind);
-            return match context.writer.hand_over(part, &owned).await {
-                // A conflict means that another manager has the field already.
-                Ok(()) | Err(ApiError::Conflict) => Ok(false),
-                Err(error) => Err(error.into()),
-            };
+            context.writer.hand_over(part, &owned).await?;
+            return Ok(false);
         }
         (ClusterAction::Delete(target), _) => context.writer.delete(target).await?,
         (ClusterAction::AddFinalizer(name), Some(object)) => {

@@ -14,7 +14,7 @@ use super::{
 use crate::metrics::Metrics;
 use k8s_openapi::{
     api::events::v1::Event,
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta},
     jiff::Timestamp,
 };
 use kube::{
@@ -173,13 +173,22 @@ impl Writer {
             fields
                 .insert("metadata".into(), json!({ "name": part.key.name, "namespace": part.key.namespace }));
         }
-        // Without force: a manager with another value owns the field already.
+        // Without force: a manager with another value keeps the field.
         let params = PatchParams::apply("gantry/autoscaled");
-        let sent = self
-            .call("hand_over", part.kind.kind, api.patch(&part.key.name, &params, &Patch::Apply(&patch)))
-            .await?;
-        cache.put(super::watch::strip_metadata(sent), Origin::Write);
-        Ok(())
+        let patch = Patch::Apply(&patch);
+        let call = api.patch(&part.key.name, &params, &patch);
+        match self.call("hand_over", part.kind.kind, call).await {
+            Ok(sent) => {
+                cache.put(super::watch::strip_metadata(sent), Origin::Write);
+                Ok(())
+            }
+            // Another conflict is retried: without an owner the field would be reset to its default.
+            Err(ApiError::Conflict) => match first(api.list(&by_name(&part.key.name))).await? {
+                Some(live) if has_other_owner_of_replicas(&live) => Ok(()),
+                _ => Err(ApiError::Conflict),
+            },
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads from the API server that an object exists and is not being deleted: a watch may be late.
@@ -362,6 +371,17 @@ impl Writer {
 /// Events of cluster-scoped objects belong to the namespace "default".
 fn event_namespace<K: CustomKind>(object: &Custom<K>) -> String {
     object.metadata.namespace.clone().unwrap_or_else(|| "default".into())
+}
+
+/// Whether a manager other than our controllers owns `spec.replicas`.
+fn has_other_owner_of_replicas(live: &OwnedObject) -> bool {
+    let owns = |entry: &ManagedFieldsEntry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:replicas").is_some())
+    };
+    let is_ours = |manager: &str| manager.starts_with("gantry/") && manager != "gantry/autoscaled";
+    let mut entries = live.metadata.managed_fields.iter().flatten();
+    entries.any(|entry| owns(entry) && !entry.manager.as_deref().is_some_and(is_ours))
 }
 
 /// Whether both have the same controlling owner.

@@ -195,7 +195,7 @@ async fn stale_cache_destroys_nothing() {
                     harness.settle().await;
                     if number == at {
                         // A restarted operator with an old list may reload old objects, but deletes nothing.
-                        if case != Scenario::Workloads {
+                        if !matches!(case, Scenario::Workloads | Scenario::InferenceServices) {
                             let revision = harness.kube.with(|state| state.revision()).saturating_sub(10);
                             harness.kill_operator();
                             harness.kube.travel(kind, revision);

@@ -60,6 +60,7 @@ impl Controller for InferenceServiceController {
     const READS: &'static [ResourceKind] = &[Self::PODS];
     const INPUTS: &'static [ResourceKind] = &[ResourceKind::CONFIG_MAP];
     const MANY: bool = true;
+    const PACED: bool = true;
 
     fn relations() -> Vec<Relation> {
         vec![

@@ -215,7 +215,14 @@ fn deploy(
         plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
     }
     let observed = observe(snapshot, object, &built, &route, &applies.failures);
-    finish(object, &observed, now, plan)
+    let mut plan = finish(object, &observed, now, plan);
+    if let Some(status) = &plan.status
+        && let Some(left) = status::write_delay(object, status, snapshot.status_age)
+    {
+        plan.status = None;
+        plan.requeue_within(left);
+    }
+    plan
 }
 
 /// The Services that get the predictor's traffic, with weights: canaries that are ready, and the rest for the stable

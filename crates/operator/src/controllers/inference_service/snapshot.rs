@@ -12,7 +12,7 @@ use crate::{
     workload::{ApplyFailure, OwnedObjects},
 };
 use gantry_api::kserve::{ClusterStorageContainerSpec, ServingRuntimeSpec};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub has_http_routes: bool,
     /// Rejected applies.
     pub failures: Vec<ApplyFailure>,
+    /// Time since the last status write.
+    pub status_age: Option<Duration>,
 }
 
 /// Key of the `ConfigMap`.
@@ -71,6 +73,7 @@ impl Snapshot {
             pods: pods.into_iter().filter(is_of).collect(),
             has_http_routes: caches.is_served(ResourceKind::HTTP_ROUTE),
             failures: caches.recent_failures.of::<InferenceService>(key),
+            status_age: caches.recent_failures.status_age::<InferenceService>(key),
             object,
         }
     }

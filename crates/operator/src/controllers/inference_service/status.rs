@@ -9,6 +9,10 @@ use gantry_api::{
     kserve::{InferenceServiceStatus, ModelStatus, StatusAddress},
 };
 use k8s_openapi::jiff::Timestamp;
+use std::time::Duration;
+
+/// Interval of status writes while a service is rolled out.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) const READY: &str = "Ready";
 pub(super) const PREDICTOR_READY: &str = "PredictorReady";
@@ -117,6 +121,21 @@ fn condition(name: &str, fact: &Fact, before: &[Condition], now: Timestamp) -> C
     let since = same.and_then(|known| known.last_transition_time.clone());
     let now = || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     Condition { last_transition_time: Some(since.unwrap_or_else(now)), ..condition }
+}
+
+/// How long a change waits for others: pods pass through several states within a second. A change of `Ready`, and the first
+/// status of a generation, are written at once.
+pub(super) fn write_delay(
+    object: &Custom<InferenceService>,
+    status: &InferenceServiceStatus,
+    age: Option<Duration>,
+) -> Option<Duration> {
+    let before = object.status.as_ref()?;
+    let ready = |s: &InferenceServiceStatus| condition_status(&s.conditions, READY);
+    let is_progress =
+        before.observed_generation == status.observed_generation && ready(before) == ready(status);
+    let left = PROGRESS_INTERVAL.checked_sub(age?).filter(|left| !left.is_zero());
+    left.filter(|_| is_progress && before != status)
 }
 
 /// The event of a change of `Ready`.

@@ -10,7 +10,7 @@ use gantry_api::kserve::InferenceServiceStatus;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// One situation. Texts in `conditions` are `STATUS REASON part of the message`.
 #[derive(Debug, Deserialize)]
@@ -131,6 +131,7 @@ impl Situation {
             pods: pods.collect(),
             has_http_routes: self.http_routes,
             failures: Vec::new(),
+            status_age: None,
         };
         if let Some(statuses) = &self.observed {
             snapshot.owned = exist(&snapshot, &plan(&snapshot, NOW), statuses);
@@ -278,4 +279,31 @@ fn plan_is_idempotent() {
             }
         }
     }
+}
+
+/// The steps of a rollout follow each other quickly: only a change of `Ready` is written at once.
+#[test]
+fn progress_is_written_at_intervals() {
+    let all = situations();
+    let waiting = all.iter().find(|s| s.name == "model with a runtime that the format selects").unwrap();
+    let mut snapshot = waiting.snapshot();
+    let mut object = waiting.object();
+    object.status = plan(&snapshot, NOW).status;
+    snapshot.object = Some(Arc::new(object));
+    snapshot.owned = exist(&snapshot, &plan(&snapshot, NOW), &BTreeMap::new());
+    let failing = json!({
+        "metadata": { "name": "p", "labels": { "app": "isvc.iris-predictor" } },
+        "status": { "initContainerStatuses": [{ "name": "storage-initializer", "state": { "running": {} } }] },
+    });
+    snapshot.pods = vec![Arc::new(serde_json::from_value(failing).unwrap())];
+    snapshot.status_age = Some(Duration::from_millis(300));
+    let soon = plan(&snapshot, NOW);
+    assert_eq!((soon.status, soon.requeue_after), (None, Some(Duration::from_millis(700))));
+    snapshot.status_age = Some(Duration::from_secs(2));
+    assert!(plan(&snapshot, NOW).status.is_some());
+    let ready = json!({ "observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1 });
+    let statuses = BTreeMap::from([("Deployment/iris-predictor".to_owned(), ready)]);
+    snapshot.owned = exist(&snapshot, &plan(&snapshot, NOW), &statuses);
+    snapshot.status_age = Some(Duration::from_millis(300));
+    assert!(plan(&snapshot, NOW).status.is_some(), "ready is written at once");
 }
