@@ -42,8 +42,7 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         Err(Unusable::Unknown) => return Plan::default(),
         Err(Unusable::Broken(message)) => return keep_as_is(snapshot, object, &message, now),
     };
-    let has_workload = snapshot.owned.get(ResourceKind::DEPLOYMENT, &predictor_name(snapshot)).is_some();
-    let spec = match validate_ratcheted(object, has_workload) {
+    let spec = match validate_ratcheted(object, is_deployed(snapshot)) {
         Ok(spec) => spec,
         Err(condition) => return not_deployed(object, condition.reason, condition.message, now),
     };
@@ -70,8 +69,8 @@ fn annotation<'a>(object: &'a Custom<InferenceService>, name: &str) -> Option<&'
     object.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-fn predictor_name(snapshot: &Snapshot) -> String {
-    format!("{}-{}", snapshot.key.name, ComponentKind::Predictor.as_str())
+fn is_deployed(snapshot: &Snapshot) -> bool {
+    snapshot.owned.of_kind(ResourceKind::DEPLOYMENT).next().is_some()
 }
 
 enum Unusable {
@@ -139,10 +138,9 @@ fn keep_as_is(
     message: &str,
     now: Timestamp,
 ) -> ServicePlan {
-    let runs = snapshot.owned.get(ResourceKind::DEPLOYMENT, &predictor_name(snapshot)).is_some();
     let is_current = object.status.as_ref().and_then(|s| s.observed_generation) == Some(object.generation());
     let event = EventDraft { warning: true, reason: "ConfigInvalid", message: message.to_owned() };
-    if runs && is_current {
+    if is_deployed(snapshot) && is_current {
         return Plan { events: vec![event], status: object.status.clone(), ..Plan::default() };
     }
     let plan = not_deployed(object, "ConfigInvalid".into(), message.to_owned(), now);
@@ -204,12 +202,12 @@ fn deploy(
     let mut plan = Plan { requeue_after: applies.retry_after, ..Plan::default() };
     plan.actions = applies.actions;
     // A predictor that is replaced stays until a route without it is in effect.
-    let is_replaced = match &route {
-        Ok(route) => {
-            not_admitted(route, &snapshot.owned).is_none() && has_backends(snapshot, &built, &backends)
-        }
-        Err(_) => false,
+    let is_in_effect = |route: &Route| {
+        let is_live =
+            |d: &Desired| snapshot.owned.get(d.kind, &d.key.name).is_some_and(|live| d.matches(live));
+        route.objects.iter().all(is_live) && not_admitted(route, &snapshot.owned).is_none()
     };
+    let is_replaced = route.as_ref().is_ok_and(is_in_effect) && has_backends(snapshot, &built, &backends);
     if applies.failures.is_empty() && is_replaced {
         let orphans = snapshot.owned.orphans(&desired, false);
         plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));

@@ -146,12 +146,18 @@ fn title(kind: ResourceKind, key: &Key) -> String {
     format!("{kind}/{}", key.name)
 }
 
+type Live = Vec<(ResourceKind, Arc<OwnedObject>)>;
+
 /// The objects of a plan as they are after it was applied.
 fn exist(
     snapshot: &Snapshot,
     plan: &Plan<InferenceServiceStatus>,
     statuses: &BTreeMap<String, Value>,
 ) -> OwnedObjects {
+    OwnedObjects::new(live_objects(plan, statuses), snapshot.object.as_ref().unwrap().uid())
+}
+
+fn live_objects(plan: &Plan<InferenceServiceStatus>, statuses: &BTreeMap<String, Value>) -> Live {
     let mut live = Vec::new();
     for (version, action) in plan.actions.iter().enumerate() {
         let Action::Cluster(ClusterAction::Apply(desired)) = action else { continue };
@@ -165,7 +171,7 @@ fn exist(
         }
         live.push((desired.kind, Arc::new(serde_json::from_value::<OwnedObject>(object).unwrap())));
     }
-    OwnedObjects::new(live, snapshot.object.as_ref().unwrap().uid())
+    live
 }
 
 fn names(plan: &Plan<InferenceServiceStatus>) -> (Vec<String>, Vec<String>) {
@@ -306,4 +312,46 @@ fn progress_is_written_at_intervals() {
     snapshot.owned = exist(&snapshot, &plan(&snapshot, NOW), &statuses);
     snapshot.status_age = Some(Duration::from_millis(300));
     assert!(plan(&snapshot, NOW).status.is_some(), "ready is written at once");
+}
+
+/// Complaint 2: a promotion fails no request, so that the route moves before the pods go.
+#[test]
+fn replaced_predictor_stays_until_the_route_is_in_effect() {
+    let all = situations();
+    let mut situation = all.into_iter().find(|s| s.name == "ready canary gets its share").unwrap();
+    let running = json!({ "observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1 });
+    let accepted = json!({ "parents": [{ "conditions": [{ "type": "Accepted", "status": "True", "observedGeneration": 1 }] }] });
+    let statuses: BTreeMap<String, Value> = [
+        ("Deployment/iris-predictor", &running),
+        ("Deployment/iris-v2-predictor", &running),
+        ("HTTPRoute/iris", &accepted),
+        ("HTTPRoute/iris-predictor", &accepted),
+    ]
+    .into_iter()
+    .map(|(name, status)| (name.to_owned(), status.clone()))
+    .collect();
+    situation.observed = Some(statuses.clone());
+    let before = live_objects(&plan(&situation.snapshot(), NOW), &statuses);
+    // The canary becomes the predictor.
+    let canary = situation.spec["canary"][0]["predictor"].clone();
+    situation.spec = json!({ "predictor": canary });
+    situation.observed = None;
+    let mut snapshot = situation.snapshot();
+    snapshot.owned = OwnedObjects::new(before.clone(), "u");
+    let promoting = plan(&snapshot, NOW);
+    let (applied, deleted) = names(&promoting);
+    assert!(applied.contains(&"HTTPRoute/iris".to_owned()), "{applied:?}");
+    assert_eq!(deleted, Vec::<String>::new(), "the route is not in effect yet");
+    let weights = field(&promoting, "HTTPRoute/iris/spec/rules/0/backendRefs").unwrap();
+    assert_eq!((weights.as_array().unwrap().len(), &weights[0]["name"]), (1, &json!("iris-v2-predictor")));
+
+    let mut after = live_objects(&promoting, &statuses);
+    let is_old = |name: &str| name == "iris-predictor";
+    after.extend(before.into_iter().filter(|(kind, object)| {
+        let name = object.metadata.name.as_deref().unwrap();
+        is_old(name) && *kind != ResourceKind::HTTP_ROUTE
+    }));
+    snapshot.owned = OwnedObjects::new(after, "u");
+    let (_, deleted) = names(&plan(&snapshot, NOW));
+    assert_eq!(deleted, ["Service/iris-predictor", "Deployment/iris-predictor"]);
 }
