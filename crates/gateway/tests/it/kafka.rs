@@ -96,7 +96,15 @@ impl Consuming {
     }
 
     async fn records(&self, topic: &str) -> Vec<Consumed> {
-        self.client.read_last(topic, 1000, TEST_TIMEOUT).await.unwrap()
+        let started = std::time::Instant::now();
+        loop {
+            match self.client.read_last(topic, 1000, TEST_TIMEOUT).await {
+                Ok(records) => return records,
+                // A new topic has no leader for a moment.
+                Err(error) => assert!(started.elapsed() < TEST_TIMEOUT, "{topic}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// The outputs, or the error.
