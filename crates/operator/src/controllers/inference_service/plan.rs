@@ -29,7 +29,7 @@ const MODE: &str = "serving.kserve.io/deploymentMode";
 /// The finalizer of KServe's own controller: its services are left alone.
 const KSERVE_FINALIZER: &str = "inferenceservice.finalizers";
 /// Takes a service over from KServe's controller.
-pub(super) const ADOPT: &str = "gantry.dev/adopt";
+const ADOPT: &str = "gantry.dev/adopt";
 
 type ServicePlan = Plan<InferenceServiceStatus>;
 
