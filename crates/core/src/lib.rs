@@ -1,4 +1,4 @@
-//! Pure decisions: scheduling, leader election, pipelines and traffic splits. No IO, no clock, no randomness.
+//! Pure decisions: scheduling, leader election, pipelines, rollouts and traffic splits. No IO, no clock, no randomness.
 //!
 //! Everything is a function of its arguments, so that property tests and the simulator can replay it.
 
@@ -8,5 +8,6 @@ pub mod inference_graph;
 pub mod leader_election;
 pub mod pipeline;
 pub mod quantity;
+pub mod rollout;
 pub mod scheduling;
 pub mod traffic;
