@@ -14,6 +14,7 @@ AGENTS = "seldon.mlops.agent.AgentService"
 HEALTH = "seldon.mlops.health.HealthCheckService"
 CONTROL = "gantry.v1.Control"
 ROUTING = "gantry.v1.Routing"
+SERVICES = "gantry.v1.Services"
 
 # Field names and numbers of the public API. They cannot change.
 NUMBERS = {
@@ -335,6 +336,24 @@ def test_every_call_of_the_api(harness):
     scheduler("UnloadPipeline", name="chain")
     for method in ["UnloadPipeline", "StopExperiment"]:
         assert "absent" in expect_error(refused, lambda: scheduler(method, name="absent"))
+
+    # Routes of InferenceServices with pods of their own.
+    services = lambda method, **fields: clients.call(SERVICES, method, **fields)
+    invalid = grpc.StatusCode.INVALID_ARGUMENT
+    assert "components" in expect_error(invalid, lambda: services("PutService", namespace="ml", name="own"))
+    pod = {"name": "own-1", "host": "10.0.0.1", "http_port": 8080}
+    backends = [{"name": "own-predictor", "weight": 100, "pods": [pod]}]
+    services("PutService", namespace="ml", name="own", components=[{"backends": backends}])
+    watched = services("WatchServices", subscriber="test")
+    kinds = {}
+    for event in watched:
+        kinds[event.WhichOneof("event")] = event
+        if "synced" in kinds:
+            break
+    watched.cancel()
+    assert kinds["upsert"].upsert.route.name == "own" and "reset" in kinds
+    services("DeleteService", namespace="ml", name="own")
+    services("DeleteService", namespace="ml", name="own")
 
     called = clients.called | agents.called
     ours = {m for c in (clients, agents) for m in c.methods() if m.startswith(("seldon.", "gantry."))}

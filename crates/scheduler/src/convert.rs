@@ -2,9 +2,11 @@
 
 mod experiment;
 mod pipeline;
+mod service;
 
 pub(crate) use experiment::{accepted_experiment, experiment};
 pub(crate) use pipeline::{accepted_pipeline, pipeline};
+pub(crate) use service::{accepted_service, service, service_key};
 
 use crate::definitions::{Encoded, EncodedDefinition, digest};
 use gantry_api::check_name;

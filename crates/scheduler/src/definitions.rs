@@ -64,18 +64,18 @@ fn is_used(state: &State, kind: Kind, name: &str, content: Digest) -> bool {
             .get(name)
             .is_some_and(|p| p.versions.iter().any(|v| v.definition.content == content)),
         Kind::Experiment => state.experiments().get(name).is_some_and(|e| e.definition.content == content),
-        Kind::Server => false,
+        Kind::Server | Kind::Service => false,
     }
 }
 
 impl Definitions {
-    /// `None` for servers, which core keeps completely.
+    /// `None` for servers and services, which core keeps completely.
     const fn of(&mut self, kind: Kind) -> Option<&mut ByName> {
         match kind {
             Kind::Model => Some(&mut self.models),
             Kind::Pipeline => Some(&mut self.pipelines),
             Kind::Experiment => Some(&mut self.experiments),
-            Kind::Server => None,
+            Kind::Server | Kind::Service => None,
         }
     }
 

@@ -6,12 +6,12 @@ use crate::{
 };
 use gantry_core::scheduling::{
     Endpoint, ExperimentRecord, Kind, ModelRecord, Owner, PipelineRecord, PipelineVersionRecord, Replica,
-    ReplicaId, ServerRecord, VersionRecord,
+    ReplicaId, ServerRecord, ServiceRecord, VersionRecord,
 };
 use gantry_proto::{
     gantry::{
-        StoredExperiment, StoredModel, StoredPipeline, StoredServer, stored_model, stored_pipeline,
-        stored_server,
+        ServiceRoute, StoredExperiment, StoredModel, StoredPipeline, StoredServer, stored_model,
+        stored_pipeline, stored_server,
     },
     scheduler as pb,
 };
@@ -210,6 +210,15 @@ pub(crate) fn decode_experiment(
     definitions.insert((Kind::Experiment, definition.name.clone(), definition.content), bytes);
     let (deleted, definition) = (stored.deleted, Arc::new(definition));
     Ok(ExperimentRecord { deleted, owner: owner(&stored.manager), definition })
+}
+
+/// Stored as it was put. Not validated again, as a pipeline.
+pub(crate) fn decode_service(bytes: &[u8]) -> Result<ServiceRecord, Invalid> {
+    let route = ServiceRoute::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    if route.name.is_empty() {
+        return Err(Invalid::new("empty record"));
+    }
+    Ok(convert::accepted_service(&route))
 }
 
 fn check_form(form: u32) -> Result<(), Invalid> {

@@ -5,7 +5,7 @@
 
 use crate::{convert, definitions::Definitions, metrics::Metrics, status};
 use gantry_core::scheduling::{
-    Effects, Experiment, Model, Pipeline, ReplicaId, State, Version, VersionStatus,
+    Effects, Experiment, Model, Pipeline, ReplicaId, Service, State, Version, VersionStatus,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
@@ -49,12 +49,20 @@ pub(crate) struct ExperimentSnapshot {
     pub(crate) definition: Arc<[u8]>,
 }
 
+#[derive(Debug)]
+pub(crate) struct ServiceSnapshot {
+    pub(crate) service: Service,
+    /// Why it is not admitted, if it is not.
+    pub(crate) obstacle: &'static str,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct ReadModel {
     models: Snapshots<ModelSnapshot>,
     servers: Snapshots<ServerSnapshot>,
     pipelines: Snapshots<PipelineSnapshot>,
     experiments: Snapshots<ExperimentSnapshot>,
+    services: Snapshots<ServiceSnapshot>,
     sequence: AtomicU64,
 }
 
@@ -93,6 +101,10 @@ impl ReadModel {
         read(&self.experiments).get(name).cloned()
     }
 
+    pub(crate) fn service(&self, name: &str) -> Option<Arc<ServiceSnapshot>> {
+        read(&self.services).get(name).cloned()
+    }
+
     /// All pipelines, as of one moment.
     pub(crate) fn pipeline_snapshots(&self) -> Vec<(Arc<str>, Arc<PipelineSnapshot>)> {
         read(&self.pipelines).iter().map(|(name, view)| (name.clone(), view.clone())).collect()
@@ -109,6 +121,10 @@ impl ReadModel {
 
     pub(crate) fn experiments(&self) -> Vec<Arc<str>> {
         read(&self.experiments).keys().cloned().collect()
+    }
+
+    pub(crate) fn services(&self) -> Vec<Arc<str>> {
+        read(&self.services).keys().cloned().collect()
     }
 
     pub(crate) fn models(&self) -> Vec<Arc<str>> {
@@ -144,6 +160,7 @@ impl Publisher {
             servers: state.servers().keys().cloned().collect(),
             pipelines: state.pipelines().keys().cloned().collect(),
             experiments: state.experiments().keys().cloned().collect(),
+            services: state.services().keys().cloned().collect(),
             ..Effects::default()
         };
         self.publish(state, definitions, &everything);
@@ -159,6 +176,7 @@ impl Publisher {
         }
         self.publish_pipelines(state, definitions, effects);
         self.publish_experiments(state, definitions, effects);
+        self.publish_services(state, effects);
         self.read_model.sequence.store(state.sequence(), Ordering::Release);
         for name in effects.servers.iter().chain(effects.scale_servers.keys()) {
             let part = state.servers().get(name).map(|server| {
@@ -201,6 +219,15 @@ impl Publisher {
             let before = replace(&self.read_model.experiments, name, part.clone());
             let shown = |part: Option<Arc<ExperimentSnapshot>>| part.map(|part| part.experiment.clone());
             self.metrics.experiment_changed(shown(before).as_ref(), shown(part).as_ref());
+        }
+    }
+
+    fn publish_services(&self, state: &State, effects: &Effects) {
+        for name in &effects.services {
+            let part = state.services().get(name).map(|service| {
+                Arc::new(ServiceSnapshot { service: service.clone(), obstacle: state.service_obstacle() })
+            });
+            replace(&self.read_model.services, name, part);
         }
     }
 

@@ -30,8 +30,9 @@ pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restore
     let pipelines = read(store, Table::Pipelines, "pipeline", decode)?;
     let decode = |bytes: &[u8]| encoding::decode_experiment(bytes, &mut definitions);
     let experiments = read(store, Table::Experiments, "experiment", decode)?;
+    let services = read(store, Table::Services, "service", encoding::decode_service)?;
     let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
-    let records = Records { models, servers, pipelines, experiments };
+    let records = Records { models, servers, pipelines, experiments, services };
     Ok(Restored { state: State::restore(policy, records, now), definitions, gateways })
 }
 

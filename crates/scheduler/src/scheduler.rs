@@ -6,7 +6,7 @@ use crate::{
     liveness::Liveness,
     metrics,
     restore::{self, RecordError},
-    service::{Agents, Control, Gateways, Health, Models},
+    service::{Agents, Control, Gateways, Health, Models, Services},
 };
 use gantry_core::scheduling::Policy;
 use gantry_proto::{
@@ -14,6 +14,7 @@ use gantry_proto::{
     gantry::{
         control_server::{self, ControlServer},
         routing_server::{self, RoutingServer},
+        services_server::{self, ServicesServer},
     },
     health::health_check_service_server::{self, HealthCheckServiceServer},
     scheduler::scheduler_server::{self, SchedulerServer},
@@ -82,7 +83,7 @@ pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
 }
 
 impl Scheduler {
-    /// Services for clients and gateways: `Scheduler`, `Routing`, `Control`, health, reflection.
+    /// Services for clients and gateways: `Scheduler`, `Routing`, `Services`, `Control`, health, reflection.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
@@ -90,9 +91,14 @@ impl Scheduler {
         let models = SchedulerServer::new(models).max_decoding_message_size(MAX_CLIENT_MESSAGE);
         let routes = Routes::new(models)
             .add_service(RoutingServer::new(gateways).max_decoding_message_size(MAX_CLIENT_MESSAGE))
+            .add_service(ServicesServer::new(Services { engine: self.engine.clone() }))
             .add_service(ControlServer::new(control).max_decoding_message_size(MAX_CLIENT_MESSAGE));
-        let names =
-            [scheduler_server::SERVICE_NAME, routing_server::SERVICE_NAME, control_server::SERVICE_NAME];
+        let names = [
+            scheduler_server::SERVICE_NAME,
+            routing_server::SERVICE_NAME,
+            services_server::SERVICE_NAME,
+            control_server::SERVICE_NAME,
+        ];
         self.common(routes, &names)
     }
 

@@ -2,9 +2,11 @@
 
 mod experiment;
 mod pipeline;
+mod service;
 
 pub(crate) use experiment::{experiment, experiment_route};
 pub(crate) use pipeline::{pipeline, pipeline_route};
+pub(crate) use service::{service, service_name, service_route};
 
 use crate::{convert, read_model::ModelSnapshot};
 use gantry_core::scheduling::{

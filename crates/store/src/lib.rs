@@ -33,13 +33,14 @@ pub enum Table {
     Servers,
     Pipelines,
     Experiments,
+    Services,
     /// Gateways that may still use published routes.
     Gateways,
 }
 
 impl Table {
-    pub const ALL: [Self; 5] =
-        [Self::Models, Self::Servers, Self::Pipelines, Self::Experiments, Self::Gateways];
+    pub const ALL: [Self; 6] =
+        [Self::Models, Self::Servers, Self::Pipelines, Self::Experiments, Self::Services, Self::Gateways];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,6 +48,7 @@ impl Table {
             Self::Servers => "servers",
             Self::Pipelines => "pipelines",
             Self::Experiments => "experiments",
+            Self::Services => "services",
             Self::Gateways => "gateways",
         }
     }

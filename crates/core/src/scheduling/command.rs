@@ -8,6 +8,7 @@ use super::{
     pipeline::PipelineDefinition,
     route::Removal,
     server::{ExpectedReplicas, Replica, ReplicaId},
+    service::ServiceRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -87,6 +88,11 @@ pub enum Command {
         drained: u64,
         undrained: BTreeSet<Removal>,
     },
+    /// Every connected gateway has applied routes up to sequence `applied`; `None` when none is connected. Unlike
+    /// [`Command::RoutesAcknowledged`], the absence of gateways acknowledges nothing.
+    GatewaysAcknowledged {
+        applied: Option<u64>,
+    },
     /// An external autoscaling trigger changes the number of replicas.
     ScaleModel {
         name: Arc<str>,
@@ -140,6 +146,20 @@ pub enum Command {
     AdoptExperiment {
         name: Arc<str>,
         by: Owner,
+    },
+    /// Creates or updates the route of a service.
+    PutService(ServiceRecord),
+    /// Deletes the route of a service, if there is one.
+    DeleteService {
+        name: Arc<str>,
+    },
+    /// A gateway's report about requests of a service.
+    ServiceDemanded {
+        name: Arc<str>,
+        /// Whether any wait for a component that is scaled to zero.
+        waiting: bool,
+        /// Whether there were any since the last report.
+        is_active: bool,
     },
     Tick,
 }
@@ -201,6 +221,8 @@ pub struct Effects {
     pub store_pipelines: BTreeSet<Arc<str>>,
     /// Experiments whose stored record is out of date.
     pub store_experiments: BTreeSet<Arc<str>>,
+    /// Services whose stored record is out of date.
+    pub store_services: BTreeSet<Arc<str>>,
     /// In the order in which agents must receive them.
     pub orders: Vec<Order>,
     /// Models whose status changed.
@@ -211,12 +233,16 @@ pub struct Effects {
     pub pipelines: BTreeSet<Arc<str>>,
     /// Experiments whose status changed.
     pub experiments: BTreeSet<Arc<str>>,
+    /// Services whose status changed.
+    pub services: BTreeSet<Arc<str>>,
     /// Models whose route changed.
     pub routes: BTreeSet<Arc<str>>,
     /// Pipelines whose route changed.
     pub pipeline_routes: BTreeSet<Arc<str>>,
     /// Experiments whose route changed.
     pub experiment_routes: BTreeSet<Arc<str>>,
+    /// Services whose route changed or ended, with the sequence number: a deleted service leaves no tombstone.
+    pub service_routes: BTreeMap<Arc<str>, u64>,
     /// Servers to scale, with the requested number of replicas.
     pub scale_servers: BTreeMap<Arc<str>, u32>,
     /// Results of [`Command::DrainReplica`]: whether every model was moved.
@@ -232,14 +258,17 @@ impl Effects {
         self.store_servers.extend(later.store_servers);
         self.store_pipelines.extend(later.store_pipelines);
         self.store_experiments.extend(later.store_experiments);
+        self.store_services.extend(later.store_services);
         self.orders.extend(later.orders);
         self.models.extend(later.models);
         self.servers.extend(later.servers);
         self.pipelines.extend(later.pipelines);
         self.experiments.extend(later.experiments);
+        self.services.extend(later.services);
         self.routes.extend(later.routes);
         self.pipeline_routes.extend(later.pipeline_routes);
         self.experiment_routes.extend(later.experiment_routes);
+        self.service_routes.extend(later.service_routes);
         self.scale_servers.extend(later.scale_servers);
         self.drained.extend(later.drained);
         // The later command computed it over all timers.

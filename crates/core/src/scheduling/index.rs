@@ -46,6 +46,7 @@ pub(super) enum Timer {
     Server(Arc<str>),
     Pipeline(Arc<str>),
     Experiment(Arc<str>),
+    Service(Arc<str>),
 }
 
 /// Models on a server replica.

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! `pipeline` and `experiment` follow the models that they need, through the index in `dependants`; their routes share
-//! the numbering of the models' routes, so that a gateway knows a model before a pipeline that calls it.
+//! the numbering of the models' routes, so that a gateway knows a model before a pipeline that calls it. `service` has
+//! routes to pods that the scheduler does not place.
 //!
 //! `commands` and `replica_events` handle requests and agent reports; `reconcile` moves a model towards its desired state
 //! through a `model_context`, which keeps the `index` consistent; `placement` selects replicas and `unschedulable` states
@@ -45,6 +46,7 @@ mod replica_events;
 mod route;
 mod scaling;
 mod server;
+mod service;
 mod state;
 mod timers;
 mod undo_log;
@@ -72,6 +74,7 @@ pub use policy::Policy;
 pub use reason::Reason;
 pub use route::{Removal, Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
+pub use service::{NO_GATEWAY, Service, ServiceRecord};
 pub use state::State;
 pub use unschedulable::Unschedulable;
 

@@ -73,6 +73,8 @@ pub enum Kind {
     Server,
     Pipeline,
     Experiment,
+    /// Without an owner.
+    Service,
 }
 
 impl fmt::Display for Kind {
@@ -82,6 +84,7 @@ impl fmt::Display for Kind {
             Self::Server => "server",
             Self::Pipeline => "pipeline",
             Self::Experiment => "experiment",
+            Self::Service => "service",
         })
     }
 }

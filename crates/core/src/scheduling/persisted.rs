@@ -9,6 +9,7 @@ use super::{
     owner::Owner,
     pipeline::{Pipeline, PipelineDefinition, PipelineVersion},
     server::{ExpectedReplicas, Replica, ReplicaId, Server},
+    service::ServiceRecord,
     state::State,
 };
 use std::sync::Arc;
@@ -78,6 +79,7 @@ pub struct Records {
     pub servers: Vec<ServerRecord>,
     pub pipelines: Vec<PipelineRecord>,
     pub experiments: Vec<ExperimentRecord>,
+    pub services: Vec<ServiceRecord>,
 }
 
 impl State {
@@ -106,6 +108,7 @@ impl State {
             servers: self.servers.keys().filter_map(|name| self.server_record(name)).collect(),
             pipelines: self.pipelines.keys().filter_map(|name| self.pipeline_record(name)).collect(),
             experiments: self.experiments.keys().filter_map(|name| self.experiment_record(name)).collect(),
+            services: self.services.keys().filter_map(|name| self.service_record(name)).collect(),
         }
     }
 
@@ -155,7 +158,7 @@ impl State {
     /// The state after a restart. Replicas are disconnected until their agents join or the grace period ends; until then
     /// routes contain the replicas that were loaded.
     pub fn restore(policy: Policy, records: Records, now: Millis) -> Self {
-        let Records { models, servers, pipelines, experiments } = records;
+        let Records { models, servers, pipelines, experiments, services } = records;
         let mut state = Self::new(policy);
         state.clock.advance(now, policy.max_clock_step);
         for ServerRecord { name, expected, shared, namespace, owner, replicas } in servers {
@@ -181,6 +184,7 @@ impl State {
             state.with(&name, now, &mut effects, |ctx, model| ctx.reconcile(model, false));
         }
         state.restore_dependants(pipelines, experiments, now);
+        state.restore_services(services);
         state
     }
 

@@ -12,6 +12,7 @@ use super::{
     pipeline::Pipeline,
     route::{Removal, Route},
     server::{ReplicaId, Server},
+    service::Service,
     undo_log::UndoLog,
 };
 use std::{
@@ -28,6 +29,8 @@ pub struct State {
     pub(super) servers: BTreeMap<Arc<str>, Server>,
     pub(super) pipelines: BTreeMap<Arc<str>, Pipeline>,
     pub(super) experiments: BTreeMap<Arc<str>, Experiment>,
+    pub(super) services: BTreeMap<Arc<str>, Service>,
+    pub(super) has_gateway: bool,
     /// Sequence number of the last route change.
     pub(super) sequence: u64,
     pub(super) clock: LogicalClock,
@@ -114,6 +117,7 @@ impl State {
             Command::RoutesAcknowledged { applied, drained, undrained } => {
                 self.routes_acknowledged(applied, drained, undrained, now, effects);
             }
+            Command::GatewaysAcknowledged { applied } => self.gateways_acknowledged(applied, effects),
             Command::ScaleModel { name, version, change } => {
                 self.with(&name, now, effects, |ctx, model| {
                     ctx.scale_by(model, version, change);
@@ -139,6 +143,11 @@ impl State {
             }
             Command::StopExperiment { name, by } => self.stop_experiment(name, &by, now, effects)?,
             Command::AdoptExperiment { name, by } => self.adopt_experiment(name, by, now, effects)?,
+            Command::PutService(record) => self.put_service(record, effects),
+            Command::DeleteService { name } => self.delete_service(name, effects),
+            Command::ServiceDemanded { name, waiting, is_active } => {
+                self.service_demanded(&name, waiting, is_active, effects);
+            }
             Command::Tick => self.tick(now, effects),
         }
         self.update_dependants(now, effects);
@@ -186,14 +195,16 @@ impl State {
         }
     }
 
-    /// The index of the current models, servers, pipelines and experiments.
+    /// The index of the current models, servers, pipelines, experiments and services.
     pub(super) fn rebuilt_index(&self) -> Index {
         let mut index = Index::rebuild(&self.models, &self.servers);
         let pipelines =
             self.pipelines.iter().filter_map(|(name, p)| Some((p.due?, Timer::Pipeline(name.clone()))));
         let experiments =
             self.experiments.iter().filter_map(|(name, e)| Some((e.due?, Timer::Experiment(name.clone()))));
-        index.timers.extend(pipelines.chain(experiments));
+        let services =
+            self.services.iter().filter_map(|(name, s)| Some((s.due?, Timer::Service(name.clone()))));
+        index.timers.extend(pipelines.chain(experiments).chain(services));
         index
     }
 

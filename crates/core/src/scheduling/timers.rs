@@ -34,6 +34,7 @@ impl State {
                 Timer::Server(name) => self.scale_down_server(&name, now, effects),
                 Timer::Pipeline(name) => self.forget_pipeline(&name, effects),
                 Timer::Experiment(name) => self.forget_experiment(&name, effects),
+                Timer::Service(name) => self.service_due(&name, effects),
             }
         }
         self.retry_queued(now, effects);

@@ -11,6 +11,7 @@ use super::{
     pipeline::Pipeline,
     route::Removal,
     server::{ReplicaId, Server},
+    service::Service,
     state::State,
 };
 use std::{
@@ -24,6 +25,8 @@ pub(super) struct UndoLog {
     models: BTreeMap<Arc<str>, Option<Model>>,
     pipelines: BTreeMap<Arc<str>, Option<Pipeline>>,
     experiments: BTreeMap<Arc<str>, Option<Experiment>>,
+    services: BTreeMap<Arc<str>, Option<Service>>,
+    has_gateway: bool,
     /// A copy of all: there are few servers.
     servers: BTreeMap<Arc<str>, Server>,
     sequence: u64,
@@ -53,6 +56,13 @@ impl UndoLog {
             self.experiments.insert(name.clone(), experiment.cloned());
         }
     }
+
+    /// Saves the first previous value of a service.
+    pub(super) fn save_service(&mut self, name: &Arc<str>, service: Option<&Service>) {
+        if !self.services.contains_key(name) {
+            self.services.insert(name.clone(), service.cloned());
+        }
+    }
 }
 
 fn restore<T>(values: &mut BTreeMap<Arc<str>, T>, previous: BTreeMap<Arc<str>, Option<T>>) {
@@ -69,6 +79,7 @@ impl State {
     pub fn begin(&mut self) {
         self.undo_log = Some(Box::new(UndoLog {
             servers: self.servers.clone(),
+            has_gateway: self.has_gateway,
             sequence: self.sequence,
             drained: self.drained,
             undrained: self.undrained.clone(),
@@ -85,6 +96,8 @@ impl State {
         restore(&mut self.models, undo_log.models);
         restore(&mut self.pipelines, undo_log.pipelines);
         restore(&mut self.experiments, undo_log.experiments);
+        restore(&mut self.services, undo_log.services);
+        self.has_gateway = undo_log.has_gateway;
         self.servers = undo_log.servers;
         self.sequence = undo_log.sequence;
         self.drained = undo_log.drained;

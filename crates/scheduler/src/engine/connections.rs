@@ -1,6 +1,9 @@
 //! Connected agents and gateways, and the gateways' acknowledged routes.
 
-use super::{Reply, Start, StreamGuard, Subscription, demand::Demand};
+use super::{
+    Reply, Start, StreamGuard, Subscription,
+    demand::{Demand, ServiceDemand},
+};
 use crate::outbox::{AgentOrder, Outbox, RouteChange, RouteChanges};
 use gantry_core::scheduling::{Removal, ReplicaId};
 use std::{
@@ -62,6 +65,7 @@ pub(super) struct Connections {
     now: Duration,
     clock_read: Option<Instant>,
     pub(super) demand: Demand,
+    pub(super) service_demand: ServiceDemand,
     /// Pending drain calls.
     drains: BTreeMap<ReplicaId, Vec<Reply<bool>>>,
     /// Drained replicas: the end of their connection is a regular shutdown.
@@ -190,6 +194,12 @@ impl Connections {
         let drained = if self.awaits_gateways() { Some(0) } else { all.clone().map(|a| a.drained).min() };
         let undrained = all.flat_map(|a| &a.undrained).cloned().collect();
         Acknowledged { applied, drained: drained.unwrap_or(sequence), undrained }
+    }
+
+    /// The route changes applied by every connected gateway; 0 while the only ones may still reconnect.
+    pub(super) fn applied_by_connected(&self) -> Option<u64> {
+        let applied = self.gateways.values().map(|g| g.acknowledged.applied).min();
+        applied.or_else(|| (self.awaits_gateways() || !self.disconnected.is_empty()).then_some(0))
     }
 
     /// Whether gateways from before the restart may still acknowledge.

@@ -9,6 +9,47 @@ use std::{
     sync::Arc,
 };
 
+/// Services with requests that wait, by gateway. That there were requests is reported each time.
+#[derive(Debug, Default)]
+pub(super) struct ServiceDemand(BTreeMap<Arc<str>, BTreeSet<Arc<str>>>);
+
+impl ServiceDemand {
+    /// As [`Demand::report`]. A component of a service is named `<namespace>/<name>/<role>`, which no model is.
+    pub(super) fn report(
+        &mut self,
+        gateway: &Arc<str>,
+        demands: &[ModelDemand],
+        find: impl Fn(&str) -> Option<Arc<str>>,
+    ) -> Vec<Command> {
+        let service = |demand: &ModelDemand| demand.model.rsplit_once('/').and_then(|(name, _)| find(name));
+        let mut active: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut now: BTreeSet<Arc<str>> = BTreeSet::new();
+        for demand in demands {
+            let Some(name) = service(demand) else { continue };
+            if demand.waiting {
+                now.insert(name.clone());
+            }
+            active.insert(name);
+        }
+        let before = self.0.remove(gateway).unwrap_or_default();
+        let elsewhere = |name: &Arc<str>| self.0.values().any(|names| names.contains(name));
+        let ended = before.into_iter().filter(|name| !now.contains(name) && !elsewhere(name));
+        let ended: Vec<Arc<str>> = ended.filter(|name| !active.contains(name)).collect();
+        let ended =
+            ended.into_iter().map(|name| Command::ServiceDemanded { name, waiting: false, is_active: false });
+        let demanded = active.iter().map(|name| Command::ServiceDemanded {
+            name: name.clone(),
+            waiting: now.contains(name) || elsewhere(name),
+            is_active: true,
+        });
+        let commands = ended.chain(demanded).collect();
+        if !now.is_empty() {
+            self.0.insert(gateway.clone(), now);
+        }
+        commands
+    }
+}
+
 /// Mean requests in flight, times 1,000, by model and gateway.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
@@ -84,6 +125,28 @@ mod tests {
             }
         }
         seen
+    }
+
+    #[test]
+    fn service_is_in_demand_while_requests_wait_at_a_gateway() {
+        let find = |name: &str| (name == "ns/a").then(|| Arc::<str>::from(name));
+        let waits = |model: &str, waiting| ModelDemand { waiting, ..demand(model, 0) };
+        let told =
+            |waiting, is_active| vec![Command::ServiceDemanded { name: "ns/a".into(), waiting, is_active }];
+        let (a, b) = (Arc::<str>::from("a"), Arc::<str>::from("b"));
+        let mut demands = ServiceDemand::default();
+        for unknown in ["m", "", "/", "ns/b/predictor", "ns/a", "ns/a/x/predictor"] {
+            assert_eq!(demands.report(&a, &[waits(unknown, true)], find), []);
+        }
+        assert_eq!(demands.report(&a, &[waits("ns/a/predictor", false)], find), told(false, true));
+        let both = [waits("ns/a/predictor", true), waits("ns/a/transformer", true)];
+        assert_eq!(demands.report(&a, &both, find), told(true, true));
+        assert_eq!(demands.report(&b, &both, find), told(true, true));
+        let done = [waits("ns/a/predictor", false)];
+        assert_eq!(demands.report(&a, &done, find), told(true, true), "the other gateway has some");
+        assert_eq!(demands.report(&a, &[], find), []);
+        assert_eq!(demands.report(&b, &[], find), told(false, false));
+        assert!(demands.0.is_empty());
     }
 
     #[test]

@@ -40,6 +40,9 @@ const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// With a timer pending, core gets a tick at least this often, because its logical clock caps long steps.
 const MAX_TICK_INTERVAL: Duration = Duration::from_secs(2);
 
+/// No gateway acknowledges this: core has received no `GatewaysAcknowledged`.
+const UNREPORTED: Option<u64> = Some(u64::MAX);
+
 pub(super) struct Writer {
     clock: Arc<dyn Clock>,
     state: State,
@@ -52,9 +55,12 @@ pub(super) struct Writer {
     servers: Arc<Subscribers>,
     pipelines: Arc<Subscribers>,
     experiments: Arc<Subscribers>,
+    services: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     /// Last `RoutesAcknowledged` sent to core.
     acknowledged: Acknowledged,
+    /// Last `GatewaysAcknowledged` sent to core.
+    applied: Option<u64>,
     /// Core's next timer.
     wake_at: Option<Millis>,
     last_tick: Instant,
@@ -79,13 +85,14 @@ struct DirtyRecords {
     servers: BTreeSet<Arc<str>>,
     pipelines: BTreeSet<Arc<str>>,
     experiments: BTreeSet<Arc<str>>,
+    services: BTreeSet<Arc<str>>,
     gateways: BTreeSet<Arc<str>>,
 }
 
 impl DirtyRecords {
     fn is_empty(&self) -> bool {
-        let Self { models, servers, pipelines, experiments, gateways } = self;
-        [models, servers, pipelines, experiments, gateways].into_iter().all(BTreeSet::is_empty)
+        let Self { models, servers, pipelines, experiments, services, gateways } = self;
+        [models, servers, pipelines, experiments, services, gateways].into_iter().all(BTreeSet::is_empty)
     }
 
     /// Takes what the effects of commands have to store.
@@ -94,6 +101,7 @@ impl DirtyRecords {
         self.servers.append(&mut effects.store_servers);
         self.pipelines.append(&mut effects.store_pipelines);
         self.experiments.append(&mut effects.store_experiments);
+        self.services.append(&mut effects.store_services);
     }
 }
 
@@ -111,8 +119,10 @@ impl Writer {
             servers: handle.servers.clone(),
             pipelines: handle.pipelines.clone(),
             experiments: handle.experiments.clone(),
+            services: handle.services.clone(),
             metrics: handle.metrics.clone(),
             acknowledged: Acknowledged::default(),
+            applied: UNREPORTED,
             // Tick at once: restored timers may be overdue.
             wake_at: Some(0),
             last_tick: Instant::now(),
@@ -301,7 +311,9 @@ impl Writer {
             Message::GatewayLeft { name, connection } => {
                 if self.connections.gateway_left(&name, connection) {
                     tracing::info!(gateway = %name, "gateway left");
-                    for command in self.connections.demand.forget(&name) {
+                    let models = self.connections.demand.forget(&name);
+                    let services = self.connections.service_demand.report(&name, &[], |_| None);
+                    for command in models.into_iter().chain(services) {
                         self.apply_report(command, batch);
                     }
                 }
@@ -309,9 +321,13 @@ impl Writer {
             Message::GatewayAcknowledged { name, latest } => self.connections.acknowledged(&name, latest),
             Message::Demand { gateway, models } => {
                 if self.connections.has_gateway(&gateway) {
+                    let services = self.state.services();
+                    let find = |name: &str| services.get_key_value(name).map(|(name, _)| name.clone());
+                    let of_services = self.connections.service_demand.report(&gateway, &models, find);
                     let known = self.state.models();
                     let find = |name: &str| known.get_key_value(name).map(|(name, _)| name.clone());
-                    for command in self.connections.demand.report(&gateway, models, find) {
+                    let of_models = self.connections.demand.report(&gateway, models, find);
+                    for command in of_models.into_iter().chain(of_services) {
                         self.apply_report(command, batch);
                     }
                 }
@@ -342,11 +358,16 @@ impl Writer {
         loop {
             let latest = self.connections.acknowledged_by_all(self.state.sequence());
             if latest == self.acknowledged {
-                return;
+                break;
             }
             self.acknowledged = latest.clone();
             let Acknowledged { applied, drained, undrained } = latest;
             let _ = self.apply(Command::RoutesAcknowledged { applied, drained, undrained }, batch);
+        }
+        let applied = self.connections.applied_by_connected();
+        if self.applied != applied {
+            self.applied = applied;
+            let _ = self.apply(Command::GatewaysAcknowledged { applied }, batch);
         }
     }
 
@@ -354,7 +375,7 @@ impl Writer {
     fn roll_back(&mut self, batch: &mut CommitBatch, error: &StoreError) -> CommandError {
         self.state.rollback();
         // Acknowledgements and timers were rolled back too.
-        self.acknowledged = Acknowledged::default();
+        (self.acknowledged, self.applied) = (Acknowledged::default(), UNREPORTED);
         self.wake_at = Some(0);
         batch.effects = Effects::default();
         for command in batch.reports.take().unwrap_or_default() {
@@ -394,6 +415,11 @@ impl Writer {
             key: name.to_string(),
             value: state.experiment_record(name).map(|r| encoding::encode_experiment(&r, &self.definitions)),
         });
+        let services = self.dirty.services.iter().map(|name| Change {
+            table: Table::Services,
+            key: name.to_string(),
+            value: state.services().get(name).map(|service| service.route.to_vec()),
+        });
         let gateways = self.dirty.gateways.iter().map(|name| Change {
             table: Table::Gateways,
             key: name.to_string(),
@@ -402,8 +428,13 @@ impl Writer {
                 name => self.connections.may_route(name).then(Vec::new),
             },
         });
-        let changes: Vec<Change> =
-            models.chain(servers).chain(pipelines).chain(experiments).chain(gateways).collect();
+        let changes: Vec<Change> = models
+            .chain(servers)
+            .chain(pipelines)
+            .chain(experiments)
+            .chain(services)
+            .chain(gateways)
+            .collect();
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
@@ -446,7 +477,13 @@ impl Writer {
             let changes = self.route_changes(&effects);
             if !changes.is_empty() {
                 let state = &self.state;
-                let objects = state.models().len() + state.pipelines().len() + state.experiments().len();
+                let kinds = [
+                    state.models().len(),
+                    state.pipelines().len(),
+                    state.experiments().len(),
+                    state.services().len(),
+                ];
+                let objects: usize = kinds.into_iter().sum();
                 self.connections.routes_changed(&changes, objects * 2 + ROUTE_SLACK);
             }
         }
@@ -456,6 +493,7 @@ impl Writer {
         self.servers.notify(&servers);
         self.pipelines.notify(&effects.pipelines);
         self.experiments.notify(&effects.experiments);
+        self.services.notify(&effects.services);
     }
 
     /// Changed routes, ordered by sequence number. An expired tombstone left the routes when it was deleted.
@@ -470,7 +508,10 @@ impl Writer {
         let experiments = effects.experiment_routes.iter().filter_map(|name| {
             state.experiments().get(name).map(|e| (e.route_sequence, (Kind::Experiment, name.clone())))
         });
-        let mut changes: Vec<RouteChange> = models.chain(pipelines).chain(experiments).collect();
+        let services =
+            effects.service_routes.iter().map(|(name, sequence)| (*sequence, (Kind::Service, name.clone())));
+        let mut changes: Vec<RouteChange> =
+            models.chain(pipelines).chain(experiments).chain(services).collect();
         changes.sort_unstable();
         changes
     }

@@ -45,6 +45,7 @@ impl control_server::Control for Control {
             Kind::Server => explain::server(state, &object, now),
             Kind::Pipeline => explain::pipeline(state, &object, now),
             Kind::Experiment => explain::experiment(state, &object, now),
+            Kind::Service => None,
         }))
         .await?;
         explained.map(|e| Response::new(explanation(e))).ok_or_else(|| not_found(kind, &name))
@@ -94,6 +95,7 @@ impl control_server::Control for Control {
                 let command = Command::AdoptExperiment { name: name.clone(), by: by.clone() };
                 (owner(view.experiment.owner.as_ref()), command)
             }
+            Kind::Service => return Err(not_found(kind, &name)),
             Kind::Server => {
                 let view = self.engine.read_model.server(&name).ok_or_else(|| not_found(kind, &name))?;
                 let command = Command::AdoptServer { name: name.clone(), by: by.clone() };

@@ -8,6 +8,7 @@ mod identity;
 mod models;
 mod pipelines;
 mod routing;
+mod services;
 mod subscribe;
 
 pub(crate) use agent::Agents;
@@ -15,6 +16,7 @@ pub(crate) use control::Control;
 pub(crate) use health::Health;
 pub(crate) use models::Models;
 pub(crate) use routing::Gateways;
+pub(crate) use services::Services;
 
 use crate::engine::CommandError;
 use std::time::Duration;

@@ -126,6 +126,13 @@ impl Connection {
                 return None;
             }
         }
+        for name in read_model.services() {
+            let Some(view) = read_model.service(&name) else { continue };
+            let route = status::service_route(&view);
+            if !self.send(to, view.service.route_sequence, Event::UpsertService(route)).await {
+                return None;
+            }
+        }
         self.send(to, last, Event::Synced(Synced {})).await.then_some(last)
     }
 
@@ -148,6 +155,10 @@ impl Connection {
                         .map_or_else(|| Event::DeleteExperiment(name.to_owned()), Event::UpsertExperiment),
                 ),
             },
+            Kind::Service => Some(match read_model.service(name) {
+                Some(view) => Event::UpsertService(status::service_route(&view)),
+                None => Event::DeleteService(status::service_name(name)),
+            }),
             Kind::Model | Kind::Server => {
                 let route = read_model.model(name).and_then(|view| view.route.clone());
                 Some(route.map_or_else(|| Event::Delete(name.to_owned()), Event::Upsert))
@@ -174,6 +185,7 @@ fn position(event: &Event) -> u8 {
         Event::UpsertExperiment(route) if route.active => 2,
         Event::UpsertExperiment(_) | Event::DeleteExperiment(_) => 3,
         Event::UpsertPipeline(_) | Event::DeletePipeline(_) => 4,
+        Event::UpsertService(_) | Event::DeleteService(_) => 6,
         Event::Upsert(_) | Event::Delete(_) | Event::Reset(_) | Event::Synced(_) => 5,
     }
 }

@@ -15,16 +15,28 @@ pub(super) fn subscribe<T: Send + 'static>(
     everything: fn(&Handle) -> Vec<Arc<str>>,
     describe: fn(&Handle, &Arc<str>) -> Vec<T>,
 ) -> Response<Stream<T>> {
+    subscribe_between(engine, kind, subscribers, everything, describe, [None, None])
+}
+
+/// As [`subscribe`], with messages before and after the current state.
+pub(super) fn subscribe_between<T: Send + 'static>(
+    engine: &Handle,
+    kind: &'static str,
+    subscribers: &Subscribers,
+    everything: fn(&Handle) -> Vec<Arc<str>>,
+    describe: fn(&Handle, &Arc<str>) -> Vec<T>,
+    [before, after]: [Option<T>; 2],
+) -> Response<Stream<T>> {
     let outbox = subscribers.join();
     let engine = engine.clone();
     let (sender, receiver) = mpsc::channel(WINDOW);
     tokio::spawn(async move {
         let _counted = engine.metrics.subscribed(kind);
-        for name in everything(&engine) {
-            for message in describe(&engine, &name) {
-                if !deliver(&sender, message).await {
-                    return;
-                }
+        let current = everything(&engine);
+        let current = current.iter().flat_map(|name| describe(&engine, name));
+        for message in before.into_iter().chain(current).chain(after) {
+            if !deliver(&sender, message).await {
+                return;
             }
         }
         loop {

@@ -309,3 +309,32 @@ async fn services_alpha(channel: Channel) -> Vec<String> {
         other => panic!("{other:?} is no list"),
     }
 }
+
+/// The only blocking thread is occupied, so that a dry run cannot start, and the writer answers meanwhile.
+#[test]
+fn dry_run_does_not_occupy_the_writer() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let running = scheduler(dir.path()).await;
+        let (mut loads, mut control) = (client(&running).await, control(&running).await);
+        let (release, occupied) = std::sync::mpsc::channel::<()>();
+        let blocking = tokio::task::spawn_blocking(move || occupied.recv().is_err());
+        let plan = PlanRequest { models: vec![model("planned", "/a").model.unwrap()], ..Default::default() };
+        let planned = tokio::spawn(async move { control.plan(plan).await });
+        for i in 0..50 {
+            within(loads.load_model(model(&format!("m{i}"), "/a"))).await.unwrap();
+        }
+        assert!(!planned.is_finished());
+        drop(release);
+        assert!(blocking.await.unwrap());
+        let changes = within(planned).await.unwrap().unwrap().into_inner().changes;
+        assert_eq!(changes.len(), 1);
+        running.stop().await;
+    });
+}

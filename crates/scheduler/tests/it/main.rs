@@ -13,5 +13,6 @@ mod metrics;
 mod ownership;
 mod pipelines;
 mod route_states;
+mod services;
 mod subscriptions;
 mod timeouts;

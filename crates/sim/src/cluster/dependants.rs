@@ -1,4 +1,4 @@
-//! Pipelines and experiments: their clients, and the invariants of their statuses.
+//! Pipelines, experiments and services: their clients, and the invariants of their statuses.
 
 use super::{
     Cluster,
@@ -7,15 +7,23 @@ use super::{
     ground_truth::{Possible, Response, Truth},
     invariants::{DependantStatuses, STATUS_TIMEOUT},
 };
-use crate::scenario::{Action, DesiredExperiment, DesiredPipeline, Scenario};
+use crate::scenario::{Action, DesiredExperiment, DesiredPipeline, DesiredService, Scenario};
 use futures::future::BoxFuture;
-use gantry_proto::scheduler::{
-    self as pb, PipelineStatusResponse, pipeline_status_response::PipelineOperation,
-    pipeline_version_state::PipelineStatus, scheduler_client::SchedulerClient,
+use gantry_proto::{
+    gantry::{
+        PodEndpoint, ServiceBackend, ServiceComponent, ServiceName, ServiceRoute,
+        services_client::ServicesClient,
+    },
+    scheduler::{
+        self as pb, PipelineStatusResponse, pipeline_status_response::PipelineOperation,
+        pipeline_version_state::PipelineStatus, scheduler_client::SchedulerClient,
+    },
 };
 use std::{collections::BTreeMap, fmt, time::Duration};
 use tokio::sync::mpsc;
 use tonic::{Code, Status, transport::Channel};
+
+const NAMESPACE: &str = "ns";
 
 enum Operation<T> {
     /// `None` deletes.
@@ -35,7 +43,7 @@ trait Object: Clone + fmt::Debug + Send + 'static {
     fn request(
         name: String,
         wanted: Option<Self>,
-        client: SchedulerClient<Channel>,
+        channel: Channel,
     ) -> BoxFuture<'static, Result<(), Status>>;
 }
 
@@ -47,8 +55,9 @@ impl Object for DesiredPipeline {
     fn request(
         name: String,
         wanted: Option<Self>,
-        mut client: SchedulerClient<Channel>,
+        channel: Channel,
     ) -> BoxFuture<'static, Result<(), Status>> {
+        let mut client = SchedulerClient::new(channel);
         Box::pin(async move {
             match wanted {
                 Some(desired) => {
@@ -71,8 +80,9 @@ impl Object for DesiredExperiment {
     fn request(
         name: String,
         wanted: Option<Self>,
-        mut client: SchedulerClient<Channel>,
+        channel: Channel,
     ) -> BoxFuture<'static, Result<(), Status>> {
+        let mut client = SchedulerClient::new(channel);
         Box::pin(async move {
             match wanted {
                 Some(desired) => {
@@ -86,6 +96,40 @@ impl Object for DesiredExperiment {
             }
         })
     }
+}
+
+impl Object for DesiredService {
+    fn possible<'a>(truth: &'a mut Truth, name: &str) -> &'a mut Possible<Self> {
+        truth.services.entry(name.to_owned()).or_default()
+    }
+
+    fn request(
+        name: String,
+        wanted: Option<Self>,
+        channel: Channel,
+    ) -> BoxFuture<'static, Result<(), Status>> {
+        let mut client = ServicesClient::new(channel);
+        Box::pin(async move {
+            if let Some(desired) = wanted {
+                return client.put_service(with_timeout(service(&name, desired))).await.map(drop);
+            }
+            let name = ServiceName { namespace: NAMESPACE.into(), name };
+            client.delete_service(with_timeout(name)).await.map(drop)
+        })
+    }
+}
+
+fn service(name: &str, DesiredService { pods }: DesiredService) -> ServiceRoute {
+    let pod = |index: u32| PodEndpoint {
+        name: format!("{name}-{index}"),
+        host: format!("10.0.0.{index}"),
+        http_port: 8080,
+        ..Default::default()
+    };
+    let backend = ServiceBackend { name: name.to_owned(), weight: 100, pods: (0..pods).map(pod).collect() };
+    let component = ServiceComponent { backends: vec![backend], sleeps: pods == 0, ..Default::default() };
+    let (namespace, name) = (NAMESPACE.into(), name.into());
+    ServiceRoute { namespace, name, components: vec![component], ..Default::default() }
 }
 
 fn pipeline(name: &str, desired: &DesiredPipeline) -> pb::Pipeline {
@@ -143,7 +187,7 @@ async fn send<T: Object>(api: &SchedulerApi, name: &str, wanted: Option<T>) -> R
         truth.state_losses
     };
     let what = format!("{wanted:?}");
-    let response = async { T::request(name.to_owned(), wanted, api.connect().await?).await };
+    let response = async { T::request(name.to_owned(), wanted, api.channel().await?).await };
     let code = response.await.map_or_else(|status| status.code(), |()| Code::Ok);
     api.trace.note(&api.host, format_args!("applies {what} as {name}: {code:?}"));
     let response = api.outcome(code, state_losses);
@@ -177,15 +221,17 @@ async fn confirm<T: Object>(api: &SchedulerApi, name: &str) {
     }
 }
 
-/// The clients of all pipelines and experiments.
+/// The clients of all pipelines, experiments and services.
 pub(crate) struct Dependants {
     pipelines: Operations<DesiredPipeline>,
     experiments: Operations<DesiredExperiment>,
+    services: Operations<DesiredService>,
 }
 
 impl Dependants {
     pub(crate) fn new(scenario: &Scenario, api: impl Fn() -> SchedulerApi) -> Self {
-        let mut clients = Self { pipelines: BTreeMap::new(), experiments: BTreeMap::new() };
+        let mut clients =
+            Self { pipelines: BTreeMap::new(), experiments: BTreeMap::new(), services: BTreeMap::new() };
         for step in &scenario.steps {
             match &step.action {
                 Action::LoadPipeline { pipeline: name, .. } | Action::UnloadPipeline { pipeline: name } => {
@@ -194,6 +240,9 @@ impl Dependants {
                 Action::StartExperiment { experiment: name, .. }
                 | Action::StopExperiment { experiment: name } => {
                     client(&mut clients.experiments, name, &api);
+                }
+                Action::PutService { service: name, .. } | Action::DeleteService { service: name } => {
+                    client(&mut clients.services, name, &api);
                 }
                 _ => {}
             }
@@ -213,14 +262,22 @@ impl Dependants {
         }
     }
 
+    pub(crate) fn service(&self, name: &str, wanted: Option<DesiredService>) {
+        if let Some(client) = self.services.get(name) {
+            let _ = client.send(Operation::Apply(wanted));
+        }
+    }
+
     pub(crate) fn resend(&self) {
         self.pipelines.values().for_each(|client| drop(client.send(Operation::Resend)));
         self.experiments.values().for_each(|client| drop(client.send(Operation::Resend)));
+        self.services.values().for_each(|client| drop(client.send(Operation::Resend)));
     }
 
     pub(crate) fn confirm(&self) {
         self.pipelines.values().for_each(|client| drop(client.send(Operation::Confirm)));
         self.experiments.values().for_each(|client| drop(client.send(Operation::Confirm)));
+        self.services.values().for_each(|client| drop(client.send(Operation::Confirm)));
     }
 }
 
@@ -325,7 +382,16 @@ impl Cluster {
                 possible.certain().map(|certain| self.experiment_divergence(name, certain.as_ref(), status)),
             )
         });
-        pipelines.chain(experiments).find_map(|(name, divergence)| match divergence {
+        let services = truth.services.iter().filter(|(_, possible)| !possible.0.is_empty());
+        let services = services.map(|(name, possible)| {
+            let routed = self.watcher.service(name);
+            let difference = |certain: &Option<DesiredService>| {
+                let wanted = certain.map(|desired| service(name, desired));
+                (routed != wanted).then(|| format!("{wanted:?} is desired, and routed is {routed:?}"))
+            };
+            (name, possible.certain().map(difference))
+        });
+        pipelines.chain(experiments).chain(services).find_map(|(name, divergence)| match divergence {
             None => Some(format!("what is desired for as {name} is in doubt")),
             Some(problem) => problem.map(|problem| format!("{name}: {problem}")),
         })

@@ -1,6 +1,6 @@
 //! The actual state of the cluster, which invariants compare with the reported one.
 
-use crate::scenario::{DesiredExperiment, DesiredModel, DesiredPipeline};
+use crate::scenario::{DesiredExperiment, DesiredModel, DesiredPipeline, DesiredService};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -94,6 +94,7 @@ pub(crate) struct Truth {
     pub(crate) models: BTreeMap<String, ModelTruth>,
     pub(crate) pipelines: BTreeMap<String, Possible<DesiredPipeline>>,
     pub(crate) experiments: BTreeMap<String, Possible<DesiredExperiment>>,
+    pub(crate) services: BTreeMap<String, Possible<DesiredService>>,
     /// Until when the scheduler may have expired a host.
     expired: BTreeMap<String, u64>,
     /// Until when a host may be disconnected.
@@ -121,6 +122,7 @@ impl GroundTruth {
         truth.state_losses += 1;
         truth.pipelines.values_mut().for_each(Possible::lose);
         truth.experiments.values_mut().for_each(Possible::lose);
+        truth.services.values_mut().for_each(Possible::lose);
         for model in truth.models.values_mut().filter(|m| !m.possible.0.is_empty()) {
             model.possible.lose();
             model.available_since = None;

@@ -397,6 +397,8 @@ impl Cluster {
                 self.dependants.experiment(&experiment, Some(desired));
             }
             Action::StopExperiment { experiment } => self.dependants.experiment(&experiment, None),
+            Action::PutService { service, desired } => self.dependants.service(&service, Some(desired)),
+            Action::DeleteService { service } => self.dependants.service(&service, None),
             Action::Announce { server, replicas } => {
                 let shared = self.scenario.servers.iter().any(|s| s.name == server && s.shared);
                 tokio::spawn(self.api.clone().announce(server, replicas, shared));

@@ -5,7 +5,7 @@ use super::client::SchedulerApi;
 use crate::{net::OBSERVER, trace::Trace};
 use gantry_proto::{
     gantry::{
-        ExperimentRoute, PipelineRoute, RouteAcknowledgement, RouteEvent, WatchRoutesRequest,
+        ExperimentRoute, PipelineRoute, RouteAcknowledgement, RouteEvent, ServiceRoute, WatchRoutesRequest,
         route_event::Event, routing_client::RoutingClient,
     },
     scheduler::ResourceType,
@@ -23,6 +23,7 @@ struct Table {
     models: BTreeMap<String, bool>,
     pipelines: BTreeMap<String, PipelineRoute>,
     experiments: BTreeMap<String, ExperimentRoute>,
+    services: BTreeMap<String, ServiceRoute>,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +124,10 @@ impl RouteWatcher {
     pub(crate) fn experiment(&self, name: &str) -> Option<ExperimentRoute> {
         self.lock().table.experiments.get(name).cloned()
     }
+
+    pub(crate) fn service(&self, name: &str) -> Option<ServiceRoute> {
+        self.lock().table.services.get(name).cloned()
+    }
 }
 
 impl Table {
@@ -186,6 +191,12 @@ impl Table {
             }
             Event::DeleteExperiment(name) => {
                 self.experiments.remove(&name);
+            }
+            Event::UpsertService(route) => {
+                self.services.insert(route.name.clone(), route);
+            }
+            Event::DeleteService(service) => {
+                self.services.remove(&service.name);
             }
             Event::Reset(_) | Event::Synced(_) => {}
         }

@@ -3,7 +3,10 @@
 //! A scenario draws the kinds of faults it contains, so that some have many of one kind. Steps come in bursts, because
 //! bugs appear when events coincide.
 
-use super::{Action, Artifact, DesiredExperiment, DesiredModel, DesiredPipeline, Scenario, ServerSpec, Step};
+use super::{
+    Action, Artifact, DesiredExperiment, DesiredModel, DesiredPipeline, DesiredService, Scenario, ServerSpec,
+    Step,
+};
 use crate::rng::{self, chance};
 use fastrand::Rng;
 
@@ -11,6 +14,7 @@ const CAPABILITIES: [&str; 3] = ["onnx", "xgboost", "lightgbm"];
 
 const PIPELINES: u64 = 3;
 const EXPERIMENTS: u64 = 3;
+const SERVICES: u64 = 2;
 
 const FAULTS: [&str; 16] = [
     "leave",
@@ -72,8 +76,24 @@ pub(crate) fn generate(seed: u64, length: u64) -> Scenario {
             steps.push(Step { at, action });
         }
     }
+    steps.extend(services(seed, length));
     steps.sort_by_key(|s| s.at);
     Scenario { seed, length, gateways: generator.gateways, servers: generator.servers, steps }
+}
+
+/// From a generator of their own: they influence nothing else.
+fn services(seed: u64, length: u64) -> Vec<Step> {
+    let mut rng = rng::seeded(seed, "services");
+    let step = |_| {
+        let service = format!("svc{}", rng.u64(..SERVICES));
+        let action = if chance(&mut rng, 30) {
+            Action::DeleteService { service }
+        } else {
+            Action::PutService { service, desired: DesiredService { pods: rng.u32(..4) } }
+        };
+        Step { at: rng.u64(100..=length.max(100)), action }
+    };
+    (0..length / 30_000 + 4).map(step).collect()
 }
 
 fn servers(rng: &mut Rng) -> Vec<ServerSpec> {
@@ -272,6 +292,6 @@ mod tests {
                 seen.insert(json["do"].as_str().unwrap().to_owned());
             }
         }
-        assert_eq!(seen.len(), FAULTS.len() + 12, "{seen:?}");
+        assert_eq!(seen.len(), FAULTS.len() + 14, "{seen:?}");
     }
 }

@@ -87,6 +87,11 @@ pub(crate) struct DesiredExperiment {
     pub(crate) mirror: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct DesiredService {
+    pub(crate) pods: u32,
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -136,6 +141,13 @@ pub(crate) enum Action {
     },
     StopExperiment {
         experiment: String,
+    },
+    PutService {
+        service: String,
+        desired: DesiredService,
+    },
+    DeleteService {
+        service: String,
     },
     Announce {
         server: String,
@@ -260,6 +272,8 @@ impl Action {
                 | Self::UnloadPipeline { .. }
                 | Self::StartExperiment { .. }
                 | Self::StopExperiment { .. }
+                | Self::PutService { .. }
+                | Self::DeleteService { .. }
                 | Self::Announce { .. }
                 | Self::Drain { .. }
                 | Self::Jump { .. }

@@ -74,7 +74,7 @@ fn planned(trial: &mut State, command: Command, now: Millis) -> Option<PlannedCh
     match kind {
         Kind::Pipeline => return Some(dependants::planned_pipeline(trial, command, name, now)),
         Kind::Experiment => return Some(dependants::planned_experiment(trial, command, name, now)),
-        Kind::Model | Kind::Server => {}
+        Kind::Model | Kind::Server | Kind::Service => {}
     }
     // A model command changes only that model; a server command may change every model.
     let old = trial.models().get(&name).filter(|m| kind == Kind::Model && !m.deleted).cloned();

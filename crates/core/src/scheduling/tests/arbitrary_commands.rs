@@ -129,6 +129,17 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (any_experiment(), owner()).prop_map(|(definition, by)| Command::StartExperiment { definition, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::StopExperiment { name, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptExperiment { name, by }),
+        2 => (name(), 0u8..3, any::<bool>(), prop::option::of(bytes())).prop_map(
+            |(name, route, sleeps, idle_timeout)| {
+                let route = [route].into();
+                Command::PutService(ServiceRecord { name, route, sleeps, idle_timeout })
+            }
+        ),
+        1 => name().prop_map(|name| Command::DeleteService { name }),
+        1 => (name(), any::<bool>(), any::<bool>()).prop_map(|(name, waiting, is_active)| {
+            Command::ServiceDemanded { name, waiting, is_active }
+        }),
+        1 => prop::option::of(bytes()).prop_map(|applied| Command::GatewaysAcknowledged { applied }),
         3 => Just(Command::Tick),
     ]
 }

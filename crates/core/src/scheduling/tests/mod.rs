@@ -11,6 +11,7 @@ mod pipelines;
 mod placement;
 mod properties;
 mod scaling;
+mod services;
 
 use super::*;
 use std::{

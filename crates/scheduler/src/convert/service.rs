@@ -1,0 +1,122 @@
+//! Routes of services.
+
+use super::Invalid;
+use gantry_core::scheduling::ServiceRecord;
+use gantry_proto::gantry::{
+    PodEndpoint, ServiceBackend, ServiceComponent, ServiceRoute, service_component::Role,
+};
+use prost::Message as _;
+use std::{collections::BTreeSet, fmt::Display, net::IpAddr, sync::Arc};
+
+const MAX_LABEL: usize = 63;
+const MAX_HOST: usize = 253;
+const MAX_HOSTS: usize = 64;
+const MAX_BACKENDS: usize = 64;
+const MAX_PODS: usize = 5_000;
+const MAX_REASON: usize = 4 << 10;
+const MAX_ROUTE: usize = 2 << 20;
+
+/// The name of a service in the state.
+pub(crate) fn service_key(namespace: &str, name: &str) -> Arc<str> {
+    format!("{namespace}/{name}").into()
+}
+
+pub(crate) fn service(route: &ServiceRoute) -> Result<ServiceRecord, Invalid> {
+    label("namespace", &route.namespace)?;
+    label("name", &route.name)?;
+    at_most("hosts", "hosts", route.hosts.len(), MAX_HOSTS)?;
+    for (i, host) in route.hosts.iter().enumerate() {
+        check(is_host(host), format_args!("hosts[{i}]"), || {
+            format!("{host:?} is not a host name in lower case without a port")
+        })?;
+    }
+    check(route.graph.is_empty() != route.components.is_empty(), "components", || {
+        "a route has either components or a graph".to_owned()
+    })?;
+    let mut roles = BTreeSet::new();
+    for (i, component) in route.components.iter().enumerate() {
+        let known = Role::try_from(component.role).is_ok();
+        check(known && roles.insert(component.role), format_args!("components[{i}].role"), || {
+            format!("{} is unknown, or the role of another component", component.role)
+        })?;
+        check_component(&format!("components[{i}]"), component)?;
+    }
+    let backends = || route.components.iter().flat_map(|component| &component.backends);
+    at_most("components", "backends", backends().count(), MAX_BACKENDS)?;
+    at_most("components", "pods", backends().map(|backend| backend.pods.len()).sum(), MAX_PODS)?;
+    at_most("route", "bytes", route.encoded_len(), MAX_ROUTE)?;
+    Ok(accepted_service(route))
+}
+
+/// A route that was validated when it was accepted.
+pub(crate) fn accepted_service(route: &ServiceRoute) -> ServiceRecord {
+    ServiceRecord {
+        name: service_key(&route.namespace, &route.name),
+        sleeps: route.components.iter().any(|component| component.sleeps),
+        idle_timeout: route.idle_timeout_ms,
+        route: route.encode_to_vec().into(),
+    }
+}
+
+fn check_component(at: &str, component: &ServiceComponent) -> Result<(), Invalid> {
+    at_most(format_args!("{at}.reason"), "bytes", component.reason.len(), MAX_REASON)?;
+    let mut names = BTreeSet::new();
+    for (i, backend) in component.backends.iter().enumerate() {
+        let at = format!("{at}.backends[{i}]");
+        let ServiceBackend { name, weight, pods } = backend;
+        label(format_args!("{at}.name"), name)?;
+        check(names.insert(name), format_args!("{at}.name"), || {
+            format!("{name} is the name of another backend")
+        })?;
+        check(*weight <= 100, format_args!("{at}.weight"), || format!("{weight} is more than 100"))?;
+        for (i, pod) in pods.iter().enumerate() {
+            check_pod(&format!("{at}.pods[{i}]"), pod)?;
+        }
+    }
+    let sum: u32 = component.backends.iter().map(|backend| backend.weight).sum();
+    check(sum <= 100 || component.backends.len() == 1, format_args!("{at}.backends"), || {
+        format!("the weights sum up to {sum}, at most 100 are possible")
+    })
+}
+
+fn check_pod(
+    at: &str,
+    PodEndpoint { name, host, http_port, grpc_port }: &PodEndpoint,
+) -> Result<(), Invalid> {
+    check(!name.is_empty() && name.len() <= MAX_HOST, format_args!("{at}.name"), || {
+        "is empty or too long".to_owned()
+    })?;
+    check(host.parse::<IpAddr>().is_ok() || is_host(host), format_args!("{at}.host"), || {
+        format!("{host:?} is neither an IP address nor a host name")
+    })?;
+    for (field, port) in [("http_port", http_port), ("grpc_port", grpc_port)] {
+        check(u16::try_from(*port).is_ok(), format_args!("{at}.{field}"), || {
+            format!("{port} is not a port")
+        })?;
+    }
+    check(*http_port > 0 || *grpc_port > 0, format_args!("{at}.http_port"), || {
+        "the pod has neither an HTTP nor a gRPC port".to_owned()
+    })
+}
+
+fn is_label(label: &str) -> bool {
+    label.len() <= MAX_LABEL && gantry_api::check_name(label).is_ok()
+}
+
+fn is_host(host: &str) -> bool {
+    host.len() <= MAX_HOST && host.split('.').all(is_label)
+}
+
+fn label(field: impl Display, name: &str) -> Result<(), Invalid> {
+    check(is_label(name), field, || {
+        format!("{name:?} is not a DNS label: use up to {MAX_LABEL} lower-case letters, digits and '-'")
+    })
+}
+
+fn at_most(field: impl Display, things: &str, count: usize, limit: usize) -> Result<(), Invalid> {
+    check(count <= limit, field, || format!("{count} {things}, at most {limit} are possible"))
+}
+
+fn check(holds: bool, field: impl Display, problem: impl FnOnce() -> String) -> Result<(), Invalid> {
+    if holds { Ok(()) } else { Err(Invalid::new(format!("{field}: {}", problem()))) }
+}

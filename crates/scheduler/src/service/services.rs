@@ -1,0 +1,59 @@
+//! `gantry.v1.Services`: routes to pods that the scheduler does not place.
+
+use super::{Stream, subscribe, within_deadline};
+use crate::{convert, engine::Handle, status};
+use gantry_core::scheduling::Command;
+use gantry_proto::gantry::{
+    DeleteServiceResponse, PutServiceResponse, Reset, ServiceEvent, ServiceName, ServiceRoute, Synced,
+    WatchServicesRequest, service_event::Event, services_server,
+};
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+pub(crate) struct Services {
+    pub(crate) engine: Handle,
+}
+
+#[tonic::async_trait]
+impl services_server::Services for Services {
+    async fn put_service(
+        &self,
+        request: Request<ServiceRoute>,
+    ) -> Result<Response<PutServiceResponse>, Status> {
+        let record = convert::service(request.get_ref())
+            .map_err(|invalid| Status::invalid_argument(format!("invalid route: {invalid}")))?;
+        within_deadline(self.engine.command(Command::PutService(record))).await?;
+        Ok(Response::new(PutServiceResponse {}))
+    }
+
+    async fn delete_service(
+        &self,
+        request: Request<ServiceName>,
+    ) -> Result<Response<DeleteServiceResponse>, Status> {
+        let ServiceName { namespace, name } = request.into_inner();
+        let name = convert::service_key(&namespace, &name);
+        within_deadline(self.engine.command(Command::DeleteService { name })).await?;
+        Ok(Response::new(DeleteServiceResponse {}))
+    }
+
+    type WatchServicesStream = Stream<ServiceEvent>;
+
+    async fn watch_services(
+        &self,
+        _: Request<WatchServicesRequest>,
+    ) -> Result<Response<Self::WatchServicesStream>, Status> {
+        let event = |event| ServiceEvent { event: Some(event) };
+        let describe = |engine: &Handle, name: &Arc<str>| {
+            let view = engine.read_model.service(name);
+            let event = match view {
+                Some(view) => Event::Upsert(status::service(&view)),
+                None => Event::Delete(status::service_name(name)),
+            };
+            vec![ServiceEvent { event: Some(event) }]
+        };
+        let frame = [Event::Reset(Reset {}), Event::Synced(Synced {})].map(|e| Some(event(e)));
+        let everything = |engine: &Handle| engine.read_model.services();
+        let subscribers = &self.engine.services;
+        Ok(subscribe::subscribe_between(&self.engine, "service", subscribers, everything, describe, frame))
+    }
+}
