@@ -11,6 +11,8 @@
 //! gateway ──▶ proxy ──▶ model_cache (models in the server's memory) ──▶ MLServer, Triton, … (backend)
 //! ```
 //!
+//! [`kserve`] is another sidecar, of `InferenceService` pods: it logs and batches requests.
+//!
 //! Loaded models survive a disconnect; the next subscription reports them.
 
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
@@ -22,6 +24,7 @@ mod backend;
 mod connect;
 mod drain;
 mod inventory;
+pub mod kserve;
 mod metrics;
 mod model_cache;
 mod model_server;
@@ -30,6 +33,7 @@ mod reporter;
 mod retained;
 mod scaling_trigger;
 mod sidecar;
+mod upstream;
 
 #[cfg(test)]
 mod in_memory_tests;

@@ -120,7 +120,11 @@ impl Running {
     }
 }
 
-async fn bind(what: &str, flag: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), String> {
+pub(crate) async fn bind(
+    what: &str,
+    flag: &str,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), String> {
     let failed = |e: std::io::Error| {
         format!("{what} cannot listen on {address}: {e}; choose another with {flag}, 0 for any free one")
     };
@@ -235,7 +239,7 @@ async fn report_scaling_triggers(
     }
 }
 
-fn metrics_page(registry: Registry) -> Pages {
+pub(crate) fn metrics_page(registry: Registry) -> Pages {
     let registry = Arc::new(registry);
     Arc::new(move |path| {
         let registry = registry.clone();

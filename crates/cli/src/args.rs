@@ -94,6 +94,8 @@ pub(crate) enum Command {
     Gateway(serve::gateway::Args),
     /// Run the agent of an inference server (MLServer, Triton, …) as a standalone process
     Agent(Box<serve::agent::Args>),
+    /// Run the agent of an InferenceService's pod: log and batch its requests
+    KserveAgent(serve::kserve_agent::Args),
     /// Run the Kubernetes operator
     Operator(serve::operator::Args),
     Apply(commands::apply::Args),

@@ -39,7 +39,9 @@ pub fn v1_request(input: &[u8]) {
         2 => vec![spec("a", DataType::Bytes, &[-1])],
         _ => vec![spec("a", DataType::Int64, &[-1, 2]), spec("b", DataType::Bool, &[-1])],
     };
-    let Ok(request) = v1::decode_request(Bytes::copy_from_slice(body), &specs, &limits()) else { return };
+    let body = Bytes::copy_from_slice(body);
+    v1_batch(&body);
+    let Ok(request) = v1::decode_request(body, &specs, &limits()) else { return };
     // Only an empty one has a shape that is too large.
     let Ok(response) = v1::encode_response(&request.inputs) else { return };
     let wanted: Vec<TensorSpec> = request
@@ -52,6 +54,16 @@ pub fn v1_request(input: &[u8]) {
     if let Ok(again) = v1::decode_request(text.into_bytes().into(), &wanted, &Limits::default()) {
         same(&request, Ok(again));
     }
+}
+
+/// A request that is joined with itself has twice the instances.
+fn v1_batch(body: &Bytes) {
+    if let Ok(instances) = v1::read_instances(body, &limits()) {
+        let joined = v1::join_instances([&instances, &instances]);
+        let both = v1::read_instances(&joined, &Limits::default()).map(|both| both.count);
+        assert_eq!(both, Ok(2 * instances.count));
+    }
+    let _ = v1::split_predictions(body, &[1, 2], &limits());
 }
 
 pub fn grpc_request(input: &[u8]) {

@@ -17,6 +17,7 @@ mod tests;
 use crate::{
     metrics::Metrics,
     model_cache::{ModelCache, Rejected},
+    upstream::{HttpClient, clients},
 };
 use body::ResponseBody;
 use gantry_oip::{
@@ -27,17 +28,9 @@ use gantry_trace::{Span, Tracer};
 use gantry_transport::{Protocol, ServerOptions, body::UpstreamBody, request_id::RequestIds};
 use http::{HeaderValue, Request, Response, uri::Authority};
 use hyper::body::Incoming;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
 use std::{sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Below MLServer's 5 s keep-alive timeout.
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
@@ -73,8 +66,8 @@ pub(crate) struct Proxy {
     tracer: Tracer,
     slots: Arc<Semaphore>,
     ids: RequestIds,
-    http: Client<HttpConnector, UpstreamBody>,
-    grpc: Client<HttpConnector, UpstreamBody>,
+    http: HttpClient<UpstreamBody>,
+    grpc: HttpClient<UpstreamBody>,
     http_at: Authority,
     grpc_at: Authority,
 }
@@ -91,22 +84,7 @@ impl Proxy {
         let authority = |at: &str| {
             at.parse::<Authority>().map_err(|_| format!("\"{}\" is not an address", at.escape_debug()))
         };
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let builder = || {
-            let mut builder = Client::builder(TokioExecutor::new());
-            builder
-                .pool_timer(TokioTimer::new())
-                .timer(TokioTimer::new())
-                .pool_idle_timeout(POOL_IDLE_TIMEOUT);
-            builder
-        };
-        let grpc = builder()
-            .http2_only(true)
-            .http2_initial_stream_window_size(1 << 20)
-            .http2_initial_connection_window_size(8 << 20)
-            .build(connector.clone());
+        let (http, grpc) = clients();
         Ok(Arc::new(Self {
             cache,
             metrics,
@@ -114,7 +92,7 @@ impl Proxy {
             ids: RequestIds::new(0),
             limits,
             tracer,
-            http: builder().build(connector),
+            http,
             grpc,
             http_at: authority(http_at)?,
             grpc_at: authority(grpc_at)?,

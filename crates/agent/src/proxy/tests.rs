@@ -19,6 +19,10 @@ use gantry_trace::Tracer;
 use gantry_transport::headers::grpc_status;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};

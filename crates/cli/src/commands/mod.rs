@@ -40,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Scheduler(args) => serve::scheduler::run(&args),
         Command::Gateway(args) => serve::gateway::run(global, &args),
         Command::Agent(args) => serve::agent::run(global, &args),
+        Command::KserveAgent(args) => serve::kserve_agent::run(&args),
         Command::Operator(args) => serve::operator::run(global, &args),
         Command::Apply(args) => apply::run(global, &args),
         Command::Delete(args) => delete::run(global, &args),

@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod gateway;
+pub(crate) mod kserve_agent;
 mod namespace_secrets;
 pub(crate) mod operator;
 pub(crate) mod runtime;
