@@ -112,11 +112,12 @@ impl<C: StepClient> Execution<'_, C> {
             }
             let finished = tokio::select! {
                 biased;
-                finished = steps.next() => finished,
+                // Before a call that ends at the same deadline.
                 () = tokio::time::sleep_until(self.deadline) => {
                     let names = in_flight.values().map(|(_, name)| name.as_str());
                     return Err(self.deadline_exceeded(names.collect()));
                 }
+                finished = steps.next() => finished,
             };
             let Some((id, response)) = finished else {
                 return Err(Failure { status: 500, cause: "no step can run".into() });

@@ -8,6 +8,7 @@
 
 mod execute;
 mod headers;
+mod spec;
 
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ mod tests;
 pub use execute::execute;
 pub use gantry_core::inference_graph::{CallTarget, Graph};
 pub use headers::HeaderPatterns;
+pub(crate) use spec::compile;
 
 use bytes::Bytes;
 use gantry_transport::memory::ConnectionMemory;

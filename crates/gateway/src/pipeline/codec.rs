@@ -12,6 +12,7 @@ use gantry_transport::{
     memory::{ConnectionMemory, Reservation},
 };
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body::Body;
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
 
@@ -64,27 +65,8 @@ pub(crate) async fn decode(
     limits: Limits,
     memory: &Arc<ConnectionMemory>,
 ) -> Result<InferResponse, Error> {
-    let (head, mut body) = response.into_parts();
-    let mut reserved = Reservation::new(memory);
-    let (mut parts, mut length) = (Vec::new(), 0);
-    let mut trailers = None;
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| Error::unavailable(format!("the response ended early: {error}"), 1))?;
-        match frame.into_data() {
-            Ok(data) => {
-                length += data.len();
-                if length > limits.body {
-                    return Err(too_large(limits.body));
-                }
-                reserved.grow_to(length).map_err(|_| memory_exhausted(Protocol::Rest))?;
-                parts.push(data);
-            }
-            Err(frame) => trailers = frame.into_trailers().ok(),
-        }
-    }
-    let data = if let [single] = parts.as_slice() { single.clone() } else { parts.concat().into() };
-    drop(parts);
+    let (head, body) = response.into_parts();
+    let (data, trailers) = read_response(body, limits.body, memory).await?;
     off_the_event_loop(data.len(), move || match protocol {
         Protocol::Grpc => grpc::decode_infer_answer(&head.headers, trailers.as_ref(), &data, &limits),
         Protocol::Rest if head.status != StatusCode::OK => Err(rest_error(head.status, &data)),
@@ -94,6 +76,37 @@ pub(crate) async fn decode(
         }
     })
     .await
+}
+
+/// Reads a whole response, with its trailers; it is charged while it arrives.
+pub(crate) async fn read_response<B>(
+    mut body: B,
+    limit: usize,
+    memory: &Arc<ConnectionMemory>,
+) -> Result<(Bytes, Option<HeaderMap>), Error>
+where
+    B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+{
+    let mut reserved = Reservation::new(memory);
+    let (mut parts, mut length) = (Vec::new(), 0);
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| Error::unavailable(format!("the response ended early: {error}"), 1))?;
+        match frame.into_data() {
+            Ok(data) => {
+                length += data.len();
+                if length > limit {
+                    return Err(too_large(limit));
+                }
+                reserved.grow_to(length).map_err(|_| memory_exhausted(Protocol::Rest))?;
+                parts.push(data);
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    let data = if let [single] = parts.as_slice() { single.clone() } else { parts.concat().into() };
+    Ok((data, trailers))
 }
 
 /// The error of a server; its text is in `error`, else it is the whole body.

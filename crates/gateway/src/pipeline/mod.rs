@@ -15,7 +15,7 @@ mod step;
 mod tensor;
 
 pub(crate) use batch::Batches;
-pub(crate) use codec::{decode as decode_response, off_the_event_loop};
+pub(crate) use codec::{decode as decode_response, off_the_event_loop, read_response};
 pub(crate) use execute::execute;
 pub(crate) use external::PendingJoins;
 pub(crate) use recent::{KeptMemory, RecentRuns};

@@ -133,6 +133,7 @@ pub(super) async fn infer(
         deadline: context.deadline,
         trace: context.trace.clone(),
         step: Some(Arc::clone(model)),
+        is_component: false,
     };
     let mut headers = context.forwarded.clone();
     if let Some(local) = local {

@@ -2,13 +2,13 @@
 
 use super::{
     Experiment, Inner, Kind, ModelSlot, Pipeline, Route, Routes, Target, Version, WeightedVersion,
-    pipeline::Observers,
+    pipeline::Observers, service,
 };
 use futures::future::BoxFuture;
 use gantry_proto::gantry::{self as pb, route_event::Event};
 use http::{HeaderValue, Uri};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -25,6 +25,8 @@ pub(super) struct Writer {
     epoch: u64,
     /// Routes received since Reset; current routes stay in place until Synced.
     pending: Option<Pending>,
+    /// Keys of services that this process serves beside those of the scheduler.
+    pub(super) local_services: BTreeSet<String>,
     /// Active experiments by the name that they take over.
     takeovers: HashMap<(Kind, Arc<str>), Arc<Experiment>>,
 }
@@ -34,6 +36,8 @@ struct Pending {
     models: HashMap<String, pb::Route>,
     pipelines: HashMap<String, pb::PipelineRoute>,
     experiments: HashMap<String, pb::ExperimentRoute>,
+    /// By `<namespace>/<name>`.
+    services: HashMap<String, pb::ServiceRoute>,
 }
 
 impl Pending {
@@ -46,6 +50,12 @@ impl Pending {
             Event::DeletePipeline(name) => drop(self.pipelines.remove(&name)),
             Event::UpsertExperiment(route) => drop(self.experiments.insert(experiment_name(&route), route)),
             Event::DeleteExperiment(name) => drop(self.experiments.remove(&name)),
+            Event::UpsertService(route) => {
+                drop(self.services.insert(service::key(&route.namespace, &route.name), route));
+            }
+            Event::DeleteService(name) => {
+                drop(self.services.remove(&service::key(&name.namespace, &name.name)));
+            }
             Event::Reset(_) | Event::Synced(_) => return Some(event),
         }
         None
@@ -124,6 +134,10 @@ impl Inner {
             }
             Event::UpsertExperiment(route) => self.upsert_experiment(writer, &route),
             Event::DeleteExperiment(name) => self.delete_experiment(writer, &name),
+            Event::UpsertService(route) => self.upsert_service(&route, removed),
+            Event::DeleteService(name) => {
+                self.delete_service(&service::key(&name.namespace, &name.name), removed);
+            }
             Event::Synced(_) => {
                 let pending = writer.pending.take().unwrap_or_default();
                 self.sync(writer, &pending, removed);
@@ -135,7 +149,7 @@ impl Inner {
 
     /// Replaces all routes.
     fn sync(&self, writer: &mut Writer, pending: &Pending, removed: &mut Removed) {
-        let Pending { models: routes, pipelines, experiments } = pending;
+        let Pending { models: routes, pipelines, experiments, services } = pending;
         for route in routes.values() {
             self.upsert(writer, route, removed);
         }
@@ -156,9 +170,18 @@ impl Inner {
                 self.delete_pipeline(&pipeline);
             }
         }
-        for model in self.table.names() {
+        for model in self.models().map(|slot| slot.model.to_string()) {
             if !routes.contains_key(&model) {
                 self.delete(&model, removed);
+            }
+        }
+        for route in services.values() {
+            self.upsert_service(route, removed);
+        }
+        for service in self.services.names() {
+            let is_local = writer.local_services.contains(&service);
+            if !services.contains_key(&service) && !is_local {
+                self.delete_service(&service, removed);
             }
         }
     }
@@ -253,24 +276,33 @@ impl Inner {
     }
 
     fn upsert(&self, writer: &Writer, wanted: &pb::Route, removed: &mut Removed) {
-        let slot = self.table.get_or_insert(&wanted.model, || ModelSlot {
-            model: wanted.model.as_str().into(),
-            route: None.into(),
-            changed: Notify::new(),
-            waiting: AtomicUsize::new(0),
-        });
+        let slot = self.slot(&wanted.model, false);
         let old = slot.route.load_full();
         let mut new = self.build(&slot, wanted, old.as_deref());
         new.experiment = writer.takeovers.get(&(Kind::Model, Arc::clone(&slot.model))).cloned();
         self.count_service(old.as_deref(), Some(&new));
+        Self::store(&slot, old.as_deref(), new, removed);
+    }
+
+    pub(super) fn slot(&self, name: &str, is_component: bool) -> Arc<ModelSlot> {
+        self.table.get_or_insert(name, || ModelSlot {
+            model: name.into(),
+            is_component,
+            route: None.into(),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn store(slot: &ModelSlot, old: Option<&Route>, new: Route, removed: &mut Removed) {
         let kept: HashSet<*const Target> = new.targets().map(Arc::as_ptr).collect();
         slot.route.store(Some(Arc::new(new)));
         slot.changed.notify_waiters();
-        let gone = old.iter().flat_map(|r| r.targets()).filter(|t| !kept.contains(&Arc::as_ptr(t)));
+        let gone = old.into_iter().flat_map(Route::targets).filter(|t| !kept.contains(&Arc::as_ptr(t)));
         removed.targets.extend(gone.map(Arc::clone));
     }
 
-    fn delete(&self, model: &str, removed: &mut Removed) {
+    pub(super) fn delete(&self, model: &str, removed: &mut Removed) {
         let Some(slot) = self.table.remove(model) else {
             return;
         };
@@ -284,8 +316,8 @@ impl Inner {
     fn count_service(&self, old: Option<&Route>, new: Option<&Route>) {
         let is_service = |route: Option<&Route>| route.is_some_and(|r| !r.service_namespace.is_empty());
         match (is_service(old), is_service(new)) {
-            (false, true) => drop(self.services.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.services.fetch_sub(1, Ordering::Relaxed)),
+            (false, true) => drop(self.service_count.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.service_count.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         }
     }
@@ -300,17 +332,11 @@ impl Inner {
                 Some(WeightedVersion { weight: v.weight, version, targets })
             })
             .collect();
-        let has_alternatives = versions.iter().map(|v| v.targets.len()).sum::<usize>() > 1;
-        let (reason, scaled_to_zero, failed) = (wanted.reason.clone(), wanted.sleeps, wanted.failed);
-        let service_namespace = wanted.service_namespace.clone();
         Route {
-            versions,
-            experiment: None,
-            reason,
-            scaled_to_zero,
-            failed,
-            service_namespace,
-            has_alternatives,
+            scaled_to_zero: wanted.sleeps,
+            failed: wanted.failed,
+            service_namespace: wanted.service_namespace.clone(),
+            ..Route::new(versions, &wanted.reason)
         }
     }
 
@@ -325,7 +351,7 @@ impl Inner {
         let version = Arc::new(Version {
             model: Arc::clone(model),
             number,
-            internal_header: HeaderValue::from_str(&internal).ok()?,
+            internal_header: Some(HeaderValue::from_str(&internal).ok()?),
             route_header: HeaderValue::from_str(&format!(":{internal}:")).ok()?,
             infer_uri: format!("/v2/models/{internal}/infer").parse::<Uri>().ok()?,
             internal: internal.into(),
@@ -341,7 +367,12 @@ impl Inner {
     }
 
     /// Reuses the current target of this version and replica, if any.
-    fn target(&self, version: &Arc<Version>, wanted: &pb::Endpoint, old: Option<&Route>) -> Arc<Target> {
+    pub(super) fn target(
+        &self,
+        version: &Arc<Version>,
+        wanted: &pb::Endpoint,
+        old: Option<&Route>,
+    ) -> Arc<Target> {
         let endpoint = self.registry.endpoint(wanted, &self.metrics);
         let current = old
             .into_iter()
@@ -371,6 +402,19 @@ impl Inner {
 }
 
 impl Route {
+    pub(super) fn new(versions: Vec<WeightedVersion>, reason: &str) -> Self {
+        let has_alternatives = versions.iter().map(|v| v.targets.len()).sum::<usize>() > 1;
+        Self {
+            versions,
+            experiment: None,
+            reason: reason.to_owned(),
+            scaled_to_zero: false,
+            failed: false,
+            service_namespace: String::new(),
+            has_alternatives,
+        }
+    }
+
     pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         self.versions.iter().flat_map(|v| &v.targets)
     }

@@ -1,4 +1,7 @@
-//! Routing table: model to versions to replicas; pipelines and experiments by name.
+//! Routing table: model to versions to replicas; pipelines and experiments by name; InferenceServices by name and host.
+//!
+//! A component of an InferenceService that runs in pods of its own is an entry of the same table: its backends are the
+//! versions, its pods the replicas.
 //!
 //! Lookups take one hash and no lock; an update touches one model only. A request holds its [`Target`] while in
 //! flight, so that a removed replica is known to be drained before its model is unloaded.
@@ -6,19 +9,23 @@
 mod apply;
 mod endpoint;
 mod experiment;
+mod graph;
 mod load;
 mod pipeline;
 mod select;
+mod service;
 mod table;
 mod test_support;
 
 pub use apply::Removed;
 pub(crate) use endpoint::{Endpoint, Registry};
 pub(crate) use experiment::{Candidate, Experiment, Kind};
+pub(crate) use graph::{GraphRoute, StepUrl};
 pub use load::Demand;
 pub(crate) use load::WaitLimits;
 pub(crate) use pipeline::Pipeline;
 pub(crate) use select::{InFlightRequest, SelectError, Selector};
+pub(crate) use service::{Role, Service, role_name};
 pub use test_support::TestRequest;
 
 use crate::metrics::{Metrics, ModelMetrics};
@@ -29,7 +36,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 use tokio::sync::{Notify, watch};
@@ -46,6 +53,10 @@ struct Inner {
     experiments: table::Table<Experiment>,
     /// Pipelines that read other pipelines, by the one that they read.
     observers: table::Table<pipeline::Observers>,
+    /// InferenceServices that run in pods of their own.
+    services: table::Table<Service>,
+    /// Further hosts of `services`.
+    hosts: table::Table<service::Host>,
     registry: Registry,
     metrics: Arc<Metrics>,
     writer: Mutex<apply::Writer>,
@@ -55,8 +66,10 @@ struct Inner {
     deleted_pipelines: Mutex<VecDeque<String>>,
     versions: Mutex<HashMap<(String, u32), Weak<Version>>>,
     synced: AtomicBool,
-    /// Models that serve InferenceServices.
-    services: AtomicUsize,
+    /// InferenceServices, those that are models included.
+    service_count: AtomicUsize,
+    /// Number of the next backend.
+    next_backend: AtomicU32,
     /// Notified when a request starts waiting for a model that is scaled to zero.
     scale_up: Notify,
     /// Requests of all models waiting for a replica.
@@ -66,6 +79,8 @@ struct Inner {
 /// A model's slot in the table; the route inside is swapped.
 pub(crate) struct ModelSlot {
     model: Arc<str>,
+    /// Not a model: a component of an InferenceService, `<namespace>/<name>/<component>`.
+    is_component: bool,
     route: ArcSwapOption<Route>,
     /// Notified of each route change.
     changed: Notify,
@@ -102,14 +117,15 @@ struct WeightedVersion {
     targets: Vec<Arc<Target>>,
 }
 
-/// A model version with precomputed names and headers.
+/// A model version, or a backend of a component, with precomputed names and headers.
 pub(crate) struct Version {
     pub(crate) model: Arc<str>,
     pub(crate) number: u32,
-    /// `<model>_<version>`
+    /// `<model>_<version>`, or the name of the backend.
     pub(crate) internal: Arc<str>,
-    pub(crate) internal_header: HeaderValue,
-    /// `:<model>_<version>:`
+    /// Of a model.
+    pub(crate) internal_header: Option<HeaderValue>,
+    /// `:<internal>:`
     pub(crate) route_header: HeaderValue,
     /// `/v2/models/<model>_<version>/infer`
     pub(crate) infer_uri: Uri,
@@ -193,6 +209,8 @@ impl Routes {
                 pipelines: table::Table::new(),
                 experiments: table::Table::new(),
                 observers: table::Table::new(),
+                services: table::Table::new(),
+                hosts: table::Table::new(),
                 registry: Registry::default(),
                 metrics,
                 writer: Mutex::default(),
@@ -200,7 +218,8 @@ impl Routes {
                 deleted_pipelines: Mutex::default(),
                 versions: Mutex::default(),
                 synced: AtomicBool::new(false),
-                services: AtomicUsize::new(0),
+                service_count: AtomicUsize::new(0),
+                next_backend: AtomicU32::new(1),
                 scale_up: Notify::new(),
                 waiting: AtomicUsize::new(0),
             }),
@@ -213,7 +232,7 @@ impl Routes {
     }
 
     pub fn len(&self) -> usize {
-        self.inner.table.len()
+        self.inner.models().count()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -221,15 +240,16 @@ impl Routes {
     }
 
     pub(crate) fn contains(&self, model: &str) -> bool {
-        self.inner.table.find(model).as_ref().and_then(|f| f.slot(model)).is_some()
+        let found = self.inner.table.find(model);
+        found.as_ref().and_then(|f| f.slot(model)).is_some_and(|slot| !slot.is_component)
     }
 
-    /// Whether any model serves an InferenceService.
+    /// Whether there is any InferenceService.
     pub(crate) fn has_services(&self) -> bool {
-        self.inner.services.load(Ordering::Relaxed) > 0
+        self.inner.service_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this InferenceService exists.
+    /// Whether a model serves this InferenceService.
     pub(crate) fn is_service(&self, name: &str, namespace: &str) -> bool {
         let found = self.inner.table.find(name);
         let Some(slot) = found.as_ref().and_then(|f| f.slot(name)) else { return false };
@@ -312,8 +332,14 @@ impl Routes {
     }
 
     pub fn models(&self) -> Vec<String> {
-        let mut models = self.inner.table.names();
+        let mut models: Vec<String> = self.inner.models().map(|slot| slot.model.to_string()).collect();
         models.sort_unstable();
         models
+    }
+}
+
+impl Inner {
+    fn models(&self) -> impl Iterator<Item = Arc<ModelSlot>> {
+        self.table.slots().into_iter().filter(|slot| !slot.is_component)
     }
 }

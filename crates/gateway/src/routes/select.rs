@@ -1,9 +1,6 @@
 //! Target selection.
 
-use super::{
-    Experiment, Route, Routes, Target, WeightedVersion,
-    table::{Named, Table},
-};
+use super::{Experiment, Route, Routes, Target, WeightedVersion};
 use crate::policy::{balance, breaker::Outcome};
 use std::{
     ops::Deref,
@@ -54,6 +51,8 @@ pub(crate) struct Selector<'a> {
     pub(crate) sequence: Option<u64>,
     /// The model is chosen: no experiment takes the request over.
     pub(crate) is_chosen: bool,
+    /// A component of an InferenceService is wanted, not a model: clients name models only.
+    pub(crate) is_component: bool,
     pub(crate) random: u64,
     /// Endpoints to skip.
     pub(crate) excluded: &'a [u64],
@@ -64,6 +63,8 @@ pub(crate) struct Selector<'a> {
 #[derive(Debug)]
 pub(crate) enum SelectError {
     UnknownModel,
+    /// The component was deleted after the InferenceService was found.
+    UnknownComponent,
     /// An experiment chooses the model.
     TakenOver(Arc<Experiment>),
     /// The version is not in service; this one is.
@@ -98,10 +99,14 @@ impl Routes {
         selector: &Selector<'_>,
     ) -> Result<InFlightRequest, SelectError> {
         let found = self.inner.table.find(model);
-        let slot = found.as_ref().and_then(|f| f.slot(model)).ok_or(SelectError::UnknownModel)?;
+        let slot = found.as_ref().and_then(|f| f.slot(model));
+        let slot = slot.filter(|slot| slot.is_component == selector.is_component);
+        let unknown =
+            || if selector.is_component { SelectError::UnknownComponent } else { SelectError::UnknownModel };
+        let slot = slot.ok_or_else(unknown)?;
         loop {
             let route = slot.route.load();
-            let route = route.as_ref().ok_or(SelectError::UnknownModel)?;
+            let route = route.as_ref().ok_or_else(unknown)?;
             if let Some(experiment) = &route.experiment
                 && !selector.is_chosen
             {
@@ -132,24 +137,24 @@ impl Routes {
 
     /// Closest known model name, for error messages.
     pub(crate) fn nearest(&self, model: &str) -> Option<String> {
-        nearest(&self.inner.table, model)
+        nearest(self.inner.table.len(), || self.models(), model)
     }
 
     pub(crate) fn nearest_pipeline(&self, name: &str) -> Option<String> {
-        nearest(&self.inner.pipelines, name)
+        nearest(self.inner.pipelines.len(), || self.pipelines(), name)
     }
 
     pub(crate) fn nearest_experiment(&self, name: &str) -> Option<String> {
-        nearest(&self.inner.experiments, name)
+        nearest(self.inner.experiments.len(), || self.experiments(), name)
     }
 }
 
-fn nearest<T: Named>(table: &Table<T>, wrong: &str) -> Option<String> {
+fn nearest(count: usize, names: impl FnOnce() -> Vec<String>, wrong: &str) -> Option<String> {
     // Bounds the cost of a wrong name.
-    if wrong.len() > 64 || table.len() > 2000 {
+    if wrong.len() > 64 || count > 2000 {
         return None;
     }
-    let distances = table.names().into_iter().map(|name| (strsim::levenshtein(&name, wrong), name));
+    let distances = names().into_iter().map(|name| (strsim::levenshtein(&name, wrong), name));
     let close =
         distances.filter(|(distance, name)| *distance <= 1 + name.len() / 4 && *distance < name.len());
     close.min().map(|(_, name)| name)

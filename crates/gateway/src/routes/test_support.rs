@@ -41,7 +41,9 @@ impl Routes {
             acquired => acquired,
         };
         acquired.map(TestRequest).map_err(|error| match error {
-            SelectError::UnknownModel | SelectError::UnknownVersion { .. } => {
+            SelectError::UnknownModel
+            | SelectError::UnknownComponent
+            | SelectError::UnknownVersion { .. } => {
                 format!("there is no model {model:?}")
             }
             SelectError::TakenOver(experiment) => format!("{experiment:?} chooses the model"),

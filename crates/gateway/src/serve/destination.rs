@@ -53,6 +53,8 @@ pub(crate) struct Wanted<'a> {
     pub(super) is_chosen: bool,
     /// Whether the request is admitted for this call alone: its slot is free while it waits for a replica.
     pub(super) is_admitted: bool,
+    /// The name is that of a component of an InferenceService.
+    pub(super) is_component: bool,
 }
 
 pub(crate) enum ModelName<'a> {
@@ -72,12 +74,23 @@ impl Deref for ModelName<'_> {
 
 impl<'a> Wanted<'a> {
     pub(super) const fn new(model: &'a str) -> Self {
-        Self { model: ModelName::Named(model), experiment: None, is_chosen: false, is_admitted: true }
+        Self {
+            model: ModelName::Named(model),
+            experiment: None,
+            is_chosen: false,
+            is_admitted: true,
+            is_component: false,
+        }
+    }
+
+    /// A component of an InferenceService that runs in pods of its own.
+    pub(super) fn component(entry: &'a str) -> Self {
+        Self { is_component: true, is_chosen: true, ..Self::new(entry) }
     }
 
     /// A call of the gateway itself: a step of a pipeline, or a mirror.
-    pub(crate) const fn internal(model: &'a str, is_chosen: bool) -> Self {
-        Self { model: ModelName::Named(model), experiment: None, is_chosen, is_admitted: false }
+    pub(crate) fn internal(model: &'a str, is_chosen: bool) -> Self {
+        Self { is_chosen, is_admitted: false, ..Self::new(model) }
     }
 
     /// A client that names a version means this model.

@@ -21,7 +21,8 @@ use gantry_transport::{
     headers::grpc_status,
 };
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header, uri::Scheme,
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
+    uri::{PathAndQuery, Scheme},
 };
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -45,6 +46,8 @@ pub(crate) struct Call {
     pub(crate) trace: Option<gantry_trace::SpanContext>,
     /// The step of a pipeline that makes the call.
     pub(crate) step: Option<Arc<str>>,
+    /// `model` is a component of an InferenceService: requests and responses pass unchanged.
+    pub(crate) is_component: bool,
 }
 
 /// The upstream path, resolved once the version is known.
@@ -53,6 +56,17 @@ pub(crate) enum Target<'a> {
     Rest { tail: &'a str, query: Option<&'a str>, infer: bool },
     /// The path is unchanged.
     Grpc(&'a Uri),
+    /// A path of a pod.
+    Pod(&'a PathAndQuery),
+}
+
+impl Target<'_> {
+    pub(super) const fn protocol(&self) -> Protocol {
+        match self {
+            Self::Rest { .. } | Self::Pod(_) => Protocol::Rest,
+            Self::Grpc(_) => Protocol::Grpc,
+        }
+    }
 }
 
 pub(crate) struct Head {
@@ -104,7 +118,8 @@ impl Worker {
     ) -> Result<InFlightRequest, SelectError> {
         let sticky = sticky.map(HeaderValue::as_bytes);
         let routes = &self.shared.routes;
-        let selector = Selector { sticky, is_chosen: wanted.is_chosen, ..self.selector() };
+        let (is_chosen, is_component) = (wanted.is_chosen, wanted.is_component);
+        let selector = Selector { sticky, is_chosen, is_component, ..self.selector() };
         let mut selected = routes.acquire(&wanted.model, &selector);
         if let Err(SelectError::TakenOver(experiment)) = &selected
             && wanted.choose(Arc::clone(experiment), sticky)
@@ -147,7 +162,8 @@ impl Worker {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => {
                     self.shared.metrics.shed.inc();
-                    let message = format!("too many requests wait for model {model} to load: retry in 1 s");
+                    let (subject, _) = local_response::subject(model);
+                    let message = format!("too many requests wait for {subject} to load: retry in 1 s");
                     return Err(Error {
                         retry_after: Some(1),
                         ..Error::new(Code::ResourceExhausted, message)
@@ -166,6 +182,9 @@ impl Worker {
         headers: &HeaderMap,
         payload: &Payload,
     ) -> Result<(InFlightRequest, Option<u64>), Error> {
+        if call.is_component {
+            return Ok((in_flight, None));
+        }
         let sequence = if in_flight.has_alternatives && call.infer {
             sequence::key(call, headers, payload)
         } else {
@@ -222,7 +241,7 @@ impl Worker {
             // A stream may wait for the client's next message: no evidence about the replica.
             let is_whole = matches!(payload, Payload::Whole(_));
             let (sent_at, responses) = (Instant::now(), endpoint.responses());
-            let request = self.request(&guard.in_flight, target, head, payload)?;
+            let request = upstream_request(&guard.in_flight, target, head, payload)?;
             let sending = async {
                 match call.protocol {
                     Protocol::Rest => self.pools.http(&endpoint, request).await,
@@ -238,7 +257,7 @@ impl Worker {
                 }
                 Ok(Ok((response, reuse))) => {
                     endpoint.on_response();
-                    match unprocessed(call.protocol, &response) {
+                    match unprocessed(call, &response) {
                         None => {
                             let version = guard.in_flight.version.number;
                             let response = respond(call, guard, response, reuse).await?;
@@ -276,8 +295,16 @@ impl Worker {
                 let sticky = call.sticky.as_ref().map(HeaderValue::as_bytes);
                 let version = call.version;
                 let excluded = &excluded;
-                let selector =
-                    Selector { sticky, version, sequence, excluded, is_chosen: true, ..self.selector() };
+                let is_component = call.is_component;
+                let selector = Selector {
+                    sticky,
+                    version,
+                    sequence,
+                    excluded,
+                    is_chosen: true,
+                    is_component,
+                    ..self.selector()
+                };
                 self.shared.routes.acquire(&call.model, &selector).ok()
             } else {
                 None
@@ -367,28 +394,30 @@ impl Worker {
         guard.on_answer(answer.as_ref().err());
         answer
     }
+}
 
-    fn request(
-        &self,
-        in_flight: &InFlightRequest,
-        target: &Target<'_>,
-        mut head: Head,
-        payload: Payload,
-    ) -> Result<Request<UpstreamBody>, Error> {
-        let limit = self.shared.config.max_body;
-        if let Payload::Whole(bytes) = &payload {
-            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-        }
-        let mut request = Request::new(UpstreamBody::new(payload, limit));
-        *request.method_mut() = head.method;
-        *request.headers_mut() = head.headers;
-        *request.uri_mut() = uri(in_flight, target, in_flight.endpoint.grpc_authority.as_ref())?;
-        *request.version_mut() = match target {
-            Target::Rest { .. } => Version::HTTP_11,
-            Target::Grpc(_) => Version::HTTP_2,
-        };
-        Ok(request)
+fn upstream_request(
+    in_flight: &InFlightRequest,
+    target: &Target<'_>,
+    mut head: Head,
+    payload: Payload,
+) -> Result<Request<UpstreamBody>, Error> {
+    // Whole bodies are within the limit; streams are bounded by flow control.
+    let limit = usize::MAX;
+    if let Payload::Whole(bytes) = &payload
+        && (!bytes.is_empty() || !matches!(head.method, Method::GET | Method::HEAD))
+    {
+        head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     }
+    let mut request = Request::new(UpstreamBody::new(payload, limit));
+    *request.method_mut() = head.method;
+    *request.headers_mut() = head.headers;
+    *request.uri_mut() = uri(in_flight, target, in_flight.endpoint.grpc_authority.as_ref())?;
+    *request.version_mut() = match target {
+        Target::Rest { .. } | Target::Pod(_) => Version::HTTP_11,
+        Target::Grpc(_) => Version::HTTP_2,
+    };
+    Ok(request)
 }
 
 fn uri(
@@ -405,6 +434,7 @@ fn uri(
             let query = query.unwrap_or_default();
             format!("/v2/models/{internal}{tail}{mark}{query}").parse().map_err(bad)
         }
+        Target::Pod(path) => Ok(Uri::from((*path).clone())),
         Target::Grpc(uri) => {
             let mut parts = http::uri::Parts::default();
             parts.path_and_query = uri.path_and_query().cloned();
@@ -469,7 +499,8 @@ pub(super) fn version_number(model: &str, text: &str) -> Result<u32, Error> {
 
 fn deadline_exceeded(call: &Call) -> Error {
     let seconds = call.deadline.saturating_duration_since(call.started).as_secs_f64();
-    Error::new(Code::DeadlineExceeded, format!("model {} did not respond within {seconds:.1} s", call.model))
+    let (subject, _) = local_response::subject(&call.model);
+    Error::new(Code::DeadlineExceeded, format!("{subject} did not respond within {seconds:.1} s"))
 }
 
 fn replica_unavailable(endpoint: &crate::routes::Endpoint, cause: Cause, call: &Call) -> Error {
@@ -479,10 +510,13 @@ fn replica_unavailable(endpoint: &crate::routes::Endpoint, cause: Cause, call: &
         Cause::ServerUnreachable => "cannot reach its inference server",
         Cause::ModelMissing => "does not have the model loaded",
     };
-    Error::unavailable(
-        format!("replica {} of server {} (model {}) {what}", endpoint.replica, endpoint.server, call.model),
-        1,
-    )
+    let (subject, _) = local_response::subject(&call.model);
+    let replica = if call.is_component {
+        format!("pod {}", endpoint.server)
+    } else {
+        format!("replica {} of server {}", endpoint.replica, endpoint.server)
+    };
+    Error::unavailable(format!("{replica} ({subject}) {what}"), 1)
 }
 
 /// An attempt without a response of the model.
@@ -533,14 +567,16 @@ impl From<Request<UpstreamBody>> for Replay {
 }
 
 /// Why no model has processed the request, if the response shows that.
-fn unprocessed(protocol: Protocol, response: &Response<Incoming>) -> Option<Cause> {
+fn unprocessed(call: &Call, response: &Response<Incoming>) -> Option<Cause> {
     let headers = response.headers();
     // Absent from most responses.
     if let Some(cause) = headers.get(UNPROCESSED) {
         let is_server = cause.as_bytes() == NO_SERVER.as_bytes();
         return Some(if is_server { Cause::ServerUnreachable } else { Cause::ModelMissing });
     }
-    let is_missing = match protocol {
+    let is_missing = match call.protocol {
+        // What a pod responds is its own matter.
+        _ if call.is_component => false,
         // Inference servers respond in JSON; a page in plain text is that of a Seldon agent without the model.
         Protocol::Rest => {
             let is_text = |v: &HeaderValue| v.as_bytes().starts_with(b"text/plain");

@@ -8,8 +8,10 @@ use super::{
     headers, local_response,
     mirror::Original,
     pipelines::PipelineRequest,
+    pods::PodRequest,
     request_body::{self, BodyLimits},
     sequence,
+    service::Named,
 };
 use crate::body::ResponseBody;
 use bytes::Bytes;
@@ -34,6 +36,11 @@ impl Worker {
         request_id: HeaderValue,
         exchange: &mut Exchange,
     ) -> Response<ResponseBody> {
+        if let Ok(Some(Named::Service(service, role))) = self.host(&parts) {
+            let request = PodRequest { service, role, request_id, exchange };
+            let answered = self.grpc_pods(request, parts, body).await;
+            return answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Grpc));
+        }
         if let Some(rejection) = unknown_encoding(&parts) {
             return rejection;
         }
@@ -119,6 +126,7 @@ impl Worker {
             deadline,
             trace: self.shared.config.tracer.context(&parts.headers),
             step: None,
+            is_component: false,
         };
         let head = Head { method: parts.method, headers: std::mem::take(&mut parts.headers), request_id };
         self.forward(&call, in_flight, &Target::Grpc(&parts.uri), head, Payload::Whole(framed)).await

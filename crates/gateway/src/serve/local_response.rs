@@ -19,9 +19,19 @@ pub(super) fn error(error: &Error, protocol: Protocol) -> Response<ResponseBody>
 pub(super) fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
-        parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        // A pod may have set it.
+        parts.headers.entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
     Response::from_parts(parts, ResponseBody::Whole(Reply::default()))
+}
+
+/// What an entry of the routing table is called in messages, and its replicas.
+pub(super) fn subject(entry: &str) -> (String, &'static str) {
+    let component = entry.rsplit_once('/').filter(|(service, _)| service.contains('/'));
+    component.map_or_else(
+        || (format!("model {entry}"), "replica"),
+        |(service, role)| (format!("the {role} of InferenceService {service}"), "pod"),
+    )
 }
 
 pub(super) fn select_error(
@@ -30,6 +40,7 @@ pub(super) fn select_error(
     protocol: Protocol,
     nearest: Option<String>,
 ) -> Error {
+    let (subject, replica) = subject(model);
     match error {
         SelectError::UnknownModel => {
             // As Seldon's gateway does.
@@ -38,20 +49,21 @@ pub(super) fn select_error(
             let hint = nearest.map(|name| format!(": did you mean {name:?}?")).unwrap_or_default();
             Error::new(code, format!("there is no model {shown:?}{hint}"))
         }
+        SelectError::UnknownComponent => Error::not_found(format!("{subject} was deleted")),
         SelectError::TakenOver(experiment) => no_candidate(experiment),
         SelectError::UnknownVersion { served } => {
-            Error::not_found(format!("model {model} has no such version: version {served} is in service"))
+            Error::not_found(format!("{subject} has no such version: version {served} is in service"))
         }
         SelectError::NoReplica { reason, .. } if reason.is_empty() => {
-            Error::unavailable(format!("model {model} has no ready replica"), 1)
+            Error::unavailable(format!("{subject} has no ready {replica}"), 1)
         }
         SelectError::NoReplica { reason, .. } => {
-            Error::unavailable(format!("model {model} is not served: {reason}"), 1)
+            Error::unavailable(format!("{subject} is not served: {reason}"), 1)
         }
         SelectError::CircuitOpen { replicas, retry_after_ms } => {
             let seconds = u32::try_from(retry_after_ms.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
             Error::unavailable(
-                format!("all replicas of model {model} ({replicas}) are failing: retry in {seconds} s"),
+                format!("all {replica}s of {subject} ({replicas}) are failing: retry in {seconds} s"),
                 seconds,
             )
         }
@@ -59,9 +71,7 @@ pub(super) fn select_error(
             retry_after: Some(1),
             ..Error::new(
                 Code::ResourceExhausted,
-                format!(
-                    "all replicas of model {model} ({replicas}) are at their request limit: retry in 1 s"
-                ),
+                format!("all {replica}s of {subject} ({replicas}) are at their request limit: retry in 1 s"),
             )
         },
     }

@@ -129,6 +129,7 @@ impl Worker {
             deadline: deadline(started, MIRROR_TIMEOUT),
             trace: None,
             step: None,
+            is_component: false,
         };
         let uri = Uri::from_static(MODEL_INFER);
         let target = match protocol {

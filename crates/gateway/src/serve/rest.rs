@@ -9,9 +9,11 @@ use super::{
     mirror::Original,
     path::{self, Operation, Path},
     pipelines::PipelineRequest,
+    pods::{self, PodRequest},
     request_body::{BodyLimits, SMALL},
-    service, spans,
-    v1::V1Request,
+    service::{self, Named},
+    spans,
+    v1::{Prediction, V1Request},
 };
 use crate::{body::ResponseBody, routes::SelectError};
 use gantry_oip::{Code, Error, server};
@@ -67,7 +69,16 @@ impl Worker {
         request_id: HeaderValue,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let (service, text) = self.service(&parts)?;
+        let (named, text) = self.named(&parts)?;
+        if let Named::Service(service, role) = named {
+            let path = pods::path(text, &parts.uri)?;
+            let is_graph = service.graph().is_some();
+            let request = PodRequest { service, role, request_id, exchange };
+            if is_graph {
+                return self.rest_graph(request, parts, &path, body).await;
+            }
+            return self.rest_pods(request, parts, &path, body).await;
+        }
         let Some(path) = Path::parse(text) else {
             let shown: String = text.chars().take(100).collect();
             let nearest = path::nearest(text);
@@ -79,7 +90,7 @@ impl Worker {
         if parts.method != allowed && !is_head {
             return Ok(method_not_allowed(&parts.method, &allowed));
         }
-        if let Some(name) = service
+        if let Named::Model(name) = named
             && let Some(response) = self.service_endpoint(name, path)?
         {
             return Ok(response);
@@ -137,8 +148,7 @@ impl Worker {
             }
         };
         let model = &*wanted.model;
-        let is_v1 = operation == Operation::Predict;
-        let infer = is_v1 || matches!(operation, Operation::Infer | Operation::Other(_));
+        let infer = matches!(operation, Operation::Infer | Operation::Other(_));
         let deadline = deadline(started, self.shared.config.request_timeout);
         let limits = BodyLimits {
             client: &exchange.client,
@@ -156,10 +166,20 @@ impl Worker {
                 nearest,
             ));
         }
-        let mut whole = self.read_body(body, &limits).await?;
+        let whole = self.read_body(body, &limits).await?;
         exchange.admitted = Some(self.admit(&exchange.client, Protocol::Rest)?);
+        let trace = self.shared.config.tracer.context(&parts.headers);
+        if operation == Operation::Predict {
+            // `wanted` may be a name in them.
+            let headers = headers::with_host(parts.headers.clone(), &parts.uri);
+            let memory = Arc::clone(&exchange.client.memory);
+            let request = V1Request { sticky, request_id, memory, started, deadline, is_admitted: true };
+            let (query, step) = (parts.uri.query(), None);
+            let prediction = Prediction { wanted, headers, body: whole, query, trace, step };
+            return self.predict(prediction, &request).await;
+        }
         let version = version.map(|text| version_number(model, text)).transpose()?;
-        let mut in_flight = if infer {
+        let in_flight = if infer {
             self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Rest, deadline).await?
         } else {
             self.acquire(wanted, sticky.as_ref(), Protocol::Rest)?
@@ -167,21 +187,8 @@ impl Worker {
         if operation == Operation::Explain {
             return Err(no_explainer(&in_flight.version.model));
         }
-        let v1 = is_v1.then(|| V1Request {
-            sticky: sticky.clone(),
-            request_id: request_id.clone(),
-            memory: Arc::clone(&exchange.client.memory),
-            started,
-            deadline,
-        });
-        if let Some(v1) = &v1 {
-            let inputs;
-            (in_flight, inputs) = self.with_inputs(in_flight, v1).await?;
-            let is_local = in_flight.endpoint.local().is_some();
-            whole = self.v1_request(v1, inputs, &mut parts.headers, whole, is_local).await?;
-        }
         if let Some(experiment) = &in_flight.experiment
-            && matches!(operation, Operation::Infer | Operation::Predict)
+            && operation == Operation::Infer
         {
             let (headers, protocol) = (&parts.headers, Protocol::Rest);
             let original = Original { protocol, headers, request_id: &request_id, body: &whole };
@@ -196,25 +203,18 @@ impl Worker {
             infer,
             started,
             deadline,
-            trace: self.shared.config.tracer.context(&parts.headers),
+            trace,
             step: None,
+            is_component: false,
         };
         let target = Target::Rest {
             tail: operation.tail(),
             query: parts.uri.query(),
-            infer: matches!(operation, Operation::Infer | Operation::Predict),
+            infer: operation == Operation::Infer,
         };
-        let mut headers = std::mem::take(&mut parts.headers);
-        if parts.version == Version::HTTP_2
-            && let Some(host) = parts.uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok())
-        {
-            headers.entry(header::HOST).or_insert(host);
-        }
+        let headers = headers::with_host(std::mem::take(&mut parts.headers), &parts.uri);
         let head = Head { method: parts.method, headers, request_id };
         let answer = self.forward(&call, in_flight, &target, head, Payload::Whole(whole)).await?;
-        if let Some(v1) = &v1 {
-            return self.v1_response(v1, answer).await;
-        }
         // Readiness bodies differ between servers; KServe clients expect this one.
         if operation == Operation::Ready && answer.status() == StatusCode::OK {
             let (head, _) = answer.into_parts();
@@ -263,7 +263,7 @@ fn no_explainer(model: &str) -> Error {
     Error::new(Code::Unimplemented, format!("model {model} has no explainer"))
 }
 
-fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {
+pub(super) fn method_not_allowed(method: &Method, allowed: &Method) -> Response<ResponseBody> {
     let message = format!("method {method} not allowed: use {allowed}");
     let mut response = local_response::error(&Error::new(Code::MethodNotAllowed, message), Protocol::Rest);
     if let Ok(allow) = HeaderValue::from_str(allowed.as_str()) {

@@ -235,6 +235,7 @@ impl ClientStream {
             deadline,
             trace: self.worker.shared.config.tracer.context(&self.parts.headers),
             step: None,
+            is_component: false,
         }
     }
 

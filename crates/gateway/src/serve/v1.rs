@@ -5,7 +5,9 @@ use super::{
     Worker,
     destination::Wanted,
     forward::{Call, Head, Target},
-    headers, request_body,
+    headers,
+    mirror::Original,
+    request_body,
 };
 use crate::{
     body::ResponseBody,
@@ -41,11 +43,60 @@ pub(super) struct V1Request {
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
+    /// A client's request, and not the step of a graph.
+    pub(super) is_admitted: bool,
+}
+
+/// The prediction of a model.
+pub(super) struct Prediction<'a> {
+    pub(super) wanted: Wanted<'a>,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) query: Option<&'a str>,
+    pub(super) trace: Option<gantry_trace::SpanContext>,
+    /// The step of a graph that makes the call.
+    pub(super) step: Option<Arc<str>>,
 }
 
 impl Worker {
+    /// Converts the request for a replica, and its response back.
+    pub(super) async fn predict(
+        self: &Arc<Self>,
+        prediction: Prediction<'_>,
+        request: &V1Request,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let Prediction { wanted, mut headers, body, query, trace, step } = prediction;
+        let (sticky, deadline) = (request.sticky.as_ref(), request.deadline);
+        let in_flight = self.acquire_or_wake(wanted, sticky, Protocol::Rest, deadline).await?;
+        let (in_flight, inputs) = self.with_inputs(in_flight, request).await?;
+        let is_local = in_flight.endpoint.local().is_some();
+        let body = self.v1_request(request, inputs, &mut headers, body, is_local).await?;
+        let request_id = request.request_id.clone();
+        if let Some(experiment) = &in_flight.experiment {
+            let (headers, protocol) = (&headers, Protocol::Rest);
+            self.mirror(experiment, &Original { protocol, headers, request_id: &request_id, body: &body });
+        }
+        let call = Call {
+            model: Arc::clone(&in_flight.version.model),
+            sticky: request.sticky.clone(),
+            version: None,
+            sequence: None,
+            protocol: Protocol::Rest,
+            infer: true,
+            started: request.started,
+            deadline,
+            trace,
+            step,
+            is_component: false,
+        };
+        let target = Target::Rest { tail: "/infer", query, infer: true };
+        let head = Head { method: Method::POST, headers, request_id };
+        let answer = self.forward(&call, in_flight, &target, head, Payload::Whole(body)).await?;
+        self.v1_response(request, answer).await
+    }
+
     /// The inputs of the selected version. They are read once per version, by a request of their own to its replica.
-    pub(super) async fn with_inputs(
+    async fn with_inputs(
         self: &Arc<Self>,
         mut in_flight: InFlightRequest,
         request: &V1Request,
@@ -58,7 +109,8 @@ impl Worker {
             let experiment = in_flight.experiment.clone();
             let inputs = self.inputs(in_flight, request).await?;
             version.inputs.get_or_init(|| inputs);
-            let wanted = Wanted::new(&version.model).with_version(true);
+            let wanted = Wanted { is_admitted: request.is_admitted, ..Wanted::new(&version.model) };
+            let wanted = wanted.with_version(true);
             in_flight = self
                 .acquire_or_wake(wanted, request.sticky.as_ref(), Protocol::Rest, request.deadline)
                 .await?;
@@ -84,6 +136,7 @@ impl Worker {
             deadline: request.deadline,
             trace: None,
             step: None,
+            is_component: false,
         };
         let head =
             Head { method: Method::GET, headers: HeaderMap::new(), request_id: request.request_id.clone() };
@@ -108,7 +161,7 @@ impl Worker {
     }
 
     /// The request in the form for this replica: binary in process, JSON for any other server.
-    pub(super) async fn v1_request(
+    async fn v1_request(
         &self,
         request: &V1Request,
         inputs: Arc<[TensorSpec]>,
@@ -140,7 +193,7 @@ impl Worker {
     }
 
     /// The outputs as predictions; errors are alike in both protocols.
-    pub(super) async fn v1_response(
+    async fn v1_response(
         &self,
         request: &V1Request,
         response: Response<ResponseBody>,

@@ -13,6 +13,8 @@ mod control;
 mod demand;
 mod experiments;
 mod failover;
+mod graph_failures;
+mod graphs;
 mod grpc;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -28,6 +30,9 @@ mod request_smuggling;
 mod rest;
 mod route_updates;
 mod sequences;
+mod service_deadlines;
+mod service_pods;
+mod service_updates;
 mod services;
 mod slow_clients;
 mod streams;

@@ -20,13 +20,13 @@ const METADATA: &str = r#"{"name":"sum_1","versions":["1"],"platform":"test","in
 const BARE: &str = r#"{"name":"bare","inputs":[],"outputs":[]}"#;
 
 /// Adds the values of each row. `bare` has no metadata, `two` has two outputs.
-struct Adder {
-    server: Arc<FakeLocal>,
+pub(crate) struct Adder {
+    pub(crate) server: Arc<FakeLocal>,
     metadata_reads: Arc<AtomicUsize>,
 }
 
 impl Adder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let server = FakeLocal::new();
         let metadata_reads = Arc::<AtomicUsize>::default();
         let reads = Arc::clone(&metadata_reads);

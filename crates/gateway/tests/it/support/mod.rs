@@ -3,6 +3,7 @@
 mod client;
 mod local;
 mod models;
+mod pods;
 mod remote;
 
 pub(crate) use client::{Answer, Client, Http2, send};
@@ -11,6 +12,7 @@ pub(crate) use models::{
     FakeModels, Pipelined, Placement, grpc_outputs, grpc_request, outputs, pipeline, pipeline_route, request,
     rows, step,
 };
+pub(crate) use pods::{FakePod, backend, component, graph, service};
 pub(crate) use remote::FakeRemote;
 
 use gantry_gateway::{Config, Gateway, Routes};
