@@ -122,12 +122,17 @@ fn definitions() -> Result<String, Failure> {
 
 /// The chart rendered with these values.
 pub(crate) fn render(namespace: &str, values: &[&str]) -> Result<String, Failure> {
+    render_chart(&chart(), namespace, values)
+}
+
+/// Renders a chart with these options.
+pub(crate) fn render_chart(chart: &Path, namespace: &str, options: &[&str]) -> Result<String, Failure> {
     let mut helm = Command::new(tool("helm")?);
     // A Helm built without release flags assumes a very old cluster.
     helm.args(["template", "gantry", "--kube-version", "1.33.0"])
-        .arg(chart())
+        .arg(chart)
         .args(["--namespace", namespace])
-        .args(values);
+        .args(options);
     output(&mut helm)
 }
 

@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     controller::Controller,
     plan::{Action, ClusterAction, Plan, SchedulerAction},
-    schedulers::{Operation, RpcOutcome, SchedulerRequest},
+    schedulers::{Operation, RpcOutcome, SchedulerRequest, service_at},
     workload::FailureCause,
 };
 use std::sync::Arc;
@@ -132,8 +132,12 @@ async fn apply_to_cluster<C: Controller>(
         }
         (ClusterAction::HandOverReplicas(part), _) => {
             let owned = context.caches.owned(part.kind);
-            context.writer.hand_over(part, &owned).await?;
+            context.writer.hand_over(part, &owned, false).await?;
             return Ok(false);
+        }
+        (ClusterAction::ScaleWorkload(part), _) => {
+            let owned = context.caches.owned(part.kind);
+            context.writer.hand_over(part, &owned, true).await?;
         }
         (ClusterAction::Delete(target), _) => context.writer.delete(target).await?,
         (ClusterAction::AddFinalizer(name), Some(object)) => {
@@ -168,7 +172,13 @@ async fn send_to_scheduler<C: Controller>(
     if !context.may_write() {
         return Err(ApiError::NotLeading.into());
     }
-    let outcome = context.send(&key.namespace, action.clone()).await;
+    let scheduler = action.scheduler().unwrap_or(&key.namespace);
+    let outcome = context.send(scheduler, action.clone()).await;
+    if outcome == RpcOutcome::Accepted {
+        context.caches.schedulers.service_accepted(action);
+    }
+    // Schedulers have services of several namespaces.
+    let key = &action.scheduler().map_or_else(|| key.clone(), |scheduler| service_at(scheduler, key));
     record_outcome(context, key, action.operation(), object, outcome)?;
     Ok(true)
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Cache, Custom, CustomKind, Key, KindId, OwnedObject, ResourceKind},
-    controllers::Registry,
+    controllers::{Registry, inference_service::config::LastValidConfig},
     inputs::Inputs,
     recent_failures::RecentFailures,
     schedulers::SchedulerCache,
@@ -30,6 +30,8 @@ pub struct Caches {
     pub recent_failures: RecentFailures,
     /// Objects of other owners, by name.
     pub inputs: Inputs,
+    /// Settings of InferenceServices.
+    pub inference_service_config: LastValidConfig,
 }
 
 impl Caches {
@@ -50,6 +52,7 @@ impl Caches {
             schedulers: Arc::default(),
             recent_failures: RecentFailures::default(),
             inputs: Inputs::default(),
+            inference_service_config: LastValidConfig::default(),
         }
     }
 

@@ -41,9 +41,10 @@ fn is_needed(context: &Context, namespace: &str) -> bool {
         let mut registrations = caches.registry.iter().filter(|r| r.scheduler == role);
         registrations.any(|r| caches.has_any_in(r.id, namespace))
     };
+    let has_services = caches.settings.inference_services && namespace == caches.settings.namespace;
     has(SchedulerRole::Provider)
         || (context.connector.serves_all()
-            && (caches.settings.scope.contains(namespace) || has(SchedulerRole::Client)))
+            && (caches.settings.scope.contains(namespace) || has_services || has(SchedulerRole::Client)))
 }
 
 fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {
@@ -66,6 +67,7 @@ pub(crate) fn open_all(context: &Arc<Context>) {
     // Objects deleted while no operator ran are in no cache; only the scheduler knows them.
     let scopes = caches.settings.scope.watched(&caches.settings.namespace);
     namespaces.extend(scopes.into_iter().filter(|scope| !scope.is_empty()));
+    namespaces.insert(caches.settings.namespace.clone());
     for namespace in &namespaces {
         update(context, namespace);
     }

@@ -107,6 +107,12 @@ impl Health {
             })
             .collect()
     }
+
+    /// The last error of a watch, until it recovers.
+    pub fn failure(&self) -> Option<String> {
+        let state = self.lock();
+        state.watches.values().find_map(|watch| watch.error.as_ref().map(|error| error.message.clone()))
+    }
 }
 
 /// Reports the state of one watch.

@@ -10,6 +10,7 @@ use crate::{
     workqueue::Priority,
 };
 use kube::{Api, runtime::watcher};
+use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -33,6 +34,7 @@ struct State {
 
 struct Watch {
     cache: Arc<Cache<OwnedObject>>,
+    health: Health,
     task: AbortHandle,
 }
 
@@ -62,6 +64,11 @@ impl Inputs {
             }
             _ => Known::Unknown(format!("{kind} {key} is not read yet")),
         }
+    }
+
+    /// Why a referenced object cannot be read.
+    pub fn failure(&self, kind: ResourceKind, key: &Key) -> Option<String> {
+        self.lock().watches.get(&(kind, key.clone()))?.health.failure()
     }
 
     fn users(&self, input: &InputRef) -> Vec<User> {
@@ -112,14 +119,46 @@ fn watch(context: &Arc<Context>, (kind, key): &InputRef) -> Watch {
     cache.subscribe(move |_| changed());
     let api = Api::namespaced_with(context.writer.client().clone(), &key.namespace, &kind.api_resource());
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
-    let report = Health::default().watch(kind.plural, &key.to_string());
+    let health = Health::default();
+    let report = health.watch(kind.plural, &key.to_string());
     // A list without the object is an answer, too.
     let notify = move |change: SyncChange| {
         if change.is_listed {
             enqueue();
         }
     };
-    let source = WatchSource { api, config, scope: key.namespace.clone(), strip: strip_metadata };
+    let strip = if *kind == ResourceKind::SECRET { strip_secret } else { strip_metadata };
+    let source = WatchSource { api, config, scope: key.namespace.clone(), strip };
     let run = run_watch(source, Arc::clone(&cache), report, None, notify);
-    Watch { cache, task: tokio::spawn(run).abort_handle() }
+    Watch { cache, health, task: tokio::spawn(run).abort_handle() }
+}
+
+/// Keeps the keys of a Secret, and annotations of KServe: no value stays in memory.
+fn strip_secret(secret: OwnedObject) -> OwnedObject {
+    let keys = secret.data.get("data").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let data = json!({ "data": keys.map(|key| (key.clone(), true.into())).collect::<Map<_, _>>() });
+    let mut metadata = strip_metadata(secret).metadata;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|name, _| name.starts_with("serving.kserve.io/"));
+    }
+    OwnedObject { metadata, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secret_is_kept_without_its_values() {
+        let copy = "kubectl.kubernetes.io/last-applied-configuration";
+        let whole = json!({
+            "metadata": { "name": "s", "annotations": { "serving.kserve.io/s3-region": "x", "note": "hush", copy: "hush" } },
+            "data": { "awsSecretAccessKey": "aHVzaA==" }, "stringData": { "a": "hush" }, "type": "Opaque",
+        });
+        let stripped = strip_secret(serde_json::from_value(whole).unwrap());
+        let text = serde_json::to_string(&stripped).unwrap();
+        assert!(!text.contains("hush") && !text.contains("aHVzaA"), "{text}");
+        assert_eq!(stripped.data, json!({ "data": { "awsSecretAccessKey": true } }));
+        assert_eq!(stripped.metadata.annotations.unwrap().len(), 1);
+    }
 }

@@ -16,7 +16,7 @@ use crate::{
     election::Election,
     health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
-    schedulers::SchedulerConnector,
+    schedulers::{SchedulerCache, SchedulerConnector},
     settings::Settings,
     triggers::WorkQueues,
     workload::strip_autoscaler,
@@ -94,10 +94,13 @@ impl Operator {
         registry: Registry,
     ) -> Self {
         let metrics = Arc::new(Metrics::default());
+        let schedulers = Arc::new(SchedulerCache::new(&settings.namespace, connector.serves_all()));
+        let mut caches = Caches::with_registry(settings, registry);
+        caches.schedulers = schedulers;
         let context = Arc::new(Context {
-            queues: WorkQueues::new(&registry, settings.seed),
-            health: Health::new(&settings.namespace, Arc::clone(&metrics)),
-            caches: Caches::with_registry(settings, registry),
+            queues: WorkQueues::new(&caches.registry, caches.settings.seed),
+            health: Health::new(&caches.settings.namespace, Arc::clone(&metrics)),
+            caches,
             writer: Writer::new(client.clone(), fence.clone(), Arc::clone(&metrics)),
             metrics,
             clock,
@@ -301,7 +304,9 @@ impl Operator {
             } else {
                 Api::namespaced_with(client, &scope, &resource)
             };
-            let report = self.context.health.watch(kind.plural, &scope);
+            // Knative has Services, too.
+            let group = if kind.optional { format!(".{}", kind.group) } else { String::new() };
+            let report = self.context.health.watch(&format!("{}{group}", kind.plural), &scope);
             let cache = Arc::clone(cache);
             let notify = self.notify(&scope);
             let source = WatchSource { api, config: config.clone(), scope, strip };

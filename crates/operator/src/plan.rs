@@ -1,10 +1,10 @@
 //! Plans: ordered actions, status, events, requeue delay.
 
 use crate::{
-    cluster::{DeleteTarget, Desired, EventDraft},
+    cluster::{DeleteTarget, Desired, EventDraft, Key},
     schedulers::Operation,
 };
-use gantry_proto::scheduler as pb;
+use gantry_proto::{gantry::ServiceRoute, scheduler as pb};
 use std::time::Duration;
 
 /// A fact from outside the API server. Unreadable is not the same as absent.
@@ -35,11 +35,13 @@ pub enum ClusterAction {
     Scale(i32),
     /// Gives the field `spec.replicas` of a workload to another field manager, with its value.
     HandOverReplicas(Box<Desired>),
+    /// Sets `spec.replicas` of a workload as that field manager.
+    ScaleWorkload(Box<Desired>),
     /// An event that does not depend on a status write.
     Emit(EventDraft),
 }
 
-/// A request to the scheduler of the object's namespace.
+/// A request to the scheduler of the object's namespace, or to one that it names by namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SchedulerAction {
     LoadModel {
@@ -61,6 +63,14 @@ pub enum SchedulerAction {
     },
     StopExperiment(String),
     NotifyServer(pb::ServerNotify),
+    PutService {
+        scheduler: String,
+        route: Box<ServiceRoute>,
+    },
+    DeleteService {
+        scheduler: String,
+        service: Key,
+    },
     /// Clears the scheduler's pending scaling request; nothing is sent.
     AcknowledgeScaling,
 }
@@ -68,11 +78,25 @@ pub enum SchedulerAction {
 impl SchedulerAction {
     pub const fn operation(&self) -> Operation {
         match self {
-            Self::LoadModel { .. } | Self::LoadPipeline { .. } | Self::StartExperiment { .. } => {
-                Operation::Load
-            }
-            Self::UnloadModel(_) | Self::UnloadPipeline(_) | Self::StopExperiment(_) => Operation::Unload,
+            Self::LoadModel { .. }
+            | Self::LoadPipeline { .. }
+            | Self::StartExperiment { .. }
+            | Self::PutService { .. } => Operation::Load,
+            Self::UnloadModel(_)
+            | Self::UnloadPipeline(_)
+            | Self::StopExperiment(_)
+            | Self::DeleteService { .. } => Operation::Unload,
             Self::NotifyServer(_) | Self::AcknowledgeScaling => Operation::Notify,
+        }
+    }
+}
+
+impl SchedulerAction {
+    /// The namespace of the scheduler, where it is not that of the object.
+    pub fn scheduler(&self) -> Option<&str> {
+        match self {
+            Self::PutService { scheduler, .. } | Self::DeleteService { scheduler, .. } => Some(scheduler),
+            _ => None,
         }
     }
 }

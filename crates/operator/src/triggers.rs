@@ -3,7 +3,8 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Change, Custom, CustomKind, Key, KindId, Origin, OwnedObject, ResourceKind, ResourceScope,
+        Cache, Change, Custom, CustomKind, InferenceGraph, InferenceService, Key, KindId, Origin,
+        OwnedObject, ResourceKind, ResourceScope,
     },
     connections,
     context::Context,
@@ -67,16 +68,24 @@ impl WorkQueues {
     pub(crate) fn add_namespace(&self, caches: &Caches, namespace: &str) {
         let clients = caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None);
         clients.for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
-        for (kind, name) in caches.schedulers.owned_by(namespace) {
-            self.get(kind).add(Key::new(namespace, name), Priority::Background);
+        // The operator's scheduler has the services of all namespaces without one.
+        let (services, graphs) = (KindId::of::<InferenceService>(), KindId::of::<InferenceGraph>());
+        let is_home = namespace == caches.settings.namespace;
+        for kind in [services, graphs] {
+            self.add_keys(kind, if is_home { caches.keys(kind) } else { caches.keys_in(kind, namespace) });
+        }
+        for (kind, key) in caches.schedulers.owned_by(namespace) {
+            // A route may be that of either.
+            if kind == services {
+                self.get(graphs).add(key.clone(), Priority::Background);
+            }
+            self.get(kind).add(key, Priority::Background);
         }
     }
 
     pub(crate) fn scheduler_changed(&self, caches: &Caches, namespace: &str, event: ChangeEvent) {
         match event {
-            ChangeEvent::Object(kind, name) => {
-                self.get(kind).add(Key::new(namespace, name), Priority::Urgent);
-            }
+            ChangeEvent::Object(kind, key) => self.get(kind).add(key, Priority::Urgent),
             ChangeEvent::Namespace => self.add_namespace(caches, namespace),
         }
     }

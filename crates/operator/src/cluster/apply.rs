@@ -162,8 +162,14 @@ impl Writer {
         Ok(adopted)
     }
 
-    /// Applies a part of an object under a neutral field manager: the next writer owns it.
-    pub async fn hand_over(&self, part: &Desired, cache: &Cache<OwnedObject>) -> Result<(), ApiError> {
+    /// Applies a part of an object under a neutral field manager: the next writer owns it. Without `force`, a manager with
+    /// another value keeps the field.
+    pub async fn hand_over(
+        &self,
+        part: &Desired,
+        cache: &Cache<OwnedObject>,
+        force: bool,
+    ) -> Result<(), ApiError> {
         let resource = part.kind.api_resource();
         let api: Api<OwnedObject> = Api::namespaced_with(self.client.clone(), &part.key.namespace, &resource);
         let mut patch = part.body.clone();
@@ -173,8 +179,7 @@ impl Writer {
             fields
                 .insert("metadata".into(), json!({ "name": part.key.name, "namespace": part.key.namespace }));
         }
-        // Without force: a manager with another value keeps the field.
-        let params = PatchParams::apply("gantry/autoscaled");
+        let params = PatchParams { force, ..PatchParams::apply("gantry/autoscaled") };
         let patch = Patch::Apply(&patch);
         let call = api.patch(&part.key.name, &params, &patch);
         match self.call("hand_over", part.kind.kind, call).await {

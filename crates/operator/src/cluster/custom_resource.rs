@@ -3,7 +3,10 @@
 use gantry_api::{
     ExperimentSpec, FieldError, KEEP_PAYLOADS, ModelSpec, ModelStatus, PipelineSpec, PlainStatus,
     SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
-    kserve::{ClusterStorageContainerSpec, InferenceServiceSpec, InferenceServiceStatus, ServingRuntimeSpec},
+    kserve::{
+        ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
+        InferenceServiceStatus, ServingRuntimeSpec,
+    },
     switch_errors,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -103,6 +106,7 @@ kinds! { "serving.kserve.io", "v1beta1", Namespaced:
 
 kinds! { "serving.kserve.io", "v1alpha1", Namespaced:
     ServingRuntime, "servingruntimes", ServingRuntimeSpec, PlainStatus;
+    InferenceGraph, "inferencegraphs", InferenceGraphSpec, InferenceGraphStatus;
 }
 
 kinds! { "serving.kserve.io", "v1alpha1", Cluster:

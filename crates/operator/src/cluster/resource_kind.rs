@@ -18,6 +18,7 @@ pub struct ResourceKind {
 
 impl ResourceKind {
     pub const CONFIG_MAP: Self = Self::new("", "v1", "ConfigMap", "configmaps");
+    pub const SECRET: Self = Self::new("", "v1", "Secret", "secrets");
     pub const SERVICE_ACCOUNT: Self = Self::new("", "v1", "ServiceAccount", "serviceaccounts");
     pub const ROLE: Self = Self::new("rbac.authorization.k8s.io", "v1", "Role", "roles");
     pub const ROLE_BINDING: Self =
@@ -34,6 +35,15 @@ impl ResourceKind {
     /// A route of the Gateway API.
     pub const HTTP_ROUTE: Self =
         Self::new("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes").optional();
+
+    /// A route of Istio.
+    pub const VIRTUAL_SERVICE: Self =
+        Self::new("networking.istio.io", "v1beta1", "VirtualService", "virtualservices").optional();
+    /// An autoscaler of KEDA.
+    pub const SCALED_OBJECT: Self =
+        Self::new("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects").optional();
+    pub const KNATIVE_SERVICE: Self =
+        Self::new("serving.knative.dev", "v1", "Service", "services").optional();
 
     pub const fn new(
         group: &'static str,

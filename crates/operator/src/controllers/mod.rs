@@ -2,6 +2,7 @@
 
 mod cached;
 pub mod experiment;
+pub mod inference_graph;
 pub mod inference_service;
 pub mod model;
 pub mod pipeline;

@@ -1,9 +1,10 @@
 //! Registrations: one per kind. Everything that the operator does for every kind is derived from them.
 
 use super::{
-    cached::Cached, experiment::ExperimentController, inference_service::InferenceServiceController,
-    model::ModelController, pipeline::PipelineController, seldon_config::SeldonConfigController,
-    seldon_runtime::SeldonRuntimeController, server::ServerController, server_config::ServerConfigController,
+    cached::Cached, experiment::ExperimentController, inference_graph::InferenceGraphController,
+    inference_service::InferenceServiceController, model::ModelController, pipeline::PipelineController,
+    seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
+    server_config::ServerConfigController,
 };
 use crate::{
     admission::{AdmissionRequest, Decision},
@@ -50,6 +51,7 @@ impl Registry {
             .with::<Cached<ClusterServingRuntime>>()
             .with::<Cached<ClusterStorageContainer>>()
             .with::<InferenceServiceController>()
+            .with::<InferenceGraphController>()
     }
 
     #[must_use]
@@ -192,8 +194,7 @@ mod tests {
         let registered: BTreeSet<_> = registry.iter().map(|r| (r.id.kind, r.id.plural)).collect();
         let mut defined: BTreeSet<_> =
             gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
-        // These have no controller yet.
-        defined.remove(&("InferenceGraph", "inferencegraphs"));
+        // It has no controller yet.
         defined.remove(&("TrainedModel", "trainedmodels"));
         assert_eq!(registered, defined);
     }

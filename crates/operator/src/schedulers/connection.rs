@@ -2,17 +2,22 @@
 
 use super::{RpcOutcome, SchedulerCache, SchedulerConnector, rpc};
 use crate::{
-    cluster::{Experiment, KindId, Model, Pipeline, Server, WriteFence},
+    cluster::{
+        Experiment, InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, Server, WriteFence,
+    },
     plan::SchedulerAction,
 };
-use futures::{StreamExt as _, stream::BoxStream};
-use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use gantry_proto::{
+    gantry::{ServiceEvent, WatchServicesRequest, service_event::Event, services_client::ServicesClient},
+    scheduler::{self as pb, scheduler_client::SchedulerClient},
+};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::sync::watch;
-use tonic::{Status, transport::Channel};
+use tonic::{Code, Status, transport::Channel};
 
 /// The subscriber name of Seldon's operator.
 const SUBSCRIBER: &str = "seldon manager";
@@ -25,7 +30,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
 /// A change that requires reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeEvent {
-    Object(KindId, String),
+    Object(KindId, Key),
     /// All objects of the namespace: the scheduler connected or disconnected.
     Namespace,
 }
@@ -34,7 +39,7 @@ pub enum ChangeEvent {
 #[derive(Clone, Debug)]
 pub struct SchedulerConnection {
     namespace: Arc<str>,
-    client: Arc<Mutex<Option<SchedulerClient<Channel>>>>,
+    channel: Arc<Mutex<Option<Channel>>>,
     closed: watch::Sender<bool>,
     /// Bounds every call by the time that this operator leads.
     fence: WriteFence,
@@ -52,7 +57,7 @@ impl SchedulerConnection {
         notify: impl Fn(ChangeEvent) + Send + Sync + 'static,
     ) -> Self {
         let (closed, mut end) = watch::channel(false);
-        let connection = Self { namespace: namespace.into(), client: Arc::default(), closed, fence };
+        let connection = Self { namespace: namespace.into(), channel: Arc::default(), closed, fence };
         cache.add_namespace(namespace);
         let session = Session {
             namespace: namespace.to_owned(),
@@ -73,15 +78,15 @@ impl SchedulerConnection {
 
     pub fn close(&self) {
         self.closed.send_replace(true);
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The client and the time limit of a call that starts now.
-    fn client(&self) -> Result<(SchedulerClient<Channel>, Duration), RpcOutcome> {
+    /// The channel and the time limit of a call that starts now.
+    fn channel(&self) -> Result<(Channel, Duration), RpcOutcome> {
         let unavailable = |why: &str| RpcOutcome::Unavailable(why.into());
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let client = client.ok_or_else(|| unavailable("not connected to the scheduler"))?;
-        Ok((client, self.limit().ok_or_else(|| unavailable("not the leader"))?))
+        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let channel = channel.ok_or_else(|| unavailable("not connected to the scheduler"))?;
+        Ok((channel, self.limit().ok_or_else(|| unavailable("not the leader"))?))
     }
 
     /// A call must not take effect after the lease: the next leader sends newer requests.
@@ -90,8 +95,8 @@ impl SchedulerConnection {
     }
 
     pub async fn send(&self, action: SchedulerAction) -> RpcOutcome {
-        match self.client() {
-            Ok((mut client, limit)) => rpc::send(&mut client, &self.namespace, action, limit).await,
+        match self.channel() {
+            Ok((channel, limit)) => rpc::send(channel, &self.namespace, action, limit).await,
             Err(outcome) => outcome,
         }
     }
@@ -115,7 +120,7 @@ impl Session {
                 Ok(channel) => self.sync(channel).await,
                 Err(reason) => reason,
             };
-            *self.connection.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.connection.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
             let was_connected = self.cache.unreachable_for(&self.namespace).is_none();
             self.cache.disconnected(&self.namespace, &reason);
             if was_connected {
@@ -133,11 +138,11 @@ impl Session {
 
     /// Runs until the connection ends; returns the reason.
     async fn sync(&self, channel: Channel) -> String {
-        let mut client = SchedulerClient::new(channel).max_decoding_message_size(MAX_MESSAGE_SIZE);
+        let mut client = SchedulerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_SIZE);
         self.cache.begin_sync(&self.namespace);
-        match self.open_streams(&mut client).await {
+        match self.open_streams(&mut client, channel.clone()).await {
             Ok(streams) => {
-                *self.connection.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
+                *self.connection.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some(channel);
                 self.cache.synced(&self.namespace);
                 tracing::info!(namespace = %self.namespace, "scheduler connected");
                 (self.notify)(ChangeEvent::Namespace);
@@ -150,7 +155,11 @@ impl Session {
     }
 
     /// Subscribes before listing, so that no change is missed.
-    async fn open_streams(&self, client: &mut SchedulerClient<Channel>) -> Result<StatusStreams, Status> {
+    async fn open_streams(
+        &self,
+        client: &mut SchedulerClient<Channel>,
+        channel: Channel,
+    ) -> Result<StatusStreams, Status> {
         let name = || SUBSCRIBER.to_owned();
         let opening = async {
             let control = client
@@ -167,16 +176,44 @@ impl Session {
             let experiments = pb::ExperimentSubscriptionRequest { subscriber_name: name() };
             let experiments = client.subscribe_experiment_status(experiments).await?.into_inner();
             self.list(client).await?;
+            let services = self.watch_services(channel).await?;
             Ok(StatusStreams {
                 models: models.boxed(),
                 servers: servers.boxed(),
                 pipelines: pipelines.boxed(),
                 experiments: experiments.boxed(),
+                services,
                 control: control.boxed(),
             })
         };
         let slow = || Status::deadline_exceeded(format!("timed out after {} s", SYNC_TIMEOUT.as_secs()));
         tokio::time::timeout(SYNC_TIMEOUT, opening).await.map_err(|_| slow())?
+    }
+
+    /// Services of all namespaces, until Synced. Schedulers without them send nothing.
+    async fn watch_services(
+        &self,
+        channel: Channel,
+    ) -> Result<BoxStream<'static, Result<ServiceEvent, Status>>, Status> {
+        if !self.cache.has_services_of(&self.namespace) {
+            return Ok(stream::pending().boxed());
+        }
+        let mut client = ServicesClient::new(channel).max_decoding_message_size(MAX_MESSAGE_SIZE);
+        let request = WatchServicesRequest { subscriber: SUBSCRIBER.into() };
+        let mut events = match client.watch_services(request).await {
+            Ok(events) => events.into_inner(),
+            Err(status) if status.code() == Code::Unimplemented => return Ok(stream::pending().boxed()),
+            Err(status) => return Err(status),
+        };
+        loop {
+            let event = events.message().await?.and_then(|event| event.event);
+            match event.ok_or_else(|| Status::unavailable("the scheduler closed the stream"))? {
+                Event::Synced(_) => break,
+                event => drop(self.cache.apply_service_event(&self.namespace, event)),
+            }
+        }
+        self.cache.services_synced(&self.namespace);
+        Ok(events.boxed())
     }
 
     async fn list(&self, client: &mut SchedulerClient<Channel>) -> Result<(), Status> {
@@ -228,7 +265,7 @@ impl Session {
                     Some(Ok(status)) => {
                         let name = status.model_name.clone();
                         if self.cache.apply_model_status(&self.namespace, status) {
-                            (self.notify)(ChangeEvent::Object(KindId::of::<Model>(), name));
+                            self.changed(KindId::of::<Model>(), name);
                         }
                     }
                     other => return ended(other.and_then(Result::err)),
@@ -236,7 +273,7 @@ impl Session {
                 message = streams.servers.next() => match message {
                     Some(Ok(status)) => {
                         if self.cache.apply_server_status(&self.namespace, &status) {
-                            (self.notify)(ChangeEvent::Object(KindId::of::<Server>(), status.server_name));
+                            self.changed(KindId::of::<Server>(), status.server_name);
                         }
                     }
                     other => return ended(other.and_then(Result::err)),
@@ -245,13 +282,25 @@ impl Session {
                     Some(Ok(status)) => {
                         let name = status.pipeline_name.clone();
                         if self.cache.apply_pipeline_status(&self.namespace, status) {
-                            (self.notify)(ChangeEvent::Object(KindId::of::<Pipeline>(), name));
+                            self.changed(KindId::of::<Pipeline>(), name);
                         }
                     }
                     other => return ended(other.and_then(Result::err)),
                 },
                 message = streams.experiments.next() => match message {
                     Some(Ok(status)) => self.experiment_changed(status),
+                    other => return ended(other.and_then(Result::err)),
+                },
+                message = streams.services.next() => match message {
+                    Some(Ok(ServiceEvent { event })) => {
+                        let changed =
+                            event.and_then(|event| self.cache.apply_service_event(&self.namespace, event));
+                        if let Some(key) = changed {
+                            // Either may have the name.
+                            (self.notify)(ChangeEvent::Object(KindId::of::<InferenceGraph>(), key.clone()));
+                            (self.notify)(ChangeEvent::Object(KindId::of::<InferenceService>(), key));
+                        }
+                    }
                     other => return ended(other.and_then(Result::err)),
                 },
                 message = streams.control.next() => match message {
@@ -263,13 +312,18 @@ impl Session {
         }
     }
 
+    /// An object of the scheduler's own namespace changed.
+    fn changed(&self, kind: KindId, name: String) {
+        (self.notify)(ChangeEvent::Object(kind, Key::new(self.namespace.clone(), name)));
+    }
+
     /// A model or pipeline is the default of one experiment: the end of one may allow another that was rejected.
     fn experiment_changed(&self, status: pb::ExperimentStatusResponse) {
         let name = status.experiment_name.clone();
         if self.cache.apply_experiment_status(&self.namespace, status) {
             let rejected = self.cache.forget_rejections::<Experiment>(&self.namespace);
             for name in rejected.into_iter().chain([name]) {
-                (self.notify)(ChangeEvent::Object(KindId::of::<Experiment>(), name));
+                self.changed(KindId::of::<Experiment>(), name);
             }
         }
     }
@@ -280,6 +334,7 @@ struct StatusStreams {
     servers: BoxStream<'static, Result<pb::ServerStatusResponse, Status>>,
     pipelines: BoxStream<'static, Result<pb::PipelineStatusResponse, Status>>,
     experiments: BoxStream<'static, Result<pb::ExperimentStatusResponse, Status>>,
+    services: BoxStream<'static, Result<ServiceEvent, Status>>,
     control: BoxStream<'static, Result<pb::ControlPlaneResponse, Status>>,
 }
 
@@ -304,7 +359,7 @@ mod tests {
         let unload = || SchedulerAction::UnloadModel(pb::UnloadModelRequest::default());
         let connection = SchedulerConnection {
             namespace: "ml".into(),
-            client: Arc::new(Mutex::new(Some(SchedulerClient::new(channel)))),
+            channel: Arc::new(Mutex::new(Some(channel))),
             closed: watch::channel(false).0,
             fence: fence.clone(),
         };

@@ -10,10 +10,14 @@ mod connection;
 mod connector;
 mod rpc;
 mod scheduler_cache;
+mod services;
 mod views;
 
 pub use connection::{ChangeEvent, SchedulerConnection};
 pub use connector::{SchedulerConnector, ServiceConnector};
 pub use rpc::RpcOutcome;
 pub use scheduler_cache::{LastRequest, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest};
-pub use views::{ExperimentView, LoadedView, ModelView, PipelineView, SchedulerView, ServerView};
+pub use services::{RouteKind, service_at};
+pub use views::{
+    ExperimentView, LoadedView, ModelView, PipelineView, SchedulerView, ServerView, ServiceView,
+};

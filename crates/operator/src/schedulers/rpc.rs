@@ -1,8 +1,11 @@
 //! Mutating scheduler calls and the classification of their results.
 
 use super::views::owner;
-use crate::plan::SchedulerAction;
-use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
+use crate::{cluster::Key, plan::SchedulerAction};
+use gantry_proto::{
+    gantry::{ServiceName, services_client::ServicesClient},
+    scheduler::{self as pb, scheduler_client::SchedulerClient},
+};
 use std::{future::Future, time::Duration};
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue, transport::Channel};
 
@@ -23,11 +26,13 @@ pub enum RpcOutcome {
 
 /// Sends a request for an object of a namespace. Unloading an unknown model is accepted.
 pub(super) async fn send(
-    client: &mut SchedulerClient<Channel>,
+    channel: Channel,
     namespace: &str,
     action: SchedulerAction,
     limit: Duration,
 ) -> RpcOutcome {
+    let client = &mut SchedulerClient::new(channel.clone());
+    let mut services = ServicesClient::new(channel);
     match action {
         SchedulerAction::LoadModel { model, replaces } => {
             let request = replacing(pb::LoadModelRequest { model: Some(*model) }, replaces, limit);
@@ -53,6 +58,13 @@ pub(super) async fn send(
             classify(client.stop_experiment(request), limit).await
         }
         SchedulerAction::NotifyServer(server) => notify(client, vec![server], false, limit).await,
+        SchedulerAction::PutService { route, .. } => {
+            classify(services.put_service(with_timeout(*route, limit)), limit).await
+        }
+        SchedulerAction::DeleteService { service: Key { namespace, name }, .. } => {
+            let request = with_timeout(ServiceName { namespace, name }, limit);
+            classify(services.delete_service(request), limit).await
+        }
         SchedulerAction::AcknowledgeScaling => RpcOutcome::Accepted,
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub const NO_SCHEDULER: &str = "the namespace has no scheduler: create a SeldonRuntime in it";
 
 /// A [`SchedulerView`] without its type.
-trait AnyView: fmt::Debug + Send + Sync {
+pub(super) trait AnyView: fmt::Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn is_owned_by(&self, namespace: &str) -> bool;
 }
@@ -36,22 +36,28 @@ impl<V: SchedulerView> AnyView for V {
 /// State of all schedulers. Discarded when a connection is lost.
 #[derive(Debug, Default)]
 pub struct SchedulerCache {
-    namespaces: Mutex<BTreeMap<String, NamespaceState>>,
+    pub(super) namespaces: Mutex<BTreeMap<String, NamespaceState>>,
+    /// The operator's namespace, whose scheduler has the services of namespaces without one.
+    pub(super) home: String,
+    /// Whether one scheduler serves all namespaces.
+    pub(super) is_shared: bool,
 }
 
 #[derive(Debug, Default)]
-struct NamespaceState {
+pub(super) struct NamespaceState {
     /// Whether the current connection has delivered the complete state.
-    is_synced: bool,
+    pub(super) is_synced: bool,
+    /// Whether that includes services: Seldon's scheduler has none.
+    pub(super) has_services: bool,
     /// Why it is not synced.
     reason: String,
     unreachable_since: Option<Instant>,
-    views: BTreeMap<(KindId, String), Box<dyn AnyView>>,
-    requests: BTreeMap<(KindId, String), LastRequest>,
+    pub(super) views: BTreeMap<(KindId, String), Box<dyn AnyView>>,
+    pub(super) requests: BTreeMap<(KindId, String), LastRequest>,
 }
 
 impl NamespaceState {
-    fn view<V: SchedulerView>(&self, name: &str) -> Option<&V> {
+    pub(super) fn view<V: SchedulerView>(&self, name: &str) -> Option<&V> {
         self.views.get(&(KindId::of::<V::Kind>(), name.to_owned()))?.as_any().downcast_ref()
     }
 
@@ -120,16 +126,20 @@ impl LastRequest {
 }
 
 impl SchedulerCache {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read<T>(&self, namespace: &str, read: impl FnOnce(&NamespaceState) -> T) -> Option<T> {
+    pub(super) fn read<T>(&self, namespace: &str, read: impl FnOnce(&NamespaceState) -> T) -> Option<T> {
         self.lock().get(namespace).map(read)
     }
 
     /// Updates the state of a namespace if it exists; late results of a removed scheduler are ignored.
-    fn update<T: Default>(&self, namespace: &str, change: impl FnOnce(&mut NamespaceState) -> T) -> T {
+    pub(super) fn update<T: Default>(
+        &self,
+        namespace: &str,
+        change: impl FnOnce(&mut NamespaceState) -> T,
+    ) -> T {
         self.lock().get_mut(namespace).map(change).unwrap_or_default()
     }
 
@@ -197,7 +207,7 @@ impl SchedulerCache {
         self.apply(namespace, &name, ExperimentView(status))
     }
 
-    fn apply<V: SchedulerView>(&self, namespace: &str, name: &str, view: V) -> bool {
+    pub(super) fn apply<V: SchedulerView>(&self, namespace: &str, name: &str, view: V) -> bool {
         self.update(namespace, |state| {
             if !state.set_view(name, view) {
                 return false;
@@ -321,10 +331,10 @@ impl SchedulerCache {
     }
 
     /// Objects of the scheduler that the operator put there for this namespace.
-    pub fn owned_by(&self, namespace: &str) -> Vec<(KindId, String)> {
+    pub fn owned_by(&self, namespace: &str) -> Vec<(KindId, Key)> {
         self.read(namespace, |state| {
             let owned = state.views.iter().filter(|(_, view)| view.is_owned_by(namespace));
-            owned.map(|(at, _)| at.clone()).collect()
+            owned.map(|((kind, name), _)| (*kind, super::services::key_of(namespace, name))).collect()
         })
         .unwrap_or_default()
     }

@@ -1,7 +1,10 @@
 //! Objects as their scheduler reports them.
 
-use crate::cluster::{CustomKind, Experiment, Model, Pipeline, Server};
-use gantry_proto::scheduler::{self as pb, pipeline_version_state::PipelineStatus};
+use crate::cluster::{CustomKind, Experiment, InferenceService, Model, Pipeline, Server};
+use gantry_proto::{
+    gantry::{ServiceRoute, ServiceState},
+    scheduler::{self as pb, pipeline_version_state::PipelineStatus},
+};
 use std::{any::Any, fmt};
 
 /// An object of a kind as reported by its scheduler.
@@ -105,6 +108,34 @@ pub struct PipelineView {
 /// An experiment as reported by its scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExperimentView(pub pb::ExperimentStatusResponse);
+
+/// The route of an `InferenceService` or an `InferenceGraph` as reported by a scheduler.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceView {
+    pub route: ServiceRoute,
+    /// Every gateway serves it.
+    pub admitted: bool,
+    /// Why it is not admitted.
+    pub reason: String,
+    /// Requests wait for a component that is scaled to zero.
+    pub waiting: bool,
+    /// No request for the time that the route gives.
+    pub idle: bool,
+}
+
+impl From<ServiceState> for ServiceView {
+    fn from(ServiceState { route, admitted, reason, waiting, idle }: ServiceState) -> Self {
+        Self { route: route.unwrap_or_default(), admitted, reason, waiting, idle }
+    }
+}
+
+impl SchedulerView for ServiceView {
+    type Kind = InferenceService;
+
+    fn is_owned_by(&self, _: &str) -> bool {
+        true
+    }
+}
 
 macro_rules! loaded_views {
     ($($view:ty: $kind:ty;)*) => {$(

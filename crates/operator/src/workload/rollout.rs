@@ -38,7 +38,12 @@ impl Rollout {
 
     /// Whether all desired replicas are updated and ready.
     pub fn is_done(&self) -> bool {
-        self.is_observed == Some(true) && self.ready >= self.desired && self.updated >= self.desired
+        self.is_observed == Some(true) && self.ready_updated() >= self.desired && self.updated >= self.desired
+    }
+
+    /// Updated pods that are certainly ready: old ones, which stay until new ones are ready, may be among the ready ones.
+    fn ready_updated(&self) -> i64 {
+        self.ready - (self.pods - self.updated).max(0)
     }
 
     pub fn condition(&self, namespace: &str, selector: &str) -> ConditionUpdate {
@@ -54,8 +59,13 @@ impl Rollout {
             // One message for both saves a status write.
             None | Some(false) => format!("{kind} is being rolled out"),
             Some(true) => {
-                let (count, state) =
-                    if self.ready < desired { (self.ready, "ready") } else { (self.updated, "updated") };
+                let (count, state) = if self.ready < desired {
+                    (self.ready, "ready")
+                } else if self.updated < desired {
+                    (self.updated, "updated")
+                } else {
+                    (self.ready_updated().max(0), "updated and ready")
+                };
                 let details = self
                     .failure
                     .clone()
@@ -102,6 +112,9 @@ mod tests {
             (Some(status(2, 1, 3)), 3, false, "1 of 3 pods ready: check kubectl"),
             (Some(status(2, 3, 2)), 3, false, "2 of 3 pods updated"),
             (Some(status(2, 3, 3)), 3, true, "3 of 3 pods ready"),
+            // The ready pods are the old ones.
+            (Some(status(2, 1, 1)), 1, false, "0 of 1 pods updated and ready"),
+            (Some(status(2, 3, 2)), 2, true, "2 of 2 pods ready"),
             // Surplus pods are terminating and do not matter.
             (Some(status(2, 3, 3)), 2, true, "2 of 2 pods ready"),
             (Some(json!({"observedGeneration": 2})), 0, true, "scaled to zero"),

@@ -173,12 +173,12 @@ async fn workload_scenario_reaches_the_expected_states() {
 }
 
 async fn assert_crash_after_any_write_converges(case: Scenario) {
-    let reference = Harness::started().await;
+    let reference = case.started().await;
     let recording = case.record(&reference).await;
     drop(reference);
     assert!(recording.writes > 10, "only {} writes: the scenario is too small", recording.writes);
     for nth in 1..=recording.writes {
-        let harness = Harness::started().await;
+        let harness = case.started().await;
         harness.crash_after(nth as u64);
         case.replay(&harness, &recording, &format!("a crash at write {nth}")).await;
     }
@@ -205,13 +205,23 @@ async fn crash_after_any_inference_service_write_converges() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn crash_after_any_write_in_other_service_modes_converges() {
+    assert_crash_after_any_write_converges(Scenario::ServiceModes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn crash_after_any_write_of_scale_to_zero_converges() {
+    assert_crash_after_any_write_converges(Scenario::ScaleToZero).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn scheduler_crash_at_any_step_converges() {
     for case in Scenario::ALL {
-        let reference = Harness::started().await;
+        let reference = case.started().await;
         let recording = case.record(&reference).await;
         drop(reference);
         for at in 0..case.steps() {
-            let harness = Harness::started().await;
+            let harness = case.started().await;
             let what = format!("the scheduler died at step {at}");
             for number in 0..case.steps() {
                 if number == at {

@@ -28,13 +28,13 @@ fn unversioned(cluster_state: &ClusterState) -> ClusterState {
 
 /// The scenario without faults.
 async fn reference(case: Scenario) -> Recording {
-    let harness = Harness::started().await;
+    let harness = case.started().await;
     case.record(&harness).await
 }
 
 /// The scenario with faults reaches the same states.
 async fn assert_converges(case: Scenario, rules: Vec<FaultRule>, recording: &Recording) {
-    let harness = Harness::prepared().await;
+    let harness = case.prepared().await;
     let what = format!("{rules:?}");
     harness.kube.start(FaultPlan { rules });
     harness.start_operator();
@@ -109,12 +109,24 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
         Scenario::InferenceServices => {
             &["InferenceService", "ClusterServingRuntime", "Deployment", "Ingress"]
         }
+        Scenario::ServiceModes => &["InferenceService", "InferenceGraph", "ScaledObject", "Model"],
+        Scenario::ScaleToZero => &["InferenceService", "Deployment"],
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn inference_service_scenario_survives_failed_writes() {
     assert_every_write_may_fail(Scenario::InferenceServices, &[Fault::Conflict, LOST[1].clone()]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_of_service_modes_survives_failed_writes() {
+    assert_every_write_may_fail(Scenario::ServiceModes, &[Fault::Conflict, LOST[1].clone()]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_of_scale_to_zero_survives_failed_writes() {
+    assert_every_write_may_fail(Scenario::ScaleToZero, &[Fault::InternalError, LOST[1].clone()]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,11 +193,12 @@ async fn stale_cache_destroys_nothing() {
         (Scenario::Pipelines, &["pipelines.mlops.seldon.io", "experiments.mlops.seldon.io"]),
         (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
         (Scenario::InferenceServices, &["inferenceservices.serving.kserve.io", "deployments.apps"]),
+        (Scenario::ServiceModes, &["inferenceservices.serving.kserve.io", "services.serving.knative.dev"]),
     ] {
         let recording = reference(case).await;
         for kind in kinds {
             for at in 0..case.steps() {
-                let harness = Harness::started().await;
+                let harness = case.started().await;
                 for number in 0..case.steps() {
                     if number == at {
                         harness.kube.freeze(kind);
@@ -194,7 +207,7 @@ async fn stale_cache_destroys_nothing() {
                     harness.settle().await;
                     if number == at {
                         // A restarted operator with an old list may reload old objects, but deletes nothing.
-                        if !matches!(case, Scenario::Workloads | Scenario::InferenceServices) {
+                        if matches!(case, Scenario::Models | Scenario::Pipelines) {
                             let revision = harness.kube.with(|state| state.revision()).saturating_sub(10);
                             harness.kill_operator();
                             harness.kube.travel(kind, revision);

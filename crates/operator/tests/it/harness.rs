@@ -1,9 +1,15 @@
 //! Test harness: a simulated API server, a scheduler with one agent, and an operator that can be killed.
 
-use crate::scheduler::{SchedulerListener, agent};
+use crate::scheduler::{SchedulerListener, agent, gateway};
 use gantry_kube_sim::{Controllers, Registry, Server};
 use gantry_operator::{Clock, Election, Health, Metrics, Operator, RunError, Settings, cluster::WriteFence};
-use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
+use gantry_proto::{
+    gantry::{
+        DemandReport, ModelDemand, ServiceState, WatchServicesRequest, routing_client::RoutingClient,
+        service_event::Event, services_client::ServicesClient,
+    },
+    scheduler::{self as pb, scheduler_client::SchedulerClient},
+};
 use gantry_scheduler::{Config, build, serve};
 use gantry_store::faulty_disk::Disk;
 use kube::{
@@ -20,6 +26,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::time::Instant;
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
@@ -50,12 +57,24 @@ pub(crate) fn settings() -> Settings {
     Settings { inference_services: true, ..Settings::default() }
 }
 
+/// The scheduler's wall clock follows the paused time.
+#[derive(Debug)]
+struct PausedClock(Instant);
+
+impl gantry_scheduler::Clock for PausedClock {
+    fn now(&self) -> u64 {
+        1_700_000_000_000 + u64::try_from(self.0.elapsed().as_millis()).unwrap()
+    }
+}
+
 pub(crate) struct Harness {
     pub(crate) kube: Server,
     listener: SchedulerListener,
     disk: Disk,
     scheduler: Mutex<Option<JoinSet<()>>>,
     agent: watch::Sender<bool>,
+    gateway: watch::Sender<bool>,
+    started: Instant,
     /// Whether the agent confirms unload orders.
     unloads: Arc<AtomicBool>,
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
@@ -95,6 +114,8 @@ impl Harness {
             disk: Disk::new(),
             scheduler: Mutex::default(),
             agent: watch::Sender::new(true),
+            gateway: watch::Sender::new(false),
+            started: Instant::now(),
             unloads: Arc::new(AtomicBool::new(true)),
             operator: Arc::default(),
             controllers: Mutex::default(),
@@ -142,7 +163,11 @@ impl Harness {
     /// A scheduler on the persisted state, and an agent.
     pub(crate) fn start_scheduler(&self) {
         let store = self.disk.open().unwrap();
-        let (scheduler, engine) = build(Config::new(store)).unwrap();
+        let clock = Arc::new(PausedClock(self.started));
+        let mut config = Config { clock, ..Config::new(store) };
+        // The time that faults and restarts take must not change the replicas of idle models.
+        config.policy.model_autoscaling = false;
+        let (scheduler, engine) = build(config).unwrap();
         let (from_clients, from_agents) = self.listener.open();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -152,6 +177,7 @@ impl Harness {
         tasks.spawn(serve("agents", routes, ReceiverStream::new(from_agents), stop));
         tasks.spawn(engine.run());
         tasks.spawn(agent(self.listener.clone(), self.agent.subscribe(), Arc::clone(&self.unloads)));
+        tasks.spawn(gateway(self.listener.clone(), self.gateway.subscribe()));
         *self.scheduler.lock().unwrap() = Some(tasks);
     }
 
@@ -169,6 +195,11 @@ impl Harness {
 
     pub(crate) fn set_agent(&self, is_running: bool) {
         self.agent.send_replace(is_running);
+    }
+
+    /// Whether a gateway is connected; none by default.
+    pub(crate) fn set_gateway(&self, is_running: bool) {
+        self.gateway.send_replace(is_running);
     }
 
     /// Whether the agent confirms unload orders.
@@ -412,7 +443,45 @@ impl Harness {
         for (name, candidates) in self.scheduler_experiments().await {
             cluster_state.insert(format!("scheduler's experiment {name}"), Value::String(candidates));
         }
+        for (name, state) in self.scheduler_services().await {
+            let route = format!("{:?}, admitted: {}", state.route, state.admitted);
+            cluster_state.insert(format!("scheduler's service {name}"), Value::String(route));
+        }
         cluster_state
+    }
+
+    /// A report of the gateway about a component: whether a request waits for a pod, or was answered.
+    pub(crate) async fn report_demand(&self, component: &str, waiting: bool) {
+        let mut client = RoutingClient::new(self.listener.connect(false).await.unwrap());
+        let demand = ModelDemand {
+            model: component.into(),
+            in_flight_milli: u64::from(waiting) * 1_000,
+            answered: u64::from(!waiting),
+            waiting,
+        };
+        let report = DemandReport { subscriber: "gateway".into(), models: vec![demand] };
+        client.report_demand(report).await.unwrap();
+    }
+
+    pub(crate) async fn services_client(&self) -> ServicesClient<Channel> {
+        ServicesClient::new(self.listener.connect(false).await.unwrap())
+    }
+
+    /// Services of the scheduler by `namespace/name`.
+    pub(crate) async fn scheduler_services(&self) -> BTreeMap<String, ServiceState> {
+        let request = WatchServicesRequest { subscriber: "test".into() };
+        let mut events = self.services_client().await.watch_services(request).await.unwrap().into_inner();
+        let mut services = BTreeMap::new();
+        loop {
+            match events.message().await.unwrap().unwrap().event.unwrap() {
+                Event::Upsert(state) => {
+                    let route = state.route.clone().unwrap();
+                    services.insert(format!("{}/{}", route.namespace, route.name), state);
+                }
+                Event::Synced(_) => return services,
+                _ => {}
+            }
+        }
     }
 
     pub(crate) async fn scheduler_client(&self) -> SchedulerClient<Channel> {

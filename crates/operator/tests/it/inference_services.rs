@@ -3,8 +3,10 @@
 use crate::{
     harness::{CONFIG_NAMESPACE, Harness, NAMESPACE, OPERATOR},
     scenario::{Scenario, serving_runtime},
+    service_modes::{create_crd, set_revision},
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 const KIND: &str = "InferenceService";
 
@@ -30,13 +32,15 @@ async fn inference_service_scenario_reaches_the_expected_states() {
             0 => assert_eq!(ready, ("False".into(), "NoSupportingRuntime".into())),
             1 => {
                 assert_eq!(ready.0, "True");
-                assert_eq!(url, Some(json!("http://iris-predictor.ml.svc.cluster.local")));
+                assert_eq!(url, Some(json!("http://iris-ml.example.com")));
+                assert!(harness.scheduler_services().await["ml/iris"].admitted);
                 assert_eq!(deployment(fetch), Some(json!("s3://models/iris")));
             }
             2 => {
                 assert_eq!((ready.0.as_str(), url), ("True", Some(json!("http://iris-ml.ml.test"))));
                 assert_eq!(deployment(fetch), Some(json!("s3://models/better")));
                 assert!(found(&harness, "ingresses.networking.k8s.io", "iris").is_some());
+                assert!(harness.scheduler_services().await.is_empty(), "the Ingress is the route");
             }
             3 => {
                 assert_eq!(ready.0, "True");
@@ -107,6 +111,7 @@ async fn service_costs_few_writes_and_none_at_rest() {
 #[tokio::test(start_paused = true)]
 async fn objects_of_others_are_left_alone() {
     let harness = Harness::started().await;
+    harness.set_gateway(true);
     harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
     let labels = json!({ "serving.kserve.io/inferenceservice": "iris", "component": "predictor" });
     let foreign = json!({
@@ -149,6 +154,27 @@ async fn broken_configuration_keeps_services_as_they_are() {
         ingress.pointer("/spec/rules/0/host").cloned().unwrap()
     };
     assert_eq!((harness.ready(KIND, "iris").await.0.as_str(), host()), ("True", json!("iris-ml.a.test")));
+    let broken = || async {
+        let service = harness.get(KIND, "iris").await.unwrap();
+        let conditions = service.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap();
+        conditions.into_iter().filter(|c| c["type"] == "ConfigValid" && c["status"] == "False").count()
+    };
+    let events = || {
+        let trace = harness.kube.trace();
+        trace.writes(Some(OPERATOR)).filter(|entry| entry.object.contains("events")).count()
+    };
+    assert_eq!(broken().await, 1);
+    // The service is reconciled with the last valid settings, without another event.
+    let before = events();
+    harness.delete_built_in("v1", "Service", "iris-predictor").await;
+    harness.settle().await;
+    assert_eq!((events(), host()), (before, json!("iris-ml.a.test")));
+    assert!(found(&harness, "services", "iris-predictor").is_some());
+    // After a restart they are not known: what runs stays, and what is new waits.
+    harness.kill_operator();
+    harness.start_operator();
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True");
     harness.create(NAMESPACE, KIND, "new", spec).await;
     harness.settle().await;
     assert_eq!(harness.ready(KIND, "new").await, ("False".into(), "ConfigInvalid".into()));
@@ -156,5 +182,322 @@ async fn broken_configuration_keeps_services_as_they_are() {
     harness.patch_in(CONFIG_NAMESPACE, "v1", "ConfigMap", "inferenceservice-config", fixed).await;
     harness.settle().await;
     assert_eq!(harness.ready(KIND, "new").await.0, "True");
-    assert_eq!(host(), json!("iris-ml.b.test"));
+    assert_eq!((host(), broken().await), (json!("iris-ml.b.test"), 0));
+}
+
+/// An account and its Secret that come later reach the pods, and the operator keeps no value of a Secret.
+#[tokio::test(start_paused = true)]
+async fn credentials_of_the_account_reach_the_pods() {
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    let model = json!({ "modelFormat": { "name": "onnx" }, "storageUri": "s3://models/iris" });
+    let spec = json!({ "predictor": { "serviceAccountName": "models", "model": model } });
+    harness.create(NAMESPACE, KIND, "iris", spec).await;
+    harness.settle().await;
+    let keys = || {
+        let deployment = found(&harness, "deployments.apps", "iris-predictor").unwrap();
+        let env = deployment.pointer("/spec/template/spec/initContainers/0/env").unwrap().clone();
+        let is_key = |variable: &&Value| variable.pointer("/valueFrom/secretKeyRef").is_some();
+        env.as_array().unwrap().iter().filter(is_key).count()
+    };
+    assert_eq!(keys(), 0);
+    let object = |kind: &str, name: &str, more: Value| {
+        let mut object = json!({
+            "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE },
+        });
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object
+    };
+    let account = object("ServiceAccount", "models", json!({ "secrets": [{ "name": "minio" }] }));
+    harness.create_built_in(account).await;
+    harness.settle().await;
+    assert_eq!(keys(), 0);
+    let data = json!({ "data": { "awsAccessKeyID": "aWQ=", "awsSecretAccessKey": "a2V5" } });
+    harness.create_built_in(object("Secret", "minio", data)).await;
+    harness.settle().await;
+    assert_eq!((keys(), harness.ready(KIND, "iris").await.0.as_str()), (2, "True"));
+}
+
+fn plain() -> Value {
+    json!({ "predictor": { "model": { "modelFormat": { "name": "onnx" } } } })
+}
+
+/// A service with a ready pod, routed by a gateway.
+async fn routed() -> Harness {
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    harness.create(NAMESPACE, KIND, "iris", plain()).await;
+    add_pod(&harness, "iris-1", "10.0.0.1").await;
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+    assert_eq!(pods(&harness).await, ["10.0.0.1:8080"]);
+    harness
+}
+
+async fn add_pod(harness: &Harness, name: &str, address: &str) {
+    let labels = json!({ "app": "isvc.iris-predictor", "serving.kserve.io/inferenceservice": "iris" });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    harness.create_built_in(pod).await;
+    let ready = json!([{ "type": "Ready", "status": "True" }]);
+    let status = json!({ "status": { "podIP": address, "conditions": ready } });
+    harness.patch_status("v1", "Pod", name, status).await;
+}
+
+/// The pods that gateways have for the service.
+async fn pods(harness: &Harness) -> Vec<String> {
+    let services = harness.scheduler_services().await;
+    let Some(route) = services.get("ml/iris").and_then(|state| state.route.clone()) else {
+        return Vec::new();
+    };
+    let backends = route.components.iter().flat_map(|component| &component.backends);
+    backends.flat_map(|b| &b.pods).map(|pod| format!("{}:{}", pod.host, pod.http_port)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn route_follows_ready_pods_without_writes() {
+    let harness = routed().await;
+    let before = harness.writes();
+    add_pod(&harness, "iris-2", "10.0.0.2").await;
+    harness.settle().await;
+    assert_eq!(pods(&harness).await, ["10.0.0.1:8080", "10.0.0.2:8080"]);
+    harness.kill_operator();
+    harness.start_operator();
+    harness.settle().await;
+    harness.kill_scheduler();
+    harness.start_scheduler();
+    harness.settle().await;
+    let trace = harness.kube.trace();
+    let written: Vec<_> = trace.writes(Some(OPERATOR)).skip(before).collect();
+    // The number of pods is part of the status.
+    assert!(written.len() <= 1, "{written:#?}");
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+    assert_eq!(pods(&harness).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_deleted_while_no_operator_runs_leaves_no_route() {
+    let harness = routed().await;
+    harness.kill_operator();
+    harness.delete(KIND, "iris").await;
+    harness.start_operator();
+    harness.settle().await;
+    assert!(harness.scheduler_services().await.is_empty());
+    // And one that is deleted while the operator runs.
+    harness.create(NAMESPACE, KIND, "iris", plain()).await;
+    harness.settle().await;
+    assert_eq!(harness.scheduler_services().await.len(), 1);
+    harness.delete(KIND, "iris").await;
+    harness.settle().await;
+    assert!(harness.scheduler_services().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_without_a_gateway_is_not_ready() {
+    let harness = routed().await;
+    harness.set_gateway(false);
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await, ("False".into(), "GatewayNotConnected".into()));
+    harness.set_gateway(true);
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+    harness.kill_scheduler();
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await, ("False".into(), "SchedulerUnreachable".into()));
+    harness.lose_scheduler_state();
+    harness.start_scheduler();
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True", "the route is sent again");
+    assert_eq!(pods(&harness).await, ["10.0.0.1:8080"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn canary_traffic_percent_splits_promotes_and_rolls_back() {
+    let harness = routed().await;
+    let shares = async || {
+        let services = harness.scheduler_services().await;
+        let route = services["ml/iris"].route.clone().unwrap();
+        let backends = route.components[0].backends.iter();
+        backends.map(|b| format!("{} {}", b.name, b.weight)).collect::<Vec<_>>()
+    };
+    let uri = |name: &str| {
+        let arguments = "/spec/template/spec/initContainers/0/args/1";
+        found(&harness, "deployments.apps", name).and_then(|d| d.pointer(arguments).cloned())
+    };
+    let spec = |uri: &str, percent: Value| json!({ "predictor": { "canaryTrafficPercent": percent, "model": { "storageUri": uri } } });
+    harness.change(KIND, "iris", spec("s3://m/1", Value::Null)).await;
+    harness.settle().await;
+    for promoted in [false, true] {
+        harness.change(KIND, "iris", spec("s3://m/2", json!(20))).await;
+        harness.settle().await;
+        assert_eq!(shares().await, ["iris-predictor 80", "iris-predictor-canary 20"]);
+        assert_eq!(uri("iris-predictor"), Some(json!("s3://m/1")));
+        assert_eq!(uri("iris-predictor-canary"), Some(json!("s3://m/2")));
+        assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+        let target = if promoted { "s3://m/2" } else { "s3://m/1" };
+        harness.change(KIND, "iris", spec(target, Value::Null)).await;
+        harness.settle().await;
+        assert_eq!(shares().await, ["iris-predictor 100"]);
+        assert_eq!((uri("iris-predictor"), uri("iris-predictor-canary")), (Some(json!(target)), None));
+        assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+    }
+}
+
+/// A canary on Knative: first revision, share, promotion; the operator restarts in every state.
+#[tokio::test(start_paused = true)]
+async fn canary_on_knative_is_promoted() {
+    let harness = Harness::prepared().await;
+    create_crd(&harness, "serving.knative.dev", "v1", "Service").await;
+    harness.start_operator();
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    let annotations = json!({ "serving.kserve.io/deploymentMode": "Serverless" });
+    let predictor = |uri: &str, percent: Value| {
+        let model = json!({ "modelFormat": { "name": "onnx" }, "storageUri": uri });
+        json!({ "predictor": { "model": model, "canaryTrafficPercent": percent } })
+    };
+    let metadata = json!({ "name": "iris", "annotations": annotations });
+    harness.create_with(NAMESPACE, KIND, metadata, predictor("s3://m/1", Value::Null)).await;
+    let restart = || async {
+        harness.settle().await;
+        harness.kill_operator();
+        let before = harness.writes();
+        harness.start_operator();
+        harness.settle().await;
+        assert_eq!(harness.writes(), before, "a restart writes nothing");
+    };
+    let traffic = || {
+        found(&harness, "services.serving.knative.dev", "iris-predictor").unwrap()["spec"]["traffic"].clone()
+    };
+    let set_status = async |revision: &str, traffic: Value| {
+        set_revision(&harness, "iris-predictor", revision, &traffic).await;
+    };
+    restart().await;
+    assert_eq!(traffic(), json!([{ "latestRevision": true, "percent": 100 }]));
+    let all = |revision: &str| json!([{ "revisionName": revision, "latestRevision": true, "percent": 100 }]);
+    set_status("r1", all("r1")).await;
+    restart().await;
+    assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+
+    harness.change(KIND, "iris", predictor("s3://m/2", json!(20))).await;
+    restart().await;
+    let rest = json!({ "revisionName": "r1", "latestRevision": false, "percent": 80, "tag": "prev" });
+    assert_eq!(traffic(), json!([{ "latestRevision": true, "percent": 20 }, rest]));
+    let share = json!([{ "revisionName": "r2", "latestRevision": true, "percent": 20 }, rest]);
+    set_status("r2", share).await;
+    restart().await;
+    let revision = async |field: &str| {
+        let service = harness.get(KIND, "iris").await.unwrap();
+        service["status"]["components"]["predictor"][field].clone()
+    };
+    assert_eq!(revision("latestRolledoutRevision").await, "r1");
+
+    harness.change(KIND, "iris", predictor("s3://m/2", Value::Null)).await;
+    restart().await;
+    assert_eq!(traffic(), json!([{ "latestRevision": true, "percent": 100 }]));
+    set_status("r2", all("r2")).await;
+    restart().await;
+    assert_eq!(revision("latestRolledoutRevision").await, "r2");
+    assert_eq!(revision("previousRolledoutRevision").await, "r1");
+}
+
+/// From an HPA to KEDA, which is installed later, and back.
+#[tokio::test(start_paused = true)]
+async fn autoscaler_class_changes_under_a_service() {
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    let metric = json!({ "type": "Resource", "resource": { "name": "cpu" } });
+    let spec = json!({ "predictor": {
+        "model": { "modelFormat": { "name": "onnx" } }, "maxReplicas": 3, "autoScaling": { "metrics": [metric] },
+    } });
+    harness.create(NAMESPACE, KIND, "iris", spec).await;
+    harness.settle().await;
+    let hpa = || found(&harness, "horizontalpodautoscalers.autoscaling", "iris-predictor").is_some();
+    let scaled = || found(&harness, "scaledobjects.keda.sh", "iris-predictor").is_some();
+    assert!(hpa());
+    let class = |class: &str| json!({ "metadata": { "annotations": { "serving.kserve.io/autoscalerClass": class } } });
+    harness.patch_custom(NAMESPACE, KIND, "iris", class("keda")).await;
+    harness.settle().await;
+    assert_eq!(harness.ready(KIND, "iris").await, ("False".into(), "InvalidAutoscaler".into()));
+    assert!(hpa(), "what runs stays");
+    create_crd(&harness, "keda.sh", "v1alpha1", "ScaledObject").await;
+    // Discovery of optional kinds is periodic.
+    for _ in 0..100 {
+        harness.settle().await;
+        if scaled() && !hpa() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    }
+    assert_eq!((hpa(), scaled(), harness.ready(KIND, "iris").await.0.as_str()), (false, true, "True"));
+    harness.patch_custom(NAMESPACE, KIND, "iris", class("hpa")).await;
+    harness.settle().await;
+    assert_eq!((hpa(), scaled(), harness.ready(KIND, "iris").await.0.as_str()), (true, false, "True"));
+}
+
+/// The pods go after the route, and come back for a request that waits. A restart changes nothing.
+#[tokio::test(start_paused = true)]
+async fn service_scales_to_zero_and_back() {
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    let annotations = json!({ "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "10m" });
+    let model = json!({ "modelFormat": { "name": "onnx" } });
+    let spec = json!({ "predictor": { "minReplicas": 0, "maxReplicas": 3, "annotations": annotations, "model": model } });
+    harness.create(NAMESPACE, KIND, "iris", spec).await;
+    add_pod(&harness, "iris-1", "10.0.0.1").await;
+    harness.settle().await;
+    let replicas =
+        || found(&harness, "deployments.apps", "iris-predictor").unwrap()["spec"]["replicas"].clone();
+    let state = || async {
+        let service = harness.get(KIND, "iris").await.unwrap();
+        let conditions = service.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap();
+        let of = |kind: &str, field: &str| {
+            let condition = conditions.iter().find(|c| c["type"] == kind).unwrap();
+            condition.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        (of("Ready", "status"), of("PredictorReady", "reason"))
+    };
+    let restart = || async {
+        let before = harness.writes();
+        harness.kill_operator();
+        harness.start_operator();
+        harness.settle().await;
+        assert_eq!(harness.writes(), before);
+    };
+    let (ready, scaled) = (("True".into(), String::new()), ("True".into(), "ScaledToZero".into()));
+    assert_eq!((replicas(), state().await), (json!(1), ready));
+    // A request keeps the pods.
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    harness.report_demand("ml/iris/predictor", false).await;
+    tokio::time::sleep(Duration::from_mins(7)).await;
+    assert_eq!((replicas(), pods(&harness).await.len()), (json!(1), 1));
+    restart().await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    harness.settle().await;
+    assert_eq!((replicas(), state().await, pods(&harness).await.len()), (json!(0), scaled, 0));
+    let route = || async { harness.scheduler_services().await["ml/iris"].clone() };
+    let sleeps = || async { route().await.route.unwrap().components[0].sleeps };
+    assert!(sleeps().await);
+    let hpa = found(&harness, "horizontalpodautoscalers.autoscaling", "iris-predictor").unwrap();
+    assert_eq!(hpa["spec"]["minReplicas"], 1);
+    harness.delete_built_in("v1", "Pod", "iris-1").await;
+    restart().await;
+    harness.kill_scheduler();
+    harness.start_scheduler();
+    harness.settle().await;
+    assert_eq!(replicas(), json!(0), "a restart of the scheduler starts nothing");
+
+    harness.report_demand("ml/iris/predictor", true).await;
+    harness.settle().await;
+    assert_eq!((replicas(), state().await.0.as_str()), (json!(1), "True"));
+    assert!(sleeps().await, "requests wait until the pod is ready");
+    add_pod(&harness, "iris-2", "10.0.0.2").await;
+    harness.settle().await;
+    assert_eq!(pods(&harness).await, ["10.0.0.2:8080"]);
+    assert!(!sleeps().await);
 }

@@ -29,6 +29,7 @@ mod scheduler;
 mod scheduler_outage;
 mod seldon_objects;
 mod servers;
+mod service_modes;
 mod steady_state;
 mod tls;
 mod upgrade;

@@ -1,6 +1,9 @@
 //! Scenarios: sequences of user actions in a namespace. Tests inject faults in between.
 
-use crate::harness::{CONFIG_NAMESPACE, ClusterState, Harness, NAMESPACE, ObjectCounts};
+use crate::{
+    harness::{CONFIG_NAMESPACE, ClusterState, Harness, NAMESPACE, ObjectCounts},
+    service_modes,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -14,6 +17,10 @@ pub(crate) enum Scenario {
     Workloads,
     /// Create, change, stop and delete a service of KServe.
     InferenceServices,
+    /// The same in the other deployment modes, and a graph.
+    ServiceModes,
+    /// A service that is scaled to zero and back.
+    ScaleToZero,
 }
 
 /// The states of a scenario without faults.
@@ -60,14 +67,33 @@ pub(crate) async fn settled(replicas: u32) -> Harness {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Models, Self::Pipelines, Self::Workloads, Self::InferenceServices];
+    /// Those whose steps need no running scheduler.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Models, Self::Pipelines, Self::Workloads, Self::InferenceServices, Self::ServiceModes];
+
+    /// A cluster in which the scenario can run, without an operator.
+    pub(crate) async fn prepared(self) -> Harness {
+        let harness = Harness::prepared().await;
+        if self == Self::ServiceModes {
+            service_modes::create_crds(&harness).await;
+        }
+        harness
+    }
+
+    /// With a running operator.
+    pub(crate) async fn started(self) -> Harness {
+        let harness = self.prepared().await;
+        harness.start_operator();
+        harness
+    }
 
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
             Self::Pipelines => 5,
             Self::Workloads | Self::InferenceServices => 9,
+            Self::ServiceModes => service_modes::STEPS,
+            Self::ScaleToZero => service_modes::SCALE_TO_ZERO_STEPS,
         }
     }
 
@@ -77,6 +103,8 @@ impl Scenario {
             Self::Pipelines => pipelines(harness, number).await,
             Self::Workloads => workloads(harness, number).await,
             Self::InferenceServices => inference_services(harness, number).await,
+            Self::ServiceModes => service_modes::step(harness, number).await,
+            Self::ScaleToZero => service_modes::scale_to_zero_step(harness, number).await,
         }
     }
 
@@ -251,7 +279,8 @@ async fn inference_services(harness: &Harness, number: usize) {
     let stop = |value: &str| json!({ "metadata": { "annotations": { "serving.kserve.io/stop": value } } });
     match number {
         0 => {
-            // Without a runtime, and without a configuration.
+            // Without a runtime, and without a configuration: then Gantry's gateway is the route.
+            harness.set_gateway(true);
             harness.create(NAMESPACE, KIND, "iris", predictor("s3://models/iris")).await;
         }
         1 => harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await,

@@ -1,10 +1,16 @@
-//! In-memory connections to the scheduler, and an agent that executes every operation immediately.
+//! In-memory connections to the scheduler, an agent that executes every operation immediately, and a gateway that
+//! acknowledges every route.
 
 use futures::future::BoxFuture;
 use gantry_operator::schedulers::SchedulerConnector;
-use gantry_proto::agent::{
-    AgentSubscribeRequest, ModelEventMessage, ReplicaConfig, agent_service_client::AgentServiceClient,
-    model_event_message::Event, model_operation_message::Operation,
+use gantry_proto::{
+    agent::{
+        AgentSubscribeRequest, ModelEventMessage, ReplicaConfig, agent_service_client::AgentServiceClient,
+        model_event_message::Event, model_operation_message::Operation,
+    },
+    gantry::{
+        RouteAcknowledgement, RouteEvent, WatchRoutesRequest, route_event, routing_client::RoutingClient,
+    },
 };
 use hyper_util::rt::TokioIo;
 use std::{
@@ -135,6 +141,39 @@ async fn serve_orders(
             ..Default::default()
         };
         client.agent_event(report).await?;
+    }
+    Ok(())
+}
+
+/// A gateway that reconnects while it should run.
+pub(crate) async fn gateway(listener: SchedulerListener, mut is_running: watch::Receiver<bool>) {
+    while is_running.wait_for(|is_running| *is_running).await.is_ok() {
+        if let Ok(channel) = listener.connect(false).await {
+            tokio::select! {
+                _ = acknowledge_routes(RoutingClient::new(channel)) => {}
+                _ = is_running.wait_for(|is_running| !is_running) => {}
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn acknowledge_routes(mut client: RoutingClient<Channel>) -> Result<(), tonic::Status> {
+    let request = WatchRoutesRequest { subscriber: "gateway".into() };
+    let mut events = client.watch_routes(request).await?.into_inner();
+    let mut is_synced = false;
+    while let Some(RouteEvent { epoch, state_id, sequence, event }) = events.message().await? {
+        match event {
+            Some(route_event::Event::Reset(_)) => is_synced = false,
+            Some(route_event::Event::Synced(_)) => is_synced = true,
+            _ => {}
+        }
+        if is_synced {
+            let (applied, drained, subscriber) = (sequence, sequence, "gateway".to_owned());
+            let acknowledged =
+                RouteAcknowledgement { subscriber, epoch, state_id, applied, drained, ..Default::default() };
+            client.acknowledge_routes(acknowledged).await?;
+        }
     }
     Ok(())
 }

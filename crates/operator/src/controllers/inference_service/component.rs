@@ -2,7 +2,10 @@
 
 use super::{
     LABEL,
+    agent::{AgentError, AgentSidecar},
     config::{Config, ResourceConfig},
+    keda,
+    objects::{is_deployed, owner},
     pod::{MAIN, MODEL_DIR, add_env, add_flag, custom_pod, model_pod, set},
     runtime::{NoRuntime, RecordedRuntime, Runtime, select},
     snapshot::Snapshot,
@@ -10,7 +13,7 @@ use super::{
     template::Placeholders,
 };
 use crate::{
-    cluster::{Custom, InferenceService, Key},
+    cluster::{Custom, InferenceService, Key, ResourceKind},
     workload::{merge, with_default_image},
 };
 use gantry_api::kserve::{CanarySpec, ComponentSpec, InferenceServiceSpec, PredictorSpec};
@@ -43,6 +46,39 @@ impl ComponentKind {
             Self::Explainer => "ExplainerReady",
         }
     }
+
+    /// The condition of its route in Knative mode.
+    pub(super) const fn route_condition(self) -> &'static str {
+        match self {
+            Self::Predictor => "PredictorRouteReady",
+            Self::Transformer => "TransformerRouteReady",
+            Self::Explainer => "ExplainerRoutesReady",
+        }
+    }
+
+    /// The condition of its configuration in Knative mode.
+    pub(super) const fn configuration_condition(self) -> &'static str {
+        match self {
+            Self::Predictor => "PredictorConfigurationReady",
+            Self::Transformer => "TransformerConfigurationReady",
+            Self::Explainer => "ExplainerConfigurationReady",
+        }
+    }
+
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Predictor => "Predictor",
+            Self::Transformer => "Transformer",
+            Self::Explainer => "Explainer",
+        }
+    }
+}
+
+/// Which objects the components become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Standard,
+    Knative,
 }
 
 /// A component with its pod, ready to become objects.
@@ -54,11 +90,19 @@ pub(super) struct Component {
     pub spec: ComponentSpec,
     /// Its share of the predictor's traffic; `None` for the stable predictor and for other components.
     pub canary: Option<Canary>,
+    /// Its objects stay as they are: the latest spec runs beside it.
+    pub is_held: bool,
     pub pod: Value,
     /// Labels of the objects and the pods.
     pub labels: Pairs,
     pub annotations: Pairs,
     pub autoscaler: Autoscaler,
+    /// Where its runtime serves gRPC without a port of its own.
+    pub grpc_port: Option<u32>,
+    /// Whether its model is called by V2 of the protocol, not V1.
+    pub is_v2: bool,
+    /// Whether it has no pods while the service is idle.
+    pub scales_to_zero: bool,
 }
 
 /// Which autoscaler sets the replicas of a component.
@@ -68,6 +112,8 @@ pub(super) enum Autoscaler {
     None,
     /// A `HorizontalPodAutoscaler` that the operator creates.
     Hpa,
+    /// A `ScaledObject` of KEDA.
+    Keda,
     /// One that the user brings.
     External,
 }
@@ -77,6 +123,8 @@ pub(super) enum Autoscaler {
 pub(super) struct Canary {
     pub name: String,
     pub percent: i32,
+    /// It runs the latest spec, and the stable predictor the previous one.
+    pub is_latest: bool,
 }
 
 impl Component {
@@ -112,16 +160,33 @@ pub(super) struct Components {
     pub runtime: Option<Runtime>,
 }
 
+impl Components {
+    /// The component that runs the latest spec of this one.
+    pub(super) fn latest<'a>(&'a self, component: &'a Component) -> &'a Component {
+        let is_latest = |c: &&Component| c.canary.as_ref().is_some_and(|canary| canary.is_latest);
+        self.all.iter().find(|c| component.is_held && is_latest(c)).unwrap_or(component)
+    }
+}
+
 /// Builds every component of a service.
 pub(super) fn components(
     snapshot: &Snapshot,
     object: &Custom<InferenceService>,
     spec: &InferenceServiceSpec,
     config: &Config,
+    mode: Mode,
 ) -> Result<Components, BuildError> {
-    let builder = Builder { snapshot, object, config, none: Pairs::new() };
-    let (predictor, runtime) = builder.predictor(&spec.predictor)?;
-    let mut all = vec![predictor];
+    let builder = Builder { snapshot, object, config, mode, none: Pairs::new() };
+    if mode == Mode::Knative && !spec.canary.is_empty() {
+        let remedy = "use spec.predictor.canaryTrafficPercent, or the mode Standard";
+        return Err(not_supported(ComponentKind::Predictor, "spec.canary in the mode Knative", remedy));
+    }
+    let (mut predictor, runtime) = builder.predictor(&spec.predictor)?;
+    let latest = match mode {
+        Mode::Standard => builder.latest(&mut predictor, !spec.canary.is_empty())?,
+        Mode::Knative => None,
+    };
+    let mut all: Vec<Component> = std::iter::once(predictor).chain(latest).collect();
     for canary in &spec.canary {
         all.push(builder.canary(&spec.predictor, canary)?);
     }
@@ -148,6 +213,12 @@ pub(super) fn components(
         builder.add_component_flags(&mut pod, &explainer.component);
         all.push(builder.component(kind, &explainer.component, pod, None, None)?);
     }
+    if all.iter().all(|c| c.autoscaler == Autoscaler::Keda && !keda::is_scaled(&c.spec)) {
+        let message = "the annotation serving.kserve.io/autoscalerClass is keda, but no component has metrics: set \
+                       autoScaling.metrics, or use the class hpa or none";
+        let (component, message) = (ComponentKind::Predictor, message.to_owned());
+        return Err(BuildError { component, reason: "InvalidAutoscaler", message });
+    }
     Ok(Components { all, runtime })
 }
 
@@ -161,6 +232,7 @@ struct Builder<'a> {
     snapshot: &'a Snapshot,
     object: &'a Custom<InferenceService>,
     config: &'a Config,
+    mode: Mode,
     none: Pairs,
 }
 
@@ -183,6 +255,7 @@ impl Builder<'_> {
             image: &self.snapshot.image,
             containers: &self.snapshot.storage_containers,
             annotations: self.annotations(),
+            credentials: &self.snapshot.credentials,
         };
         let error = |message| BuildError { component, reason: "InvalidPredictorSpec", message };
         add(&storage).map_err(error)
@@ -235,7 +308,42 @@ impl Builder<'_> {
         })?;
         let name = predictor.name.as_deref();
         let component = self.component(kind, &predictor.component, pod, Some(runtime), name)?;
-        Ok((component, Some(runtime.clone())))
+        let protocol = model.framework.protocol_version.as_deref();
+        let known =
+            || runtime.spec.protocol_versions.iter().map(String::as_str).find(|p| ["v1", "v2"].contains(p));
+        let is_v2 = protocol.or_else(known) == Some("v2");
+        Ok((Component { is_v2, ..component }, Some(runtime.clone())))
+    }
+
+    /// The predictor of the latest spec, beside one that keeps the previous spec while `canaryTrafficPercent` is less than
+    /// 100. Which spec the stable one has is in its Deployment, so that a crash changes nothing.
+    fn latest(&self, stable: &mut Component, has_canaries: bool) -> Result<Option<Component>, BuildError> {
+        let percent = stable.spec.canary_traffic_percent.and_then(|p| i32::try_from(p).ok());
+        let Some(percent) = percent.filter(|percent| *percent < 100) else { return Ok(None) };
+        if has_canaries {
+            let field = "spec.predictor.canaryTrafficPercent together with spec.canary";
+            return Err(not_supported(stable.kind, field, "use one of them"));
+        }
+        let owner = owner(&self.snapshot.key.name, self.object.uid());
+        let live = self.snapshot.owned.get(ResourceKind::DEPLOYMENT, &stable.key.name);
+        if live.is_none_or(|live| is_deployed(stable, owner, self.config, live)) {
+            return Ok(None);
+        }
+        stable.is_held = true;
+        let name = format!("{}-canary", stable.key.name);
+        if name.len() > 63 {
+            let message = format!(
+                "canaryTrafficPercent needs a Service {name}, whose name is too long: shorten metadata.name"
+            );
+            return Err(BuildError { component: stable.kind, reason: "NameTooLong", message });
+        }
+        let mut latest = stable.clone();
+        latest.is_held = false;
+        latest.key.name = name;
+        latest.canary = Some(Canary { name: "canary".into(), percent, is_latest: true });
+        let share = (stable.min_replicas() * percent + 99) / 100;
+        (latest.spec.min_replicas, latest.spec.max_replicas) = (Some(share.max(1)), None);
+        Ok(Some(latest))
     }
 
     /// A canary has the fields of the stable predictor except those that it sets, and fixed replicas.
@@ -252,11 +360,15 @@ impl Builder<'_> {
         let share = (stable_replicas * canary.traffic_percent + 99) / 100;
         let replicas = canary.predictor.component.min_replicas.unwrap_or(share).max(1);
         let scaling = &mut spec.component;
+        scaling.canary_traffic_percent = None;
         (scaling.min_replicas, scaling.max_replicas) = (Some(replicas), None);
         (scaling.scale_metric, scaling.scale_target, scaling.auto_scaling) = (None, None, None);
         let (component, _) = self.predictor(&spec)?;
         let name = spec.name.unwrap_or_default();
-        Ok(Component { canary: Some(Canary { name, percent: canary.traffic_percent }), ..component })
+        Ok(Component {
+            canary: Some(Canary { name, percent: canary.traffic_percent, is_latest: false }),
+            ..component
+        })
     }
 
     /// Flags that KServe gives to transformers and explainers.
@@ -281,10 +393,20 @@ impl Builder<'_> {
         predictor_name: Option<&str>,
     ) -> Result<Component, BuildError> {
         let path = format!("spec.{}", kind.as_str());
+        let is_knative = self.mode == Mode::Knative;
         let unsupported = [
-            ("logger", spec.logger.is_some(), "remove it"),
-            ("batcher", spec.batcher.is_some(), "remove it; the built-in runtime batches by itself"),
-            ("canaryTrafficPercent", spec.canary_traffic_percent.is_some_and(|p| p != 100), "remove it"),
+            (
+                "canaryTrafficPercent",
+                !is_knative
+                    && kind != ComponentKind::Predictor
+                    && spec.canary_traffic_percent.is_some_and(|p| p != 100),
+                "set that of the predictor",
+            ),
+            (
+                "deploymentStrategy",
+                is_knative && spec.deployment_strategy.is_some(),
+                "remove it, or use the mode Standard",
+            ),
         ];
         if let Some((field, _, remedy)) = unsupported.iter().find(|(_, is_set, _)| *is_set) {
             return Err(not_supported(kind, &format!("{path}.{field}"), remedy));
@@ -319,33 +441,82 @@ impl Builder<'_> {
         let annotations = pairs([runtime_annotations, self.annotations(), &spec.annotations], &|name| {
             inherits.inherits_annotation(name) && own(name)
         });
-        let autoscaler = self.autoscaler(kind)?;
+        let autoscaler = if is_knative { Autoscaler::None } else { self.autoscaler(kind, spec)? };
         if self.config.security.auto_mount_service_account_token != Some(true)
             && pod.get("automountServiceAccountToken").is_none()
         {
             set(&mut pod, "automountServiceAccountToken", false.into());
         }
-        add_readiness_probe(&mut pod);
+        // Knative has a probe of its own.
+        if !is_knative {
+            add_readiness_probe(&mut pod);
+        }
+        self.add_agent(&mut pod, kind, spec, &labels, &annotations)?;
         let pod = with_default_image(pod, &self.snapshot.image);
         let spec = spec.clone();
-        Ok(Component { kind, key, spec, canary: None, pod, labels, annotations, autoscaler })
+        let endpoint = runtime.and_then(|runtime| runtime.spec.grpc_data_endpoint.as_deref());
+        let grpc_port = endpoint.and_then(|endpoint| endpoint.strip_prefix("port:")?.parse().ok());
+        Ok(Component {
+            kind,
+            key,
+            spec,
+            canary: None,
+            is_held: false,
+            pod,
+            labels,
+            annotations,
+            autoscaler,
+            grpc_port,
+            is_v2: false,
+            scales_to_zero: false,
+        })
     }
 
-    fn autoscaler(&self, component: ComponentKind) -> Result<Autoscaler, BuildError> {
+    /// A logger or a batcher runs beside the model server.
+    fn add_agent(
+        &self,
+        pod: &mut Value,
+        kind: ComponentKind,
+        spec: &ComponentSpec,
+        labels: &Pairs,
+        annotations: &Pairs,
+    ) -> Result<(), BuildError> {
+        let agent = AgentSidecar {
+            config: self.config,
+            image: &self.snapshot.image,
+            service: &self.snapshot.key,
+            kind,
+            spec,
+            labels,
+            annotations,
+            is_knative: self.mode == Mode::Knative,
+        };
+        agent.add_to(pod).map_err(|error| match error {
+            AgentError::NotSupported { field, remedy } => not_supported(kind, &field, remedy),
+            AgentError::Invalid(message) => BuildError { component: kind, reason: "InvalidSpec", message },
+        })
+    }
+
+    fn autoscaler(&self, component: ComponentKind, spec: &ComponentSpec) -> Result<Autoscaler, BuildError> {
         match self.annotations().get("serving.kserve.io/autoscalerClass").map_or("hpa", String::as_str) {
             "hpa" => Ok(Autoscaler::Hpa),
             "none" => Ok(Autoscaler::None),
             "external" => Ok(Autoscaler::External),
-            "keda" => Err(not_supported(
+            "keda" if self.snapshot.has(ResourceKind::SCALED_OBJECT) => {
+                keda::check(component, spec).map(|()| Autoscaler::Keda)
+            }
+            "keda" => Err(BuildError {
                 component,
-                "the autoscaler class keda",
-                "set the annotation serving.kserve.io/autoscalerClass to hpa, external or none",
-            )),
+                reason: "InvalidAutoscaler",
+                message: "the annotation serving.kserve.io/autoscalerClass is keda, but the cluster has no ScaledObjects: \
+                          install KEDA, or use hpa, external or none"
+                    .into(),
+            }),
             other => Err(BuildError {
                 component,
                 reason: "InvalidAutoscaler",
                 message: format!(
-                    "the annotation serving.kserve.io/autoscalerClass is {other}: use hpa, external or none"
+                    "the annotation serving.kserve.io/autoscalerClass is {other}: use hpa, keda, external or none"
                 ),
             }),
         }

@@ -1,8 +1,9 @@
 //! Settings of the `ConfigMap` `inferenceservice-config`: each key is a JSON text.
 
-use crate::cluster::OwnedObject;
+use crate::{cluster::OwnedObject, plan::Known};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The name of the `ConfigMap`, in the namespace of the operator.
 pub const CONFIG_MAP: &str = "inferenceservice-config";
@@ -17,15 +18,89 @@ const ANNOTATIONS_NOT_INHERITED: [&str; 5] = [
 ];
 const LABELS_NOT_INHERITED: [&str; 1] = ["networking.knative.dev/visibility"];
 
+/// Deployment modes, with their former names.
+const MODES: [&str; 6] = ["", "Standard", "RawDeployment", "Knative", "Serverless", "ModelMesh"];
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     pub ingress: IngressConfig,
-    pub storage_initializer: StorageInitializerConfig,
+    pub storage_initializer: SidecarResources,
     pub deploy: DeployConfig,
     pub credentials: CredentialsConfig,
     pub inference_service: InferenceServiceConfig,
     pub service: ServiceConfig,
     pub security: SecurityConfig,
+    pub autoscaler: AutoscalerConfig,
+    pub router: RouterConfig,
+    pub agent: SidecarResources,
+    pub logger: LoggerConfig,
+    pub batcher: BatcherConfig,
+}
+
+/// Settings of loggers. Images and resources are those of `agent`: one container has all roles.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoggerConfig {
+    /// The sink of a logger without one.
+    pub default_url: String,
+    /// A `ConfigMap` in the namespace of the pod, with certificates of sinks.
+    pub ca_bundle: String,
+    pub ca_cert_file: String,
+    pub tls_skip_verify: bool,
+}
+
+impl Default for LoggerConfig {
+    fn default() -> Self {
+        let unset = String::new;
+        Self {
+            default_url: "http://default-broker".into(),
+            ca_bundle: unset(),
+            ca_cert_file: unset(),
+            tls_skip_verify: false,
+        }
+    }
+}
+
+/// Limits of batches without their own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BatcherConfig {
+    #[serde(deserialize_with = "number_or_text")]
+    pub max_batch_size: u32,
+    /// Milliseconds.
+    #[serde(deserialize_with = "number_or_text")]
+    pub max_latency: u32,
+}
+
+impl Default for BatcherConfig {
+    fn default() -> Self {
+        Self { max_batch_size: 32, max_latency: 5000 }
+    }
+}
+
+/// KServe has numbers as texts.
+fn number_or_text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let number = match &value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64().and_then(|number| u32::try_from(number).ok()),
+    };
+    let number = number.filter(|number| *number > 0);
+    number.ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number of at least 1")))
+}
+
+/// Settings of `InferenceGraphs`. Those of router pods are ignored: gateways execute graphs.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RouterConfig {
+    pub headers: RouterHeaders,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RouterHeaders {
+    /// Patterns of the headers that each step gets.
+    pub propagate: Vec<String>,
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "the fields of KServe's settings")]
@@ -43,6 +118,14 @@ pub struct IngressConfig {
     pub disable_ingress_creation: bool,
     #[serde(rename = "disableHTTPRouteTimeout")]
     pub disable_http_route_timeout: bool,
+    /// `<namespace>/<name>` of Istio's Gateway.
+    pub ingress_gateway: String,
+    pub local_gateway: String,
+    /// Hosts of the gateways of Istio and Knative inside the cluster.
+    pub local_gateway_service: String,
+    pub knative_local_gateway_service: String,
+    /// Istio is used in Standard mode only where this is set to false.
+    pub disable_istio_virtual_host: Option<bool>,
     /// Whether the `ConfigMap` has the key: without it there is no ingress to use.
     #[serde(skip)]
     pub is_configured: bool,
@@ -60,21 +143,27 @@ impl Default for IngressConfig {
             url_scheme: "http".into(),
             disable_ingress_creation: false,
             disable_http_route_timeout: false,
+            ingress_gateway: String::new(),
+            local_gateway: String::new(),
+            local_gateway_service: String::new(),
+            knative_local_gateway_service: String::new(),
+            disable_istio_virtual_host: None,
             is_configured: false,
         }
     }
 }
 
+/// Resources of a container that the operator adds to pods.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct StorageInitializerConfig {
+pub struct SidecarResources {
     pub memory_request: String,
     pub memory_limit: String,
     pub cpu_request: String,
     pub cpu_limit: String,
 }
 
-impl Default for StorageInitializerConfig {
+impl Default for SidecarResources {
     fn default() -> Self {
         Self {
             memory_request: "100Mi".into(),
@@ -104,6 +193,70 @@ pub struct RolloutStrategy {
 pub struct CredentialsConfig {
     pub storage_spec_secret_name: String,
     pub storage_secret_name_annotation: String,
+    pub gcs: GcsConfig,
+    pub s3: S3Config,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GcsConfig {
+    /// The key of a Secret with a service account of Google.
+    #[serde(rename = "gcsCredentialFileName")]
+    pub credential_file_name: String,
+}
+
+impl Default for GcsConfig {
+    fn default() -> Self {
+        Self { credential_file_name: "gcloud-application-credentials.json".into() }
+    }
+}
+
+/// Settings of S3 where a Secret has no annotation for them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct S3Config {
+    /// The keys of a Secret.
+    #[serde(rename = "s3AccessKeyIDName")]
+    pub access_key_id_name: String,
+    #[serde(rename = "s3SecretAccessKeyName")]
+    pub secret_access_key_name: String,
+    #[serde(rename = "s3Endpoint")]
+    pub endpoint: String,
+    #[serde(rename = "s3UseHttps")]
+    pub use_https: String,
+    #[serde(rename = "s3Region")]
+    pub region: String,
+    #[serde(rename = "s3VerifySSL")]
+    pub verify_ssl: String,
+    #[serde(rename = "s3UseVirtualBucket")]
+    pub use_virtual_bucket: String,
+    #[serde(rename = "s3UseAccelerate")]
+    pub use_accelerate: String,
+    #[serde(rename = "s3UseAnonymousCredential")]
+    pub use_anonymous_credential: String,
+    #[serde(rename = "s3CABundleConfigMap")]
+    pub ca_bundle_config_map: String,
+    #[serde(rename = "s3CABundle")]
+    pub ca_bundle: String,
+}
+
+impl Default for S3Config {
+    fn default() -> Self {
+        let unset = String::new;
+        Self {
+            access_key_id_name: "awsAccessKeyID".into(),
+            secret_access_key_name: "awsSecretAccessKey".into(),
+            endpoint: unset(),
+            use_https: unset(),
+            region: unset(),
+            verify_ssl: unset(),
+            use_virtual_bucket: unset(),
+            use_accelerate: unset(),
+            use_anonymous_credential: unset(),
+            ca_bundle_config_map: unset(),
+            ca_bundle: unset(),
+        }
+    }
 }
 
 impl Default for CredentialsConfig {
@@ -111,6 +264,8 @@ impl Default for CredentialsConfig {
         Self {
             storage_spec_secret_name: "storage-config".into(),
             storage_secret_name_annotation: "serving.kserve.io/storageSecretName".into(),
+            gcs: GcsConfig::default(),
+            s3: S3Config::default(),
         }
     }
 }
@@ -170,6 +325,48 @@ pub struct SecurityConfig {
     pub auto_mount_service_account_token: Option<bool>,
 }
 
+/// Windows of KEDA's autoscalers without a behaviour of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AutoscalerConfig {
+    pub scale_up_stabilization_window_seconds: String,
+    pub scale_down_stabilization_window_seconds: String,
+}
+
+impl Default for AutoscalerConfig {
+    fn default() -> Self {
+        Self {
+            scale_up_stabilization_window_seconds: "0".into(),
+            scale_down_stabilization_window_seconds: "300".into(),
+        }
+    }
+}
+
+/// The last valid `ConfigMap`, which counts while a newer one is broken. Safe to lose: services then stay as they are.
+#[derive(Debug, Default)]
+pub struct LastValidConfig(Mutex<Option<ConfigInput>>);
+
+type ConfigInput = Known<Arc<OwnedObject>>;
+
+impl LastValidConfig {
+    /// The last valid `ConfigMap`, and the error of a newer one that is invalid.
+    pub(super) fn effective(&self, read: ConfigInput) -> (ConfigInput, Option<String>) {
+        let error = match &read {
+            Known::Unknown(_) => return (read, None),
+            Known::Absent => None,
+            Known::Present(map) => Config::parse(map).err(),
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            None => {
+                *known = Some(read.clone());
+                (read, None)
+            }
+            Some(error) => (known.clone().unwrap_or(read), known.is_some().then_some(error)),
+        }
+    }
+}
+
 impl Config {
     /// Every error names its key.
     pub fn parse(map: &OwnedObject) -> Result<Self, String> {
@@ -183,9 +380,20 @@ impl Config {
             deploy: section(data, "deploy", &mut errors).unwrap_or_default(),
             credentials: section(data, "credentials", &mut errors).unwrap_or_default(),
             inference_service: section(data, "inferenceService", &mut errors).unwrap_or_default(),
+            router: section(data, "router", &mut errors).unwrap_or_default(),
             service: section(data, "service", &mut errors).unwrap_or_default(),
             security: section(data, "security", &mut errors).unwrap_or_default(),
+            autoscaler: section(data, "autoscaler", &mut errors).unwrap_or_default(),
+            agent: section(data, "agent", &mut errors).unwrap_or_default(),
+            logger: section(data, "logger", &mut errors).unwrap_or_default(),
+            batcher: section(data, "batcher", &mut errors).unwrap_or_default(),
         };
+        let mode = config.deploy.default_deployment_mode.as_deref().unwrap_or_default();
+        if !MODES.contains(&mode) {
+            errors.push(format!(
+                "key deploy has the defaultDeploymentMode {mode}: use Standard, Knative or ModelMesh"
+            ));
+        }
         if errors.is_empty() { Ok(config) } else { Err(errors.join("; ")) }
     }
 }
@@ -218,8 +426,10 @@ mod tests {
             "ingress": r#"{"ingressDomain": "ml.test", "ingressClassName": "nginx", "disableHTTPRouteTimeout": true}"#,
             "deploy": r#"{"defaultDeploymentMode": "RawDeployment"}"#,
             "service": r#"{"serviceClusterIPNone": true}"#,
+            "batcher": r#"{"image": "kserve/agent:v1", "maxBatchSize": "7"}"#,
         }))
         .unwrap();
+        assert_eq!(config.batcher, BatcherConfig { max_batch_size: 7, max_latency: 5000 });
         assert_eq!(config.ingress.ingress_domain, "ml.test");
         assert!(config.ingress.is_configured && config.ingress.disable_http_route_timeout);
         assert!(config.service.service_cluster_ip_none);
@@ -228,10 +438,34 @@ mod tests {
     }
 
     #[test]
+    fn last_valid_settings_count_while_newer_ones_are_broken() {
+        let map = |text: &str| {
+            let map = json!({ "data": { "ingress": text } });
+            Known::Present(Arc::new(serde_json::from_value::<OwnedObject>(map).unwrap()))
+        };
+        let known = LastValidConfig::default();
+        let used = |read| match known.effective(read) {
+            (Known::Present(map), error) => (map.data["data"]["ingress"].clone(), error.is_some()),
+            (_, error) => (Value::Null, error.is_some()),
+        };
+        assert_eq!(used(map("{")), (json!("{"), false), "nothing valid is known");
+        assert_eq!(used(map("{}")), (json!("{}"), false));
+        assert_eq!(used(map("{")), (json!("{}"), true));
+        assert_eq!(used(Known::Absent), (Value::Null, false));
+        assert_eq!(used(map("{")), (Value::Null, true), "the defaults count");
+    }
+
+    #[test]
     fn every_broken_key_is_named() {
-        let error = parse(&json!({ "ingress": "{", "deploy": "7", "service": "{}" })).unwrap_err();
+        let error = parse(
+            &json!({ "ingress": "{", "deploy": "7", "service": "{}", "batcher": "{\"maxLatency\": \"0\"}" }),
+        )
+        .unwrap_err();
         assert!(error.contains("key ingress is not valid"), "{error}");
         assert!(error.contains("key deploy is not valid"), "{error}");
         assert!(!error.contains("service"), "{error}");
+        assert!(error.contains("key batcher is not valid: \"0\" is not a number of at least 1"), "{error}");
+        let error = parse(&json!({ "deploy": r#"{"defaultDeploymentMode": "Fast"}"# })).unwrap_err();
+        assert!(error.contains("defaultDeploymentMode Fast: use Standard"), "{error}");
     }
 }

@@ -1,7 +1,12 @@
 //! InferenceServices of KServe: a Deployment and a Service per component, and the route to them.
 
+mod agent;
 mod component;
 pub mod config;
+mod credentials;
+mod keda;
+mod knative;
+mod model_mesh;
 mod model_status;
 mod objects;
 mod plan;
@@ -9,6 +14,7 @@ mod pod;
 mod pods;
 mod route;
 pub mod runtime;
+mod scale_to_zero;
 mod snapshot;
 mod status;
 mod storage;
@@ -16,8 +22,12 @@ mod template;
 #[cfg(test)]
 mod tests;
 
+pub(super) use config::Config;
+pub use credentials::Credentials;
 pub use pods::strip_pod;
-pub use snapshot::Snapshot;
+pub(super) use route::{Admission, admission, service_host};
+pub(super) use snapshot::config_key;
+pub use snapshot::{RouteScheduler, Snapshot};
 
 use crate::{
     caches::Caches,
@@ -56,9 +66,14 @@ impl Controller for InferenceServiceController {
         ResourceKind::POD_DISRUPTION_BUDGET,
         ResourceKind::INGRESS,
         ResourceKind::HTTP_ROUTE,
+        model_mesh::MODELS,
+        ResourceKind::VIRTUAL_SERVICE,
+        ResourceKind::SCALED_OBJECT,
+        ResourceKind::KNATIVE_SERVICE,
     ];
     const READS: &'static [ResourceKind] = &[Self::PODS];
-    const INPUTS: &'static [ResourceKind] = &[ResourceKind::CONFIG_MAP];
+    const INPUTS: &'static [ResourceKind] =
+        &[ResourceKind::CONFIG_MAP, ResourceKind::SERVICE_ACCOUNT, ResourceKind::SECRET];
     const MANY: bool = true;
     const PACED: bool = true;
 
@@ -78,8 +93,10 @@ impl Controller for InferenceServiceController {
         ]
     }
 
-    fn inputs(caches: &Caches, _: &Key) -> Vec<InputRef> {
-        vec![(ResourceKind::CONFIG_MAP, snapshot::config_key(caches))]
+    fn inputs(caches: &Caches, key: &Key) -> Vec<InputRef> {
+        let mut inputs = vec![(ResourceKind::CONFIG_MAP, snapshot::config_key(caches))];
+        inputs.extend(snapshot::credential_references(caches, key));
+        inputs
     }
 
     fn snapshot(caches: &Caches, key: &Key) -> Snapshot {

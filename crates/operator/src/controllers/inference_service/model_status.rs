@@ -37,6 +37,17 @@ fn states(before: Option<&ModelStatus>, target: &str) -> ModelStates {
     }
 }
 
+/// The status of a model without pods.
+pub(super) fn standby() -> ModelStatus {
+    let standby = || "Standby".to_owned();
+    ModelStatus {
+        transition_status: "UpToDate".into(),
+        states: Some(ModelStates { active_model_state: standby(), target_model_state: standby() }),
+        last_failure_info: None,
+        copies: Some(ModelCopies { failed_copies: 0, total_copies: Some(0) }),
+    }
+}
+
 /// The status of a deployed model.
 pub(super) fn observed(
     pods: &[&Arc<OwnedObject>],

@@ -1,10 +1,12 @@
 //! Desired objects of a component: Deployment, Service, autoscaler and disruption budget.
 
+use super::agent;
 use super::component::{Autoscaler, Component};
 use super::config::Config;
-use super::pod::TRANSFORMER;
+use super::keda::{is_scaled, scaled_object};
+use super::scale_to_zero::replicas;
 use crate::{
-    cluster::{Desired, InferenceService, KindId, ResourceKind},
+    cluster::{Desired, InferenceService, KindId, OwnedObject, ResourceKind},
     workload::{Inherited, OwnedObjects, Owner, Workload, pod_disruption_budget},
 };
 use serde_json::{Map, Value, json};
@@ -17,10 +19,20 @@ pub(super) fn objects(
     config: &Config,
     owned: &OwnedObjects,
 ) -> Vec<Desired> {
-    let has_workload = owned.get(ResourceKind::DEPLOYMENT, &component.key.name).is_some();
+    // A HorizontalPodAutoscaler does not scale up from zero.
+    let is_stuck =
+        |replicas| replicas == 0 && component.autoscaler == Autoscaler::Hpa && !component.scales_to_zero;
+    let live = owned.get(ResourceKind::DEPLOYMENT, &component.key.name);
+    let has_replicas = live.is_some_and(|live| !is_stuck(replicas(live)));
     let mut objects =
-        vec![service(component, owner, config), deployment(component, owner, config, has_workload)];
-    objects.extend(hpa(component, owner));
+        vec![service(component, owner, config), deployment(component, owner, config, has_replicas)];
+    match component.autoscaler {
+        Autoscaler::Hpa => objects.extend(hpa(component, owner)),
+        Autoscaler::Keda => {
+            objects.extend(scaled_object(component, &config.autoscaler, &metadata(component, owner)));
+        }
+        Autoscaler::None | Autoscaler::External => {}
+    }
     if component.min_replicas() > 1 {
         let labels = json!(component.labels);
         objects.push(pod_disruption_budget(component.key.clone(), &owner, &component.selector(), &labels));
@@ -31,13 +43,36 @@ pub(super) fn objects(
 /// Whether replicas are left to an autoscaler.
 pub(super) fn is_autoscaled(component: &Component) -> bool {
     match component.autoscaler {
+        _ if component.scales_to_zero => true,
         Autoscaler::None => false,
         Autoscaler::External => true,
-        Autoscaler::Hpa => component.min_replicas() < component.max_replicas(),
+        Autoscaler::Keda => is_scaled(&component.spec),
+        Autoscaler::Hpa => has_range(component),
     }
 }
 
-fn deployment(component: &Component, owner: Owner<'_>, config: &Config, exists: bool) -> Desired {
+fn has_range(component: &Component) -> bool {
+    component.min_replicas() < component.max_replicas()
+}
+
+pub(super) fn is_autoscaler(kind: ResourceKind) -> bool {
+    [ResourceKind::HORIZONTAL_POD_AUTOSCALER, ResourceKind::SCALED_OBJECT].contains(&kind)
+}
+
+/// Whether a Deployment was applied for this spec.
+pub(super) fn is_deployed(
+    component: &Component,
+    owner: Owner<'_>,
+    config: &Config,
+    live: &OwnedObject,
+) -> bool {
+    // With and without the replicas, which an autoscaler takes over.
+    let applied =
+        [false, true].map(|has_replicas| deployment(component, owner, config, has_replicas).digest());
+    applied.iter().any(|digest| live.applied() == Some(digest.as_str()))
+}
+
+fn deployment(component: &Component, owner: Owner<'_>, config: &Config, has_replicas: bool) -> Desired {
     let mut more = Map::new();
     if let Some(strategy) = &component.spec.deployment_strategy {
         more.insert("strategy".into(), strategy.clone());
@@ -48,7 +83,7 @@ fn deployment(component: &Component, owner: Owner<'_>, config: &Config, exists: 
     }
     // A new Deployment starts with `minReplicas`; then the autoscaler has them.
     let replicas =
-        u32::try_from(component.min_replicas()).ok().filter(|_| !(exists && is_autoscaled(component)));
+        u32::try_from(component.min_replicas()).ok().filter(|_| !(has_replicas && is_autoscaled(component)));
     let workload = Workload {
         kind: ResourceKind::DEPLOYMENT,
         key: component.key.clone(),
@@ -67,13 +102,10 @@ fn deployment(component: &Component, owner: Owner<'_>, config: &Config, exists: 
     workload.desired()
 }
 
-/// Ports are those of the transformer beside the model server, else of the first container.
-fn service(component: &Component, owner: Owner<'_>, config: &Config) -> Desired {
-    let containers = component.pod.get("containers").and_then(Value::as_array);
-    let containers = containers.map(Vec::as_slice).unwrap_or_default();
-    let is_transformer = |c: &&Value| c.get("name").and_then(Value::as_str) == Some(TRANSFORMER);
-    let front = containers.iter().find(is_transformer).or_else(|| containers.first());
-    let of_front = front.and_then(|c| c.get("ports")).and_then(Value::as_array);
+/// Ports of a Service: those of the container that receives requests. An agent is in front of the first one.
+pub(super) fn ports(component: &Component) -> Vec<Value> {
+    let of_front =
+        agent::front_container(&component.pod).and_then(|c| c.get("ports")).and_then(Value::as_array);
     let mut ports: Vec<Value> = Vec::new();
     for (index, port) in of_front.into_iter().flatten().enumerate() {
         let number = port.get("containerPort").cloned().unwrap_or_else(|| 8080.into());
@@ -94,7 +126,15 @@ fn service(component: &Component, owner: Owner<'_>, config: &Config) -> Desired 
         let name = &component.key.name;
         ports.push(json!({ "name": name, "port": 80, "targetPort": 8080, "protocol": "TCP" }));
     }
-    let mut spec = json!({ "type": "ClusterIP", "ports": ports, "selector": component.selector() });
+    if let (Some(port), Some(first)) = (agent::port(&component.spec), ports.first_mut()) {
+        super::pod::set(first, "targetPort", port.into());
+    }
+    ports
+}
+
+fn service(component: &Component, owner: Owner<'_>, config: &Config) -> Desired {
+    let mut spec =
+        json!({ "type": "ClusterIP", "ports": ports(component), "selector": component.selector() });
     if config.service.service_cluster_ip_none {
         super::pod::set(&mut spec, "clusterIP", "None".into());
     }
@@ -112,9 +152,9 @@ fn metadata(component: &Component, owner: Owner<'_>) -> Value {
     metadata
 }
 
-/// Only where there is a range to scale in.
+/// Only where there is a range to scale in. It pauses while the Deployment has no replicas.
 fn hpa(component: &Component, owner: Owner<'_>) -> Option<Desired> {
-    if component.autoscaler != Autoscaler::Hpa || !is_autoscaled(component) {
+    if !has_range(component) {
         return None;
     }
     let spec = &component.spec;

@@ -1,42 +1,67 @@
 //! Plan of an `InferenceService`.
 
 use super::{
-    component::{Component, ComponentKind, Components, components},
+    component::{Autoscaler, BuildError, Component, ComponentKind, Components, Mode, components},
     config::Config,
+    knative,
+    model_mesh::{self, MODELS},
     model_status,
-    objects::{is_autoscaled, objects, owner},
+    objects::{is_autoscaled, is_autoscaler, objects, owner},
     pods::failure,
-    route::{Route, RouteBuilder, not_admitted},
+    route::{Admission, Route, RouteBuilder, admission, not_admitted},
+    scale_to_zero,
     snapshot::Snapshot,
-    status::{self, CANARY_READY, Fact, INGRESS_READY, Observed, PREDICTOR_READY, STOPPED},
+    status::{self, CANARY_READY, CONFIG_VALID, Fact, INGRESS_READY, Observed, PREDICTOR_READY, STOPPED},
 };
 use crate::{
-    cluster::{Custom, Desired, EventDraft, InferenceService, OwnedObject, ResourceKind},
-    conditions::ConditionStatus,
+    cluster::{Custom, DeleteTarget, Desired, EventDraft, InferenceService, OwnedObject, ResourceKind},
+    conditions::{ConditionStatus, condition_status},
     controllers::validation::validate_ratcheted,
-    plan::{ClusterAction, Known, Plan},
+    plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     workload::{ApplyFailure, Rollout, apply_actions},
 };
 use gantry_api::kserve::{
     CanaryStatus, ComponentStatus, InferenceServiceSpec, InferenceServiceStatus, StatusAddress, TrafficTarget,
 };
+use gantry_proto::gantry::ServiceRoute;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+/// Interval of plans while a Secret cannot be read.
+const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(1);
 const STOP: &str = "serving.kserve.io/stop";
+const DISABLE_AUTO_UPDATE: &str = "serving.kserve.io/disable-auto-update";
 const MODE: &str = "serving.kserve.io/deploymentMode";
 /// The finalizer of KServe's own controller: its services are left alone.
 const KSERVE_FINALIZER: &str = "inferenceservice.finalizers";
 /// Takes a service over from KServe's controller.
 const ADOPT: &str = "gantry.dev/adopt";
 
-type ServicePlan = Plan<InferenceServiceStatus>;
+pub(super) type ServicePlan = Plan<InferenceServiceStatus>;
 
 pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
+    let plan = decide(snapshot, now);
+    match (&snapshot.object, &snapshot.config_error) {
+        (Some(object), Some(error)) => {
+            let message = broken_config(snapshot, error, "the last valid one is used");
+            report_config(plan, object, &message, now)
+        }
+        _ => plan,
+    }
+}
+
+fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
     let present = snapshot.object.as_deref().filter(|object| !object.is_deleted());
-    // The garbage collector deletes the objects of one that is gone.
-    let Some(object) = present.filter(|object| is_ours(object)) else { return Plan::default() };
+    // The garbage collector deletes the objects of one that is gone; its routes are only in schedulers.
+    let Some(object) = present else {
+        let mut plan = Plan::default();
+        delete_routes(snapshot, None, &mut plan);
+        return plan;
+    };
+    if !is_ours(object) {
+        return Plan::default();
+    }
     let config = match config(snapshot) {
         Ok(config) => config,
         Err(Unusable::Unknown) => return Plan::default(),
@@ -47,17 +72,44 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         Err(condition) => return not_deployed(object, condition.reason, condition.message, now),
     };
     let mode = deployment_mode(object, &config);
-    if mode != "Standard" {
+    let is_stopped = annotation(object, STOP).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    if !["Standard", "Knative", "ModelMesh"].contains(&mode.as_str()) {
         let message = format!(
-            "the deployment mode {mode} is not supported yet: set the annotation {MODE} to Standard, or \
+            "there is no deployment mode {mode}: set the annotation {MODE} to Standard, Knative or ModelMesh, or \
              deploy.defaultDeploymentMode of the ConfigMap inferenceservice-config"
         );
         return not_deployed(object, "DeploymentModeNotSupported".into(), message, now);
     }
-    if annotation(object, STOP).is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return stop(snapshot, object, now);
+    if is_stopped {
+        return stop(snapshot, object, mode, now);
+    }
+    if mode == "ModelMesh" {
+        return model_mesh::plan(snapshot, object, spec, now);
+    }
+    if !snapshot.credentials.are_known() {
+        return wait_for_credentials(snapshot, object, now);
+    }
+    if mode == "Knative" {
+        return knative::plan(snapshot, object, spec, &config, now);
     }
     deploy(snapshot, object, spec, &config, now)
+}
+
+/// Nothing changes while credentials are unknown: pods without them would fail.
+fn wait_for_credentials(
+    snapshot: &Snapshot,
+    object: &Custom<InferenceService>,
+    now: Timestamp,
+) -> ServicePlan {
+    let mut plan = match &snapshot.credentials.failure {
+        Some(failure) if !(is_deployed(snapshot) && is_current(object)) => {
+            not_deployed(object, "CredentialsUnreadable".into(), failure.clone(), now)
+        }
+        _ => Plan::default(),
+    };
+    // A watch that fails triggers nothing.
+    plan.requeue_within(CREDENTIALS_INTERVAL);
+    plan
 }
 
 /// KServe's controller has a finalizer on its services. They are taken over on request only.
@@ -69,8 +121,22 @@ fn annotation<'a>(object: &'a Custom<InferenceService>, name: &str) -> Option<&'
     object.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
+/// Whether the status is that of the latest spec.
+pub(super) fn is_current(object: &Custom<InferenceService>) -> bool {
+    object.status.as_ref().and_then(|s| s.observed_generation) == Some(object.generation())
+}
+
+/// Whether changes of runtimes and settings are kept from a service: it is ready, and its latest spec is deployed.
+pub(super) fn is_frozen(object: &Custom<InferenceService>) -> bool {
+    let conditions = object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    annotation(object, DISABLE_AUTO_UPDATE).is_some_and(|value| value == "true")
+        && is_current(object)
+        && condition_status(conditions, status::READY) == Some(ConditionStatus::True)
+}
+
 fn is_deployed(snapshot: &Snapshot) -> bool {
-    snapshot.owned.of_kind(ResourceKind::DEPLOYMENT).next().is_some()
+    let kinds = [ResourceKind::DEPLOYMENT, ResourceKind::KNATIVE_SERVICE, MODELS];
+    kinds.into_iter().any(|kind| snapshot.owned.of_kind(kind).next().is_some())
 }
 
 enum Unusable {
@@ -83,14 +149,16 @@ fn config(snapshot: &Snapshot) -> Result<Config, Unusable> {
     match &snapshot.config {
         Known::Unknown(_) => Err(Unusable::Unknown),
         Known::Absent => Ok(Config::default()),
-        Known::Present(map) => Config::parse(map).map_err(|error| {
-            let namespace = &snapshot.config_namespace;
-            Unusable::Broken(format!(
-                "the ConfigMap inferenceservice-config in namespace {namespace} is not valid: {error}; services stay as they \
-                 are until it is corrected"
-            ))
-        }),
+        Known::Present(map) => Config::parse(map)
+            .map_err(|error| Unusable::Broken(broken_config(snapshot, &error, "services stay as they are"))),
     }
+}
+
+fn broken_config(snapshot: &Snapshot, error: &str, effect: &str) -> String {
+    let namespace = &snapshot.config_namespace;
+    format!(
+        "the ConfigMap inferenceservice-config in namespace {namespace} is not valid: {error}; {effect} until it is corrected"
+    )
 }
 
 /// The mode in the status never changes; then the annotation counts, then the `ConfigMap`.
@@ -106,7 +174,7 @@ fn deployment_mode(object: &Custom<InferenceService>, config: &Config) -> String
     }
 }
 
-fn finish(
+pub(super) fn finish(
     object: &Custom<InferenceService>,
     observed: &Observed,
     now: Timestamp,
@@ -119,7 +187,7 @@ fn finish(
 }
 
 /// A service whose spec cannot be deployed. What runs keeps running.
-fn not_deployed(
+pub(super) fn not_deployed(
     object: &Custom<InferenceService>,
     reason: String,
     message: String,
@@ -131,29 +199,59 @@ fn not_deployed(
     finish(object, &observed, now, Plan::default())
 }
 
-/// A broken configuration changes nothing that runs: the objects embody the last valid one.
+/// A service whose components cannot be built.
+pub(super) fn not_built(
+    object: &Custom<InferenceService>,
+    error: &BuildError,
+    now: Timestamp,
+) -> ServicePlan {
+    let plan = not_deployed(object, error.reason.into(), error.message.clone(), now);
+    let model = model_status::invalid(error, status::model_status(object));
+    let with_model = |status| InferenceServiceStatus { model_status: Some(model), ..status };
+    Plan { status: plan.status.clone().map(with_model), ..plan }
+}
+
+/// A broken configuration changes nothing that runs: the objects embody the last valid one, which is not known here.
 fn keep_as_is(
     snapshot: &Snapshot,
     object: &Custom<InferenceService>,
     message: &str,
     now: Timestamp,
 ) -> ServicePlan {
-    let is_current = object.status.as_ref().and_then(|s| s.observed_generation) == Some(object.generation());
-    let event = EventDraft { warning: true, reason: "ConfigInvalid", message: message.to_owned() };
-    if is_deployed(snapshot) && is_current {
-        return Plan { events: vec![event], status: object.status.clone(), ..Plan::default() };
+    let plan = if is_deployed(snapshot) && is_current(object) {
+        Plan { status: object.status.clone(), ..Plan::default() }
+    } else {
+        not_deployed(object, "ConfigInvalid".into(), message.to_owned(), now)
+    };
+    report_config(plan, object, message, now)
+}
+
+/// Adds the condition of a broken configuration, and its event when it is new.
+fn report_config(
+    plan: ServicePlan,
+    object: &Custom<InferenceService>,
+    message: &str,
+    now: Timestamp,
+) -> ServicePlan {
+    let Some(status) = plan.status.clone() else { return plan };
+    let broken = Fact::new(false, "ConfigInvalid", message);
+    let status = status::with_condition(status, object, CONFIG_VALID, &broken, now);
+    let mut events = plan.events.clone();
+    let mut known = object.status.iter().flat_map(|s| &s.conditions);
+    if !known.any(|c| c.r#type == CONFIG_VALID && c.message.as_deref() == Some(message)) {
+        events.push(EventDraft { warning: true, reason: "ConfigInvalid", message: message.to_owned() });
     }
-    let plan = not_deployed(object, "ConfigInvalid".into(), message.to_owned(), now);
-    Plan { events: vec![event], ..plan }
+    Plan { events, status: Some(status), ..plan }
 }
 
 /// Deletes every object, until the annotation is removed.
-fn stop(snapshot: &Snapshot, object: &Custom<InferenceService>, now: Timestamp) -> ServicePlan {
+fn stop(snapshot: &Snapshot, object: &Custom<InferenceService>, mode: String, now: Timestamp) -> ServicePlan {
     let mut plan = Plan::default();
+    delete_routes(snapshot, None, &mut plan);
     let orphans = snapshot.owned.orphans(&[], false);
     plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
     let mut observed = Observed::default();
-    observed.status.deployment_mode = Some("Standard".into());
+    observed.status.deployment_mode = Some(mode);
     let stopped = || Fact::new(false, "Stopped", format!("the annotation {STOP} is set"));
     observed.fact(PREDICTOR_READY, stopped());
     observed.fact(INGRESS_READY, stopped());
@@ -168,30 +266,34 @@ fn deploy(
     config: &Config,
     now: Timestamp,
 ) -> ServicePlan {
-    let built = match components(snapshot, object, spec, config) {
+    let mut built = match components(snapshot, object, spec, config, Mode::Standard) {
         Ok(built) => built,
-        Err(error) => {
-            let plan = not_deployed(object, error.reason.into(), error.message.clone(), now);
-            let model = model_status::invalid(&error, status::model_status(object));
-            let with_model = |status| InferenceServiceStatus { model_status: Some(model), ..status };
-            return Plan { status: plan.status.clone().map(with_model), ..plan };
-        }
+        Err(error) => return not_built(object, &error, now),
     };
     let none = BTreeMap::new();
-    let backends = backends(snapshot, &built);
     let route = RouteBuilder {
         key: &snapshot.key,
         owner: owner(&snapshot.key.name, object.uid()),
         labels: object.metadata.labels.as_ref().unwrap_or(&none),
         annotations: object.metadata.annotations.as_ref().unwrap_or(&none),
         config,
-        components: &built.all,
-        has_http_routes: snapshot.has_http_routes,
-        backends: &backends,
-    }
-    .build();
+        components: &[],
+        snapshot,
+        backends: &[],
+        idle_timeout: None,
+        is_down: false,
+    };
+    let idle_timeout = match route.is_gateway().then(|| scale_to_zero::enable(object, &mut built)).transpose()
+    {
+        Ok(timeout) => timeout.flatten(),
+        Err(error) => return not_built(object, &error, now),
+    };
+    let is_down = scale_to_zero::is_down(snapshot, object, &built);
+    let backends = backends(snapshot, &built);
+    let route =
+        RouteBuilder { components: &built.all, backends: &backends, idle_timeout, is_down, ..route }.build();
     let mut desired: Vec<Desired> = Vec::new();
-    for component in &built.all {
+    for component in built.all.iter().filter(|component| !component.is_held) {
         let owner = owner(&snapshot.key.name, object.uid());
         desired.extend(objects(component, owner, config, &snapshot.owned));
     }
@@ -200,19 +302,34 @@ fn deploy(
     }
     let applies = apply_actions(&desired, &snapshot.owned, &snapshot.failures);
     let mut plan = Plan { requeue_after: applies.retry_after, ..Plan::default() };
-    plan.actions = applies.actions;
+    // KEDA refuses a workload that has another autoscaler.
+    let (replaced, orphans): (Vec<_>, Vec<_>) =
+        orphans(snapshot, &built, &desired).partition(|target| is_autoscaler(target.kind));
+    plan.actions.extend(replaced.into_iter().map(|target| ClusterAction::Delete(target).into()));
+    plan.actions.extend(applies.actions);
+    let wanted = route.as_ref().ok().and_then(|route| route.service.as_ref());
+    if let Some(service) = wanted {
+        put_route(snapshot, service, &mut plan);
+    }
     // A predictor that is replaced stays until a route without it is in effect.
     let is_in_effect = |route: &Route| {
         let is_live =
             |d: &Desired| snapshot.owned.get(d.kind, &d.key.name).is_some_and(|live| d.matches(live));
-        route.objects.iter().all(is_live) && not_admitted(route, &snapshot.owned).is_none()
+        route.objects.iter().all(is_live) && obstacle(snapshot, route).is_none()
     };
-    let is_replaced = route.as_ref().is_ok_and(is_in_effect) && has_backends(snapshot, &built, &backends);
+    let is_in_effect = route.as_ref().is_ok_and(is_in_effect);
+    let is_replaced = is_in_effect && has_backends(snapshot, &built, &backends);
     if applies.failures.is_empty() && is_replaced {
-        let orphans = snapshot.owned.orphans(&desired, false);
         plan.actions.extend(orphans.into_iter().map(|target| ClusterAction::Delete(target).into()));
+        let scheduler = snapshot.scheduler.as_ref().filter(|_| wanted.is_some());
+        delete_routes(snapshot, scheduler.map(|s| s.namespace.as_str()), &mut plan);
     }
-    let observed = observe(snapshot, object, &built, &route, &applies.failures);
+    if is_frozen(object) {
+        // The route still follows the pods.
+        plan.actions.retain(|action| matches!(action, Action::Scheduler(_)));
+    }
+    plan.actions.extend(scale_to_zero::actions(snapshot, &built, is_down, is_in_effect));
+    let observed = observe(snapshot, object, &built, &route, &applies.failures, is_down);
     let mut plan = finish(object, &observed, now, plan);
     if let Some(status) = &plan.status
         && let Some(left) = status::write_delay(object, status, snapshot.status_age)
@@ -221,6 +338,53 @@ fn deploy(
         plan.requeue_within(left);
     }
     plan
+}
+
+/// Objects that are not desired any more. Those of a held component stay, whatever the latest spec has.
+fn orphans<'a>(
+    snapshot: &Snapshot,
+    built: &'a Components,
+    desired: &[Desired],
+) -> impl Iterator<Item = DeleteTarget> + use<'a> {
+    let is_held = |target: &DeleteTarget| built.all.iter().any(|c| c.is_held && c.key == target.key);
+    let is_route = |target: &DeleteTarget| target.kind == ResourceKind::HTTP_ROUTE;
+    let orphans = snapshot.owned.orphans(desired, false).into_iter();
+    orphans.filter(move |target| is_route(target) || !is_held(target))
+}
+
+/// Sends the route to the scheduler if it has another one.
+fn put_route(snapshot: &Snapshot, route: &ServiceRoute, plan: &mut ServicePlan) {
+    let Some(scheduler) = &snapshot.scheduler else { return };
+    if let Admission::Pending(_, _, Some(left)) = admission(scheduler, route) {
+        plan.requeue_within(left);
+    }
+    scheduler.put(route, plan);
+}
+
+/// Deletes the routes in all schedulers but one.
+fn delete_routes(snapshot: &Snapshot, except: Option<&str>, plan: &mut ServicePlan) {
+    for (scheduler, wait) in snapshot.routed_by.iter().filter(|(s, _)| Some(s.as_str()) != except) {
+        match wait {
+            Some(left) => plan.requeue_within(*left),
+            None => plan.push(SchedulerAction::DeleteService {
+                scheduler: scheduler.clone(),
+                service: snapshot.key.clone(),
+            }),
+        }
+    }
+}
+
+/// Why a route does not carry requests: reason and message.
+fn obstacle(snapshot: &Snapshot, route: &Route) -> Option<(String, String)> {
+    let (Some(service), Some(scheduler)) = (&route.service, &snapshot.scheduler) else {
+        return not_admitted(route, &snapshot.owned);
+    };
+    match admission(scheduler, service) {
+        Admission::Admitted => None,
+        Admission::Refused(reason, message) | Admission::Pending(reason, message, _) => {
+            Some((reason.into(), message))
+        }
+    }
 }
 
 /// The Services that get the predictor's traffic, with weights: canaries that are ready, and the rest for the stable
@@ -270,15 +434,22 @@ fn observe(
     built: &Components,
     route: &Result<Route, String>,
     failures: &[ApplyFailure],
+    is_down: bool,
 ) -> Observed {
     let mut observed = Observed::default();
     let mut not_ready: Option<(ComponentKind, Fact)> = None;
     for component in &built.all {
-        let refused = failures.iter().find(|f| f.key == component.key).map(ApplyFailure::condition);
+        let latest = built.latest(component);
+        let refused = failures.iter().find(|f| f.key == latest.key).map(ApplyFailure::condition);
         let fact = match refused {
             Some(refused) => Fact::new(refused.status, refused.reason, refused.message),
-            None => component_fact(snapshot, component),
+            None => scale_to_zero::fact(snapshot, object, component, is_down)
+                .unwrap_or_else(|| component_fact(snapshot, latest)),
         };
+        // The latest spec of the stable predictor is reported as the predictor.
+        if component.canary.as_ref().is_some_and(|canary| canary.is_latest) {
+            continue;
+        }
         if let Some(canary) = &component.canary {
             let pods = pods_of(snapshot, component);
             observed.status.canary_statuses.push(CanaryStatus {
@@ -292,7 +463,10 @@ fn observe(
         if !fact.is_true() && component.kind != ComponentKind::Predictor && not_ready.is_none() {
             not_ready = Some((component.kind, fact.clone()));
         }
-        let component_status = component_status(object, component, route.as_ref().ok(), fact.is_true());
+        let percent =
+            Some(latest).filter(|_| component.is_held).and_then(|c| Some(c.canary.as_ref()?.percent));
+        let component_status =
+            component_status(object, component, route.as_ref().ok(), fact.is_true(), percent);
         observed.status.components.insert(component.kind.as_str().into(), component_status);
         observed.fact(component.kind.condition(), fact);
     }
@@ -309,35 +483,46 @@ fn observe(
             (_, Some(refused), _) => Fact::new(refused.status, refused.reason, refused.message),
             // Requests pass the transformer, so that the service is not ready without it.
             (_, _, Some((kind, fact))) => {
-                Fact::new(fact.status, format!("{}NotReady", title(kind)), fact.message)
+                Fact::new(fact.status, format!("{}NotReady", kind.title()), fact.message)
             }
-            (Ok(route), None, None) => match not_admitted(route, &snapshot.owned) {
-                Some((reason, message)) => Fact::new(false, reason, message),
-                None => Fact::new(true, "", ""),
-            },
+            (Ok(route), None, None) => route_fact(snapshot, object, route),
         },
     );
     observed.fact(STOPPED, Fact::new(false, "", ""));
     if let Ok(route) = route {
         observed.url(&route.url, &route.address);
     }
-    if let Some(predictor) = built.all.first() {
+    if let Some(predictor) = built.all.first().map(|stable| built.latest(stable)) {
         let pods = pods_of(snapshot, predictor);
         let revision = created_revision(predictor, object);
         let is_done = rollout(snapshot, predictor).is_done();
         let before = status::model_status(object);
-        observed.status.model_status = Some(model_status::observed(&pods, is_done, Some(&revision), before));
+        let is_standby = scale_to_zero::fact(snapshot, object, predictor, is_down).is_some() && is_down;
+        observed.status.model_status = Some(if is_standby {
+            model_status::standby()
+        } else {
+            model_status::observed(&pods, is_done, Some(&revision), before)
+        });
     }
     observed.status.deployment_mode = Some("Standard".into());
-    if let Some(runtime) = &built.runtime {
-        let name = Some(runtime.name.clone());
-        if runtime.is_cluster_wide {
-            observed.status.cluster_serving_runtime_name = name;
-        } else {
-            observed.status.serving_runtime_name = name;
-        }
-    }
+    observed.runtime(built.runtime.as_ref());
     observed
+}
+
+/// Whether the route carries requests. While a change of it is on the way, the previous route does: the condition of the
+/// same generation stays.
+fn route_fact(snapshot: &Snapshot, object: &Custom<InferenceService>, route: &Route) -> Fact {
+    let Some((reason, message)) = obstacle(snapshot, route) else { return Fact::new(true, "", "") };
+    let is_pending =
+        route.service.as_ref().zip(snapshot.scheduler.as_ref()).is_some_and(|(service, scheduler)| {
+            matches!(admission(scheduler, service), Admission::Pending(..))
+        });
+    let before = object.status.as_ref().filter(|s| s.observed_generation == Some(object.generation()));
+    let before = before.and_then(|s| s.conditions.iter().find(|c| c.r#type == INGRESS_READY));
+    match before.filter(|_| is_pending) {
+        Some(before) => Fact::of(before),
+        None => Fact::new(false, reason, message),
+    }
 }
 
 /// A canary without a ready pod gets no traffic.
@@ -349,14 +534,6 @@ fn canaries_fact(canaries: &[CanaryStatus]) -> Fact {
     }
     let message = format!("{} has no ready pod: it gets no traffic", waiting.join(", "));
     Fact::new(false, "CanariesNotReady", message)
-}
-
-const fn title(kind: ComponentKind) -> &'static str {
-    match kind {
-        ComponentKind::Predictor => "Predictor",
-        ComponentKind::Transformer => "Transformer",
-        ComponentKind::Explainer => "Explainer",
-    }
 }
 
 /// Pods of a component, newest first.
@@ -372,32 +549,39 @@ fn pods_of<'a>(snapshot: &'a Snapshot, component: &Component) -> Vec<&'a Arc<Own
     pods
 }
 
-fn live<'a>(snapshot: &'a Snapshot, component: &Component) -> Option<&'a OwnedObject> {
+pub(super) fn live<'a>(snapshot: &'a Snapshot, component: &Component) -> Option<&'a OwnedObject> {
     snapshot.owned.get(ResourceKind::DEPLOYMENT, &component.key.name)
 }
 
-fn rollout(snapshot: &Snapshot, component: &Component) -> Rollout {
+pub(super) fn rollout(snapshot: &Snapshot, component: &Component) -> Rollout {
     let live = live(snapshot, component);
-    let replicas = live.filter(|_| is_autoscaled(component)).map(|live| live.number("/spec/replicas"));
+    let replicas = live.filter(|_| is_autoscaled(component)).map(scale_to_zero::replicas);
+    let is_ours = matches!(component.autoscaler, Autoscaler::Hpa | Autoscaler::None);
+    let replicas = replicas.map(|replicas| replicas.max(is_ours.into()));
     Rollout::of(ResourceKind::DEPLOYMENT, live, replicas.unwrap_or_else(|| component.min_replicas().into()))
 }
 
 /// A component is ready when all its pods run the latest spec.
-fn component_fact(snapshot: &Snapshot, component: &Component) -> Fact {
+pub(super) fn component_fact(snapshot: &Snapshot, component: &Component) -> Fact {
     let rollout = rollout(snapshot, component);
     if rollout.is_done() {
         return Fact::new(true, "", "");
     }
-    if let Some(failed) = pods_of(snapshot, component).iter().find_map(|pod| failure(pod)) {
-        return Fact::new(false, failed.reason, format!("pod {}: {}", failed.pod, failed.message));
-    }
-    let refused = live(snapshot, component).and_then(deployment_failure);
-    if let Some((reason, message)) = refused {
-        return Fact::new(false, reason, message);
+    if let Some(failure) = component_failure(snapshot, component) {
+        return failure;
     }
     let selector = format!("app=isvc.{}", component.key.name);
     let message = rollout.condition(&component.key.namespace, &selector).message;
     Fact::new(false, "MinimumReplicasUnavailable", message)
+}
+
+/// Why a component cannot become ready: the failure of a pod, or of the Deployment.
+pub(super) fn component_failure(snapshot: &Snapshot, component: &Component) -> Option<Fact> {
+    if let Some(failed) = pods_of(snapshot, component).iter().find_map(|pod| failure(pod)) {
+        return Some(Fact::new(false, failed.reason, format!("pod {}: {}", failed.pod, failed.message)));
+    }
+    let refused = live(snapshot, component).and_then(deployment_failure);
+    refused.map(|(reason, message)| Fact::new(false, reason, message))
 }
 
 /// The failure that a Deployment reports: pods that cannot be created, or a deadline.
@@ -422,6 +606,7 @@ fn component_status(
     component: &Component,
     route: Option<&Route>,
     is_ready: bool,
+    canary: Option<i32>,
 ) -> ComponentStatus {
     let before = object.status.as_ref().and_then(|s| s.components.get(component.kind.as_str()));
     let created = created_revision(component, object);
@@ -429,7 +614,9 @@ fn component_status(
     let ready = if is_ready { Some(created.clone()) } else { was_ready };
     let rolled_out = before.and_then(|b| b.latest_rolledout_revision.clone());
     let previous = before.and_then(|b| b.previous_rolledout_revision.clone());
-    let (latest_rolledout_revision, previous_rolledout_revision) = match (is_ready, rolled_out) {
+    let is_rolled_out = is_ready && canary.is_none();
+    let prev = rolled_out.clone().filter(|old| canary.is_some() && is_ready && *old != created);
+    let (latest_rolledout_revision, previous_rolledout_revision) = match (is_rolled_out, rolled_out) {
         (true, Some(old)) if old != created => (Some(created.clone()), Some(old)),
         (true, _) => (Some(created.clone()), previous),
         (false, old) => (old, previous),
@@ -437,7 +624,14 @@ fn component_status(
     let traffic = ready.clone().map(|revision| TrafficTarget {
         revision_name: Some(revision),
         latest_revision: Some(true),
-        percent: Some(100),
+        percent: Some(if prev.is_some() { canary.unwrap_or(100).into() } else { 100 }),
+        ..TrafficTarget::default()
+    });
+    let previous_traffic = prev.zip(canary).map(|(revision, percent)| TrafficTarget {
+        revision_name: Some(revision),
+        latest_revision: Some(false),
+        percent: Some((100 - percent).into()),
+        tag: Some("prev".into()),
         ..TrafficTarget::default()
     });
     let address = format!("http://{}.{}.svc.cluster.local", component.key.name, component.key.namespace);
@@ -446,7 +640,7 @@ fn component_status(
         latest_created_revision: Some(created),
         previous_rolledout_revision,
         latest_rolledout_revision,
-        traffic: traffic.into_iter().collect(),
+        traffic: traffic.into_iter().chain(previous_traffic).collect(),
         url: route.and_then(|route| route.components.get(&component.kind).cloned()),
         address: Some(StatusAddress { url: Some(address) }),
         ..ComponentStatus::default()

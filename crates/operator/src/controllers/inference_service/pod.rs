@@ -22,7 +22,7 @@ const RUNTIME_FIELDS: [&str; 8] = [
     "hostIPC",
 ];
 
-fn name_of(container: &Value) -> &str {
+pub(super) fn name_of(container: &Value) -> &str {
     container.get("name").and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -113,9 +113,17 @@ pub(super) fn add_flag(container: &mut Value, flag: &str, value: &str) {
 
 /// Adds a variable unless the container has it.
 pub(super) fn add_env(container: &mut Value, name: &str, value: &str) {
+    add_variable(container, json!({ "name": name, "value": value }));
+}
+
+/// Adds a variable with a value from elsewhere unless the container has it.
+pub(super) fn add_env_source(container: &mut Value, name: &str, source: &Value) {
+    add_variable(container, json!({ "name": name, "valueFrom": source }));
+}
+
+fn add_variable(container: &mut Value, added: Value) {
     let env = array(container.get("env"));
-    if !env.iter().any(|variable| name_of(variable) == name) {
-        let added = json!({ "name": name, "value": value });
+    if !env.iter().any(|variable| name_of(variable) == name_of(&added)) {
         let env: Vec<Value> = env.iter().cloned().chain([added]).collect();
         set(container, "env", env.into());
     }

@@ -1,15 +1,24 @@
-//! The route to an `InferenceService`: an Ingress, `HTTPRoutes` of the Gateway API, or none outside the cluster.
+//! The route to an `InferenceService`: Gantry's own gateway, an Ingress, `HTTPRoutes` of the Gateway API, a `VirtualService`
+//! of Istio, or none outside the cluster.
+
+mod gateway;
+mod virtual_service;
+
+pub(in crate::controllers) use gateway::{Admission, admission};
+pub(super) use virtual_service::{authority, not_reconciled};
 
 use super::{
     component::{Component, ComponentKind},
     config::Config,
     pod::set,
+    snapshot::Snapshot,
     template::Placeholders,
 };
 use crate::{
     cluster::{Desired, Key, OwnedObject, ResourceKind},
     workload::{OwnedObjects, Owner},
 };
+use gantry_proto::gantry::ServiceRoute;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -17,7 +26,7 @@ type Pairs = BTreeMap<String, String>;
 
 /// The label of services without a route outside the cluster.
 const VISIBILITY: (&str, &str) = ("networking.kserve.io/visibility", "cluster-local");
-const EXPLAIN_PATH: &str = r"^/v1/models/[\w-]+:explain$";
+pub(super) const EXPLAIN_PATH: &str = r"^/v1/models/[\w-]+:explain$";
 /// Seconds until a request fails.
 const DEFAULT_TIMEOUT: i64 = 60;
 
@@ -25,12 +34,24 @@ const DEFAULT_TIMEOUT: i64 = 60;
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub objects: Vec<Desired>,
+    /// The route of Gantry's own gateway.
+    pub service: Option<ServiceRoute>,
     /// URL of the service.
     pub url: String,
     /// URL inside the cluster.
     pub address: String,
     /// URLs of the components.
     pub components: BTreeMap<ComponentKind, String>,
+}
+
+/// What carries requests from outside the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Provider {
+    None,
+    Gateway,
+    HttpRoute,
+    VirtualService,
+    Ingress,
 }
 
 /// What a route is built from.
@@ -42,9 +63,13 @@ pub(super) struct RouteBuilder<'a> {
     pub annotations: &'a Pairs,
     pub config: &'a Config,
     pub components: &'a [Component],
-    pub has_http_routes: bool,
+    pub snapshot: &'a Snapshot,
     /// Services of the predictor and their shares of its traffic.
     pub backends: &'a [(String, i32)],
+    /// Milliseconds without requests until components are scaled to zero, as in [`super::scale_to_zero::enable`].
+    pub idle_timeout: Option<u64>,
+    /// Whether they are.
+    pub is_down: bool,
 }
 
 impl RouteBuilder<'_> {
@@ -57,9 +82,11 @@ impl RouteBuilder<'_> {
         }
         let in_cluster = |service: &str| format!("http://{service}.{namespace}.svc.cluster.local");
         let address = in_cluster(&self.backend_of(front));
-        if self.is_cluster_local() {
+        let provider = self.provider()?;
+        if provider == Provider::None {
             let components = self.stable().map(|c| (c.kind, in_cluster(&c.key.name))).collect();
-            return Ok(Route { objects: Vec::new(), url: address.clone(), address, components });
+            let (objects, url) = (Vec::new(), address.clone());
+            return Ok(Route { objects, service: None, url, address, components });
         }
         let url = |host: String| format!("{}://{host}", ingress.url_scheme);
         let host = self.host(name)?;
@@ -67,27 +94,59 @@ impl RouteBuilder<'_> {
         for component in self.stable() {
             components.insert(component.kind, url(self.host(&self.host_name(component))?));
         }
-        let objects = if ingress.enable_gateway_api {
-            if !self.has_http_routes {
-                let message = "the ConfigMap inferenceservice-config enables the Gateway API, but the cluster has no \
-                               HTTPRoutes: install the CRDs of the Gateway API, or set ingress.enableGatewayApi to false";
-                return Err(message.into());
-            }
-            self.http_routes(&host)?
-        } else {
-            vec![self.ingress(&host)?]
-        };
-        Ok(Route { objects, url: url(host), address, components })
+        let (mut objects, mut service) = (Vec::new(), None);
+        match provider {
+            Provider::Gateway => service = Some(self.service(&host)?),
+            Provider::HttpRoute => objects = self.http_routes(&host)?,
+            Provider::VirtualService => objects.push(self.virtual_service(&host)?),
+            Provider::Ingress => objects.push(self.ingress(&host)?),
+            Provider::None => {}
+        }
+        Ok(Route { objects, service, url: url(host), address, components })
     }
 
-    /// Only `HTTPRoutes` have weights, and only for requests that they send to the predictor themselves.
+    /// Whether Gantry's gateway is the route.
+    pub(super) fn is_gateway(&self) -> bool {
+        self.provider().is_ok_and(|provider| provider == Provider::Gateway)
+    }
+
+    /// What carries requests from outside the cluster.
+    fn provider(&self) -> Result<Provider, String> {
+        let ingress = &self.config.ingress;
+        let is_local = ingress.disable_ingress_creation
+            || ingress.ingress_domain == "svc.cluster.local"
+            || self.labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1);
+        let is_ours = !ingress.is_configured || ingress.ingress_class_name.as_deref() == Some(gateway::CLASS);
+        let problem = match (is_local, ingress.enable_gateway_api, is_ours) {
+            (true, ..) => return Ok(Provider::None),
+            (_, true, _) if self.snapshot.has_http_routes => return Ok(Provider::HttpRoute),
+            (_, true, _) => {
+                "the ConfigMap inferenceservice-config enables the Gateway API, but the cluster has no HTTPRoutes: install \
+                 the CRDs of the Gateway API, or set ingress.enableGatewayApi to false"
+            }
+            (_, _, false) if self.uses_istio() => return Ok(Provider::VirtualService),
+            (_, _, false) => return Ok(Provider::Ingress),
+            (..) if self.snapshot.scheduler.is_some() => return Ok(Provider::Gateway),
+            (..) if !ingress.is_configured => return Ok(Provider::None),
+            (..) => {
+                "ingress.ingressClassName of the ConfigMap inferenceservice-config is gantry, but there is no scheduler with \
+                 gateways: create a SeldonRuntime in this namespace or in that of the operator"
+            }
+        };
+        Err(problem.into())
+    }
+
+    /// An Ingress has no weights; the others have them only for requests that they send to the predictor themselves.
     fn check_split(&self) -> Result<(), String> {
         let problem = if self.front().kind == ComponentKind::Transformer {
-            "spec.canary cannot get a share of the traffic behind a transformer: set trafficPercent to 0, or remove the \
+            "a canary cannot get a share of the traffic behind a transformer: set its percentage to 0, or remove the \
              transformer"
-        } else if self.is_cluster_local() || !self.config.ingress.enable_gateway_api {
-            "spec.canary needs a route with weights: set ingress.enableGatewayApi of the ConfigMap inferenceservice-config, or \
-             trafficPercent to 0"
+        } else if !matches!(
+            self.provider()?,
+            Provider::Gateway | Provider::HttpRoute | Provider::VirtualService
+        ) {
+            "a canary needs a route with weights: set ingress.ingressClassName of the ConfigMap inferenceservice-config to \
+             gantry, or its ingress.enableGatewayApi to true, or its percentage to 0"
         } else {
             return Ok(());
         };
@@ -121,14 +180,6 @@ impl RouteBuilder<'_> {
         transformer.unwrap_or(&self.components[0])
     }
 
-    fn is_cluster_local(&self) -> bool {
-        let ingress = &self.config.ingress;
-        !ingress.is_configured
-            || ingress.disable_ingress_creation
-            || ingress.ingress_domain == "svc.cluster.local"
-            || self.labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1)
-    }
-
     /// The name of a component in hosts and routes: without the name of a predictor, so that it survives a promotion.
     fn host_name(&self, component: &Component) -> String {
         format!("{}-{}", self.key.name, component.kind.as_str())
@@ -139,29 +190,7 @@ impl RouteBuilder<'_> {
     }
 
     fn host_in(&self, name: &str, domain: &str) -> Result<String, String> {
-        let placeholders = Placeholders {
-            name,
-            namespace: &self.key.namespace,
-            ingress_domain: domain,
-            labels: self.labels,
-            annotations: self.annotations,
-        };
-        let host = placeholders.fill(&self.config.ingress.domain_template).map_err(|error| {
-            format!("ingress.domainTemplate of the ConfigMap inferenceservice-config: {error}")
-        })?;
-        let is_label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        if host.len() > 253 || !host.split('.').all(is_label) {
-            return Err(format!(
-                "ingress.domainTemplate of the ConfigMap inferenceservice-config gives the host {host}, which is not valid: \
-                 shorten the name, or change the template"
-            ));
-        }
-        Ok(host)
+        service_host(self.config, self.key, name, domain, self.labels, self.annotations)
     }
 
     fn metadata(&self) -> Value {
@@ -258,6 +287,35 @@ impl RouteBuilder<'_> {
     }
 }
 
+/// The host of a name in a domain.
+pub(in crate::controllers) fn service_host(
+    config: &Config,
+    key: &Key,
+    name: &str,
+    domain: &str,
+    labels: &Pairs,
+    annotations: &Pairs,
+) -> Result<String, String> {
+    let placeholders =
+        Placeholders { name, namespace: &key.namespace, ingress_domain: domain, labels, annotations };
+    let host = placeholders.fill(&config.ingress.domain_template).map_err(|error| {
+        format!("ingress.domainTemplate of the ConfigMap inferenceservice-config: {error}")
+    })?;
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if host.len() > 253 || !host.split('.').all(is_label) {
+        return Err(format!(
+            "ingress.domainTemplate of the ConfigMap inferenceservice-config gives the host {host}, which is not valid: \
+             shorten the name, or change the template"
+        ));
+    }
+    Ok(host)
+}
+
 /// Why a route does not carry requests yet: reason and message.
 pub(super) fn not_admitted(route: &Route, owned: &OwnedObjects) -> Option<(String, String)> {
     route.objects.iter().find_map(|desired| {
@@ -265,13 +323,15 @@ pub(super) fn not_admitted(route: &Route, owned: &OwnedObjects) -> Option<(Strin
         match owned.get(kind, name) {
             None => Some((format!("{kind}Missing"), format!("{kind} {name} is being created"))),
             Some(live) if kind == ResourceKind::HTTP_ROUTE => not_accepted(live, name),
+            Some(live) if kind == ResourceKind::VIRTUAL_SERVICE => not_reconciled(live, name),
             // The Ingress API does not report whether a controller has accepted a rule.
             Some(_) => None,
         }
     })
 }
 
-/// A Gateway accepts a route, in its latest generation, with conditions per parent.
+/// A Gateway accepts a route, in its latest generation, with conditions per parent. Only those of the Gateway API count:
+/// implementations add others, such as one for backends without pods.
 fn not_accepted(live: &OwnedObject, name: &str) -> Option<(String, String)> {
     let parents = live.data.pointer("/status/parents").and_then(Value::as_array);
     let conditions: Vec<&Value> = parents
@@ -287,7 +347,9 @@ fn not_accepted(live: &OwnedObject, name: &str) -> Option<(String, String)> {
         condition.get("observedGeneration").and_then(Value::as_i64).unwrap_or_default()
             >= live.metadata.generation.unwrap_or_default()
     };
-    if let Some(refused) = conditions.iter().filter(is_current).find(|c| text(c, "status") == "False") {
+    let decides = |c: &&&Value| ["Accepted", "ResolvedRefs"].contains(&text(c, "type").as_str());
+    let mut deciding = conditions.iter().filter(is_current).filter(decides);
+    if let Some(refused) = deciding.find(|c| text(c, "status") == "False") {
         let message = format!("HTTPRoute {name}: {}", text(refused, "message"));
         return Some((text(refused, "reason"), message));
     }

@@ -1,6 +1,11 @@
 //! Input of an `InferenceService`'s plan.
 
-use super::{InferenceServiceController, LABEL, config::CONFIG_MAP, runtime::Runtime};
+use super::{
+    Credentials, InferenceServiceController, LABEL,
+    config::{CONFIG_MAP, Config, CredentialsConfig},
+    credentials::references,
+    runtime::Runtime,
+};
 use crate::{
     caches::Caches,
     cluster::{
@@ -8,11 +13,18 @@ use crate::{
         OwnedObject, ResourceKind, ServingRuntime,
     },
     controller::Controller as _,
-    plan::Known,
+    inputs::InputRef,
+    plan::{Known, Plan, SchedulerAction},
+    schedulers::{LastRequest, RouteKind, ServiceView, service_at},
     workload::{ApplyFailure, OwnedObjects},
 };
 use gantry_api::kserve::{ClusterStorageContainerSpec, ServingRuntimeSpec};
+use gantry_proto::gantry::ServiceRoute;
 use std::{sync::Arc, time::Duration};
+
+/// Kinds of Istio, KEDA and Knative Serving.
+const OPTIONAL: [ResourceKind; 3] =
+    [ResourceKind::VIRTUAL_SERVICE, ResourceKind::SCALED_OBJECT, ResourceKind::KNATIVE_SERVICE];
 
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -21,7 +33,11 @@ pub struct Snapshot {
     pub object: Option<Arc<Custom<InferenceService>>>,
     /// The `ConfigMap` `inferenceservice-config`.
     pub config: Known<Arc<OwnedObject>>,
+    /// Why the latest one is not used, if it is an older one.
+    pub config_error: Option<String>,
     pub config_namespace: String,
+    /// Accounts and Secrets of the pods that download.
+    pub credentials: Credentials,
     /// Runtimes of the namespace and of the cluster.
     pub runtimes: Vec<Runtime>,
     pub storage_containers: Vec<ClusterStorageContainerSpec>,
@@ -32,18 +48,91 @@ pub struct Snapshot {
     pub pods: Vec<Arc<OwnedObject>>,
     /// Whether the cluster has `HTTPRoutes`.
     pub has_http_routes: bool,
+    /// The scheduler of the gateways that can route to it.
+    pub scheduler: Option<RouteScheduler>,
+    /// Schedulers that have a route to it, and how long requests to them have to wait after a failure.
+    pub routed_by: Vec<(String, Option<Duration>)>,
+    /// Other optional kinds that it has.
+    pub served: Vec<ResourceKind>,
     /// Rejected applies.
     pub failures: Vec<ApplyFailure>,
     /// Time since the last status write.
     pub status_age: Option<Duration>,
 }
 
+/// A scheduler whose gateways can route to the service.
+#[derive(Clone, Debug)]
+pub struct RouteScheduler {
+    /// Its namespace.
+    pub namespace: String,
+    pub service: Known<ServiceView>,
+    pub unreachable_for: Option<Duration>,
+    /// The last request about the route, and its age.
+    pub last_request: Option<(LastRequest, Duration)>,
+}
+
+/// Delay before a request that failed is sent again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the next request has to wait.
+fn wait_after(last: Option<&(LastRequest, Duration)>) -> Option<Duration> {
+    let (_, age) = last.filter(|(last, _)| !last.is_accepted())?;
+    RETRY_INTERVAL.checked_sub(*age).filter(|left| !left.is_zero())
+}
+
+impl RouteScheduler {
+    pub(in crate::controllers) fn of<K: CustomKind>(caches: &Caches, key: &Key) -> Option<Self> {
+        let namespace = caches.schedulers.service_scheduler(&key.namespace)?;
+        let at = service_at(&namespace, key);
+        Some(Self {
+            service: caches.schedulers.get(&at),
+            unreachable_for: caches.schedulers.unreachable_for(&namespace),
+            last_request: caches.schedulers.last_request::<K>(&at),
+            namespace,
+        })
+    }
+
+    /// Sends a route to the scheduler if it has another one.
+    pub(in crate::controllers) fn put<S>(&self, route: &ServiceRoute, plan: &mut Plan<S>) {
+        match (&self.service, wait_after(self.last_request.as_ref())) {
+            (Known::Unknown(_), _) => {}
+            (Known::Present(view), _) if view.route == *route => {}
+            (_, Some(left)) => plan.requeue_within(left),
+            (..) => plan.push(SchedulerAction::PutService {
+                scheduler: self.namespace.clone(),
+                route: Box::new(route.clone()),
+            }),
+        }
+    }
+}
+
 /// Key of the `ConfigMap`.
-pub(super) fn config_key(caches: &Caches) -> Key {
+pub(in crate::controllers) fn config_key(caches: &Caches) -> Key {
     Key::new(caches.settings.namespace.clone(), CONFIG_MAP)
 }
 
+fn effective_config(caches: &Caches) -> (Known<Arc<OwnedObject>>, Option<String>) {
+    let read = caches.inputs.get(ResourceKind::CONFIG_MAP, &config_key(caches));
+    caches.inference_service_config.effective(read)
+}
+
+/// References to accounts and Secrets; those that the `ConfigMap` names follow once it is read.
+pub(super) fn credential_references(caches: &Caches, key: &Key) -> Vec<InputRef> {
+    let Some(object) = caches.of::<InferenceService>().get(key) else { return Vec::new() };
+    let config = match effective_config(caches).0 {
+        Known::Unknown(_) => return Vec::new(),
+        Known::Absent => CredentialsConfig::default(),
+        Known::Present(map) => Config::parse(&map).map(|config| config.credentials).unwrap_or_default(),
+    };
+    references(&object, &config, &caches.inputs)
+}
+
 impl Snapshot {
+    /// Whether the cluster has an optional kind.
+    pub(super) fn has(&self, kind: ResourceKind) -> bool {
+        self.served.contains(&kind)
+    }
+
     pub(super) fn take(caches: &Caches, key: &Key) -> Self {
         let object = caches.of::<InferenceService>().get(key);
         let uid = object.as_ref().map_or("", |o| o.uid());
@@ -57,11 +146,20 @@ impl Snapshot {
         let is_of = |pod: &Arc<OwnedObject>| {
             pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL)) == Some(&key.name)
         };
+        let wait = |scheduler: &String| {
+            wait_after(
+                caches.schedulers.last_request::<InferenceService>(&service_at(scheduler, key)).as_ref(),
+            )
+        };
+        let routed_by = caches.schedulers.routed_by(key, RouteKind::Service).into_iter();
+        let (config, config_error) = effective_config(caches);
         let pods = caches.read(InferenceServiceController::PODS).in_namespace(&key.namespace);
         Self {
             key: key.clone(),
-            config: caches.inputs.get(ResourceKind::CONFIG_MAP, &config_key(caches)),
+            config,
+            config_error,
             config_namespace: caches.settings.namespace.clone(),
+            credentials: Credentials::read(credential_references(caches, key), &caches.inputs),
             runtimes: runtimes.collect(),
             storage_containers: storage_containers
                 .iter()
@@ -72,6 +170,9 @@ impl Snapshot {
             owned: OwnedObjects::of(caches, InferenceServiceController::OWNS, &key.namespace, uid),
             pods: pods.into_iter().filter(is_of).collect(),
             has_http_routes: caches.is_served(ResourceKind::HTTP_ROUTE),
+            scheduler: RouteScheduler::of::<InferenceService>(caches, key),
+            routed_by: routed_by.map(|scheduler| (scheduler.clone(), wait(&scheduler))).collect(),
+            served: OPTIONAL.into_iter().filter(|kind| caches.is_served(*kind)).collect(),
             failures: caches.recent_failures.of::<InferenceService>(key),
             status_age: caches.recent_failures.status_age::<InferenceService>(key),
             object,

@@ -1,5 +1,6 @@
 //! Status of an `InferenceService`: KServe's conditions, components and URLs.
 
+use super::runtime::Runtime;
 use crate::{
     cluster::{Custom, EventDraft, InferenceService},
     conditions::{ConditionStatus, condition_status},
@@ -19,10 +20,12 @@ pub(super) const PREDICTOR_READY: &str = "PredictorReady";
 pub(super) const INGRESS_READY: &str = "IngressReady";
 pub(super) const CANARY_READY: &str = "CanaryPredictorReady";
 pub(super) const STOPPED: &str = "Stopped";
+/// Only while the `ConfigMap` is invalid; `Ready` does not depend on it.
+pub(super) const CONFIG_VALID: &str = "ConfigValid";
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [PREDICTOR_READY, INGRESS_READY];
 /// Conditions that this controller writes; those of others are kept.
-const OWN: [&str; 8] = [
+const OWN: [&str; 16] = [
     READY,
     PREDICTOR_READY,
     INGRESS_READY,
@@ -30,7 +33,15 @@ const OWN: [&str; 8] = [
     "TransformerReady",
     "ExplainerReady",
     CANARY_READY,
+    CONFIG_VALID,
     "LatestDeploymentReady",
+    "RoutesReady",
+    "PredictorRouteReady",
+    "TransformerRouteReady",
+    "ExplainerRoutesReady",
+    "PredictorConfigurationReady",
+    "TransformerConfigurationReady",
+    "ExplainerConfigurationReady",
 ];
 
 /// A condition without its time.
@@ -48,6 +59,17 @@ impl Fact {
         message: impl Into<String>,
     ) -> Self {
         Self { status: status.into(), reason: reason.into(), message: message.into() }
+    }
+
+    /// As it was reported.
+    pub(super) fn of(condition: &Condition) -> Self {
+        let status = condition_status(std::slice::from_ref(condition), &condition.r#type);
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self::new(
+            status.unwrap_or(ConditionStatus::Unknown),
+            text(&condition.reason),
+            text(&condition.message),
+        )
     }
 
     pub(super) fn is_true(&self) -> bool {
@@ -71,6 +93,17 @@ impl Observed {
     pub(super) fn url(&mut self, url: &str, address: &str) {
         self.status.url = Some(url.to_owned());
         self.status.address = Some(StatusAddress { url: Some(address.to_owned()) });
+    }
+
+    /// The runtime of the model.
+    pub(super) fn runtime(&mut self, runtime: Option<&Runtime>) {
+        let Some(runtime) = runtime else { return };
+        let name = Some(runtime.name.clone());
+        if runtime.is_cluster_wide {
+            self.status.cluster_serving_runtime_name = name;
+        } else {
+            self.status.serving_runtime_name = name;
+        }
     }
 
     /// `Ready`: the first of the conditions it depends on that is false, else unknown.
@@ -102,6 +135,21 @@ impl Observed {
             ..self.status.clone()
         }
     }
+}
+
+/// A status with one more condition.
+pub(super) fn with_condition(
+    mut status: InferenceServiceStatus,
+    object: &Custom<InferenceService>,
+    name: &str,
+    fact: &Fact,
+    now: Timestamp,
+) -> InferenceServiceStatus {
+    let before = object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    status.conditions.retain(|known| known.r#type != name);
+    status.conditions.push(condition(name, fact, before, now));
+    status.conditions.sort_by(|a, b| a.r#type.cmp(&b.r#type));
+    status
 }
 
 fn condition(name: &str, fact: &Fact, before: &[Condition], now: Timestamp) -> Condition {

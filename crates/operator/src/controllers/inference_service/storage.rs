@@ -2,6 +2,7 @@
 
 use super::{
     config::Config,
+    credentials::{Credentials, CredentialsBuilder},
     pod::{MAIN, MODEL_DIR, TRANSFORMER, add_env, set},
 };
 use crate::workload::merge;
@@ -24,21 +25,25 @@ pub(super) struct Storage<'a> {
     pub image: &'a str,
     pub containers: &'a [ClusterStorageContainerSpec],
     pub annotations: &'a BTreeMap<String, String>,
+    pub credentials: &'a Credentials,
 }
 
 impl Storage<'_> {
     /// Adds the artifact of a model to its pod.
     pub(super) fn add_model(&self, pod: &mut Value, model: &FrameworkSpec) -> Result<(), String> {
         if let Some(storage) = &model.storage {
-            let key = storage.key.as_deref().unwrap_or("default");
+            let (secret, key) = self.credentials_builder().storage_config(storage)?;
             let path = storage.path.as_deref().unwrap_or_default();
             let overrides = serde_json::to_string(&storage.parameters).unwrap_or_default();
+            // The bucket may be in the Secret, whose values only the container reads.
             let kind = storage.parameters.get("type").map_or("s3", String::as_str);
+            if kind != "s3" {
+                return Err(format!("storage of type {kind} is not supported: use s3"));
+            }
             let uri = storage.parameters.get("bucket").map_or_else(
                 || format!("<scheme-placeholder>://{path}"),
                 |bucket| format!("{kind}://{bucket}/{path}"),
             );
-            let secret = self.secret_name();
             let mut init = self.initializer(&[(uri, MODEL_DIR.to_owned())])?;
             let source = json!({ "secretKeyRef": { "name": secret, "key": key } });
             let env = json!([
@@ -74,7 +79,8 @@ impl Storage<'_> {
         if parent == "/" {
             return Err("the mount paths of storageUris need a common directory other than /".into());
         }
-        let init = self.initializer(&downloads)?;
+        let mut init = self.initializer(&downloads)?;
+        self.credentials_builder().add(pod, &mut init)?;
         self.add_initializer(pod, init, &parent);
         Ok(())
     }
@@ -98,15 +104,18 @@ impl Storage<'_> {
             mount_volume(pod, &at);
             return Ok(());
         }
-        let init = self.initializer(&[(uri.to_owned(), mount.to_owned())])?;
+        let mut init = self.initializer(&[(uri.to_owned(), mount.to_owned())])?;
+        self.credentials_builder().add(pod, &mut init)?;
         self.add_initializer(pod, init, mount);
         Ok(())
     }
 
-    fn secret_name(&self) -> &str {
-        let credentials = &self.config.credentials;
-        let annotated = self.annotations.get(&credentials.storage_secret_name_annotation);
-        annotated.unwrap_or(&credentials.storage_spec_secret_name)
+    const fn credentials_builder(&self) -> CredentialsBuilder<'_> {
+        CredentialsBuilder {
+            config: self.config,
+            annotations: self.annotations,
+            credentials: self.credentials,
+        }
     }
 
     fn is_read_only(&self) -> bool {
@@ -147,6 +156,12 @@ impl Storage<'_> {
 
     fn add_initializer(&self, pod: &mut Value, mut init: Value, mount: &str) {
         let at = json!({ "name": VOLUME, "mountPath": mount });
+        // A namespace that restricts pods restricts their init containers too.
+        if let Some(context) = main_container(pod).and_then(|main| main.get("securityContext"))
+            && init.get("securityContext").is_none()
+        {
+            set(&mut init, "securityContext", context.clone());
+        }
         init = merge(&init, &json!({ "volumeMounts": [at] }));
         let added = json!({ "initContainers": [init], "volumes": [{ "name": VOLUME, "emptyDir": {} }] });
         *pod = merge(&added, pod);
@@ -181,6 +196,13 @@ fn mount_volume(pod: &mut Value, mount: &Value) {
     }
 }
 
+/// The container that serves.
+fn main_container(pod: &Value) -> Option<&Value> {
+    let containers = pod.get("containers").and_then(Value::as_array)?;
+    let main = containers.iter().find(|c| c.get("name").and_then(Value::as_str) == Some(MAIN));
+    main.or_else(|| containers.first())
+}
+
 /// A volume's name from its mount path.
 fn volume_name(mount: &str) -> String {
     mount.trim_matches('/').replace('/', "-").to_lowercase()
@@ -202,11 +224,21 @@ fn common_parent(directories: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Known;
+    use std::sync::Arc;
 
     fn add(model: Value) -> Result<Value, String> {
         let (config, annotations) = (Config::default(), BTreeMap::new());
-        let storage =
-            Storage { config: &config, image: "gantry:1", containers: &[], annotations: &annotations };
+        let secret = json!({ "metadata": { "name": "storage-config" }, "data": { "minio": true } });
+        let secret = Known::Present(Arc::new(serde_json::from_value(secret).unwrap()));
+        let secrets = BTreeMap::from([("storage-config".to_owned(), secret)]);
+        let storage = Storage {
+            config: &config,
+            image: "gantry:1",
+            containers: &[],
+            annotations: &annotations,
+            credentials: &Credentials { secrets, ..Credentials::default() },
+        };
         let mut pod = json!({ "containers": [{ "name": MAIN }, { "name": "side" }] });
         storage.add_model(&mut pod, &serde_json::from_value(model).unwrap())?;
         Ok(pod)
@@ -268,6 +300,7 @@ mod tests {
             image: "gantry:1",
             containers: &containers,
             annotations: &annotations,
+            credentials: &Credentials::default(),
         };
         let uris: Vec<StorageUri> = serde_json::from_value(json!([
             { "uri": "hdfs://a", "mountPath": "/mnt/a" }, { "uri": "hdfs://b", "mountPath": "/mnt/b" },

@@ -14,7 +14,7 @@ use crate::{
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, ModelView},
 };
-use gantry_api::{Condition, ModelSpec, ModelStatus};
+use gantry_api::{Condition, INFERENCE_SERVICE, ModelSpec, ModelStatus};
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
 use k8s_openapi::jiff::Timestamp;
 
@@ -61,7 +61,12 @@ impl Scheduled for Model {
 
     fn definition(object: &Custom<Self>, spec: &ModelSpec) -> pb::Model {
         let Key { namespace, name } = object.key();
-        spec.to_proto(&name, Some(&namespace), Some(object.generation()))
+        let mut model = spec.to_proto(&name, Some(&namespace), Some(object.generation()));
+        // Gateways serve the Model of an InferenceService by its hosts and paths too.
+        if let Some(meta) = model.meta.as_mut().filter(|_| is_of_service(object)) {
+            meta.kind = Some(INFERENCE_SERVICE.to_owned());
+        }
+        model
     }
 
     fn load(model: pb::Model, replaces: i64) -> SchedulerAction {
@@ -112,6 +117,11 @@ impl Scheduled for Model {
     fn observed(status: &ModelStatus) -> (Option<i64>, &[Condition]) {
         (status.observed_generation, &status.conditions)
     }
+}
+
+fn is_of_service(object: &Custom<Model>) -> bool {
+    let owners = object.metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| owner.controller == Some(true) && owner.kind == INFERENCE_SERVICE)
 }
 
 /// Without the fields that the scheduler adds, and without credentials, which its status does not contain.
