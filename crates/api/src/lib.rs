@@ -51,7 +51,8 @@ pub use manifest_set::check_set;
 pub use model::{DataflowSpec, ExplainerSpec, LlmSpec, LoggingSpec, Model, ModelSpec, ParameterSpec};
 pub use name::{InvalidName, check_name};
 pub use object::{
-    API_VERSION, ClusterObject, ForeignObject, INFERENCE_SERVICE, Kind, Manifest, Metadata, Object, Parsed,
+    API_VERSION, ClusterObject, DEFAULT_NAMESPACE, ForeignObject, INFERENCE_GRAPH, INFERENCE_SERVICE, Kind,
+    Manifest, Metadata, Object, Parsed,
 };
 pub use parse::{parse, parse_manifest};
 pub use pipeline::{

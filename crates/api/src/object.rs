@@ -1,6 +1,6 @@
 //! Objects: kind, metadata and source position.
 
-use crate::{Diagnostic, Experiment, Model, Pipeline, Server, is_convertible};
+use crate::{Diagnostic, Experiment, Model, Pipeline, Server, is_convertible, kserve::InferenceGraphSpec};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,11 @@ pub const API_VERSION: &str = "mlops.seldon.io/v1alpha1";
 /// The kind of an object of KServe that is served as a model.
 pub const INFERENCE_SERVICE: &str = "InferenceService";
 
+/// The kind of a graph of InferenceServices.
+pub const INFERENCE_GRAPH: &str = "InferenceGraph";
+
 /// The namespace of an InferenceService that has none.
-pub(crate) const DEFAULT_NAMESPACE: &str = "default";
+pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// Kinds accepted by a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,6 +153,8 @@ pub struct ClusterObject {
     pub line: u32,
     /// The model of an InferenceService, or why it needs a cluster.
     pub model: Option<Result<Box<Model>, Vec<Diagnostic>>>,
+    /// The spec of an InferenceGraph.
+    pub graph: Option<Box<InferenceGraphSpec>>,
 }
 
 impl ClusterObject {

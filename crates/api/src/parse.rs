@@ -1,8 +1,9 @@
 //! Manifest parsing: text to validated objects.
 
 use crate::{
-    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, INFERENCE_SERVICE, Manifest, Metadata,
-    Model, Object, Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
+    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, INFERENCE_GRAPH, INFERENCE_SERVICE,
+    Manifest, Metadata, Model, Object, Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server,
+    ServerConfigSpec,
     kserve::{
         ClusterStorageContainer, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1, KSERVE_V1BETA1,
         ServingRuntimeSpec, TrainedModelSpec, inference_service_warnings,
@@ -81,12 +82,17 @@ pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic
         let at_field =
             |(path, message): FieldError| in_file(Diagnostic::new(document.line_of(&path), path, message));
         let kind = decoded.kind();
+        let mut graph = None;
         let (metadata, warnings, model) = match decoded {
             Decoded::Object(object) => {
                 manifest.objects.push(Parsed { object, file, line });
                 continue;
             }
             Decoded::Cluster(_, metadata, warnings) => (*metadata, warnings, None),
+            Decoded::Graph(decoded) => {
+                graph = Some(Box::new(decoded.spec));
+                (decoded.metadata, Vec::new(), None)
+            }
             Decoded::Service(service) => {
                 let model = service.spec.to_model(&service.metadata).map(Box::new);
                 let model = model.map_err(|errors| errors.into_iter().map(at_field).collect());
@@ -95,7 +101,7 @@ pub fn parse_manifest(file: &str, text: &str) -> Result<Manifest, Vec<Diagnostic
         };
         manifest.warnings.extend(warnings.into_iter().map(at_field));
         let Metadata { name, namespace, .. } = metadata;
-        manifest.cluster.push(ClusterObject { kind, name, namespace, file, line, model });
+        manifest.cluster.push(ClusterObject { kind, name, namespace, file, line, model, graph });
     }
     if errors.is_empty() { Ok(manifest) } else { Err(errors) }
 }
@@ -108,7 +114,7 @@ fn duplicate_of(manifest: &Manifest, decoded: &Decoded) -> Option<u32> {
             .iter()
             .find(|o| o.object.kind() == object.kind() && o.object.name() == object.name())
             .map(|o| o.line),
-        Decoded::Cluster(..) | Decoded::Service(_) => {
+        Decoded::Cluster(..) | Decoded::Service(_) | Decoded::Graph(_) => {
             let (kind, metadata) = (decoded.kind(), decoded.metadata());
             let is_same = |o: &&ClusterObject| {
                 o.kind == kind && o.name == metadata.name && o.namespace == metadata.namespace
@@ -143,6 +149,7 @@ enum Decoded {
     /// With its warnings.
     Cluster(&'static str, Box<Metadata>, Vec<FieldError>),
     Service(Box<Envelope<InferenceServiceSpec>>),
+    Graph(Box<Envelope<InferenceGraphSpec>>),
 }
 
 impl Decoded {
@@ -151,6 +158,7 @@ impl Decoded {
             Self::Object(object) => object.kind().name(),
             Self::Cluster(kind, _, _) => kind,
             Self::Service(_) => INFERENCE_SERVICE,
+            Self::Graph(_) => INFERENCE_GRAPH,
         }
     }
 
@@ -159,6 +167,7 @@ impl Decoded {
             Self::Object(object) => object.metadata(),
             Self::Cluster(_, metadata, _) => metadata,
             Self::Service(service) => &service.metadata,
+            Self::Graph(graph) => &graph.metadata,
         }
     }
 }
@@ -212,7 +221,7 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
             decode(node, kind, |c: &ClusterStorageContainer| c.spec.validate_named(&c.metadata.name))
                 .map(|c| Decoded::Cluster("ClusterStorageContainer", Box::new(c.metadata), Vec::new()))
         }
-        "InferenceGraph" => decode_cluster_object::<InferenceGraphSpec>(node, "InferenceGraph"),
+        INFERENCE_GRAPH => decode_envelope(node, kind).map(|graph| Decoded::Graph(Box::new(graph))),
         "TrainedModel" => decode_cluster_object::<TrainedModelSpec>(node, "TrainedModel"),
         _ => decode_cluster_object::<ServerConfigSpec>(node, "ServerConfig"),
     }

@@ -39,9 +39,9 @@ impl RetryPolicy {
             return false;
         }
         let wait = self.wait(attempt, error.retry_after());
-        let text = format!("{error}; retry {} of {} in {wait:.1?}", attempt + 1, self.retries);
-        tracing::warn!(target: "gantry::artifacts", "{text}");
-        meter.note(&text);
+        tracing::warn!(target: "gantry::artifacts", "{error}; retry {} of {} in {wait:.1?}", attempt + 1, self.retries);
+        // The same text for each retry of one cause: a console shows it once.
+        meter.note(&format!("{error}; retrying"));
         tokio::time::sleep(wait).await;
         true
     }

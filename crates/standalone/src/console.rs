@@ -32,13 +32,29 @@ pub(crate) struct Load {
 pub(crate) struct Console {
     bars: Option<MultiProgress>,
     loads: Mutex<BTreeMap<String, Load>>,
+    notes: Notes,
+}
+
+/// The last note about each model's download: one that repeats it is not printed.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Notes {
+    fn is_new(&self, model: &str, note: &str) -> bool {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.insert(model.to_owned(), note.to_owned()).as_deref() != Some(note)
+    }
+
+    fn clear(&self, model: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(model);
+    }
 }
 
 impl Console {
     pub(crate) fn new() -> Arc<Self> {
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
-        Arc::new(Self { bars, loads: Mutex::default() })
+        Arc::new(Self { bars, loads: Mutex::default(), notes: Notes::default() })
     }
 
     /// Prints a line to stdout, above the progress bars.
@@ -72,14 +88,12 @@ impl Console {
 impl Observer for Console {
     fn fetching(&self, model: &str, _: u32) -> Arc<dyn ProgressSink> {
         let started = Instant::now();
+        let (model, notes) = (model.to_owned(), self.notes.clone());
         match &self.bars {
-            Some(bars) => Arc::new(DownloadBar {
-                bars: bars.clone(),
-                model: model.to_owned(),
-                started,
-                drawn: OnceLock::new(),
-            }),
-            None => Arc::new(ProgressLines { model: model.to_owned(), last: Mutex::new(started) }),
+            Some(bars) => {
+                Arc::new(DownloadBar { bars: bars.clone(), model, notes, started, drawn: OnceLock::new() })
+            }
+            None => Arc::new(ProgressLines { model, notes, last: Mutex::new(started) }),
         }
     }
 
@@ -87,6 +101,7 @@ impl Observer for Console {
         if let Ok(loaded) = result {
             let load = Load { platform: loaded.platform.clone(), version, took };
             self.loads().insert(model.to_owned(), load);
+            self.notes.clear(model);
         }
     }
 }
@@ -95,6 +110,7 @@ impl Observer for Console {
 struct DownloadBar {
     bars: MultiProgress,
     model: String,
+    notes: Notes,
     started: Instant,
     drawn: OnceLock<ProgressBar>,
 }
@@ -119,7 +135,9 @@ impl ProgressSink for DownloadBar {
     }
 
     fn note(&self, text: &str) {
-        self.bars.suspend(|| eprintln!("  {}  {text}", self.model));
+        if self.notes.is_new(&self.model, text) {
+            self.bars.suspend(|| eprintln!("  {}  {text}", self.model));
+        }
     }
 }
 
@@ -134,6 +152,7 @@ impl Drop for DownloadBar {
 /// Periodic lines without a terminal.
 struct ProgressLines {
     model: String,
+    notes: Notes,
     last: Mutex<Instant>,
 }
 
@@ -154,6 +173,24 @@ impl ProgressSink for ProgressLines {
     }
 
     fn note(&self, text: &str) {
-        eprintln!("{}: {text}", self.model);
+        if self.notes.is_new(&self.model, text) {
+            eprintln!("{}: {text}", self.model);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_note_is_printed_once_for_each_model_and_load() {
+        let notes = Notes::default();
+        assert!(notes.is_new("a", "refused; retrying"));
+        assert!(!notes.is_new("a", "refused; retrying"));
+        assert!(notes.is_new("b", "refused; retrying"));
+        assert!(notes.is_new("a", "reset; retrying"));
+        notes.clear("a");
+        assert!(notes.is_new("a", "reset; retrying"));
     }
 }

@@ -20,6 +20,7 @@ pub mod console;
 mod curl_example;
 pub mod error;
 mod fingerprint;
+mod graphs;
 pub mod http_client;
 mod manifest_watcher;
 pub mod onnx_worker;

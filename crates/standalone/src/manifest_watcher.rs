@@ -2,12 +2,14 @@
 
 use crate::{
     applied_sources::AppliedSources,
+    graphs::Graphs,
     scheduler_client::{FILE_OWNER_PREFIX, FileClient, ownership_refusal},
     servers::DesiredServers,
     sources::{DesiredState, Problems, Sources},
 };
 use futures::StreamExt as _;
 use gantry_api::{Kind, Object};
+use gantry_gateway::Routes;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -24,6 +26,8 @@ pub(crate) struct ManifestWatcher {
     sources: Sources,
     client: FileClient,
     servers: DesiredServers,
+    routes: Routes,
+    graphs: Graphs,
     applied_sources: AppliedSources,
     applied: BTreeMap<(Kind, String), Object>,
     seen: u64,
@@ -50,10 +54,21 @@ impl ManifestWatcher {
         sources: Sources,
         client: FileClient,
         servers: DesiredServers,
+        routes: Routes,
         applied_sources: AppliedSources,
     ) -> Self {
         let seen = sources.fingerprint();
-        Self { sources, client, servers, applied_sources, applied: BTreeMap::new(), seen, reported: None }
+        Self {
+            sources,
+            client,
+            servers,
+            routes,
+            graphs: Graphs::default(),
+            applied_sources,
+            applied: BTreeMap::new(),
+            seen,
+            reported: None,
+        }
     }
 
     pub(crate) async fn apply(&mut self, desired: &DesiredState) -> Result<Applied, Status> {
@@ -118,6 +133,11 @@ impl ManifestWatcher {
             }
         }
         self.applied_sources.write(&roots, desired.objects.keys().cloned());
+        if desired.graphs != self.graphs {
+            self.routes.set_local_services(&desired.graphs.routes());
+            changes.extend(desired.graphs.changes(&self.graphs));
+            self.graphs = desired.graphs.clone();
+        }
         changes.dedup();
         Ok(Applied { changed: changes, foreign })
     }

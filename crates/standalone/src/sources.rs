@@ -2,11 +2,15 @@
 
 use super::{
     fingerprint::{self, ContentHashes},
+    graphs::Graphs,
     servers::LaunchSpec,
 };
 use crate::error::CommandError;
 use gantry_agent::CONTENT_PARAMETER;
-use gantry_api::{Diagnostic, Kind, Model, Object, ParameterSpec, Parsed, check_set, model_of_file, parse};
+use gantry_api::{
+    ClusterObject, Diagnostic, ForeignObject, Kind, Model, Object, ParameterSpec, Parsed, check_set,
+    model_of_file, parse_manifest,
+};
 use gantry_runtime::conversion_hint;
 use std::{
     collections::BTreeMap,
@@ -32,10 +36,19 @@ pub(crate) struct DesiredState {
     pub(crate) objects: BTreeMap<(Kind, String), Object>,
     /// Source file of each object.
     pub(crate) files: BTreeMap<(Kind, String), String>,
+    pub(crate) graphs: Graphs,
     /// Of servers that are run as local processes.
     pub(crate) launch_specs: BTreeMap<String, LaunchSpec>,
     /// Example input by model.
     pub(crate) examples: BTreeMap<String, String>,
+}
+
+/// The objects of files.
+#[derive(Default)]
+struct Found {
+    objects: Vec<Parsed>,
+    /// InferenceGraphs.
+    graphs: Vec<ClusterObject>,
 }
 
 /// Validation errors of the files.
@@ -85,12 +98,14 @@ impl Sources {
     pub(crate) fn read(&self) -> Result<DesiredState, Problems> {
         let mut desired = DesiredState::default();
         let mut problems = Vec::new();
-        let mut experiments = Vec::new();
+        let (mut experiments, mut graphs) = (Vec::new(), Vec::new());
         for root in &self.roots {
             match read_root(root) {
                 Ok(found) => {
-                    experiments.extend(found.iter().filter(|p| p.object.kind() == Kind::Experiment).cloned());
-                    for parsed in found {
+                    let of_experiments = |p: &&Parsed| p.object.kind() == Kind::Experiment;
+                    experiments.extend(found.objects.iter().filter(of_experiments).cloned());
+                    graphs.extend(found.graphs);
+                    for parsed in found.objects {
                         add(&mut desired, parsed, &self.hashes, &mut problems);
                     }
                 }
@@ -98,6 +113,12 @@ impl Sources {
             }
         }
         problems.extend(check_set(&experiments));
+        if problems.is_empty() {
+            match Graphs::new(graphs, &desired.objects) {
+                Ok(graphs) => desired.graphs = graphs,
+                Err(more) => problems = more,
+            }
+        }
         if problems.is_empty() { Ok(desired) } else { Err(Problems(problems)) }
     }
 }
@@ -151,12 +172,13 @@ fn problem(file: &Path, message: impl Into<String>) -> Diagnostic {
     Diagnostic { file: file.display().to_string(), line: 0, path: String::new(), message: message.into() }
 }
 
-fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
+fn read_root(root: &Path) -> Result<Found, Vec<Diagnostic>> {
+    let bare = |objects| Found { objects, ..Found::default() };
     if root.is_file() {
         return if is_manifest(root) {
             read_manifest(root)
         } else {
-            bare_model(root, None).map(|m| vec![m]).ok_or_else(|| {
+            bare_model(root, None).map(|m| bare(vec![m])).ok_or_else(|| {
                 let hint =
                     conversion_hint(&[root.to_owned()]).map(|hint| format!(". {hint}")).unwrap_or_default();
                 vec![problem(
@@ -180,17 +202,20 @@ fn read_root(root: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
                 format!("contains no manifest and no model file: add a .yaml file or {MODEL_FILES}{hint}"),
             )]);
         }
-        return Ok(models);
+        return Ok(bare(models));
     }
-    let mut objects = Vec::new();
+    let mut all = Found::default();
     let mut problems = Vec::new();
     for manifest in manifests {
         match read_manifest(manifest) {
-            Ok(found) => objects.extend(found),
+            Ok(found) => {
+                all.objects.extend(found.objects);
+                all.graphs.extend(found.graphs);
+            }
             Err(more) => problems.extend(more),
         }
     }
-    if problems.is_empty() { Ok(objects) } else { Err(problems) }
+    if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
 /// JSON without an apiVersion may be an XGBoost model.
@@ -206,10 +231,23 @@ fn is_manifest(file: &Path) -> bool {
     }
 }
 
-fn read_manifest(file: &Path) -> Result<Vec<Parsed>, Vec<Diagnostic>> {
+fn read_manifest(file: &Path) -> Result<Found, Vec<Diagnostic>> {
     let text =
         std::fs::read_to_string(file).map_err(|e| vec![problem(file, format!("cannot be read: {e}"))])?;
-    parse(&file.display().to_string(), &text)
+    let manifest = parse_manifest(&file.display().to_string(), &text)?;
+    let mut errors: Vec<Diagnostic> = manifest.foreign.iter().map(ForeignObject::unsupported).collect();
+    let mut found = Found { objects: manifest.objects, graphs: Vec::new() };
+    for object in manifest.cluster {
+        if object.graph.is_some() {
+            found.graphs.push(object);
+            continue;
+        }
+        match object.into_scheduled() {
+            Ok(parsed) => found.objects.push(parsed),
+            Err(more) => errors.extend(more),
+        }
+    }
+    if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
 /// A model file below a root: named after the file, or after its folder when the file is called `model`. If that folder

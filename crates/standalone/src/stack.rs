@@ -58,6 +58,7 @@ struct Stack {
     runtime: Arc<Runtime>,
     scheduler: gantry_scheduler::Running,
     channel: Channel,
+    routes: gantry_gateway::Routes,
     inference: SocketAddr,
     admin: SocketAddr,
     /// Name and address of each TLS listener.
@@ -249,7 +250,7 @@ impl Stack {
 
         let ready = Arc::new(AtomicBool::new(false));
         let (is_ready, handle) = (ready.clone(), scheduler.scheduler().clone());
-        let runs = routes.clone();
+        let (runs, of_stack) = (routes.clone(), routes.clone());
         let server = AdminServer {
             runs: Box::new(move |pipeline| runs.recent_runs(pipeline)),
             stuck: Box::new(move || stuck_reason(handle.liveness())),
@@ -273,6 +274,7 @@ impl Stack {
             runtime,
             scheduler,
             channel,
+            routes: of_stack,
             inference,
             admin,
             tls_listeners,
@@ -311,6 +313,7 @@ impl Stack {
             sources,
             FileClient::new(self.channel.clone()),
             self.desired_servers.clone(),
+            self.routes.clone(),
             AppliedSources::open(state_dir),
         );
         let applied = watcher.apply(&desired).await.map_err(call_failed)?;
@@ -345,7 +348,7 @@ impl Stack {
                 Some(event) = events.recv() => self.print_change(&event),
                 changed = statuses.next() => match changed {
                     Some(key) => {
-                        self.print_status(&statuses, &key, 0);
+                        self.print_status(&mut statuses, &key, 0);
                         if !is_settled && statuses.is_settled() {
                             is_settled = true;
                             self.console.print(&statuses.summary(started.elapsed()));
@@ -385,7 +388,9 @@ impl Stack {
             statuses.outcomes.insert(key.clone(), failed);
             self.print_status(statuses, &key, width);
         }
-        for key in statuses.expected.iter().filter(|key| key.0 != Kind::Model) {
+        let dependants: Vec<Key> =
+            statuses.expected.iter().filter(|key| key.0 != Kind::Model).cloned().collect();
+        for key in &dependants {
             if statuses.is_blocked(key) {
                 let reason = statuses.seen.get(key).map_or("", |seen| seen.reason.as_str());
                 let (kind, kinds) = (kind_name(key.0), statuses.kind_width());
@@ -396,9 +401,9 @@ impl Stack {
         }
     }
 
-    fn print_status(&self, statuses: &StatusStream, key: &Key, width: usize) {
+    fn print_status(&self, statuses: &mut StatusStream, key: &Key, width: usize) {
         let (name, kinds) = (&key.1, statuses.kind_width());
-        match statuses.outcomes.get(key) {
+        match statuses.report(key) {
             Some(Outcome::Ready) if key.0 == Kind::Model => {
                 let load = self.console.last_load(name);
                 let platform = load.as_ref().map_or("", |l| l.platform.as_str());
@@ -445,6 +450,9 @@ impl Stack {
                 let url = format!("http://{inference}/serving/{namespace}/{name}");
                 print(&format!("  {name:<11} {url}   InferenceService, V1 and V2"));
             }
+        }
+        for (namespace, name) in desired.graphs.names() {
+            print(&format!("  {name:<11} http://{inference}/serving/{namespace}/{name}   InferenceGraph"));
         }
         for (server, spec) in &desired.launch_specs {
             print(&format!("  {server:<11} {} × {}", spec.replicas, spec.command.join(" ")));

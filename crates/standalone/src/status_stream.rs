@@ -65,6 +65,8 @@ pub(crate) struct StatusStream {
     pub(crate) expected: BTreeSet<Key>,
     pub(crate) outcomes: BTreeMap<Key, Outcome>,
     pub(crate) seen: BTreeMap<Key, Seen>,
+    /// The version that failed last, and why.
+    reported_failures: BTreeMap<Key, (u32, String)>,
 }
 
 impl StatusStream {
@@ -94,7 +96,13 @@ impl StatusStream {
             changes(pipelines, Change::Pipeline),
             changes(experiments, Change::Experiment),
         ]);
-        Ok(Self { stream, expected, outcomes: BTreeMap::new(), seen: BTreeMap::new() })
+        Ok(Self {
+            stream,
+            expected,
+            outcomes: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            reported_failures: BTreeMap::new(),
+        })
     }
 
     /// The next object whose outcome or version changes; `None` after the scheduler closed a stream.
@@ -112,6 +120,7 @@ impl StatusStream {
         if removed {
             self.expected.remove(&key);
             self.seen.remove(&key);
+            self.reported_failures.remove(&key);
             return self.outcomes.remove(&key).map(|_| key);
         }
         // A new version is a change even if the object stays ready.
@@ -119,6 +128,22 @@ impl StatusStream {
         let seen = self.seen.insert(key.clone(), Seen { version, needs, detail, reason });
         let unchanged = before == Some(outcome) && seen.map(|s| s.version) == Some(version);
         (!unchanged).then_some(key)
+    }
+
+    /// The outcome to print: a version that fails again for the same reason is reported once.
+    pub(crate) fn report(&mut self, key: &Key) -> Option<Outcome> {
+        let outcome = self.outcomes.get(key)?.clone();
+        match &outcome {
+            Outcome::Pending => return None,
+            Outcome::Ready => _ = self.reported_failures.remove(key),
+            Outcome::Failed { reason, .. } => {
+                let failure = (self.seen.get(key).map_or(0, |seen| seen.version), reason.clone());
+                if self.reported_failures.insert(key.clone(), failure.clone()) == Some(failure) {
+                    return None;
+                }
+            }
+        }
+        Some(outcome)
     }
 
     /// Whether every expected object is ready, has failed, or needs one that is not ready.
@@ -312,6 +337,52 @@ mod tests {
         Outcome::Failed { reason: "no".into(), code: "LoadFailed".into() }
     }
 
+    fn stream(expected: &[Key]) -> StatusStream {
+        StatusStream {
+            stream: futures::stream::select_all([]),
+            expected: expected.iter().cloned().collect(),
+            outcomes: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            reported_failures: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn repeated_failure_is_reported_once_while_another_model_loads() {
+        let keys = [model("broken"), model("slow")];
+        let mut stream = stream(&keys);
+        let mut observe = |name: &str, version: u32, outcome: Outcome| {
+            let key = model(name);
+            stream.update(Observed {
+                key: key.clone(),
+                removed: false,
+                outcome,
+                version,
+                needs: Vec::new(),
+                detail: String::new(),
+                reason: String::new(),
+            });
+            stream.report(&key)
+        };
+        let other = || Outcome::Failed { reason: "other".into(), code: "LoadFailed".into() };
+        for (name, version, outcome, expected) in [
+            ("slow", 1, Outcome::Pending, None),
+            ("broken", 1, failed(), Some(failed())),
+            // The load is tried again, with the same result.
+            ("broken", 1, Outcome::Pending, None),
+            ("broken", 1, failed(), None),
+            ("slow", 1, Outcome::Ready, Some(Outcome::Ready)),
+            ("broken", 1, failed(), None),
+            // A new cause, a new version and a failure after success are reported.
+            ("broken", 1, other(), Some(other())),
+            ("broken", 2, other(), Some(other())),
+            ("broken", 2, Outcome::Ready, Some(Outcome::Ready)),
+            ("broken", 2, other(), Some(other())),
+        ] {
+            assert_eq!(observe(name, version, outcome.clone()), expected, "{name} {version} {outcome:?}");
+        }
+    }
+
     #[test]
     fn summary_counts_objects_and_names_those_that_are_not_ready() {
         let pipeline = |name: &str| (Kind::Pipeline, name.to_owned());
@@ -351,17 +422,14 @@ mod tests {
         let (pipeline, experiment) = (key(Kind::Pipeline, "p"), key(Kind::Experiment, "e"));
         for (outcome, blocked) in [(Some(failed()), true), (None, true), (Some(Outcome::Pending), false)] {
             let seen = |needs: Vec<Key>| Seen { needs, ..Seen::default() };
-            let mut stream = StatusStream {
-                stream: futures::stream::select_all([]),
-                expected: [pipeline.clone(), experiment.clone()].into(),
-                outcomes: [(pipeline.clone(), Outcome::Pending), (experiment.clone(), Outcome::Pending)]
-                    .into(),
-                seen: [
-                    (pipeline.clone(), seen(vec![model("a")])),
-                    (experiment.clone(), seen(vec![pipeline.clone()])),
-                ]
-                .into(),
-            };
+            let mut stream = stream(&[pipeline.clone(), experiment.clone()]);
+            stream.outcomes =
+                [(pipeline.clone(), Outcome::Pending), (experiment.clone(), Outcome::Pending)].into();
+            stream.seen = [
+                (pipeline.clone(), seen(vec![model("a")])),
+                (experiment.clone(), seen(vec![pipeline.clone()])),
+            ]
+            .into();
             stream.outcomes.extend(outcome.clone().map(|o| (model("a"), o)));
             for key in [&pipeline, &experiment] {
                 assert_eq!(stream.is_blocked(key), blocked, "{key:?} {outcome:?}");

@@ -22,7 +22,7 @@ impl InferenceServiceSpec {
     pub fn to_model(&self, metadata: &Metadata) -> Result<Model, Vec<FieldError>> {
         let mut errors = Vec::new();
         let needs_cluster = |path: &str, what: &str, remedy: &str| {
-            (path.to_owned(), format!("{what}, which needs Kubernetes: {remedy}"))
+            (path.to_owned(), format!("{what}, which needs Standard mode on Kubernetes: {remedy}"))
         };
         if self.transformer.is_some() {
             errors.push(needs_cluster(
@@ -100,7 +100,8 @@ impl InferenceServiceSpec {
                 return String::new();
             }
             (None, _) => {
-                let message = "has several artifacts, which needs Kubernetes: use one storageUri";
+                let message =
+                    "has several artifacts, which needs Standard mode on Kubernetes: use one storageUri";
                 errors.push(("spec.predictor.storageUris".into(), message.into()));
                 return String::new();
             }
@@ -149,8 +150,10 @@ fn component_errors(component: &ComponentSpec, errors: &mut Vec<FieldError>) {
         ),
     ];
     for (field, _, what) in set.iter().filter(|(_, is_set, _)| *is_set) {
-        errors
-            .push((format!("spec.predictor.{field}"), format!("{what}, which needs Kubernetes: remove it")));
+        errors.push((
+            format!("spec.predictor.{field}"),
+            format!("{what}, which needs Standard mode on Kubernetes: remove it"),
+        ));
     }
 }
 
@@ -170,7 +173,7 @@ fn spec(
     }
     let FrameworkSpec { container, confidential, .. } = &model.framework;
     for field in CONTAINER_FIELDS.iter().filter(|field| container.contains_key(**field)) {
-        let message = "changes the runtime's container, which needs Kubernetes: remove it";
+        let message = "changes the runtime's container, which needs Standard mode on Kubernetes: remove it";
         errors.push((at(&format!(".{field}")), message.into()));
     }
     if confidential.as_ref().is_some_and(|c| c.enabled) {

@@ -71,13 +71,13 @@ fn fields_for_a_cluster_are_reported_at_once() {
     for (spec, expected) in [
         (
             container.to_owned(),
-            "iris.yaml:7: spec.predictor.containers has containers, which needs Kubernetes: use model with modelFormat and \
+            "iris.yaml:7: spec.predictor.containers has containers, which needs Standard mode on Kubernetes: use model with modelFormat and \
              storageUri",
         ),
         (
             format!("{ONNX}  transformer:\n{container}  explainer:\n{container}"),
-            "iris.yaml:11: spec.transformer is a container, which needs Kubernetes: remove it to serve the predictor alone, or \
-             use a Pipeline\niris.yaml:13: spec.explainer is a container, which needs Kubernetes: remove it to serve the \
+            "iris.yaml:11: spec.transformer is a container, which needs Standard mode on Kubernetes: remove it to serve the predictor alone, or \
+             use a Pipeline\niris.yaml:13: spec.explainer is a container, which needs Standard mode on Kubernetes: remove it to serve the \
              predictor alone",
         ),
         (
@@ -86,7 +86,7 @@ fn fields_for_a_cluster_are_reported_at_once() {
             "iris.yaml:9: spec.predictor.model.storageUri is a volume or an image of the cluster (pvc://): use a path, s3://, \
              gs://, hf:// or https://\niris.yaml:8: spec.predictor.model.modelFormat.name \"pmml\" has no runtime here, only \
              onnx, xgboost, lightgbm, sklearn, mlflow, huggingface, tensorflow, pytorch, tensorrt: convert the model to \
-             ONNX\niris.yaml:10: spec.predictor.model.image changes the runtime's container, which needs Kubernetes: remove it",
+             ONNX\niris.yaml:10: spec.predictor.model.image changes the runtime's container, which needs Standard mode on Kubernetes: remove it",
         ),
         (
             "    onnx:\n      storageUri: /m\n      resources: {limits: {nvidia.com/gpu: 1}}\n".into(),
@@ -104,7 +104,7 @@ fn fields_for_a_cluster_are_reported_at_once() {
         ),
         (
             format!("{ONNX}    canaryTrafficPercent: 20\n"),
-            "iris.yaml:10: spec.predictor.canaryTrafficPercent splits traffic between revisions, which needs Kubernetes: \
+            "iris.yaml:10: spec.predictor.canaryTrafficPercent splits traffic between revisions, which needs Standard mode on Kubernetes: \
              remove it",
         ),
     ] {

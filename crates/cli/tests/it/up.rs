@@ -66,3 +66,36 @@ fn ready_is_printed_after_every_model_with_a_count() {
     let output = third.output();
     assert!(output.contains("model/b removed") && output.contains("model/broken removed"), "{output}");
 }
+
+/// Status and body of a POST.
+fn post(address: &str, path: &str, body: &str) -> (u16, String) {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.get(9..12).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn graph_of_inference_services_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/kserve");
+    let up = up(&[&examples], &dir.path().join("state"));
+    let output = up.output();
+    let line = output.lines().find(|line| line.ends_with("   InferenceGraph")).expect("its URL is printed");
+    let url = line.split_whitespace().nth(1).unwrap().strip_prefix("http://").unwrap();
+    let (address, path) = url.split_at(url.find('/').unwrap());
+    assert_eq!(path, "/serving/default/flowers");
+    let (status, body) = post(address, path, "{\"instances\":[[5.1,3.5,1.4,0.2]]}");
+    assert_eq!(status, 200, "{body}");
+    let parts: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(parts["species"], parts["again"]);
+    assert_eq!(parts["species"]["predictions"].as_array().map(Vec::len), Some(1), "{body}");
+    assert_eq!(post(address, path, "{\"instances\":[[1]]}").0, 404);
+}
