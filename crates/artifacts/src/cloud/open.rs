@@ -158,7 +158,7 @@ fn open_s3(uri: &BucketUri, settings: &Settings<'_>, connector: Connector) -> Re
         .with_retry(no_retries());
     let mut base = format!("https://s3.{region}.amazonaws.com/{}", uri.bucket);
     if let Some(custom) = &custom {
-        if settings.get("s3.path_style") == Some("false") {
+        if settings.get("s3.path_style") == Some("false") || settings.is_set("s3.virtual_host") {
             let host = trimmed(custom).replacen("://", &format!("://{}.", uri.bucket), 1);
             builder = builder.with_endpoint(&host).with_virtual_hosted_style_request(true);
             base = host;
@@ -166,6 +166,9 @@ fn open_s3(uri: &BucketUri, settings: &Settings<'_>, connector: Connector) -> Re
             builder = builder.with_endpoint(trimmed(custom));
             base = format!("{}/{}", trimmed(custom), uri.bucket);
         }
+    } else if settings.is_set("s3.accelerate") {
+        base = format!("https://{}.s3-accelerate.amazonaws.com", uri.bucket);
+        builder = builder.with_endpoint(&base).with_virtual_hosted_style_request(true);
     }
     let mut signed = !settings.is_set("s3.anonymous");
     match (settings.get("s3.key"), settings.get("s3.secret")) {
@@ -277,6 +280,9 @@ fn open_azure(uri: &BucketUri, settings: &Settings<'_>, connector: Connector) ->
     } else if let Some(sas) = sas {
         let pairs = split_sas(sas.trim_start_matches('?')).map_err(unusable)?;
         builder = builder.with_sas_authorization(pairs);
+        true
+    } else if let Some(token) = settings.get("az.token") {
+        builder = builder.with_bearer_token_authorization(token);
         true
     } else {
         let mut found = instance_credentials;

@@ -1,8 +1,8 @@
-//! `--migrate`: existing Seldon Core v2 objects and the effect of a migration.
+//! `--migrate`: existing objects of Seldon Core v2 and KServe, and the effect of a migration.
 
 use super::{
     api::Api,
-    crds,
+    crds, kserve,
     objects::{join, list, number, qualified_name, text},
     report::Report,
     workloads,
@@ -23,7 +23,7 @@ const KNOWN_FINALIZERS: [&str; 4] = [
 const UNUSED_COMPONENTS: [&str; 4] =
     ["seldon-dataflow-engine", "seldon-modelgateway", "seldon-pipelinegateway", "hodometer"];
 /// Objects listed per kind.
-const MAX_LISTED: usize = 5;
+pub(super) const MAX_LISTED: usize = 5;
 
 pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
     let installed = definitions(api, report).await;
@@ -35,18 +35,27 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
         components(api, namespace, report).await;
     }
     workloads::run(api, namespace, report).await;
+    let has_services = kserve::run(api, report).await;
+    if has_services {
+        print_steps("from KServe", "docs/kserve.md", &kserve::STEPS, report);
+    }
+    if installed || !has_services {
+        print_steps("from Seldon Core v2", "docs/migrate.md", &STEPS, report);
+    }
+}
+
+const STEPS: [&str; 5] = [
+    "back up:            kubectl get models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs -A -o yaml | grep -v '^ *resourceVersion: '",
+    "stop Seldon:        kubectl scale deploy/seldon-v2-controller-manager --replicas=0 -n NAMESPACE",
+    "install CRDs:       gantry install --crds | kubectl apply --server-side --force-conflicts -f -",
+    "install operator:   gantry install --no-crds --no-configs | kubectl apply -f -",
+    "verify:             gantry check",
+];
+
+fn print_steps(from: &str, page: &str, steps: &[&str], report: &mut Report) {
     report.print("");
-    report.print("Migration steps (details and rollback: docs/migrate.md):");
-    for (number, step) in [
-        "back up:            kubectl get models,servers,pipelines,experiments,seldonruntimes,seldonconfigs,serverconfigs -A -o yaml | grep -v '^ *resourceVersion: '",
-        "stop Seldon:        kubectl scale deploy/seldon-v2-controller-manager --replicas=0 -n NAMESPACE",
-        "install CRDs:       gantry install --crds | kubectl apply --server-side --force-conflicts -f -",
-        "install operator:   gantry install --no-crds --no-configs | kubectl apply -f -",
-        "verify:             gantry check",
-    ]
-    .iter()
-    .enumerate()
-    {
+    report.print(&format!("Migration {from} (details and rollback: {page}):"));
+    for (number, step) in steps.iter().enumerate() {
         report.print(&format!("  {}. {step}", number + 1));
     }
 }
@@ -159,7 +168,7 @@ async fn objects(api: &Api, plural: &str, report: &mut Report) {
 }
 
 /// The validation error of a stored object; objects being deleted are skipped.
-fn validation_error(object: &Value) -> Option<String> {
+pub(super) fn validation_error(object: &Value) -> Option<String> {
     if !text(object, "/metadata/deletionTimestamp").is_empty() {
         return None;
     }

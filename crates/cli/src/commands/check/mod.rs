@@ -2,6 +2,7 @@
 
 mod api;
 mod crds;
+mod kserve;
 mod migrate;
 mod objects;
 mod postinstall;
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     /// Before installation: API server, RBAC permissions, existing CRDs
     #[arg(long, conflicts_with = "migrate")]
     pre: bool,
-    /// Before migration from Seldon Core v2: existing objects, expected changes, migration steps
+    /// Before migration from Seldon Core v2 or KServe: existing objects, expected changes, migration steps
     #[arg(long)]
     migrate: bool,
     /// Namespace of the operator

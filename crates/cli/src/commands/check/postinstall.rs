@@ -6,6 +6,7 @@ use super::{
     objects::{condition, join, list, not_ready, number, qualified_name, text},
     report::Report,
 };
+use gantry_operator::controllers::inference_service::config::{CONFIG_MAP, Config};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub(super) async fn run(api: &Api, namespace: &str, lease_wait: Duration, report
     let elects = operator(api, namespace, report).await;
     leader(api, namespace, elects, lease_wait, report).await;
     configs(api, namespace, report).await;
+    inference_service_config(api, namespace, report).await;
     webhook(api, namespace, report).await;
     for (kind, plural, none) in [
         (
@@ -181,6 +183,27 @@ async fn configs(api: &Api, namespace: &str, report: &mut Report) {
                     None => report.ok(&what, &join(&names)),
                 }
             }
+        }
+    }
+}
+
+/// The settings of InferenceServices; a cluster without the `ConfigMap` has the defaults.
+async fn inference_service_config(api: &Api, namespace: &str, report: &mut Report) {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}");
+    let what = format!("ConfigMap {CONFIG_MAP} in {namespace}");
+    let found = match api.find(&path).await {
+        Ok(Some(found)) => found,
+        Ok(None) => return,
+        Err(error) => return report.note(&what, "unknown", &error.to_string()),
+    };
+    let parsed = serde_json::from_value(found).map_err(|error| error.to_string());
+    match parsed.and_then(|map| Config::parse(&map)) {
+        Ok(_) => report.ok(&what, "valid"),
+        Err(error) => {
+            let hint = format!(
+                "kubectl edit configmap {CONFIG_MAP} -n {namespace}; services stay as they are until then"
+            );
+            report.fail(&what, &error, &hint);
         }
     }
 }

@@ -230,6 +230,18 @@ fn broken_installation_reports_every_failure() {
 }
 
 #[test]
+fn invalid_settings_of_inference_services_fail() {
+    let path = "/api/v1/namespaces/seldon-mesh/configmaps/inferenceservice-config";
+    for (ingress, expected, wrong) in [("{}", "ok   valid", 0), ("{", "key ingress is not valid", 1)] {
+        let map =
+            json!({ "metadata": { "name": "inferenceservice-config" }, "data": { "ingress": ingress } });
+        let (text, failures) = installed().with(path, map).check(&[]);
+        assert!(text.contains("inferenceservice-config") && text.contains(expected), "{text}");
+        assert_eq!(failures, wrong, "{text}");
+    }
+}
+
+#[test]
 fn webhook_is_reported_when_installed() {
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     for (config, expected) in [
@@ -357,4 +369,37 @@ fn migrate_reports_objects_and_workloads() {
     };
     insta::assert_snapshot!("migrate", text.lines().map(sizes).collect::<String>());
     assert_eq!(failures, 3, "{text}");
+}
+
+#[test]
+fn migrate_reports_services_of_kserve() {
+    let service = |name: &str, finalizer: &str, more: Value| {
+        let model = json!({ "modelFormat": { "name": "onnx" }, "storageUri": "s3://models/iris" });
+        let mut predictor = json!({ "model": model });
+        predictor.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({
+            "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
+            "metadata": { "name": name, "namespace": "ml", "finalizers": [finalizer] },
+            "spec": { "predictor": predictor },
+        })
+    };
+    let theirs = "inferenceservice.finalizers";
+    let mut taken = service("taken", theirs, json!({}));
+    taken["metadata"]["annotations"] = json!({ "gantry.dev/adopt": "true" });
+    let manager = json!({
+        "metadata": { "name": "kserve-controller-manager", "namespace": "kserve" }, "status": { "replicas": 1 },
+    });
+    let services = [
+        service("iris", theirs, json!({})),
+        taken,
+        service("logged", theirs, json!({ "logger": { "storage": { "path": "/logs" } } })),
+        service("wrong", theirs, json!({ "minReplicas": 3, "maxReplicas": 1 })),
+    ];
+    let (text, failures) = FakeApiServer::new()
+        .items("/apis/apps/v1/deployments", &[manager])
+        .items("/apis/serving.kserve.io/v1beta1/inferenceservices", &services)
+        .items("/apis/serving.kserve.io/v1alpha1/trainedmodels", &[named("TrainedModel", "t", json!({}))])
+        .check(&["--migrate"]);
+    insta::assert_snapshot!("migrate-kserve", text);
+    assert!(failures >= 2, "{text}");
 }

@@ -12,6 +12,8 @@ use std::{
 
 /// Networks of clusters, beside the public ones. Link-local addresses, where clouds have their metadata, are not among them.
 const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+const UNVERIFIED: &str =
+    "S3_VERIFY_SSL is ignored: certificates are verified; set AWS_CA_BUNDLE for a private authority";
 /// Where work in progress is, below the target directory: on the same file system.
 const WORK: &str = ".gantry-fetch";
 
@@ -69,12 +71,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
 
 async fn fetch(args: &Args, uri: &str, directory: &Path) -> Result<(), String> {
     let environment = source::Environment::read(|name| std::env::var(name).ok())?;
-    if environment.asks_for_unverified_tls() {
-        print_stderr(
-            "S3_VERIFY_SSL is ignored: certificates are verified; set AWS_CA_BUNDLE for a private authority",
-        );
+    let is_unverified = environment.asks_for_unverified_tls();
+    if is_unverified {
+        print_stderr(UNVERIFIED);
     }
-    let parsed = source::parse(uri)?;
+    let parsed = environment.parse(uri)?;
     let failed = |what: &str, error: std::io::Error| format!("{what} {}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(|error| failed("cannot create", error))?;
     let work = directory.join(WORK);
@@ -90,7 +91,9 @@ async fn fetch(args: &Args, uri: &str, directory: &Path) -> Result<(), String> {
     config.env = Arc::new(move |name| environment.get(name));
     let fetcher = Fetcher::new(config).map_err(|error| error.to_string())?;
     let request = Request { keep_layout: true, secret, ..Request::new(parsed) };
-    let fetched = fetcher.fetch(&request, &Silent).await.map_err(|error| error.to_string())?;
+    // The warning is part of the pod's message only where it may be the cause.
+    let hint = if is_unverified { format!("; {UNVERIFIED}") } else { String::new() };
+    let fetched = fetcher.fetch(&request, &Silent).await.map_err(|error| format!("{error}{hint}"))?;
     let bytes = fetched.bytes;
     publish::move_files(&fetched.path, directory).map_err(|error| failed("cannot write to", error))?;
     drop((fetched, fetcher));

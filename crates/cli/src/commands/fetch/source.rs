@@ -65,8 +65,15 @@ fn hugging_face(uri: &str) -> Option<String> {
 /// Environment variables, with the storage specification of an InferenceService over them.
 pub(super) struct Environment {
     values: BTreeMap<&'static str, String>,
+    /// The bucket of the storage specification.
+    bucket: Option<String>,
     get: fn(&str) -> Option<String>,
 }
+
+/// The scheme of a URI whose bucket is in the storage specification.
+const PLACEHOLDER: &str = "<scheme-placeholder>://";
+/// Secrets with headers for HTTP hosts.
+const MAX_HTTP_SECRETS: usize = 16;
 
 /// Keys of a storage specification and the variables that they stand for.
 const STORAGE_KEYS: [(&str, &str); 6] = [
@@ -106,7 +113,17 @@ impl Environment {
                 _ => {}
             }
         }
-        Ok(Self { values, get })
+        let bucket = specification.get("bucket").and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { values, bucket, get })
+    }
+
+    /// The URI of an artifact; its bucket may be in the storage specification.
+    pub(super) fn parse(&self, uri: &str) -> Result<Uri, String> {
+        let Some(path) = uri.strip_prefix(PLACEHOLDER) else { return parse(uri) };
+        let bucket = self.bucket.as_deref().filter(|bucket| !bucket.is_empty());
+        let bucket = bucket
+            .ok_or("storage of type s3 has no bucket: set it in the Secret or in storage.parameters")?;
+        parse(&format!("s3://{bucket}/{path}"))
     }
 
     pub(super) fn get(&self, name: &str) -> Option<String> {
@@ -129,14 +146,30 @@ impl Environment {
             .map_err(|error| format!("cannot read the certificates in {file}: {error}"))
     }
 
-    /// Headers for the host of an HTTP source: the variable `{host}-headers` has them as JSON.
+    /// Headers for the host of an HTTP source: the variable `{host}-headers` has them as JSON, or those of a Secret of this
+    /// host, which the operator passes on without reading it.
     pub(super) fn http_secret(&self, uri: &Uri) -> Result<Option<Secret>, String> {
         let Uri::Http(http) = uri else { return Ok(None) };
         let host = http.host();
-        let Some(headers) = self.get(&format!("{host}-headers")) else { return Ok(None) };
+        let named = |index: &usize| {
+            self.get(&format!("GANTRY_HTTPS_HOST_{index}")).is_some_and(|h| is_host(&h, host))
+        };
+        let of_secret = || {
+            let index = (0..MAX_HTTP_SECRETS).find(named)?;
+            self.get(&format!("GANTRY_HTTPS_HEADERS_{index}"))
+        };
+        let Some(headers) = self.get(&format!("{host}-headers")).or_else(of_secret) else { return Ok(None) };
         let secret = serde_json::json!({ "https-host": host, "headers": headers }).to_string();
         Secret::parse(&secret).map(Some).map_err(|error| error.to_string())
     }
+}
+
+/// Whether a Secret is for this host; it may have a scheme and a path.
+fn is_host(named: &str, host: &str) -> bool {
+    let named = named.trim();
+    let named = named.split_once("://").map_or(named, |(_, rest)| rest);
+    let named = named.split(['/', ':']).next().unwrap_or_default();
+    named.eq_ignore_ascii_case(host)
 }
 
 #[cfg(test)]
@@ -205,9 +238,35 @@ mod tests {
         ] {
             assert_eq!(environment.get(name).as_deref(), expected, "{name}");
         }
+        assert_eq!(environment.parse("<scheme-placeholder>://iris").unwrap().to_string(), "s3://models/iris");
+        let without = Environment::read(|_| None).unwrap().parse("<scheme-placeholder>://iris");
+        assert!(without.unwrap_err().contains("has no bucket"));
         let broken = Environment::read(|name| (name == "STORAGE_CONFIG").then(|| "secret".into()));
         assert_eq!(broken.err().unwrap(), "STORAGE_CONFIG is not a JSON object");
         let other = Environment::read(|name| (name == "STORAGE_CONFIG").then(|| r#"{"type":"hdfs"}"#.into()));
         assert_eq!(other.err().unwrap(), "storage of type \"hdfs\" is not supported: use s3");
+    }
+
+    #[test]
+    fn headers_of_a_secret_are_for_its_host() {
+        let environment = Environment::read(|name| {
+            Some(match name {
+                "GANTRY_HTTPS_HOST_0" => "https://other.test".into(),
+                "GANTRY_HTTPS_HEADERS_0" => "{\"a\": \"0\"}".into(),
+                "GANTRY_HTTPS_HOST_1" => "models.test".into(),
+                "GANTRY_HTTPS_HEADERS_1" => "{\"a\": \"1\"}".into(),
+                _ => return None,
+            })
+        })
+        .unwrap();
+        for (uri, expected) in [
+            ("https://models.test/a", true),
+            ("https://other.test/a", true),
+            ("https://evil-models.test/a", false),
+            ("s3://models.test/a", false),
+        ] {
+            let secret = environment.http_secret(&parse(uri).unwrap()).unwrap();
+            assert_eq!(secret.is_some(), expected, "{uri}");
+        }
     }
 }
