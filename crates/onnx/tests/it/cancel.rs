@@ -57,6 +57,8 @@ fn long_runs() -> Vec<(&'static str, Vec<u8>)> {
     let conv = Long { op: "Conv", inputs: &["a", "w"], attributes: &[] };
     let dense = Long { op: "MatMul", inputs: &["a", "w"], attributes: &[] };
     let square = Long { op: "MatMul", inputs: &["a", "a"], attributes: &[] };
+    let axis = [attribute("axis", 2).int(3, 1)];
+    let joined = Long { op: "Concat", inputs: &["a", "a"], attributes: &axis };
     vec![
         ("Expand and ReduceSum", long_run(&[4 << 20], &ONLY_EXPAND, &[], 2000)),
         ("Sin", many(&[4 << 20], "Sin", &[])),
@@ -67,6 +69,7 @@ fn long_runs() -> Vec<(&'static str, Vec<u8>)> {
         ("MatMul", long_run(&[5000, 5000], &square, &[], 20)),
         ("Conv", long_run(&[1, 32, 1000, 1000], &conv, &weights(&[64, 32, 7, 7]), 20)),
         ("MaxPool", many(&[1, 1, 1024, 1024], "MaxPool", &window)),
+        ("Concat", long_run(&[2048, 2048], &joined, &[], 2000)),
     ]
 }
 
@@ -92,6 +95,23 @@ fn run_beyond_time_limit_fails_in_the_built_in_evaluator() {
     let deadline = CancelToken::with_deadline(Some(Instant::now() + Duration::from_millis(20)));
     let session = Session::from_bytes(long_run(&[4 << 20], &ONLY_EXPAND, &[], 2000), &built_in()).unwrap();
     assert_eq!(session.run_until(&[x()], &[], &deadline).unwrap_err(), RunError::Cancelled);
+}
+
+#[test]
+fn run_beyond_time_limit_ends_inside_concat() {
+    let nodes = [
+        node("Concat", "", "join", &["x", "x"], &["a"]).message(5, &attribute("axis", 2).int(3, 1)),
+        node("ReduceSum", "", "sum", &["a"], &["sum"]),
+        node("Add", "", "add", &["x", "sum"], &["y"]),
+    ];
+    let options = Options { max_run_time: Duration::from_nanos(1), ..built_in() };
+    let session = Session::from_bytes(model(&graph(&nodes, &[])), &options).unwrap();
+    assert_eq!(*session.engine(), Engine::Native);
+    // Many short blocks: the first node looks at the clock between them, not the next one after all of them.
+    let rows = 1 << 20;
+    let x = Tensor::new("x", [rows, 4], Elements::Fp32(vec![1.0; rows * 4])).unwrap();
+    let error = session.run(&[x], &[]).unwrap_err().to_string();
+    assert!(error.contains("node `join` (Concat)") && error.contains("exceeded the time limit"), "{error}");
 }
 
 #[test]
