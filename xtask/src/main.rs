@@ -44,8 +44,9 @@ cargo xtask COMMAND
   test [--no-clients] [--no-cluster] [--no-kafka] [--only-clients | --only-cluster | --only-kafka] [-- FILTER]
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
       (tritonclient and others) against the real program, then pipelines on a real Kafka broker.
-  e2e [--keep] [NAME…]
+  e2e [--keep] [--long] [NAME…]
       Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
+      --long: also with controllers of others, built from source once (gateway-api: Envoy Gateway, 15 minutes);
       --keep leaves the cluster running.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM, XGBoost and Kafka on this machine.

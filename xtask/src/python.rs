@@ -69,6 +69,14 @@ pub(crate) fn environment(python: &Python, requirements: &Path) -> Result<PathBu
     Ok(programs)
 }
 
+/// `lib/python3.11/site-packages` beside the programs of an environment, which has this package.
+pub(crate) fn packages(programs: &Path, package: &str) -> Result<PathBuf, Failure> {
+    let libraries = programs.parent().ok_or("no environment")?.join("lib");
+    let mut found =
+        fs::read_dir(libraries)?.filter_map(Result::ok).map(|entry| entry.path().join("site-packages"));
+    Ok(found.find(|path| path.join(package).is_dir()).ok_or_else(|| format!("{package} is not installed"))?)
+}
+
 fn succeed(command: &mut Command) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status()?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }

@@ -32,6 +32,15 @@ impl Harness {
         Ok(harness)
     }
 
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.cluster.kubeconfig()
+    }
+
+    /// Makes an image archive available on every node.
+    pub(crate) fn import(&self, image: &Path) -> Result<(), Failure> {
+        self.cluster.import(image)
+    }
+
     pub(crate) fn image(&self) -> &str {
         &self.image
     }

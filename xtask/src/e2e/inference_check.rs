@@ -22,7 +22,8 @@ pub(super) struct InferenceCheck {
 }
 
 /// An iris setosa: class 0.
-const IRIS: &str = r#"{"inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}"#;
+pub(super) const IRIS: &str =
+    r#"{"inputs":[{"name":"X","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}"#;
 /// A payment with a fraud probability above 0.5.
 const FRAUD: &str =
     r#"{"inputs":[{"name":"input","shape":[1,4],"datatype":"FP32","data":[900.0,2.0,200.0,1.0]}]}"#;
@@ -32,13 +33,17 @@ impl InferenceCheck {
         Self::new("iris", IRIS, address, |outputs| outputs.pointer("/0/data/0") == Some(&json!(0)))
     }
 
+    /// The `InferenceService` iris, with this request.
+    pub(super) fn iris_service(address: SocketAddr, request: Vec<u8>) -> Result<Self, Failure> {
+        Self::sent("iris", request, address, |outputs| outputs.pointer("/0/data/0") == Some(&json!(0)))
+    }
+
     pub(super) fn fraud(address: SocketAddr) -> Result<Self, Failure> {
         Self::new("fraud", FRAUD, address, |outputs| {
             outputs.pointer("/0/data/0").and_then(Value::as_f64).is_some_and(|share| share > 0.5)
         })
     }
 
-    /// Sends the request until it succeeds (a Service lags behind the readiness of its pods) and validates the response.
     fn new(
         model: &'static str,
         body: &str,
@@ -46,6 +51,16 @@ impl InferenceCheck {
         is_valid: fn(&Value) -> bool,
     ) -> Result<Self, Failure> {
         let request = http::post(&format!("/v2/models/{model}/infer"), "", body);
+        Self::sent(model, request, address, is_valid)
+    }
+
+    /// Sends the request until it succeeds (a Service lags behind the readiness of its pods) and validates the response.
+    fn sent(
+        model: &'static str,
+        request: Vec<u8>,
+        address: SocketAddr,
+        is_valid: fn(&Value) -> bool,
+    ) -> Result<Self, Failure> {
         let mut check = Self { model, request, outputs: Value::Null };
         let mut last = None;
         let waited = k8s::until(&format!("a response of {model}"), 20, || {

@@ -1,8 +1,11 @@
 //! `cargo xtask e2e`: Gantry in pods, on real nodes.
 
 mod chaos;
+mod file_server;
+mod gateway_api;
 mod harness;
 mod inference_check;
+mod inference_services;
 mod install;
 mod load;
 mod operator;
@@ -25,12 +28,18 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("services", services::run),
     ("static", static_manifests::run),
     ("operator", operator::run),
+    ("inference-services", inference_services::run),
     ("chaos", chaos::run),
 ];
+
+/// The scenarios with controllers of others, which are built from source.
+const LONG_SCENARIOS: &[(&str, Scenario)] = &[("gateway-api", gateway_api::run)];
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     keep: bool,
+    /// With the long scenarios; a named one needs no option.
+    long: bool,
     names: Vec<String>,
 }
 
@@ -50,14 +59,29 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
     for word in arguments {
         if *word == "--keep" {
             options.keep = true;
-        } else if SCENARIOS.iter().any(|(name, _)| name == word) {
+        } else if *word == "--long" {
+            options.long = true;
+        } else if all().any(|(name, _)| name == word) {
             options.names.push((*word).to_owned());
         } else {
-            let known: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
-            return Err(format!("unknown e2e argument {word}; expected --keep, {}", known.join(", ")).into());
+            let known: Vec<&str> = all().map(|(name, _)| *name).collect();
+            let known = known.join(", ");
+            return Err(format!("unknown e2e argument {word}; expected --keep, --long, {known}").into());
         }
     }
     Ok(options)
+}
+
+fn all() -> impl Iterator<Item = &'static (&'static str, Scenario)> {
+    SCENARIOS.iter().chain(LONG_SCENARIOS)
+}
+
+/// The named scenarios, or the default ones.
+fn selected(options: &Options) -> Vec<(&'static str, Scenario)> {
+    let long = if options.long { LONG_SCENARIOS } else { &[] };
+    let defaults = || SCENARIOS.iter().chain(long).copied().collect();
+    let named = || all().filter(|(name, _)| options.names.iter().any(|n| n == name)).copied().collect();
+    if options.names.is_empty() { defaults() } else { named() }
 }
 
 fn run_scenarios(options: &Options) -> Result<bool, Failure> {
@@ -69,9 +93,8 @@ fn run_scenarios(options: &Options) -> Result<bool, Failure> {
     let image = image::make(&image::Options { debug: true, dynamic: true, ..image::Options::default() })?;
     let guard = if options.keep { None } else { Some(k8s::Guard::new(&cluster)?) };
     let harness = Harness::new(k8s::Cluster::up(&cluster)?, &image)?;
-    let selected = |name: &str| options.names.is_empty() || options.names.iter().any(|n| n == name);
     let mut count = Count::default();
-    for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| selected(name)) {
+    for (name, scenario) in selected(options) {
         let started = Instant::now();
         let outcome = harness.in_namespace(name, options.keep, scenario);
         let seconds = started.elapsed().as_secs_f64();
@@ -100,8 +123,14 @@ mod tests {
         assert_eq!(read(&[]).unwrap(), Options::default());
         assert_eq!(
             read(&["--keep", "program"]).unwrap(),
-            Options { keep: true, names: vec!["program".into()] }
+            Options { keep: true, long: false, names: vec!["program".into()] }
         );
+        let names = |arguments: &[&str]| -> Vec<&str> {
+            selected(&read(arguments).unwrap()).into_iter().map(|(name, _)| name).collect()
+        };
+        assert!(!names(&[]).contains(&"gateway-api"));
+        assert_eq!(names(&["--long"]).len(), names(&[]).len() + LONG_SCENARIOS.len());
+        assert_eq!(names(&["gateway-api"]), ["gateway-api"]);
         assert!(read(&["--fast"]).unwrap_err().to_string().contains("program"));
     }
 }

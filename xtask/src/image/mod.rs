@@ -112,7 +112,7 @@ fn make_static(command: &mut Command) {
 }
 
 /// Adds the shared libraries of the binary; and ONNX Runtime beside the binary, if `ORT_DYLIB_PATH` is set.
-fn add_libraries(contents: &mut Contents, program: &Path) -> Result<(), Failure> {
+pub(crate) fn add_libraries(contents: &mut Contents, program: &Path) -> Result<(), Failure> {
     let mut binaries = vec![program.to_path_buf()];
     if let Some(runtime) = std::env::var_os("ORT_DYLIB_PATH").filter(|p| !p.is_empty()).map(PathBuf::from) {
         let bytes = fs::read(&runtime).map_err(|e| format!("ORT_DYLIB_PATH: {}: {e}", runtime.display()))?;

@@ -151,6 +151,8 @@ impl ControlPlane {
             "--allocate-node-cidrs=true".to_owned(),
             format!("--cluster-cidr={PODS}"),
             format!("--service-cluster-ip-range={SERVICES}"),
+            "--concurrent-deployment-syncs=20".to_owned(),
+            "--concurrent-replicaset-syncs=20".to_owned(),
         ]);
         directory.start("kube-controller-manager", &mut command)
     }
@@ -173,6 +175,9 @@ impl ControlPlane {
             format!("--tls-cert-file={}", self.pki.certificate("apiserver")),
             format!("--tls-private-key-file={}", self.pki.key("apiserver")),
             "--leader-elect=false".to_owned(),
+            // Benchmarks measure the operator, not the default limits of these.
+            "--kube-api-qps=1000".to_owned(),
+            "--kube-api-burst=2000".to_owned(),
         ]
     }
 

@@ -13,7 +13,7 @@ use crate::{Failure, metadata};
 pub(crate) use cluster::{Cluster, Guard, Options, guard, until};
 use directory::Directory;
 pub(crate) use node::requirements as node_requirements;
-pub(crate) use programs::Programs;
+pub(crate) use programs::{Peer, Programs};
 use std::path::PathBuf;
 
 const USAGE: &str =
@@ -53,6 +53,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
             Ok(true)
         }
     }
+}
+
+/// Address of the first node, which pods reach.
+pub(crate) const fn node_address() -> std::net::Ipv4Addr {
+    node::FIRST.address()
 }
 
 /// The path of a program such as helm or kubectl; built if missing.

@@ -127,11 +127,10 @@ impl Programs {
         let source = source(name)?;
         // Built under a temporary name, then renamed.
         let unfinished = self.built.join(format!(".{name}.unfinished"));
-        let mut command = Command::new(go);
-        command.env("CGO_ENABLED", "0").stdin(Stdio::null()).stdout(Stdio::null());
         match source {
             Source::Module(place, package) => {
                 let stamp = stamp(&self.version);
+                let mut command = go_command(go);
                 command.current_dir(module().join(place)).args([
                     "build",
                     "-trimpath",
@@ -142,13 +141,7 @@ impl Programs {
                 succeed(command.arg(&unfinished).arg(package))?;
             }
             Source::Published(package, version) => {
-                // `go install` chooses the file name, so it gets its own directory.
-                let directory = self.built.join(format!(".{name}.install"));
-                command.env("GOBIN", &directory).current_dir(&self.built);
-                command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
-                succeed(command.arg(format!("{package}@{version}")))?;
-                fs::rename(directory.join(name), &unfinished)?;
-                fs::remove_dir(&directory)?;
+                install(go, package, version, &unfinished)?;
                 if name == KWOK {
                     self.write_kwok_stages(go)?;
                 }
@@ -159,13 +152,7 @@ impl Programs {
     }
 
     fn write_kwok_stages(&self, go: &Path) -> Result<(), Failure> {
-        let mut command = Command::new(go);
-        command.current_dir(&self.built).args(["mod", "download", "-json"]);
-        let output = command.arg(format!("{KWOK_MODULE}@{KWOK_VERSION}")).stdin(Stdio::null()).output()?;
-        let output: Value = serde_json::from_slice(&output.stdout)?;
-        let module =
-            output.get("Dir").and_then(Value::as_str).ok_or("go list has no directory of kwok's module")?;
-        let stages = Path::new(module).join("kustomize/stage");
+        let stages = module_files(go, KWOK_MODULE, KWOK_VERSION)?.join("kustomize/stage");
         let mut files = vec![
             stages.join("node/fast/node-initialize.yaml"),
             stages.join("node/heartbeat-with-lease/node-heartbeat-with-lease.yaml"),
@@ -189,6 +176,72 @@ impl Programs {
         fs::write(self.kwok_stages(), text)?;
         Ok(())
     }
+}
+
+/// A controller of others with the files of its module, such as its chart: built once into the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) module: &'static str,
+    /// The program in the module, such as `cmd/controller`.
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+}
+
+pub(crate) struct BuiltPeer {
+    pub(crate) program: PathBuf,
+    /// The module's files, read-only.
+    pub(crate) files: PathBuf,
+}
+
+impl Peer {
+    pub(crate) fn ensure(&self) -> Result<BuiltPeer, Failure> {
+        let name = self.package.rsplit('/').next().unwrap_or_default();
+        let go = go(&[name], None)?;
+        let directory = cache::directory()?.join("peers");
+        fs::create_dir_all(&directory)?;
+        let program = directory.join(format!("{name}-{}", self.version));
+        // A concurrent run waits and then finds the program.
+        let lock = File::create(program.with_added_extension("lock"))?;
+        lock.lock()?;
+        if !program.is_file() {
+            eprintln!("Building {} (once)", program.display());
+            let unfinished = program.with_added_extension("unfinished");
+            install(&go, &format!("{}/{}", self.module, self.package), self.version, &unfinished)?;
+            fs::rename(&unfinished, &program)?;
+        }
+        Ok(BuiltPeer { program, files: module_files(&go, self.module, self.version)? })
+    }
+}
+
+/// `go install` of a package into a file.
+fn install(go: &Path, package: &str, version: &str, file: &Path) -> Result<(), Failure> {
+    let name = package.rsplit('/').next().unwrap_or_default();
+    // `go install` chooses the file name, so it gets its own directory.
+    let directory = file.with_added_extension("install");
+    fs::create_dir_all(&directory)?;
+    let mut command = go_command(go);
+    command.env("GOBIN", &directory).current_dir(&directory);
+    command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
+    succeed(command.arg(format!("{package}@{version}")))?;
+    fs::rename(directory.join(name), file)?;
+    Ok(fs::remove_dir(&directory)?)
+}
+
+/// The directory of a published module's files.
+fn module_files(go: &Path, module: &str, version: &str) -> Result<PathBuf, Failure> {
+    let mut command = Command::new(go);
+    // Outside of any module.
+    command.current_dir(cache::directory()?).args(["mod", "download", "-json"]);
+    let output = command.arg(format!("{module}@{version}")).stdin(Stdio::null()).output()?;
+    let output: Value = serde_json::from_slice(&output.stdout)?;
+    let directory = output.get("Dir").and_then(Value::as_str);
+    Ok(directory.ok_or_else(|| format!("go mod download has no directory of {module}"))?.into())
+}
+
+fn go_command(go: &Path) -> Command {
+    let mut command = Command::new(go);
+    command.env("CGO_ENABLED", "0").stdin(Stdio::null()).stdout(Stdio::null());
+    command
 }
 
 fn source(name: &str) -> Result<Source, Failure> {

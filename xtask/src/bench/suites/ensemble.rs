@@ -13,14 +13,9 @@ use crate::{
         table::{Better, Row, divide, figure, median},
         wire::http,
     },
-    ports,
+    ports, python,
 };
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, net::SocketAddr, path::Path, process::Command};
 
 const REQUESTS: usize = 2000;
 const STEPS: [&str; 3] = ["one", "two", "three"];
@@ -133,7 +128,7 @@ impl Triton {
         );
         fs::write(models.join("chain/config.pbtxt"), chain)?;
 
-        let packages = packages(programs)?;
+        let packages = python::packages(programs, "pytriton")?;
         let wheel = packages.join("pytriton/tritonserver");
         // The wheel has one stub per Python version; Triton expects it beside the back end.
         let backends = home.0.join("backends/python");
@@ -169,12 +164,4 @@ impl Triton {
         let process = Process::start(&mut command, home.0.join("out"))?;
         Ok(Self { process, address: servers::local(http_port), _home: home })
     }
-}
-
-/// `lib/python3.11/site-packages` beside the programs.
-fn packages(programs: &Path) -> Result<PathBuf, Failure> {
-    let libraries = programs.parent().ok_or("no environment")?.join("lib");
-    let mut found =
-        fs::read_dir(libraries)?.filter_map(Result::ok).map(|entry| entry.path().join("site-packages"));
-    Ok(found.find(|path| path.join("pytriton").is_dir()).ok_or("pytriton is not installed")?)
 }

@@ -16,8 +16,17 @@ pub(crate) struct Connection {
 
 /// A POST with a JSON body.
 pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
+    post_with("bench", path, headers, body)
+}
+
+/// A POST with a JSON body, to a virtual host.
+pub(crate) fn post_to(host: &str, path: &str, body: &str) -> Vec<u8> {
+    post_with(host, path, "", body)
+}
+
+fn post_with(host: &str, path: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    let head = "host: bench\r\ncontent-type: application/json\r\n";
+    let head = format!("host: {host}\r\ncontent-type: application/json\r\n");
     format!("POST {path} HTTP/1.1\r\n{head}{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 

@@ -4,6 +4,7 @@
 //! the API server's audit log.
 
 mod audit;
+mod inference_services;
 mod proxy;
 
 use crate::{
@@ -35,7 +36,11 @@ const FOREIGN_OBJECTS: usize = 5_000;
 const WRITERS: usize = 8;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Failure> {
-    bench.machine.on_all_cores(|| measure_on_cluster(bench))
+    bench.machine.on_all_cores(|| {
+        let mut rows = measure_on_cluster(bench)?;
+        rows.extend(inference_services::measure(bench)?);
+        Ok(rows)
+    })
 }
 
 fn measure_on_cluster(bench: &Bench) -> Result<Vec<Row>, Failure> {
