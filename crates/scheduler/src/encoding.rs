@@ -41,7 +41,7 @@ pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> V
         .collect();
     let manager = name_of(record.owner.as_ref());
     let ModelRecord { deleted, unloaded, .. } = *record;
-    StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded }.encode_to_vec()
+    StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded, rollout: None }.encode_to_vec()
 }
 
 pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Result<ModelRecord, Invalid> {

@@ -154,7 +154,7 @@ pub(crate) fn route(
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
     let failed = summary.is_some_and(|s| s.state == ModelState::Failed);
     let (model, sleeps) = (name.to_owned(), scaled_to_zero);
-    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace })
+    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace, rollout_generation: 0 })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

@@ -4,7 +4,7 @@ use crate::support::{FakeLocal, Running, TEST_TIMEOUT, local_endpoint, route, un
 use gantry_gateway::control;
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
-    Synced, WatchRoutesRequest,
+    Synced, TrafficReport, TrafficResponse, WatchRoutesRequest,
     route_event::Event,
     routing_server::{Routing, RoutingServer},
 };
@@ -54,6 +54,10 @@ impl Routing for FakeScheduler {
     ) -> Result<Response<DemandResponse>, Status> {
         self.reports.lock().unwrap().push(request.into_inner());
         Ok(Response::new(DemandResponse {}))
+    }
+
+    async fn report_traffic(&self, _: Request<TrafficReport>) -> Result<Response<TrafficResponse>, Status> {
+        Ok(Response::new(TrafficResponse {}))
     }
 }
 

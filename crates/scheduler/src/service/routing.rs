@@ -9,7 +9,8 @@ use crate::{
 use gantry_core::scheduling::{Kind, Removal, ReplicaId};
 use gantry_proto::gantry::{
     DemandReport, DemandResponse, Reset, Route, RouteAcknowledgement, RouteAcknowledgementResponse,
-    RouteEvent, Synced, WatchRoutesRequest, route_event::Event, routing_server::Routing,
+    RouteEvent, Synced, TrafficReport, TrafficResponse, WatchRoutesRequest, route_event::Event,
+    routing_server::Routing,
 };
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
@@ -260,6 +261,14 @@ impl Routing for Gateways {
         let DemandReport { subscriber, models } = request.into_inner();
         self.engine.send(Message::Demand { gateway: subscriber.into(), models }).await;
         Ok(Response::new(DemandResponse {}))
+    }
+
+    async fn report_traffic(
+        &self,
+        _request: Request<TrafficReport>,
+    ) -> Result<Response<TrafficResponse>, Status> {
+        // No model has a rollout policy yet.
+        Ok(Response::new(TrafficResponse {}))
     }
 }
 
