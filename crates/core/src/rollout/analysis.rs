@@ -9,9 +9,10 @@ use super::{
     verdict::{Finding, Reason, Verdict, failures},
 };
 use crate::scheduling::Millis;
+use serde::{Deserialize, Serialize};
 
 /// Requests and failures of one revision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub sample: Sample,
     pub errors: Errors,
@@ -25,7 +26,7 @@ impl Totals {
 }
 
 /// Detects that the stable revision itself fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaselineHealth {
     /// Requests since the last assessment.
     pub recent: Sample,
@@ -54,7 +55,7 @@ impl BaselineHealth {
 }
 
 /// What the evidence provider last answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Provider {
     #[default]
     Working,
@@ -65,7 +66,7 @@ pub enum Provider {
     },
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Method {
     Sequential(Box<SequentialState>),
     Thresholds(Box<ThresholdState>),
@@ -97,7 +98,7 @@ impl Position {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysis {
     pub provider: Provider,
     /// Requests in this stage.

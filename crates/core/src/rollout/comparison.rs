@@ -7,6 +7,7 @@ use super::{
     sequential::{Baseline, FitnessTest, HarmTest, Sample},
     verdict::Reason,
 };
+use serde::{Deserialize, Serialize};
 
 /// Requests of a block: below this there is too little of one revision for a comparison.
 const MIN_BLOCK: (u64, u64) = (2, 4);
@@ -20,7 +21,7 @@ pub enum Reference {
 }
 
 /// Both tests of one metric.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     pub harm: HarmTest,
     pub fitness: FitnessTest,
@@ -41,7 +42,7 @@ impl Comparison {
 }
 
 /// The latency above which a request is slow. It is fixed before the requests that it classifies.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LatencyCut {
     /// Latencies of the stable revision so far.
     Learning(Box<LatencyHistogram>),
@@ -49,7 +50,7 @@ pub enum LatencyCut {
 }
 
 /// Requests that do not yet suffice for a comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     pub candidate: Sample,
     pub stable: Sample,
@@ -58,7 +59,7 @@ pub struct Block {
     pub outputs: Sample,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SequentialState {
     pub success: Comparison,
     pub latency: Comparison,

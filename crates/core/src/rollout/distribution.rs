@@ -1,10 +1,12 @@
 //! Binned distributions of a model's inputs or outputs, and two measures of drift between them.
 
+use serde::{Deserialize, Serialize};
+
 /// The longest distribution that is kept.
 pub const MAX_BINS: usize = 64;
 
 /// Counts per bin. The source of the evidence defines the bins; distributions of different lengths are not comparable.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
     bins: Vec<u64>,
 }

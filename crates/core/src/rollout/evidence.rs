@@ -1,13 +1,14 @@
 //! Observations of revisions: traffic statistics per window, and readiness.
 
 use super::{distribution::Distribution, histogram::LatencyHistogram, sequential::Sample};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A version of the rolled-out object, named by the digest of its spec or by its version number.
 pub type Revision = Arc<str>;
 
 /// Failed requests by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
     /// Answers with a 5xx status, or gRPC codes that map to one.
     pub server: u64,
@@ -50,7 +51,7 @@ impl Stats {
 
 /// Identifies an observation, so that it counts once. `epoch` changes when the collector restarts; `sequence` increases
 /// within an epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservationId {
     pub epoch: u64,
     pub sequence: u64,

@@ -1,12 +1,14 @@
 //! Latency histograms with a fixed number of buckets, which can be merged.
 
+use serde::{Deserialize, Serialize};
+
 /// Four buckets per doubling, from 0.1 ms to 28 minutes.
 pub const BUCKETS: usize = 96;
 const PER_DOUBLING: f64 = 4.0;
 const SMALLEST_MS: f64 = 0.1;
 
 /// A bucket of a [`LatencyHistogram`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Bucket(u8);
 
 impl Bucket {
@@ -30,9 +32,24 @@ impl Bucket {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Stored as the counts up to the last bucket with requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<u64>", from = "Vec<u64>")]
 pub struct LatencyHistogram {
     counts: [u64; BUCKETS],
+}
+
+impl From<LatencyHistogram> for Vec<u64> {
+    fn from(histogram: LatencyHistogram) -> Self {
+        let used = histogram.counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        histogram.counts.iter().take(used).copied().collect()
+    }
+}
+
+impl From<Vec<u64>> for LatencyHistogram {
+    fn from(counts: Vec<u64>) -> Self {
+        Self::from_counts(counts)
+    }
 }
 
 impl Default for LatencyHistogram {

@@ -1,14 +1,30 @@
 //! How revisions are rolled out: steps, analysis, bake and drift.
 
 use crate::scheduling::Millis;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The most steps of a policy.
 pub const MAX_STEPS: usize = 20;
 
 /// A percentage of requests, 1 to 100.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "u32", try_from = "u32")]
 pub struct Percent(u8);
+
+impl From<Percent> for u32 {
+    fn from(percent: Percent) -> Self {
+        percent.get()
+    }
+}
+
+impl TryFrom<u32> for Percent {
+    type Error = InvalidPolicy;
+
+    fn try_from(percent: u32) -> Result<Self, InvalidPolicy> {
+        Self::new(percent).ok_or(InvalidPolicy::Weight { percent })
+    }
+}
 
 impl Percent {
     pub const ALL: Self = Self(100);
@@ -101,7 +117,7 @@ pub enum Strategy {
 }
 
 /// How a stage sends requests to the candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exposure {
     /// Copies of this share of the requests.
     Mirror(Percent),

@@ -12,6 +12,8 @@
 //! e-processes, and so are mixtures over `a`. By Ville's inequality the mixture ever reaches `1/α` with a probability of at
 //! most α, whenever and however often it is examined. See docs/decisions/rollout-statistics.md.
 
+use serde::{Deserialize, Serialize};
+
 /// Number of alternatives in a mixture.
 pub const ALTERNATIVES: usize = 5;
 /// Relative risks of the test of harm.
@@ -24,7 +26,7 @@ const CAPITAL_INTERVAL: u64 = 200;
 const INITIAL_CAPITAL: f64 = 0.75;
 
 /// Requests of one revision, and how many of them failed or were slow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     pub bad: u64,
     pub total: u64,
@@ -56,7 +58,7 @@ pub enum Baseline {
 }
 
 /// Evidence that the candidate is more than `tolerated` worse than the baseline.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HarmTest {
     log_wealth: [f64; ALTERNATIVES],
     /// Candidate requests so far.
@@ -70,19 +72,6 @@ impl Default for HarmTest {
 }
 
 impl HarmTest {
-    /// From stored values.
-    pub const fn restore(log_wealth: [f64; ALTERNATIVES], requests: u64) -> Self {
-        Self { log_wealth, requests }
-    }
-
-    pub const fn log_wealth(&self) -> &[f64; ALTERNATIVES] {
-        &self.log_wealth
-    }
-
-    pub const fn requests(&self) -> u64 {
-        self.requests
-    }
-
     pub fn update(&mut self, candidate: Sample, baseline: Baseline, tolerated: f64) {
         let before = self.requests / CAPITAL_INTERVAL;
         let (bad, total) = (candidate.bad as f64, candidate.total as f64);
@@ -115,21 +104,12 @@ impl HarmTest {
 }
 
 /// Evidence that the candidate is less than `rejected` worse than the baseline.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FitnessTest {
     log_wealth: [f64; ALTERNATIVES],
 }
 
 impl FitnessTest {
-    /// From stored values.
-    pub const fn restore(log_wealth: [f64; ALTERNATIVES]) -> Self {
-        Self { log_wealth }
-    }
-
-    pub const fn log_wealth(&self) -> &[f64; ALTERNATIVES] {
-        &self.log_wealth
-    }
-
     pub fn update(&mut self, candidate: Sample, baseline: Baseline, rejected: f64) {
         let (k, n) = (candidate.bad as f64, candidate.total as f64);
         for (wealth, a) in self.log_wealth.iter_mut().zip(STAKES) {

@@ -8,6 +8,7 @@ use super::{
     watch::Watch,
 };
 use crate::{scheduling::Millis, traffic::Traffic};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The most failed revisions and history entries that are kept.
@@ -15,7 +16,7 @@ pub const MAX_FAILED: usize = 5;
 pub const MAX_HISTORY: usize = 10;
 
 /// Sums the time between steps. A wall clock set back pauses it; one set forward advances it by a bounded step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     pub wall: Option<Millis>,
     pub elapsed: Millis,
@@ -32,7 +33,7 @@ impl Clock {
 }
 
 /// The revision that serves by default.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stable {
     pub revision: Revision,
     /// The revision that served before.
@@ -41,14 +42,14 @@ pub struct Stable {
 }
 
 /// Why a candidate does not advance although it could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pause {
     Command,
     /// The stage passed and needs a `promote` command.
     Approval,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// Without traffic until it is ready.
     Waiting,
@@ -57,7 +58,7 @@ pub enum Progress {
 }
 
 /// A revision under analysis.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     pub revision: Revision,
     /// Wall-clock time.
@@ -71,7 +72,7 @@ pub struct Candidate {
     pub analysis: Analysis,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Phase {
     /// No revision has been ready yet.
     Deploying { target: Revision },
@@ -119,7 +120,7 @@ impl Phase {
 }
 
 /// A revision that is not rolled out again until it changes or a `retry` command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedRevision {
     pub revision: Revision,
     pub finding: Finding,
@@ -127,7 +128,7 @@ pub struct FailedRevision {
     pub at: Millis,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The first revision.
     Deployed,
@@ -139,7 +140,7 @@ pub enum Outcome {
     Reverted,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
     pub revision: Revision,
     /// Wall-clock times.
@@ -175,7 +176,7 @@ impl Weights {
 }
 
 /// State of the rollouts of one object. All of it is durable.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
     pub phase: Phase,
     /// Changes with the weights.

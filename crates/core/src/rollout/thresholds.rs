@@ -9,9 +9,10 @@ use super::{
     verdict::{Finding, Reason, Verdict, failures, good_percent},
 };
 use crate::scheduling::Millis;
+use serde::{Deserialize, Serialize};
 
 /// Statistics of one revision in the current interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     pub totals: Totals,
     pub latency: LatencyHistogram,
@@ -56,7 +57,7 @@ fn within(sample: Sample, budget: f64) -> bool {
     sample.bad as f64 <= budget * sample.total as f64 + 1e-9
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThresholdState {
     /// Start of the interval, in elapsed time.
     pub since: Millis,

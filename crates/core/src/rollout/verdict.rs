@@ -2,10 +2,11 @@
 
 use super::evidence::Errors;
 use super::sequential::Sample;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Displayed as its own name, which is part of the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Reason {
     /// The candidate fails more requests than the stable revision, or than the objective allows.
     HigherFailureRatio,
@@ -43,7 +44,7 @@ impl fmt::Display for Reason {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub reason: Reason,
     pub message: String,
@@ -55,7 +56,7 @@ impl Finding {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     Pass,
     Fail(Finding),

@@ -9,9 +9,10 @@ use super::{
     verdict::{Finding, Reason},
 };
 use crate::scheduling::Millis;
+use serde::{Deserialize, Serialize};
 
 /// The first time after a promotion, in which the previous revision is kept.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bake {
     pub since: Millis,
     pub analysis: Analysis,
@@ -20,7 +21,7 @@ pub struct Bake {
     pub reported: bool,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriftState {
     pub reference: Distribution,
     /// The current interval.
@@ -33,7 +34,7 @@ pub struct DriftState {
     pub reported: bool,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Watch {
     Off,
     Baking(Box<Bake>),
