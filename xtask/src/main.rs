@@ -68,7 +68,7 @@ cargo xtask COMMAND
       Builds a container image without a container engine. --dynamic: with libraries, for ONNX Runtime, which is
       included if ORT_DYLIB_PATH is set; --debug: dev profile. GANTRY=PATH uses a prebuilt binary.
   crds [--check]
-      Writes deploy/crds and deploy/crds-kserve from the types in crates/api, or checks whether they are up to date.
+      Writes the folders deploy/crds* from the types in crates/api, or checks whether they are up to date.
   manifests [--check | --verify [--kubeconfig FILE]]
       Writes deploy/manifests from the chart (needs helm). --verify: also lint, kube-score, and a server-side dry run
       on a disposable cluster; reports skipped steps.

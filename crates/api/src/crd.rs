@@ -9,8 +9,8 @@ mod structural;
 mod tests;
 
 use crate::{
-    API_VERSION, ExperimentSpec, ModelSpec, ModelStatus, PipelineSpec, PlainStatus, SeldonConfigSpec,
-    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    API_VERSION, ExperimentSpec, GANTRY_V1ALPHA1, ModelSpec, ModelStatus, PipelineSpec, PlainStatus,
+    RolloutPolicySpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
         InferenceServiceStatus, KSERVE_V1ALPHA1, KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
@@ -115,10 +115,33 @@ const RUNTIME_COLUMNS: &[Column] = &[
 #[allow(dead_code, reason = "only its schema is used")]
 struct NoStatus {}
 
-/// All kinds, in the order in which they are installed.
+/// All kinds of the operator, in the order in which they are installed.
 pub fn resources() -> [Resource; 13] {
     RESOURCES
 }
+
+/// Kinds that a scheduler takes from files, without a controller in the operator.
+pub fn resources_without_controller() -> [Resource; 1] {
+    [ROLLOUT_POLICY]
+}
+
+const ROLLOUT_POLICY: Resource = Resource {
+    api_version: GANTRY_V1ALPHA1,
+    is_namespaced: true,
+    kind: "RolloutPolicy",
+    plural: "rolloutpolicies",
+    singular: "rolloutpolicy",
+    short_names: &["rp"],
+    scales: false,
+    columns: &[
+        column("Target", "string", ".spec.targetRef.name"),
+        column("Weights", "string", ".spec.strategy.canary.steps[*].weight"),
+        column("Bake", "string", ".spec.bake"),
+        wide("Deadline", ".spec.progressDeadline"),
+        AGE,
+    ],
+    parts: parts::<RolloutPolicySpec, PlainStatus>,
+};
 
 const RESOURCES: [Resource; 13] = [
     Resource {
@@ -393,9 +416,14 @@ impl Column {
 }
 
 impl Resource {
-    /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own.
+    /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own. Those without a
+    /// controller are apart, too: an installation would accept objects without effect.
     pub fn folder(&self) -> &'static str {
-        if self.api_version == API_VERSION { "crds" } else { "crds-kserve" }
+        match self.api_version {
+            API_VERSION => "crds",
+            GANTRY_V1ALPHA1 => "crds-rollout",
+            _ => "crds-kserve",
+        }
     }
 
     fn schema(&self) -> Value {

@@ -17,6 +17,7 @@
 mod bare_model_files;
 mod crd;
 mod diagnostic;
+mod duration;
 mod experiment;
 mod k8s_passthrough;
 pub mod kserve;
@@ -27,6 +28,7 @@ mod object;
 mod parse;
 mod pipeline;
 mod quantity;
+pub mod rollout_policy;
 mod scaling;
 mod schema;
 mod seldon_config;
@@ -43,8 +45,9 @@ mod yaml;
 mod tests;
 
 pub use bare_model_files::{ModelFile, model_of_file, runtime_of_file};
-pub use crd::{Column, Resource, crd, crd_yaml, resources};
+pub use crd::{Column, Resource, crd, crd_yaml, resources, resources_without_controller};
 pub use diagnostic::Diagnostic;
+pub use duration::SpecDuration;
 pub use experiment::{Experiment, ExperimentCandidate, ExperimentMirror, ExperimentSpec, ResourceType};
 pub use k8s_passthrough::{IntOrString, VolumeClaimTemplate};
 pub use manifest_set::check_set;
@@ -60,6 +63,7 @@ pub use pipeline::{
     PipelineStep,
 };
 pub use quantity::Quantity;
+pub use rollout_policy::{GANTRY_V1ALPHA1, RolloutPolicy, RolloutPolicySpec, TargetKind};
 pub use scaling::Scaling;
 pub use seldon_config::{
     AgentConfig, ComponentSpec, KafkaConfig, KafkaWorkerConfig, ModelScalingConfig, PipelineScalingConfig,

@@ -3,7 +3,7 @@
 //! Supports only the subset of JSON schema that schemars generates for our types.
 
 use crate::{
-    Diagnostic, Quantity,
+    Diagnostic, Quantity, SpecDuration,
     suggest::nearest,
     yaml::{Node, Value},
 };
@@ -61,6 +61,10 @@ impl<'a> Walk<'a> {
             self.quantity(node, path);
             return;
         }
+        if schema.get("format").and_then(Json::as_str) == Some("spec-duration") {
+            self.duration(node, schema, path);
+            return;
+        }
         if schema.get("x-kubernetes-int-or-string").is_some() {
             self.int_or_string(node, path);
             return;
@@ -86,7 +90,8 @@ impl<'a> Walk<'a> {
             ("string", Value::String(text)) => {
                 self.at_most(node, text.chars().count(), "characters", schema.get("maxLength"), path);
             }
-            ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => {}
+            ("boolean", Value::Bool(_)) => {}
+            ("number", Value::Number(n)) => self.number(node, n, schema, path),
             ("integer", Value::Number(n)) => self.integer(node, n, schema, path),
             (wanted, _) => {
                 let wanted = match wanted {
@@ -95,6 +100,7 @@ impl<'a> Walk<'a> {
                     "string" => "a string",
                     "boolean" => "true or false",
                     "integer" => "an integer",
+                    "number" => "a number",
                     other => other,
                 };
                 // YAML reads an unquoted version, port or `yes` as a number or a boolean.
@@ -118,6 +124,31 @@ impl<'a> Walk<'a> {
         };
         if let Err(message) = parsed {
             self.error(node, path, message);
+        }
+    }
+
+    fn duration(&mut self, node: &Node, schema: &Json, path: &str) {
+        let is_optional = schema.get("type").is_some_and(Json::is_array);
+        let parsed = match &node.value {
+            Value::Null if is_optional => return,
+            Value::String(text) => SpecDuration::parse(text),
+            _ => Err(format!("must be a duration such as 30s, 10m or 1h30m, got {}", node.describe())),
+        };
+        if let Err(message) = parsed {
+            self.error(node, path, message);
+        }
+    }
+
+    fn number(&mut self, node: &Node, n: &serde_json::Number, schema: &Json, path: &str) {
+        let bound = |key: &str| schema.get(key).and_then(Json::as_f64);
+        let Some(value) = n.as_f64().filter(|value| value.is_finite()) else {
+            self.error(node, path, format!("must be a number, got {n}"));
+            return;
+        };
+        if let Some(low) = bound("minimum").filter(|low| value < *low) {
+            self.error(node, path, format!("must be at least {low}, got {n}"));
+        } else if let Some(high) = bound("maximum").filter(|high| value > *high) {
+            self.error(node, path, format!("must be at most {high}, got {n}"));
         }
     }
 

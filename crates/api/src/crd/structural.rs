@@ -30,6 +30,10 @@ fn structural(schema: Value) -> Value {
     if schema.contains_key("x-kubernetes-int-or-string") {
         int_or_string(&mut schema);
     }
+    // The pattern of a duration and the type of a number remain.
+    if matches!(schema.get("format").and_then(Value::as_str), Some("spec-duration" | "double")) {
+        schema.remove("format");
+    }
     if schema.get("format").and_then(Value::as_str) == Some("uint32") {
         schema.insert("format".into(), "int64".into());
         schema.insert("minimum".into(), 0.into());

@@ -2,8 +2,8 @@
 
 use super::{CelRule, Check, Validate};
 use crate::{
-    ExperimentSpec, FieldError, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerSpec,
-    check_name,
+    ExperimentSpec, FieldError, ModelSpec, PipelineSpec, RolloutPolicySpec, SeldonConfigSpec,
+    SeldonRuntimeSpec, ServerSpec, check_name,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, ServingRuntimeSpec,
         TrainedModelSpec,
@@ -82,7 +82,7 @@ fn to_cel(value: &Value) -> cel::Value {
     match value {
         Value::Null => cel::Value::Null,
         Value::Bool(b) => (*b).into(),
-        Value::Number(n) => n.as_i64().expect("an integer").into(),
+        Value::Number(n) => n.as_i64().map_or_else(|| n.as_f64().expect("a number").into(), cel::Value::from),
         Value::String(s) => s.as_str().into(),
         Value::Array(items) => items.iter().map(to_cel).collect::<Vec<_>>().into(),
         Value::Object(fields) => {
@@ -333,6 +333,25 @@ fn inference_graph() -> BoxedStrategy<Value> {
     object(vec![("nodes", object(vec![("root?", node()), ("a?", node())]))])
 }
 
+fn rollout_policy() -> BoxedStrategy<Value> {
+    let kind = || proptest::sample::select(vec!["Model", "Pipeline"]).prop_map(Value::from).boxed();
+    let steps = || list(object(vec![("weight", (1..4).prop_map(|n: i32| n.into()).boxed())]));
+    let mirror = object(vec![("percent", Just(Value::from(10)).boxed()), ("steps", steps())]);
+    object(vec![
+        ("targetRef?", object(vec![("kind", kind()), ("name", word())])),
+        ("selector?", object(vec![("kind", kind()), ("matchLabels", object(vec![("a?", word())]))])),
+        (
+            "strategy",
+            object(vec![
+                ("canary?", object(vec![("steps", steps())])),
+                ("blueGreen?", object(vec![])),
+                ("mirrorFirst?", mirror),
+            ]),
+        ),
+        ("analysis?", object(vec![("sequential?", object(vec![])), ("thresholds?", object(vec![]))])),
+    ])
+}
+
 #[test]
 fn server_name_starts_with_a_letter_and_has_at_most_52_characters() {
     let spec = ServerSpec { server_config: "a".into(), ..ServerSpec::default() };
@@ -466,6 +485,11 @@ proptest! {
     #[test]
     fn cel_agrees_on_inference_graphs(spec in inference_graph(), name in "[-a-z0-9.]{1,3}") {
         assert_cel_agrees::<InferenceGraphSpec>(&name, &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_rollout_policies(spec in rollout_policy()) {
+        assert_cel_agrees::<RolloutPolicySpec>("a", &spec);
     }
 
     #[test]
