@@ -14,7 +14,9 @@ pub(crate) fn update(context: &Arc<Context>, namespace: &str) {
     if !context.may_write() || !context.is_synced(namespace) {
         return;
     }
-    let is_needed = is_needed(context, namespace);
+    // What was deleted while the scheduler was unreachable is unloaded after the next sync.
+    let is_needed = is_needed(context, namespace)
+        || (context.connector.serves_all() && context.caches.schedulers.may_have_objects(namespace));
     let mut connections = context.connections.lock().unwrap_or_else(PoisonError::into_inner);
     match (is_needed, connections.contains_key(namespace)) {
         (true, false) => {
@@ -49,7 +51,10 @@ fn is_needed(context: &Context, namespace: &str) -> bool {
 
 fn open(context: &Arc<Context>, namespace: &str) -> SchedulerConnection {
     let (to, name) = (Arc::clone(context), namespace.to_owned());
-    let notify = move |event| to.queues.scheduler_changed(&to.caches, &name, event);
+    let notify = move |event| {
+        to.queues.scheduler_changed(&to.caches, &name, event);
+        update(&to, &name);
+    };
     let (of, name) = (Arc::clone(context), namespace.to_owned());
     let servers = move || of.may_write().then(|| server::deployed(&of.caches, &name));
     let (connector, fence) = (Arc::clone(&context.connector), context.fence.clone());

@@ -134,6 +134,14 @@ impl SchedulerCache {
         self.lock().get(namespace).map(read)
     }
 
+    /// Whether the scheduler of a connected namespace may have objects of it.
+    pub(crate) fn may_have_objects(&self, namespace: &str) -> bool {
+        let may_have = |state: &NamespaceState| {
+            !state.is_synced || state.views.values().any(|view| view.is_owned_by(namespace))
+        };
+        self.read(namespace, may_have).unwrap_or(false)
+    }
+
     /// Updates the state of a namespace if it exists; late results of a removed scheduler are ignored.
     pub(super) fn update<T: Default>(
         &self,

@@ -1,9 +1,6 @@
 //! The chart grants the RBAC permissions that the operator uses.
 
-use crate::{
-    harness::{Harness, OPERATOR},
-    scenario::Scenario,
-};
+use crate::{harness::OPERATOR, scenario::Scenario};
 use gantry_operator::controllers::Registry;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -60,8 +57,7 @@ async fn operator_has_the_permissions_it_uses() {
     }
     let mut used = BTreeSet::new();
     for case in Scenario::ALL {
-        let harness = Harness::prepared().await;
-        harness.start_operator();
+        let harness = case.started().await;
         case.record(&harness).await;
         for entry in harness.kube.trace().entries.iter().filter(|entry| entry.actor == OPERATOR) {
             used.extend(required(&format!("{:?}", entry.verb).to_lowercase(), &entry.object));
