@@ -5,13 +5,13 @@ use crate::{
     definitions::{Definitions, Encoded},
 };
 use gantry_core::scheduling::{
-    Endpoint, ExperimentRecord, Kind, ModelRecord, Owner, PipelineRecord, PipelineVersionRecord, Replica,
-    ReplicaId, ServerRecord, ServiceRecord, VersionRecord,
+    Endpoint, ExperimentRecord, Kind, ModelRecord, Owner, PipelineRecord, PipelineVersionRecord,
+    PolicyRecord, Replica, ReplicaId, RolloutRecord, ServerRecord, ServiceRecord, VersionRecord,
 };
 use gantry_proto::{
     gantry::{
-        ServiceRoute, StoredExperiment, StoredModel, StoredPipeline, StoredServer, stored_model,
-        stored_pipeline, stored_server,
+        RolloutPolicy, ServiceRoute, StoredExperiment, StoredModel, StoredPipeline, StoredRollout,
+        StoredServer, stored_model, stored_pipeline, stored_server,
     },
     scheduler as pb,
 };
@@ -41,7 +41,12 @@ pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> V
         .collect();
     let manager = name_of(record.owner.as_ref());
     let ModelRecord { deleted, unloaded, .. } = *record;
-    StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded, rollout: None }.encode_to_vec()
+    // Serialization into memory cannot fail.
+    let rollout = record.rollout.as_ref().map(|RolloutRecord { policy, state }| StoredRollout {
+        policy: policy.to_string(),
+        state: serde_json::to_vec(state).unwrap_or_default(),
+    });
+    StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded, rollout }.encode_to_vec()
 }
 
 pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Result<ModelRecord, Invalid> {
@@ -67,8 +72,13 @@ pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Resul
                 .collect(),
         });
     }
-    let StoredModel { deleted, unloaded, .. } = stored;
-    Ok(ModelRecord { deleted, unloaded, owner: owner(&stored.manager), versions })
+    let StoredModel { deleted, unloaded, rollout, .. } = stored;
+    let rollout = rollout.map(|StoredRollout { policy, state }| {
+        let state = serde_json::from_slice(&state).map_err(|e| Invalid::new(format!("rollout: {e}")))?;
+        Ok(RolloutRecord { policy: policy.into(), state })
+    });
+    let rollout = rollout.transpose()?;
+    Ok(ModelRecord { deleted, unloaded, owner: owner(&stored.manager), versions, rollout })
 }
 
 pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
@@ -219,6 +229,12 @@ pub(crate) fn decode_service(bytes: &[u8]) -> Result<ServiceRecord, Invalid> {
         return Err(Invalid::new("empty record"));
     }
     Ok(convert::accepted_service(&route))
+}
+
+/// Stored as it was put.
+pub(crate) fn decode_policy(bytes: &[u8]) -> Result<PolicyRecord, Invalid> {
+    let policy = RolloutPolicy::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    convert::rollout_policy(policy)
 }
 
 fn check_form(form: u32) -> Result<(), Invalid> {

@@ -9,7 +9,7 @@ use gantry_core::scheduling::{
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
@@ -168,8 +168,10 @@ impl Publisher {
 
     /// Publishes changed objects.
     pub(crate) fn publish(&mut self, state: &State, definitions: &Definitions, effects: &Effects) {
-        let names = effects.models.iter().chain(effects.routes.difference(&effects.models));
-        let parts: Vec<_> = names.map(|name| (name, model_snapshot(name, state, definitions))).collect();
+        let names: BTreeSet<&Arc<str>> =
+            effects.models.iter().chain(&effects.routes).chain(&effects.rollouts).collect();
+        let parts: Vec<_> =
+            names.into_iter().map(|name| (name, model_snapshot(name, state, definitions))).collect();
         for (name, part) in parts {
             let before = replace(&self.read_model.models, name, part.clone());
             self.count(before.as_deref(), part.as_deref());

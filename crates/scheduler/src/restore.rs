@@ -32,7 +32,8 @@ pub(crate) fn load(store: &Store, policy: Policy, now: Millis) -> Result<Restore
     let experiments = read(store, Table::Experiments, "experiment", decode)?;
     let services = read(store, Table::Services, "service", encoding::decode_service)?;
     let gateways = store.read(Table::Gateways)?.into_iter().map(|(name, _)| name.into()).collect();
-    let records = Records { models, servers, pipelines, experiments, services };
+    let rollout_policies = read(store, Table::Policies, "rollout policy", encoding::decode_policy)?;
+    let records = Records { models, servers, pipelines, experiments, services, rollout_policies };
     Ok(Restored { state: State::restore(policy, records, now), definitions, gateways })
 }
 

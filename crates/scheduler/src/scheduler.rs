@@ -6,13 +6,14 @@ use crate::{
     liveness::Liveness,
     metrics,
     restore::{self, RecordError},
-    service::{Agents, Control, Gateways, Health, Models, Services},
+    service::{Agents, Control, Gateways, Health, Models, Rollouts, Services},
 };
 use gantry_core::scheduling::Policy;
 use gantry_proto::{
     agent::agent_service_server::{self, AgentServiceServer},
     gantry::{
         control_server::{self, ControlServer},
+        rollouts_server::{self, RolloutsServer},
         routing_server::{self, RoutingServer},
         services_server::{self, ServicesServer},
     },
@@ -83,7 +84,7 @@ pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
 }
 
 impl Scheduler {
-    /// Services for clients and gateways: `Scheduler`, `Routing`, `Services`, `Control`, health, reflection.
+    /// Services for clients and gateways: `Scheduler`, `Routing`, `Services`, `Rollouts`, `Control`, health, reflection.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
@@ -91,12 +92,14 @@ impl Scheduler {
         let models = SchedulerServer::new(models).max_decoding_message_size(MAX_CLIENT_MESSAGE);
         let routes = Routes::new(models)
             .add_service(RoutingServer::new(gateways).max_decoding_message_size(MAX_CLIENT_MESSAGE))
+            .add_service(RolloutsServer::new(Rollouts { engine: self.engine.clone() }))
             .add_service(ServicesServer::new(Services { engine: self.engine.clone() }))
             .add_service(ControlServer::new(control).max_decoding_message_size(MAX_CLIENT_MESSAGE));
         let names = [
             scheduler_server::SERVICE_NAME,
             routing_server::SERVICE_NAME,
             services_server::SERVICE_NAME,
+            rollouts_server::SERVICE_NAME,
             control_server::SERVICE_NAME,
         ];
         self.common(routes, &names)

@@ -2,10 +2,12 @@
 
 mod experiment;
 mod pipeline;
+mod rollout;
 mod service;
 
 pub(crate) use experiment::{experiment, experiment_route};
 pub(crate) use pipeline::{pipeline, pipeline_route};
+pub(crate) use rollout::rollout;
 pub(crate) use service::{service, service_name, service_route};
 
 use crate::{convert, read_model::ModelSnapshot};
@@ -142,7 +144,7 @@ pub(crate) fn route(
     if model.deleted {
         return None;
     }
-    let Route { versions, scaled_to_zero } = Route::of(model);
+    let Route { versions, scaled_to_zero, rollout_generation } = Route::of(model);
     let versions = versions
         .into_iter()
         .map(|v| own::RouteVersion {
@@ -154,7 +156,7 @@ pub(crate) fn route(
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
     let failed = summary.is_some_and(|s| s.state == ModelState::Failed);
     let (model, sleeps) = (name.to_owned(), scaled_to_zero);
-    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace, rollout_generation: 0 })
+    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace, rollout_generation })
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

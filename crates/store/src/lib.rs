@@ -34,13 +34,22 @@ pub enum Table {
     Pipelines,
     Experiments,
     Services,
+    /// Rollout policies.
+    Policies,
     /// Gateways that may still use published routes.
     Gateways,
 }
 
 impl Table {
-    pub const ALL: [Self; 6] =
-        [Self::Models, Self::Servers, Self::Pipelines, Self::Experiments, Self::Services, Self::Gateways];
+    pub const ALL: [Self; 7] = [
+        Self::Models,
+        Self::Servers,
+        Self::Pipelines,
+        Self::Experiments,
+        Self::Services,
+        Self::Policies,
+        Self::Gateways,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,6 +58,7 @@ impl Table {
             Self::Pipelines => "pipelines",
             Self::Experiments => "experiments",
             Self::Services => "services",
+            Self::Policies => "policies",
             Self::Gateways => "gateways",
         }
     }

@@ -28,7 +28,7 @@ fn state_check_backup_and_restore() {
     assert_eq!((missing.code, missing.stderr.trim()), (3, "no state file DIR/state.redb"));
 
     let store = put(dir, &["iris", "fraud"]);
-    let ok = "2 models, 0 servers, 0 pipelines, 0 experiments, 0 services, 0 gateways (format 2, start 1, batch 1)";
+    let ok = "2 models, 0 servers, 0 pipelines, 0 experiments, 0 services, 0 policies, 0 gateways (format 2, start 1, batch 1)";
     // While the store is open.
     let checked = state(dir, &["check"]);
     assert_eq!((checked.code, checked.stderr.trim()), (0, &*format!("ok: {ok}")));
@@ -58,7 +58,7 @@ fn state_check_backup_and_restore() {
     assert_eq!(restored.code, 0, "{restored:?}");
     assert_eq!(
         restored.stderr,
-        "DIR/state.redb restored: 2 models, 0 servers, 0 pipelines, 0 experiments, 0 services, 0 gateways (format 2, start 1000002, batch 1)\n\
+        "DIR/state.redb restored: 2 models, 0 servers, 0 pipelines, 0 experiments, 0 services, 0 policies, 0 gateways (format 2, start 1000002, batch 1)\n\
          previous database kept as DIR/state.redb.replaced-1\n"
     );
     assert_eq!(Store::open(dir).unwrap().read(Table::Models).unwrap().len(), 2);

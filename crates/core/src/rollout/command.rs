@@ -1,6 +1,7 @@
 //! Commands of people, and events for them.
 
 use super::{evidence::Revision, policy::Exposure, verdict::Finding};
+use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -40,6 +41,18 @@ pub enum CommandRejection {
     NotFailed,
     /// There is no previous revision, or a rollout is in progress.
     NothingToUndo,
+}
+
+impl fmt::Display for CommandRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotProgressing => "is not in progress: a new version starts the next one",
+            Self::NotPaused => "is not paused",
+            Self::NotReady => "cannot be promoted: the new version is not ready yet",
+            Self::NotFailed => "has not failed: there is nothing to retry",
+            Self::NothingToUndo => "cannot be undone: it is in progress, or there is no previous version",
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,6 +47,14 @@ impl Stats {
     pub fn failures(&self) -> Sample {
         Sample::new(self.errors.failures(), self.requests)
     }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.errors.add(&other.errors);
+        self.latency.merge(&other.latency);
+        self.outputs.merge(&other.outputs);
+        self.compared.add(other.compared);
+    }
 }
 
 /// Identifies an observation, so that it counts once. `epoch` changes when the collector restarts; `sequence` increases

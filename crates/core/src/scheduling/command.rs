@@ -6,10 +6,12 @@ use super::{
     model::{Definition, Digest},
     owner::{Kind, Owner},
     pipeline::PipelineDefinition,
+    rollout::{PolicyRecord, Steer, Traffic},
     route::Removal,
     server::{ExpectedReplicas, Replica, ReplicaId},
     service::ServiceRecord,
 };
+use crate::rollout::{CommandRejection, Event};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -17,7 +19,7 @@ use std::{
 };
 
 /// A request, a report or the passage of time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Creates or updates a model.
     LoadModel {
@@ -161,6 +163,22 @@ pub enum Command {
         /// Whether there were any since the last report.
         is_active: bool,
     },
+    /// Creates or updates a rollout policy.
+    PutRolloutPolicy(PolicyRecord),
+    /// Deletes a rollout policy, if there is one.
+    DeleteRolloutPolicy {
+        name: Arc<str>,
+    },
+    /// Promotes, pauses, aborts, … the rollout of a model.
+    SteerRollout {
+        model: Arc<str>,
+        steer: Steer,
+    },
+    /// A gateway's statistics of a model with a rollout policy.
+    TrafficObserved {
+        model: Arc<str>,
+        traffic: Traffic,
+    },
     Tick,
 }
 
@@ -211,7 +229,7 @@ pub struct Order {
 }
 
 /// Consequences of a command, to be carried out by the caller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     /// Models whose stored record is out of date; it must be durable before the command is acknowledged.
     pub store_models: BTreeSet<Arc<str>>,
@@ -223,6 +241,8 @@ pub struct Effects {
     pub store_experiments: BTreeSet<Arc<str>>,
     /// Services whose stored record is out of date.
     pub store_services: BTreeSet<Arc<str>>,
+    /// Rollout policies whose stored record is out of date.
+    pub store_rollout_policies: BTreeSet<Arc<str>>,
     /// In the order in which agents must receive them.
     pub orders: Vec<Order>,
     /// Models whose status changed.
@@ -235,6 +255,10 @@ pub struct Effects {
     pub experiments: BTreeSet<Arc<str>>,
     /// Services whose status changed.
     pub services: BTreeSet<Arc<str>>,
+    /// Models whose rollout changed.
+    pub rollouts: BTreeSet<Arc<str>>,
+    /// Events of rollouts, by model.
+    pub rollout_events: Vec<(Arc<str>, Event)>,
     /// Models whose route changed.
     pub routes: BTreeSet<Arc<str>>,
     /// Pipelines whose route changed.
@@ -259,12 +283,15 @@ impl Effects {
         self.store_pipelines.extend(later.store_pipelines);
         self.store_experiments.extend(later.store_experiments);
         self.store_services.extend(later.store_services);
+        self.store_rollout_policies.extend(later.store_rollout_policies);
         self.orders.extend(later.orders);
         self.models.extend(later.models);
         self.servers.extend(later.servers);
         self.pipelines.extend(later.pipelines);
         self.experiments.extend(later.experiments);
         self.services.extend(later.services);
+        self.rollouts.extend(later.rollouts);
+        self.rollout_events.extend(later.rollout_events);
         self.routes.extend(later.routes);
         self.pipeline_routes.extend(later.pipeline_routes);
         self.experiment_routes.extend(later.experiment_routes);
@@ -289,6 +316,13 @@ pub enum Rejection {
     /// A gateway has not acknowledged the deletion of the pipeline.
     PipelineTerminating(Arc<str>),
     UnknownExperiment(Arc<str>),
+    /// No policy selects the model.
+    NoRolloutPolicy(Arc<str>),
+    /// The command has no effect.
+    RolloutCommand {
+        model: Arc<str>,
+        reason: CommandRejection,
+    },
     InvalidExperiment(InvalidExperiment),
     /// Another experiment takes over the name of the default.
     BaselineTaken {
@@ -336,6 +370,11 @@ impl fmt::Display for Rejection {
             Self::UnknownExperiment(name) => {
                 write!(f, "experiment {name} not found: `gantry get experiments` lists all")
             }
+            Self::NoRolloutPolicy(name) => write!(
+                f,
+                "model {name} has no rollout: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"
+            ),
+            Self::RolloutCommand { model, reason } => write!(f, "the rollout of model {model} {reason}"),
             Self::InvalidExperiment(invalid) => invalid.fmt(f),
             Self::BaselineTaken { resource, experiment } => write!(
                 f,

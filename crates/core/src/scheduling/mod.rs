@@ -43,6 +43,7 @@ mod policy;
 mod reason;
 mod reconcile;
 mod replica_events;
+mod rollout;
 mod route;
 mod scaling;
 mod server;
@@ -72,6 +73,7 @@ pub use persisted::{
 pub use pipeline::{Pipeline, PipelineDefinition, PipelineState, PipelineStatus, PipelineVersion};
 pub use policy::Policy;
 pub use reason::Reason;
+pub use rollout::{ModelRollout, Obstacle, PolicyRecord, RolloutRecord, Steer, Traffic};
 pub use route::{Removal, Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use service::{NO_GATEWAY, Service, ServiceRecord};

@@ -1,6 +1,9 @@
 //! Models, their versions and replica states.
 
-use super::{Millis, index::EquivalenceClass, owner::Owner, server::ReplicaId, unschedulable::Unschedulable};
+use super::{
+    Millis, index::EquivalenceClass, owner::Owner, rollout::ModelRollout, server::ReplicaId,
+    unschedulable::Unschedulable,
+};
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 /// Placement constraints of a model version.
@@ -135,7 +138,7 @@ pub struct Version {
     pub(super) avoid: Vec<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Oldest first, never empty; the last one is the desired state.
     pub versions: Vec<Version>,
@@ -144,6 +147,8 @@ pub struct Model {
     pub unloaded: bool,
     /// `None` when only gateways requested it, and after deletion by its owner.
     pub owner: Option<Owner>,
+    /// With a rollout policy.
+    pub rollout: Option<Box<ModelRollout>>,
     /// Sequence number of its last route change.
     pub route_sequence: u64,
     pub(super) published: PublishedRoute,
@@ -166,6 +171,8 @@ pub(super) struct PublishedRoute {
     pub(super) only_latest: bool,
     /// Routed replicas whose agent is disconnected, beside others.
     pub(super) disconnected: usize,
+    /// Of the weights; 0 without a rollout policy.
+    pub(super) rollout_generation: u64,
 }
 
 /// Request load of a model, for autoscaling. All times are logical.
@@ -315,6 +322,7 @@ impl Model {
             deleted: false,
             unloaded: false,
             owner,
+            rollout: None,
             route_sequence: 0,
             published: PublishedRoute::default(),
             demand: None,

@@ -210,6 +210,7 @@ impl ModelContext<'_> {
                 let is_older = |v: &Version| v.number != latest.number && v.any(ReplicaState::is_routed);
                 model.versions.iter().any(is_older) && Route::takes_all(latest)
             }),
+            rollout_generation: model.rollout.as_ref().map_or(0, |rollout| rollout.state.generation),
         };
         if !pending && published == model.published && !self.dirty {
             return;
@@ -226,6 +227,7 @@ impl ModelContext<'_> {
             }
             self.index.awaiting_routes.insert(*self.sequence, self.name.clone());
         }
+        self.weights_published(model);
         self.effects.routes.insert(self.name.clone());
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     model::{Model, ModelState, ReplicaState, Version},
     reason::Reason,
+    rollout::Obstacle,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,11 @@ impl Model {
         if self.deleted || !is_latest {
             return VersionStatus { unavailable: 0, ..terminating_status(self.deleted, version, status) };
         }
+        let rollout = self.rollout.as_deref();
+        let obstacle = rollout.and_then(|rollout| rollout.obstacle(version));
+        if let Some(rolled_back @ Obstacle::RolledBack(_)) = obstacle {
+            return status(ModelState::Failed, Some(Reason::RolledBack), rolled_back.to_string());
+        }
         if let Some((location, reason, no_memory)) = first(version, ReplicaState::LoadFailed) {
             let code = if no_memory { Reason::LoadFailedMemory } else { Reason::LoadFailed };
             return status(ModelState::Failed, Some(code), format!("{location}: {reason}"));
@@ -48,7 +54,11 @@ impl Model {
             .versions
             .iter()
             .any(|v| v.number != version.number && v.any(|s| s == ReplicaState::Available));
-        if version.serves_enough() || (available > 0 && older_serves) {
+        let serves = version.serves_enough() || (available > 0 && older_serves);
+        if let Some(obstacle) = obstacle.filter(|_| serves) {
+            return status(ModelState::Progressing, Some(Reason::RollingOut), obstacle.to_string());
+        }
+        if serves {
             let reason = unplaced.map(ToString::to_string).unwrap_or_default();
             return status(ModelState::Available, unplaced.map(super::Unschedulable::reason), reason);
         }

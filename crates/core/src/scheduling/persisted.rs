@@ -8,19 +8,21 @@ use super::{
     model::{Definition, Demand, Model, NEXT_CHANGE, ReplicaState, ReplicaStatus, Version},
     owner::Owner,
     pipeline::{Pipeline, PipelineDefinition, PipelineVersion},
+    rollout::{PolicyRecord, RolloutRecord},
     server::{ExpectedReplicas, Replica, ReplicaId, Server},
     service::ServiceRecord,
     state::State,
 };
 use std::sync::Arc;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelRecord {
     pub deleted: bool,
     pub unloaded: bool,
     pub owner: Option<Owner>,
     /// Oldest first; the last one is the desired state.
     pub versions: Vec<VersionRecord>,
+    pub rollout: Option<RolloutRecord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,13 +75,14 @@ pub struct ExperimentRecord {
 }
 
 /// All durable records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Records {
     pub models: Vec<ModelRecord>,
     pub servers: Vec<ServerRecord>,
     pub pipelines: Vec<PipelineRecord>,
     pub experiments: Vec<ExperimentRecord>,
     pub services: Vec<ServiceRecord>,
+    pub rollout_policies: Vec<PolicyRecord>,
 }
 
 impl State {
@@ -109,6 +112,7 @@ impl State {
             pipelines: self.pipelines.keys().filter_map(|name| self.pipeline_record(name)).collect(),
             experiments: self.experiments.keys().filter_map(|name| self.experiment_record(name)).collect(),
             services: self.services.keys().filter_map(|name| self.service_record(name)).collect(),
+            rollout_policies: self.rollout_policies.values().cloned().collect(),
         }
     }
 
@@ -119,7 +123,10 @@ impl State {
         let versions = model
             .versions
             .iter()
-            .filter(|v| v.number == latest || v.served)
+            .filter(|v| {
+                let named = || model.rollout.as_ref().is_some_and(|rollout| rollout.names(v));
+                v.number == latest || v.served || named()
+            })
             .map(|v| VersionRecord {
                 number: v.number,
                 definition: v.definition.clone(),
@@ -136,7 +143,9 @@ impl State {
             })
             .collect();
         let Model { deleted, unloaded, ref owner, .. } = *model;
-        Some(ModelRecord { deleted, unloaded, owner: owner.clone(), versions })
+        let rollout = model.rollout.as_ref();
+        let rollout = rollout.map(|r| RolloutRecord { policy: r.policy.clone(), state: r.state.clone() });
+        Some(ModelRecord { deleted, unloaded, owner: owner.clone(), versions, rollout })
     }
 
     /// The durable record of a server; `None` removes it.
@@ -158,8 +167,9 @@ impl State {
     /// The state after a restart. Replicas are disconnected until their agents join or the grace period ends; until then
     /// routes contain the replicas that were loaded.
     pub fn restore(policy: Policy, records: Records, now: Millis) -> Self {
-        let Records { models, servers, pipelines, experiments, services } = records;
+        let Records { models, servers, pipelines, experiments, services, rollout_policies } = records;
         let mut state = Self::new(policy);
+        state.rollout_policies = rollout_policies.into_iter().map(|p| (p.name.clone(), p)).collect();
         state.clock.advance(now, policy.max_clock_step);
         for ServerRecord { name, expected, shared, namespace, owner, replicas } in servers {
             let replicas =
@@ -169,12 +179,13 @@ impl State {
                 Server { expected, namespace, shared, owner, since: now, replicas, ..Server::default() };
             state.servers.insert(name, server);
         }
-        for ModelRecord { deleted, unloaded, owner, versions } in models {
+        for ModelRecord { deleted, unloaded, owner, versions, rollout } in models {
             let versions: Vec<Version> = versions.into_iter().map(|v| state.restored(v, now)).collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
             let autoscaled = versions.last().is_some_and(|v| v.autoscaled);
             let mut model = Model { deleted, unloaded, ..Model::new(versions, owner) };
             model.demand = (autoscaled && !deleted).then(Box::<Demand>::default);
+            model.rollout = rollout.and_then(|record| state.restored_rollout(record));
             state.models.insert(name, model);
         }
         state.index = state.rebuilt_index();

@@ -37,6 +37,10 @@ pub enum Reason {
     Deleted,
     /// Replaced by a newer version.
     Superseded,
+    /// A rollout has not given it all traffic yet.
+    RollingOut,
+    /// A rollout found it worse than the version that serves.
+    RolledBack,
     /// Fewer server replicas have joined than expected.
     ReplicasMissing,
     /// A model that a pipeline or an experiment needs does not exist.

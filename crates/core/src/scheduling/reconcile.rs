@@ -13,16 +13,22 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 impl ModelContext<'_> {
     /// Moves the model as far as possible now. `retry_now` retries failed loads without waiting for their backoff.
     pub(super) fn reconcile(&mut self, model: &mut Model, retry_now: bool) {
-        if model.latest().is_some_and(Version::serves_enough) {
+        // Commands have their own step, and report a rejection there.
+        let _ = self.step_rollout(model, None, None);
+        let by_rollout = model.rollout.as_ref().map(|rollout| rollout.wanted(&model.versions));
+        if by_rollout.is_none() && model.latest().is_some_and(Version::serves_enough) {
             self.supersede(model);
         }
         let (deleted, count) = (model.deleted, model.versions.len());
         let current_server = model.versions.iter().rev().find_map(|v| v.server.clone());
         let mut waits = None;
         for (position, version) in model.versions.iter_mut().enumerate() {
-            let is_latest = position + 1 == count;
+            let is_wanted = match &by_rollout {
+                Some(wanted) => wanted.contains(&version.number),
+                None => position + 1 == count || version.served,
+            };
             self.retry(version, retry_now);
-            if !deleted && (is_latest || version.served) {
+            if !deleted && is_wanted {
                 if self.place_replicas(version, current_server.as_deref()) {
                     waits = Some((Arc::new(EquivalenceClass::of(version)), version.memory_required()));
                 }
@@ -223,8 +229,12 @@ impl ModelContext<'_> {
         let before = model.versions.len();
         let latest = model.latest().map(|v| v.number);
         let deleted = model.deleted;
+        let rollout = model.rollout.as_deref();
         model.versions.retain(|v| {
-            let keeps = v.served && !latest_serves && !deleted;
+            let keeps = match rollout {
+                Some(rollout) => rollout.names(v),
+                None => v.served && !latest_serves && !deleted,
+            };
             Some(v.number) == latest || keeps || !v.has_no_replicas()
         });
         if model.versions.len() != before {
@@ -241,8 +251,9 @@ impl ModelContext<'_> {
                 let later = self.monotonic_now.saturating_add(self.policy.tombstone_ttl);
                 due = Some(*model.forget_at.get_or_insert(later));
             }
-        } else if let Some(scale) = self.next_scale(model) {
-            due = Some(due.map_or(scale, |d| d.min(scale)));
+        } else {
+            let rollout = model.rollout.as_ref().and_then(|rollout| rollout.due);
+            due = [due, self.next_scale(model), rollout].into_iter().flatten().min();
         }
         self.index.set_timer(&mut model.due, due, &Timer::Model(self.name.clone()));
     }

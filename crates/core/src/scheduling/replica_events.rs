@@ -271,7 +271,8 @@ impl State {
         let due = std::mem::replace(&mut self.index.awaiting_routes, later);
         for name in due.into_values() {
             self.with(&name, now, effects, |ctx, model| {
-                if ctx.routes_acknowledged(model, applied, drained, &undrained) {
+                let weights = ModelContext::weights_acknowledged(model, applied);
+                if ctx.routes_acknowledged(model, applied, drained, &undrained) || weights {
                     ctx.reconcile(model, false);
                 }
             });

@@ -12,12 +12,14 @@ pub struct Route {
     pub versions: Vec<RouteVersion>,
     /// Scaled to zero: gateways queue requests and report them as demand.
     pub scaled_to_zero: bool,
+    /// Changes with the weights of a rollout; 0 without a rollout policy.
+    pub rollout_generation: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteVersion {
     pub version: u32,
-    /// Share of traffic: the number of replicas.
+    /// Relative share of the traffic: the number of replicas, or what a rollout decided.
     pub weight: u32,
     pub replicas: Vec<ReplicaId>,
 }
@@ -40,28 +42,39 @@ impl Route {
 
     /// The current route of a model.
     ///
-    /// Older versions share traffic by number of replicas until the latest version takes all. A deleted model has no
-    /// route.
+    /// Older versions share traffic by number of replicas until the latest version takes all; with a rollout policy, versions
+    /// have the weights of their revisions. A deleted model has no route.
     pub fn of(model: &Model) -> Self {
         if model.deleted {
             return Self::default();
         }
-        let latest_number = model.latest().map(|v| v.number);
-        let latest_serves = model.latest().is_some_and(Self::takes_all);
-        let versions = model
-            .versions
-            .iter()
-            .filter(|v| !latest_serves || Some(v.number) == latest_number)
-            .filter_map(|v| {
-                let mut replicas: Vec<ReplicaId> = v.routed().collect();
-                if !v.leaving.is_empty() {
-                    // Canonical order: moving between servers alone is no route change.
-                    replicas.sort_unstable();
-                }
-                let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
-                (weight > 0).then_some(RouteVersion { version: v.number, weight, replicas })
-            })
-            .collect();
-        Self { versions, scaled_to_zero: model.latest().is_some_and(Version::scaled_to_zero) }
+        let mut versions: Vec<RouteVersion> = model.versions.iter().filter_map(RouteVersion::of).collect();
+        let rollout = model.rollout.as_deref();
+        if let Some(weights) = rollout.and_then(|rollout| rollout.version_weights(&model.versions)) {
+            for version in &mut versions {
+                version.weight = weights.get(&version.version).copied().unwrap_or(0);
+            }
+            versions.retain(|version| version.weight > 0);
+        } else if let Some(latest) = model.latest().filter(|latest| Self::takes_all(latest)) {
+            versions.retain(|version| version.version == latest.number);
+        }
+        Self {
+            versions,
+            scaled_to_zero: model.latest().is_some_and(Version::scaled_to_zero),
+            rollout_generation: rollout.map_or(0, |rollout| rollout.state.generation),
+        }
+    }
+}
+
+impl RouteVersion {
+    /// `None` without routed replicas.
+    fn of(version: &Version) -> Option<Self> {
+        let mut replicas: Vec<ReplicaId> = version.routed().collect();
+        if !version.leaving.is_empty() {
+            // Canonical order: moving between servers alone is no route change.
+            replicas.sort_unstable();
+        }
+        let weight = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+        (weight > 0).then_some(Self { version: version.number, weight, replicas })
     }
 }

@@ -10,6 +10,7 @@ use super::{
     model::{Digest, Model},
     model_context::ModelContext,
     pipeline::Pipeline,
+    rollout::PolicyRecord,
     route::{Removal, Route},
     server::{ReplicaId, Server},
     service::Service,
@@ -30,6 +31,7 @@ pub struct State {
     pub(super) pipelines: BTreeMap<Arc<str>, Pipeline>,
     pub(super) experiments: BTreeMap<Arc<str>, Experiment>,
     pub(super) services: BTreeMap<Arc<str>, Service>,
+    pub(super) rollout_policies: BTreeMap<Arc<str>, PolicyRecord>,
     pub(super) has_gateway: bool,
     /// Sequence number of the last route change.
     pub(super) sequence: u64,
@@ -147,6 +149,12 @@ impl State {
             Command::DeleteService { name } => self.delete_service(name, effects),
             Command::ServiceDemanded { name, waiting, is_active } => {
                 self.service_demanded(&name, waiting, is_active, effects);
+            }
+            Command::PutRolloutPolicy(record) => self.put_rollout_policy(record, now, effects),
+            Command::DeleteRolloutPolicy { name } => self.delete_rollout_policy(name, now, effects),
+            Command::SteerRollout { model, steer } => self.steer_rollout(&model, steer, now, effects)?,
+            Command::TrafficObserved { model, traffic } => {
+                self.traffic_observed(&model, traffic, now, effects);
             }
             Command::Tick => self.tick(now, effects),
         }

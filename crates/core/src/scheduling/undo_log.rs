@@ -9,6 +9,7 @@ use super::{
     experiment::Experiment,
     model::Model,
     pipeline::Pipeline,
+    rollout::PolicyRecord,
     route::Removal,
     server::{ReplicaId, Server},
     service::Service,
@@ -26,6 +27,7 @@ pub(super) struct UndoLog {
     pipelines: BTreeMap<Arc<str>, Option<Pipeline>>,
     experiments: BTreeMap<Arc<str>, Option<Experiment>>,
     services: BTreeMap<Arc<str>, Option<Service>>,
+    rollout_policies: BTreeMap<Arc<str>, Option<PolicyRecord>>,
     has_gateway: bool,
     /// A copy of all: there are few servers.
     servers: BTreeMap<Arc<str>, Server>,
@@ -54,6 +56,13 @@ impl UndoLog {
     pub(super) fn save_experiment(&mut self, name: &Arc<str>, experiment: Option<&Experiment>) {
         if !self.experiments.contains_key(name) {
             self.experiments.insert(name.clone(), experiment.cloned());
+        }
+    }
+
+    /// Saves the first previous value of a rollout policy.
+    pub(super) fn save_rollout_policy(&mut self, name: &Arc<str>, policy: Option<&PolicyRecord>) {
+        if !self.rollout_policies.contains_key(name) {
+            self.rollout_policies.insert(name.clone(), policy.cloned());
         }
     }
 
@@ -97,6 +106,7 @@ impl State {
         restore(&mut self.pipelines, undo_log.pipelines);
         restore(&mut self.experiments, undo_log.experiments);
         restore(&mut self.services, undo_log.services);
+        restore(&mut self.rollout_policies, undo_log.rollout_policies);
         self.has_gateway = undo_log.has_gateway;
         self.servers = undo_log.servers;
         self.sequence = undo_log.sequence;

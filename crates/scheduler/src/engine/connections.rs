@@ -45,6 +45,8 @@ pub(super) struct Gateway {
     last_sent: u64,
     /// Time of the last acknowledgement, or of the first change sent after it.
     progress: Duration,
+    /// Sequence number of its last traffic report.
+    reported: u64,
 }
 
 /// A disconnected gateway: it may still route requests.
@@ -144,7 +146,9 @@ impl Connections {
         // Until it acknowledges again, its requests may be in flight.
         let undrained = previous.map(|p| p.undrained).unwrap_or_default();
         let acknowledged = Acknowledged { undrained, ..Acknowledged::default() };
-        let gateway = Gateway { connection, outbox, _guard: guard, acknowledged, last_sent: 0, progress };
+        let (last_sent, reported) = (0, 0);
+        let gateway =
+            Gateway { connection, outbox, _guard: guard, acknowledged, last_sent, progress, reported };
         self.gateways.insert(name, gateway);
     }
 
@@ -156,6 +160,14 @@ impl Connections {
     }
 
     /// Whether the current connection of the gateway ended.
+    /// Whether a traffic report of a connected gateway has not been counted yet.
+    pub(super) fn is_new_traffic(&mut self, name: &Arc<str>, sequence: u64) -> bool {
+        let Some(gateway) = self.gateways.get_mut(name) else { return false };
+        let is_new = sequence > gateway.reported;
+        gateway.reported = gateway.reported.max(sequence);
+        is_new
+    }
+
     pub(super) fn gateway_left(&mut self, name: &Arc<str>, connection: u64) -> bool {
         if self.gateways.get(name).is_none_or(|g| g.connection != connection) {
             return false;

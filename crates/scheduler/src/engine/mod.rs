@@ -19,7 +19,7 @@ use crate::{
 use gantry_core::scheduling::{
     Command, ExperimentDefinition, Owner, PipelineDefinition, Rejection, ReplicaId, State,
 };
-use gantry_proto::gantry::ModelDemand;
+use gantry_proto::gantry::{ModelDemand, ModelTraffic};
 use std::{
     collections::VecDeque,
     fmt,
@@ -114,6 +114,12 @@ pub(crate) enum Message {
         gateway: Arc<str>,
         models: Vec<ModelDemand>,
     },
+    /// A gateway's statistics of models with a rollout policy.
+    Traffic {
+        gateway: Arc<str>,
+        sequence: u64,
+        models: Vec<ModelTraffic>,
+    },
     Query(Query),
 }
 
@@ -142,6 +148,7 @@ pub(crate) struct Handle {
     pub(crate) pipelines: Arc<Subscribers>,
     pub(crate) experiments: Arc<Subscribers>,
     pub(crate) services: Arc<Subscribers>,
+    pub(crate) rollouts: Arc<Subscribers>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) start: Start,
     pub(crate) stop: CancellationToken,
@@ -290,6 +297,7 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
         pipelines: Arc::default(),
         experiments: Arc::default(),
         services: Arc::default(),
+        rollouts: Arc::default(),
         metrics: Arc::new(Metrics::new()),
         start: Start { state_id: config.store.state_id(), epoch: config.store.epoch() },
         stop: CancellationToken::new(),

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    convert,
     definitions::{self, Definitions},
     encoding,
     metrics::Metrics,
@@ -15,10 +16,14 @@ use crate::{
     restore::Restored,
     scheduler::Config,
 };
-use gantry_core::scheduling::{
-    Command, Effects, Kind, LoadedVersion, Millis, Order, Rejection, Removal, ReplicaId, ReplicaState, State,
-    Version,
+use gantry_core::{
+    rollout::{Event, Exposure, Finding, ObservationId},
+    scheduling::{
+        Command, Effects, Kind, LoadedVersion, Millis, Order, Rejection, Removal, ReplicaId, ReplicaState,
+        State, Traffic, Version,
+    },
 };
+use gantry_proto::gantry::ModelTraffic;
 use gantry_store::{Change, Store, StoreError, Table};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,7 +61,10 @@ pub(super) struct Writer {
     pipelines: Arc<Subscribers>,
     experiments: Arc<Subscribers>,
     services: Arc<Subscribers>,
+    rollouts: Arc<Subscribers>,
     metrics: Arc<Metrics>,
+    /// Of the last report that core received.
+    observation: ObservationId,
     /// Last `RoutesAcknowledged` sent to core.
     acknowledged: Acknowledged,
     /// Last `GatewaysAcknowledged` sent to core.
@@ -86,13 +94,15 @@ struct DirtyRecords {
     pipelines: BTreeSet<Arc<str>>,
     experiments: BTreeSet<Arc<str>>,
     services: BTreeSet<Arc<str>>,
+    policies: BTreeSet<Arc<str>>,
     gateways: BTreeSet<Arc<str>>,
 }
 
 impl DirtyRecords {
     fn is_empty(&self) -> bool {
-        let Self { models, servers, pipelines, experiments, services, gateways } = self;
-        [models, servers, pipelines, experiments, services, gateways].into_iter().all(BTreeSet::is_empty)
+        let Self { models, servers, pipelines, experiments, services, policies, gateways } = self;
+        let all = [models, servers, pipelines, experiments, services, policies, gateways];
+        all.into_iter().all(BTreeSet::is_empty)
     }
 
     /// Takes what the effects of commands have to store.
@@ -102,6 +112,7 @@ impl DirtyRecords {
         self.pipelines.append(&mut effects.store_pipelines);
         self.experiments.append(&mut effects.store_experiments);
         self.services.append(&mut effects.store_services);
+        self.policies.append(&mut effects.store_rollout_policies);
     }
 }
 
@@ -120,7 +131,9 @@ impl Writer {
             pipelines: handle.pipelines.clone(),
             experiments: handle.experiments.clone(),
             services: handle.services.clone(),
+            rollouts: handle.rollouts.clone(),
             metrics: handle.metrics.clone(),
+            observation: ObservationId { epoch: handle.start.epoch, sequence: 0 },
             acknowledged: Acknowledged::default(),
             applied: UNREPORTED,
             // Tick at once: restored timers may be overdue.
@@ -332,8 +345,27 @@ impl Writer {
                     }
                 }
             }
+            Message::Traffic { gateway, sequence, models } => {
+                if self.connections.is_new_traffic(&gateway, sequence) {
+                    for traffic in models {
+                        self.observe_traffic(traffic, batch);
+                    }
+                }
+            }
             Message::Query(query) => queries.push(query),
         }
+    }
+
+    fn observe_traffic(&mut self, traffic: ModelTraffic, batch: &mut CommitBatch) {
+        let Some((model, _)) = self.state.models().get_key_value(&*traffic.model) else { return };
+        let model = model.clone();
+        self.observation.sequence += 1;
+        let traffic = Traffic {
+            id: self.observation,
+            generation: traffic.generation,
+            versions: traffic.versions.into_iter().map(convert::version_traffic).collect(),
+        };
+        self.apply_report(Command::TrafficObserved { model, traffic }, batch);
     }
 
     fn apply(&mut self, command: Command, batch: &mut CommitBatch) -> Result<(), Rejection> {
@@ -420,6 +452,11 @@ impl Writer {
             key: name.to_string(),
             value: state.services().get(name).map(|service| service.route.to_vec()),
         });
+        let policies = self.dirty.policies.iter().map(|name| Change {
+            table: Table::Policies,
+            key: name.to_string(),
+            value: state.rollout_policies().get(name).map(|policy| policy.content.to_vec()),
+        });
         let gateways = self.dirty.gateways.iter().map(|name| Change {
             table: Table::Gateways,
             key: name.to_string(),
@@ -433,6 +470,7 @@ impl Writer {
             .chain(pipelines)
             .chain(experiments)
             .chain(services)
+            .chain(policies)
             .chain(gateways)
             .collect();
         let start = Instant::now();
@@ -494,6 +532,10 @@ impl Writer {
         self.pipelines.notify(&effects.pipelines);
         self.experiments.notify(&effects.experiments);
         self.services.notify(&effects.services);
+        self.rollouts.notify(&effects.rollouts);
+        for (model, event) in &effects.rollout_events {
+            log_rollout(model, event);
+        }
     }
 
     /// Changed routes, ordered by sequence number. An expired tombstone left the routes when it was deleted.
@@ -561,6 +603,38 @@ impl Writer {
                 "resync complete: all known replicas reconnected or expired"
             );
         }
+    }
+}
+
+fn log_rollout(model: &str, event: &Event) {
+    match event {
+        Event::Deployed { .. } | Event::BakeEnded { .. } => {}
+        Event::RolledBack { revision, to, finding } => {
+            let Finding { reason, message } = finding;
+            tracing::warn!(model, %revision, %to, %reason, "rolled back: {message}");
+        }
+        Event::Degraded { revision, finding: Finding { reason, message } } => {
+            tracing::warn!(model, %revision, %reason, "the version that serves has a problem: {message}");
+        }
+        Event::RevertFailed { revision, to } => {
+            tracing::warn!(model, %revision, %to, "not reverted: the previous version is not ready");
+        }
+        Event::Started { revision } => tracing::info!(model, %revision, "rollout started"),
+        Event::StageEntered { revision, exposure } => match exposure {
+            Exposure::Weight(percent) => tracing::info!(model, %revision, "rolled out to {percent}"),
+            Exposure::Mirror(percent) => tracing::info!(model, %revision, "mirrored at {percent}"),
+        },
+        Event::Paused { revision } => tracing::info!(model, %revision, "rollout paused"),
+        Event::ApprovalNeeded { revision } => tracing::info!(model, %revision, "rollout needs approval"),
+        Event::Resumed { revision } => tracing::info!(model, %revision, "rollout resumed"),
+        Event::Promoted { revision } => tracing::info!(model, %revision, "rollout promoted"),
+        Event::Cancelled { revision } => {
+            tracing::info!(model, %revision, "rollout cancelled: the desired version changed");
+        }
+        Event::Reverting { revision, to } => tracing::info!(model, %revision, %to, "reverting"),
+        Event::Reverted { revision, to } => tracing::info!(model, %revision, %to, "reverted"),
+        // The caller has the reason.
+        Event::CommandRejected { .. } => {}
     }
 }
 

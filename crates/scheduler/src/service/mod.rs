@@ -7,6 +7,7 @@ mod health;
 mod identity;
 mod models;
 mod pipelines;
+mod rollouts;
 mod routing;
 mod services;
 mod subscribe;
@@ -15,6 +16,7 @@ pub(crate) use agent::Agents;
 pub(crate) use control::Control;
 pub(crate) use health::Health;
 pub(crate) use models::Models;
+pub(crate) use rollouts::Rollouts;
 pub(crate) use routing::Gateways;
 pub(crate) use services::Services;
 

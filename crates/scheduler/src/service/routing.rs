@@ -265,9 +265,11 @@ impl Routing for Gateways {
 
     async fn report_traffic(
         &self,
-        _request: Request<TrafficReport>,
+        request: Request<TrafficReport>,
     ) -> Result<Response<TrafficResponse>, Status> {
-        // No model has a rollout policy yet.
+        let TrafficReport { subscriber, sequence, models } = request.into_inner();
+        let gateway = subscriber.into();
+        self.engine.send(Message::Traffic { gateway, sequence, models }).await;
         Ok(Response::new(TrafficResponse {}))
     }
 }

@@ -12,6 +12,7 @@ mod lifecycle;
 mod metrics;
 mod ownership;
 mod pipelines;
+mod rollouts;
 mod route_states;
 mod services;
 mod subscriptions;

@@ -42,6 +42,8 @@ impl State {
         effects.models.insert(name.clone());
         if known.is_none_or(|m| m.deleted) {
             self.create_model(definition, by, now);
+            let policy = self.policy_for(&name);
+            self.with(&name, now, effects, |ctx, model| ctx.assign_policy(model, policy));
             effects.store_models.insert(name.clone());
         } else {
             let next = known.and_then(Model::latest).map_or(1, |latest| latest.number.saturating_add(1));

@@ -1,7 +1,10 @@
 //! Arbitrary commands in any order never panic, and the index stays consistent.
 
 use super::*;
-use crate::scheduling::{dry_run, explain};
+use crate::{
+    rollout::ObservationId,
+    scheduling::{dry_run, explain},
+};
 use proptest::prelude::*;
 
 fn count() -> impl Strategy<Value = u32> {
@@ -140,6 +143,18 @@ fn command() -> impl Strategy<Value = Command> {
             Command::ServiceDemanded { name, waiting, is_active }
         }),
         1 => prop::option::of(bytes()).prop_map(|applied| Command::GatewaysAcknowledged { applied }),
+        2 => (name(), name(), any::<bool>()).prop_map(|(name, model, short)| {
+            Command::PutRolloutPolicy(rollouts::policy(&name, &[&model], short))
+        }),
+        1 => name().prop_map(|name| Command::DeleteRolloutPolicy { name }),
+        2 => (name(), rollouts::steer()).prop_map(|(model, steer)| Command::SteerRollout { model, steer }),
+        3 => (name(), bytes(), bytes(), count(), bytes()).prop_map(
+            |(model, sequence, generation, version, requests)| {
+                let versions = vec![(version, rollouts::stats(requests, requests / 2)), (1, rollouts::stats(1, 0))];
+                let id = ObservationId { epoch: 1, sequence };
+                Command::TrafficObserved { model, traffic: Traffic { id, generation, versions } }
+            }
+        ),
         3 => Just(Command::Tick),
     ]
 }

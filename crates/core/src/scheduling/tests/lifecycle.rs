@@ -154,6 +154,7 @@ fn restart_restores_latest_and_serving_versions() {
         unloaded: false,
         owner: None,
         versions: vec![version(1, true), version(2, false)],
+        rollout: None,
     }];
     let mut harness = Harness::new();
     harness.state = State::restore(Policy::default(), Records { models, ..Records::default() }, 0);

@@ -10,6 +10,7 @@ mod ownership;
 mod pipelines;
 mod placement;
 mod properties;
+mod rollouts;
 mod scaling;
 mod services;
 
@@ -115,6 +116,17 @@ fn demand(model: &str, in_flight: u64, waiting: bool) -> Command {
 fn proptest_config() -> proptest::prelude::ProptestConfig {
     let usual = proptest::prelude::ProptestConfig::default();
     proptest::prelude::ProptestConfig { cases: usual.cases / 2, failure_persistence: None, ..usual }
+}
+
+/// The record of a model, without the statistics of a rollout: they may be lost.
+fn durable_record(state: &State, name: &str) -> Option<(ModelRecord, Option<String>)> {
+    let mut record = state.model_record(name)?;
+    let rollout = record.rollout.take().map(|RolloutRecord { policy, state }| {
+        let stable = state.phase.stable().map(|stable| (&stable.revision, &stable.previous));
+        let decided = (state.phase.name(), stable, state.phase.other(), state.generation, &state.ready);
+        format!("{policy} {decided:?} {:?} {:?} {}", state.failed, state.history, state.handled)
+    });
+    Some((record, rollout))
 }
 
 /// Replicas with the version that each serves.
@@ -369,7 +381,7 @@ impl Harness {
     fn check_effects(&self, before: &State, effects: &Effects, shown: &str) {
         let names: BTreeSet<&Arc<str>> = before.models().keys().chain(self.state.models().keys()).collect();
         for name in names {
-            if before.model_record(name) != self.state.model_record(name) {
+            if durable_record(before, name) != durable_record(&self.state, name) {
                 assert!(
                     effects.store_models.contains(name),
                     "{shown}: {name} is missing from the stored records"
@@ -463,7 +475,8 @@ impl Harness {
             assert!(!model.deleted || model.unloaded || model.owner.is_none(), "{name} is deleted and owned");
             assert!(model.deleted || !model.unloaded, "{name} is unloaded and not deleted");
             for version in &route.versions {
-                assert_eq!(version.weight as usize, version.replicas.len());
+                let by_replicas = version.weight as usize == version.replicas.len();
+                assert!(by_replicas || model.rollout.is_some(), "{name} has weights without a rollout");
                 for replica in &version.replicas {
                     let known = self.state.servers()[&replica.server].replicas.get(&replica.index);
                     assert!(known.is_some(), "{name} is routed to unknown replica {replica}");

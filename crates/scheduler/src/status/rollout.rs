@@ -1,0 +1,110 @@
+//! Statuses of rollouts.
+
+use gantry_core::{
+    rollout::{
+        Candidate, Exposure, FailedRevision, Finding, HistoryEntry, Outcome, Pause, Phase, Progress, Watch,
+    },
+    scheduling::{Model, ModelRollout},
+};
+use gantry_proto::gantry as own;
+
+/// `None` without a rollout policy.
+pub(crate) fn rollout(name: &str, model: &Model) -> Option<own::RolloutStatus> {
+    let rollout = model.rollout.as_deref()?;
+    let state = &rollout.state;
+    let revision = |name: &str| revision(model, rollout, name);
+    let mut status = own::RolloutStatus {
+        model: name.to_owned(),
+        policy: rollout.policy.to_string(),
+        phase: state.phase.name().to_owned(),
+        message: message(rollout),
+        stable: state.phase.stable().map(|stable| revision(&stable.revision)),
+        candidate: state.phase.other().map(|other| revision(other)),
+        stages: u32::try_from(rollout.rules.strategy.stages().count()).unwrap_or(u32::MAX),
+        watch: state.phase.stable().map(|stable| stable.watch.name()).unwrap_or_default().to_owned(),
+        failed: state.failed.iter().map(failed).collect(),
+        history: state.history.iter().map(history).collect(),
+        ..own::RolloutStatus::default()
+    };
+    if let Phase::Progressing { candidate, .. } = &state.phase {
+        describe_stage(&mut status, rollout, candidate);
+    }
+    Some(status)
+}
+
+fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candidate: &Candidate) {
+    status.pause = match candidate.pause {
+        None => "",
+        Some(Pause::Command) => "Command",
+        Some(Pause::Approval) => "Approval",
+    }
+    .to_owned();
+    if let Progress::Stage { index, exposure, entered } = candidate.progress {
+        status.stage = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        status.stage_ms = rollout.state.clock.elapsed.saturating_sub(entered);
+        status.hold_ms = rollout.rules.strategy.stage(index).map_or(0, |stage| stage.hold);
+        if let Exposure::Mirror(percent) = exposure {
+            status.mirror_percent = percent.get();
+        }
+    }
+}
+
+fn revision(model: &Model, rollout: &ModelRollout, revision: &str) -> own::RevisionStatus {
+    let version = model.versions.iter().rev().find(|version| *version.revision() == *revision);
+    let observed = rollout.observed(revision);
+    let p99 = observed.and_then(|stats| stats.latency.quantile_ms(0.99)).unwrap_or(0.0);
+    own::RevisionStatus {
+        revision: revision.to_owned(),
+        version: version.map_or(0, |version| version.number),
+        weight: rollout.percent(revision).unwrap_or(0),
+        ready: rollout.state.is_ready(revision),
+        requests: observed.map_or(0, |stats| stats.requests),
+        failures: observed.map_or(0, |stats| stats.errors.failures()),
+        p99_micros: (p99 * 1000.0) as u64,
+    }
+}
+
+fn message(rollout: &ModelRollout) -> String {
+    match &rollout.state.phase {
+        Phase::Deploying { .. } => "the first version is not ready yet".to_owned(),
+        Phase::Progressing { candidate, .. } if candidate.progress == Progress::Waiting => {
+            "the new version is not ready yet".to_owned()
+        }
+        Phase::Progressing { candidate, .. } => candidate.analysis.summary().to_owned(),
+        Phase::RollingBack { .. } => "gateways have not confirmed the weights yet".to_owned(),
+        Phase::Reverting { cause: Some(finding), .. } => finding.message.clone(),
+        Phase::Reverting { .. } => "the previous version is not ready yet".to_owned(),
+        Phase::Running { stable } => match &stable.watch {
+            Watch::Baking(bake) => bake.analysis.summary().to_owned(),
+            Watch::Drift(drift) => drift.finding.as_ref().map(|f| f.message.clone()).unwrap_or_default(),
+            Watch::Off => String::new(),
+        },
+    }
+}
+
+fn failed(FailedRevision { revision, finding, at }: &FailedRevision) -> own::FailedRevision {
+    let Finding { reason, message } = finding;
+    own::FailedRevision {
+        revision: revision.to_string(),
+        reason: reason.to_string(),
+        message: message.clone(),
+        at_ms: *at,
+    }
+}
+
+fn history(HistoryEntry { revision, started, ended, outcome }: &HistoryEntry) -> own::RolloutHistory {
+    let (outcome, reason) = match outcome {
+        Outcome::Deployed => ("Deployed", String::new()),
+        Outcome::Promoted => ("Promoted", String::new()),
+        Outcome::RolledBack(reason) => ("RolledBack", reason.to_string()),
+        Outcome::Cancelled => ("Cancelled", String::new()),
+        Outcome::Reverted => ("Reverted", String::new()),
+    };
+    own::RolloutHistory {
+        revision: revision.to_string(),
+        started_ms: *started,
+        ended_ms: *ended,
+        outcome: outcome.to_owned(),
+        reason,
+    }
+}

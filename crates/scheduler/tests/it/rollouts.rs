@@ -1,0 +1,222 @@
+//! Rollouts over gRPC: policies, weights of routes, statistics of gateways, commands, durability.
+
+use crate::harness::{Agent, Gateway, client, model, scheduler, within};
+use gantry_proto::gantry::{
+    DeletePolicyRequest, ListPoliciesRequest, ModelTraffic, RolloutPolicy, RolloutStatus, Route,
+    SteerRolloutRequest, TrafficReport, VersionTraffic, WatchRolloutsRequest, rollout_event,
+    rollouts_client::RolloutsClient, route_event, steer_rollout_request::Action,
+};
+use gantry_scheduler::Running;
+use std::path::Path;
+use tonic::{Code, transport::Channel};
+
+type Rollouts = RolloutsClient<Channel>;
+
+fn policy(name: &str, models: &[&str]) -> RolloutPolicy {
+    let spec = r#"{"targetRef":{"kind":"Model","name":"m"},"strategy":{"canary":{"steps":[{"weight":20}]}}}"#;
+    let models = models.iter().map(|model| (*model).to_owned()).collect();
+    RolloutPolicy { name: name.into(), models, spec: spec.into() }
+}
+
+fn steer(action: Action) -> SteerRolloutRequest {
+    SteerRolloutRequest { model: "m".into(), action: action.into() }
+}
+
+/// Model `m` with version 1 under policy `p`; agent and gateway are tasks of the test.
+struct Setup {
+    running: Running,
+    rollouts: Rollouts,
+    agent: Agent,
+    gateway: Gateway,
+    /// The last route that the gateway applied.
+    route: Route,
+    sequence: u64,
+}
+
+impl Setup {
+    async fn start(dir: &Path) -> Self {
+        let running = scheduler(dir).await;
+        let rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+        let agent = Agent::join(&running).await;
+        let (gateway, _) = Gateway::sync(&running).await;
+        let mut setup = Self { running, rollouts, agent, gateway, route: Route::default(), sequence: 0 };
+        setup.rollouts.put_policy(policy("p", &["m"])).await.unwrap();
+        setup.load("/a").await;
+        setup.until(|status| status.phase == "Running").await;
+        setup
+    }
+
+    async fn load(&mut self, uri: &str) {
+        client(&self.running).await.load_model(model("m", uri)).await.unwrap();
+        self.agent.execute(None).await;
+    }
+
+    async fn status(&mut self) -> Option<RolloutStatus> {
+        let request = WatchRolloutsRequest { subscriber: "test".into() };
+        let mut events = self.rollouts.watch_rollouts(request).await.unwrap().into_inner();
+        let mut found = None;
+        loop {
+            match within(events.message()).await.unwrap().unwrap().event.unwrap() {
+                rollout_event::Event::Upsert(status) => found = Some(status),
+                rollout_event::Event::Synced(_) => return found,
+                _ => {}
+            }
+        }
+    }
+
+    /// Applies routes until the status is as wanted.
+    async fn until(&mut self, wanted: impl Fn(&RolloutStatus) -> bool) -> RolloutStatus {
+        loop {
+            let status = self.status().await.expect("the model has a policy");
+            if wanted(&status) {
+                return status;
+            }
+            self.apply_route().await;
+        }
+    }
+
+    async fn apply_route(&mut self) {
+        if let route_event::Event::Upsert(route) = self.gateway.apply().await {
+            self.route = route;
+        }
+    }
+
+    async fn until_shares(&mut self, expected: &[(u32, u32)]) {
+        loop {
+            let total: u32 = self.route.versions.iter().map(|v| v.weight).sum();
+            let share = |weight: u32| weight * 100 / total;
+            let shares: Vec<_> = self.route.versions.iter().map(|v| (v.version, share(v.weight))).collect();
+            if shares == expected {
+                return;
+            }
+            self.apply_route().await;
+        }
+    }
+
+    /// One report with these requests and server errors by version.
+    async fn report(&mut self, versions: &[(u32, u64, u64)]) {
+        self.sequence += 1;
+        self.repeat(versions).await;
+    }
+
+    async fn repeat(&mut self, versions: &[(u32, u64, u64)]) {
+        let version = |(version, requests, server_errors): &(u32, u64, u64)| VersionTraffic {
+            version: *version,
+            requests: *requests,
+            server_errors: *server_errors,
+            latency: vec![0, 0, *requests],
+            ..Default::default()
+        };
+        let traffic = ModelTraffic {
+            model: "m".into(),
+            generation: self.route.rollout_generation,
+            versions: versions.iter().map(version).collect(),
+        };
+        let report = TrafficReport { subscriber: "g".into(), sequence: self.sequence, models: vec![traffic] };
+        self.gateway.client.report_traffic(report).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_version_is_rolled_back_by_the_statistics_of_gateways() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    assert!(setup.route.rollout_generation > 0);
+    setup.report(&[(1, 40, 0), (2, 10, 1)]).await;
+    for _ in 0..50 {
+        setup.repeat(&[(1, 40, 0), (2, 10, 10)]).await;
+    }
+    let counted = setup.status().await.unwrap().candidate.unwrap();
+    assert_eq!((counted.requests, counted.failures), (10, 1), "a repeated report counts once");
+    for _ in 0..10 {
+        setup.report(&[(1, 40, 0), (2, 10, 10)]).await;
+    }
+    setup.until_shares(&[(1, 100)]).await;
+    let status = setup.until(|status| status.phase == "Running").await;
+    assert_eq!((status.stable.unwrap().version, status.candidate), (1, None));
+    assert_eq!(status.failed.len(), 1);
+    assert!(status.failed[0].message.contains("5xx"), "{:?}", status.failed);
+    assert_eq!(status.history.last().unwrap().outcome, "RolledBack");
+    let model = crate::harness::status(&mut client(&setup.running).await, "m").await;
+    let state = model.versions[0].state.clone().unwrap();
+    assert!(state.reason.starts_with("rolled back: "), "{state:?}");
+    setup.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn good_version_is_promoted_and_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    for _ in 0..400 {
+        setup.report(&[(1, 40, 0), (2, 20, 0)]).await;
+    }
+    setup.until_shares(&[(2, 100)]).await;
+    let status = setup.until(|status| status.phase == "Running").await;
+    assert_eq!((status.stable.unwrap().version, &*status.watch), (2, "Baking"));
+    setup.rollouts.steer_rollout(steer(Action::Undo)).await.unwrap();
+    setup.until_shares(&[(1, 100)]).await;
+    setup.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restart_keeps_policy_weights_and_failures() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    setup.rollouts.steer_rollout(steer(Action::Pause)).await.unwrap();
+    setup.running.stop().await;
+
+    let running = scheduler(dir.path()).await;
+    let (_, routes) = Gateway::join(&running).await;
+    let weights: Vec<_> = routes[0].versions.iter().map(|v| (v.version, v.weight)).collect();
+    assert!(matches!(&weights[..], [(1, stable), (2, candidate)] if *stable == 4 * candidate), "{weights:?}");
+    let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    let policies = rollouts.list_policies(ListPoliciesRequest {}).await.unwrap().into_inner().policies;
+    assert_eq!(policies, [policy("p", &["m"])]);
+    rollouts.steer_rollout(steer(Action::Resume)).await.unwrap();
+    rollouts.steer_rollout(steer(Action::Abort)).await.unwrap();
+    running.stop().await;
+
+    let running = scheduler(dir.path()).await;
+    let (_, routes) = Gateway::join(&running).await;
+    assert_eq!(routes[0].versions.iter().map(|v| v.version).collect::<Vec<_>>(), [1]);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_calls_have_a_code_and_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    let rollouts = &mut setup.rollouts;
+    for (action, model, expected) in [
+        (Action::Promote, "m", "is not in progress"),
+        (Action::Undo, "m", "there is no previous version"),
+        (Action::Retry, "m", "there is nothing to retry"),
+        (Action::Abort, "none", "model none not found"),
+    ] {
+        let request = SteerRolloutRequest { model: model.into(), action: action.into() };
+        let error = rollouts.steer_rollout(request).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(error.message().contains(expected), "{error}");
+    }
+    let unknown = SteerRolloutRequest { model: "m".into(), action: 99 };
+    assert_eq!(rollouts.steer_rollout(unknown).await.unwrap_err().code(), Code::InvalidArgument);
+    for invalid in [
+        RolloutPolicy { name: "UPPER".into(), ..policy("p", &[]) },
+        RolloutPolicy { spec: b"{".to_vec(), ..policy("p", &[]) },
+        RolloutPolicy { spec: b"{}".to_vec(), ..policy("p", &[]) },
+    ] {
+        assert_eq!(rollouts.put_policy(invalid).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    rollouts.delete_policy(DeletePolicyRequest { name: "none".into() }).await.unwrap();
+    rollouts.delete_policy(DeletePolicyRequest { name: "p".into() }).await.unwrap();
+    let error = rollouts.steer_rollout(steer(Action::Pause)).await.unwrap_err();
+    assert!(error.message().contains("has no rollout"), "{error}");
+    assert_eq!(setup.status().await, None);
+    setup.running.stop().await;
+}
