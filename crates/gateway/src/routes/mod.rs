@@ -16,6 +16,8 @@ mod select;
 mod service;
 mod table;
 mod test_support;
+#[cfg(test)]
+mod weight_tests;
 
 pub use apply::Removed;
 pub(crate) use endpoint::{Endpoint, Registry};

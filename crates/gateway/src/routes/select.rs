@@ -132,7 +132,9 @@ impl Routes {
         let found = self.inner.table.find(model);
         let Some(slot) = found.as_ref().and_then(|f| f.slot(model)) else { return false };
         let route = slot.route.load();
-        route.as_ref().is_some_and(|route| route.targets().any(|t| Arc::as_ptr(t) == target.as_ptr()))
+        let is_target = |t: &Arc<Target>| Arc::as_ptr(t) == target.as_ptr();
+        let is_routed = |v: &WeightedVersion| v.weight > 0 && v.targets.iter().any(is_target);
+        route.as_ref().is_some_and(|route| route.versions.iter().any(is_routed))
     }
 
     /// Closest known model name, for error messages.
@@ -202,7 +204,7 @@ impl Route {
         Err(error)
     }
 
-    /// The version that the request names, if it has a replica.
+    /// The version that the request names, if it has a replica. A session leaves a version whose weight is zero.
     fn pinned(&self, selector: &Selector<'_>) -> Option<usize> {
         let position = |is_named: &dyn Fn(&WeightedVersion) -> bool| {
             self.versions.iter().position(|v| !v.targets.is_empty() && is_named(v))
@@ -211,7 +213,7 @@ impl Route {
             return position(&|v| v.version.number == number);
         }
         let route = selector.sticky?;
-        position(&|v| contains(route, v.version.route_header.as_bytes()))
+        position(&|v| v.weight > 0 && contains(route, v.version.route_header.as_bytes()))
     }
 }
 

@@ -125,10 +125,11 @@ async fn headers_select_model_and_version() {
     let local = FakeLocal::new();
     let running = Running::with_iris(&local);
     let here = [local_endpoint("builtin", 0)];
-    running.route(route("other", &[(1, 100, &here), (2, 0, &here)]));
+    running.route(route("other", &[(1, u32::MAX, &here), (2, 1, &here), (3, 0, &here)]));
 
-    let table: [(Headers, u16, &str); 8] = [
+    let table: [(Headers, u16, &str); 9] = [
         (&[("seldon-model", "other")], 200, ":other_1:"),
+        (&[("seldon-model", "other"), ("x-seldon-route", ":other_3:")], 200, ":other_1:"),
         (&[("seldon-model", "other"), ("x-seldon-route", ":other_2:")], 200, ":other_2:"),
         (&[("seldon-model", "other"), ("x-seldon-route", ":a_1::other_2:")], 200, ":other_2:"),
         (&[("seldon-model", "other"), ("x-seldon-route", ":other_22:")], 200, ":other_1:"),
