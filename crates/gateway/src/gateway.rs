@@ -32,6 +32,9 @@ pub enum BindError {
     Worker(io::Error),
 }
 
+/// Graphs that call each other are polled on one stack, and frames of unoptimised builds are large.
+const WORKER_STACK: usize = 4 << 20;
+
 pub struct Gateway {
     listener: TcpListener,
     address: SocketAddr,
@@ -140,7 +143,8 @@ impl WorkerHandle {
         let open = Arc::new(AtomicUsize::new(0));
         let (end, ended) = oneshot::channel();
         let worker = Arc::new(Worker::new(index, Arc::clone(shared), Arc::clone(&open)));
-        let thread = thread::Builder::new().name(format!("gateway-{index}")).spawn(move || {
+        let thread = thread::Builder::new().name(format!("gateway-{index}")).stack_size(WORKER_STACK);
+        let thread = thread.spawn(move || {
             runtime.block_on(worker.run(incoming));
             let _ = end.send(());
         })?;
