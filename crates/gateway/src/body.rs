@@ -1,6 +1,7 @@
 //! Response bodies.
 
 use crate::{
+    routes::Attribution,
     serve::{Admitted, RequestGuard},
     upstream::ReleaseConnection,
 };
@@ -23,6 +24,13 @@ pub(crate) enum ResponseBody {
     Tonic(tonic::body::Body),
     /// `ModelStreamInfer`: one frame per response.
     Messages(tokio::sync::mpsc::Receiver<Frame<Bytes>>),
+}
+
+impl ResponseBody {
+    /// What a streamed response counts for: its reader counts the messages, instead of the stream as a whole.
+    pub(crate) fn take_attribution(&self) -> Option<Attribution> {
+        if let Self::Streamed(streamed) = self { streamed.take_attribution() } else { None }
+    }
 }
 
 impl Body for ResponseBody {
@@ -137,6 +145,11 @@ struct Upstream {
 }
 
 impl Streamed {
+    /// Leaves the statistics of the model's rollout to the caller.
+    fn take_attribution(&self) -> Option<Attribution> {
+        self.lock().upstream.as_mut().and_then(|upstream| upstream.guard.take_attribution())
+    }
+
     pub(crate) fn new(
         body: Incoming,
         guard: RequestGuard,

@@ -2,4 +2,5 @@
 
 pub mod balance;
 pub mod breaker;
+pub mod result_class;
 pub mod retry;

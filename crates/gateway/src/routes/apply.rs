@@ -109,6 +109,7 @@ impl Routes {
             return removed;
         }
         (writer.state_id, writer.epoch) = (event.state_id, event.epoch);
+        self.inner.traffic.set_state(event.state_id);
         let event = match (event.event, &mut writer.pending) {
             (Some(event), Some(pending)) => pending.apply(event),
             (event, _) => event,
@@ -329,7 +330,12 @@ impl Inner {
             .filter_map(|v| {
                 let version = self.version(&slot.model, v.version)?;
                 let targets = v.endpoints.iter().map(|e| self.target(&version, e, old)).collect();
-                Some(WeightedVersion { weight: v.weight, version, targets })
+                let before = old.into_iter().flat_map(|old| &old.versions);
+                let mut before = before.filter(|known| known.version.number == v.version);
+                let before = before.find_map(|known| known.counters.as_ref());
+                let generation = wanted.rollout_generation;
+                let counters = self.traffic.counters(&slot.model, generation, v.version, before);
+                Some(WeightedVersion { weight: v.weight, version, targets, counters })
             })
             .collect();
         Route {

@@ -16,6 +16,7 @@ mod select;
 mod service;
 mod table;
 mod test_support;
+mod traffic;
 #[cfg(test)]
 mod weight_tests;
 
@@ -29,6 +30,7 @@ pub(crate) use pipeline::Pipeline;
 pub(crate) use select::{InFlightRequest, SelectError, Selector};
 pub(crate) use service::{Role, Service, role_name};
 pub use test_support::TestRequest;
+pub(crate) use traffic::Attribution;
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
@@ -76,6 +78,7 @@ struct Inner {
     scale_up: Notify,
     /// Requests of all models waiting for a replica.
     waiting: AtomicUsize,
+    traffic: traffic::Traffic,
 }
 
 /// A model's slot in the table; the route inside is swapped.
@@ -117,6 +120,8 @@ struct WeightedVersion {
     weight: u32,
     version: Arc<Version>,
     targets: Vec<Arc<Target>>,
+    /// Of a model with a rollout.
+    counters: Option<Arc<traffic::VersionCounters>>,
 }
 
 /// A model version, or a backend of a component, with precomputed names and headers.
@@ -224,6 +229,7 @@ impl Routes {
                 next_backend: AtomicU32::new(1),
                 scale_up: Notify::new(),
                 waiting: AtomicUsize::new(0),
+                traffic: traffic::Traffic::default(),
             }),
         }
     }

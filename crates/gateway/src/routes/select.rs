@@ -1,11 +1,12 @@
 //! Target selection.
 
-use super::{Experiment, Route, Routes, Target, WeightedVersion};
-use crate::policy::{balance, breaker::Outcome};
+use super::{Attribution, Experiment, Route, Routes, Target, WeightedVersion};
+use crate::policy::{balance, breaker::Outcome, result_class::ResultClass};
 use std::{
     ops::Deref,
     sync::{Arc, Weak, atomic::Ordering},
 };
+use tokio::time::Instant;
 
 /// A request counted on its target until dropped.
 pub(crate) struct InFlightRequest {
@@ -14,6 +15,10 @@ pub(crate) struct InFlightRequest {
     pub(crate) has_alternatives: bool,
     /// The experiment that chose the model.
     pub(crate) experiment: Option<Arc<Experiment>>,
+    /// What the request counts for, if the model has a rollout.
+    pub(crate) attribution: Option<Attribution>,
+    /// The version that the weights chose, if all its replicas are unreachable and another version takes the request.
+    pub(crate) unreachable: Option<Box<Attribution>>,
 }
 
 impl Deref for InFlightRequest {
@@ -81,6 +86,8 @@ pub(crate) enum SelectError {
     CircuitOpen {
         replicas: usize,
         retry_after_ms: u64,
+        /// Of the version that was chosen, if the model has a rollout.
+        unreachable: Option<Box<Attribution>>,
     },
     /// All replicas are at their in-flight limit.
     AtCapacity {
@@ -179,25 +186,31 @@ impl Route {
         if selector.version.is_some_and(|wanted| wanted != version.version.number) {
             return Err(SelectError::UnknownVersion { served: version.version.number });
         }
-        let in_flight = |target: &Arc<Target>| {
+        let in_flight = |version: &WeightedVersion, target: &Arc<Target>, unreachable| {
             target.in_flight.fetch_add(1, Ordering::SeqCst);
             target.endpoint.begin();
             let (target, has_alternatives) = (Arc::clone(target), self.has_alternatives);
-            InFlightRequest { target, has_alternatives, experiment: None }
+            let attribution = version.attribution();
+            InFlightRequest { target, has_alternatives, experiment: None, attribution, unreachable }
         };
-        let error = match version.select(selector) {
-            Ok(target) => return Ok(in_flight(target)),
+        let mut error = match version.select(selector) {
+            Ok(target) => return Ok(in_flight(version, target, None)),
             Err(error) => error,
         };
         // While all replicas of a version are unreachable, another version takes its traffic.
         let is_failing = matches!(error, SelectError::CircuitOpen { .. }) || !selector.excluded.is_empty();
+        if let SelectError::CircuitOpen { unreachable, .. } = &mut error
+            && selector.excluded.is_empty()
+        {
+            *unreachable = version.attribution().map(Box::new);
+        }
         if is_failing && selector.version.is_none() {
             let number = version.version.number;
             let others =
                 self.versions.iter().filter(|v| v.version.number != number && v.effective_weight() > 0);
             for other in others {
                 if let Ok(target) = other.select(selector) {
-                    return Ok(in_flight(target));
+                    return Ok(in_flight(other, target, error.into_unreachable()));
                 }
             }
         }
@@ -217,7 +230,24 @@ impl Route {
     }
 }
 
+impl SelectError {
+    /// Records an inference without a response, if all replicas of the chosen version are unreachable.
+    pub(crate) fn record_unreachable(&self) {
+        if let Self::CircuitOpen { unreachable: Some(version), .. } = self {
+            version.record(ResultClass::NoResponse, Instant::now());
+        }
+    }
+
+    fn into_unreachable(self) -> Option<Box<Attribution>> {
+        if let Self::CircuitOpen { unreachable, .. } = self { unreachable } else { None }
+    }
+}
+
 impl WeightedVersion {
+    fn attribution(&self) -> Option<Attribution> {
+        self.counters.as_ref().and_then(|counters| counters.attribute())
+    }
+
     /// The weight, or zero without replicas.
     const fn effective_weight(&self) -> u32 {
         if self.targets.is_empty() { 0 } else { self.weight }
@@ -252,7 +282,9 @@ impl WeightedVersion {
             let replicas = targets.len();
             let open = targets.iter().filter(|t| !t.endpoint.usable());
             match open.map(|t| t.endpoint.retry_after_ms()).min() {
-                Some(retry_after_ms) => SelectError::CircuitOpen { replicas, retry_after_ms },
+                Some(retry_after_ms) => {
+                    SelectError::CircuitOpen { replicas, retry_after_ms, unreachable: None }
+                }
                 None => SelectError::AtCapacity { replicas },
             }
         })

@@ -198,7 +198,8 @@ impl Inner {
                 let pod = pb::Endpoint { server, host, http_port, grpc_port, ..pb::Endpoint::default() };
                 self.target(&version, &pod, old.as_deref())
             });
-            Some(WeightedVersion { weight: backend.weight, targets: targets.collect(), version })
+            let (weight, targets) = (backend.weight, targets.collect());
+            Some(WeightedVersion { weight, targets, version, counters: None })
         });
         let new = Route { scaled_to_zero: wanted.sleeps, ..Route::new(backends.collect(), &wanted.reason) };
         Self::store(&slot, old.as_deref(), new, removed);

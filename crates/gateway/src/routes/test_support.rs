@@ -1,8 +1,9 @@
 //! Routing table access for simulations and tests, without a listener.
 
 use super::{InFlightRequest, Routes, SelectError, Selector};
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, policy::result_class::ResultClass};
 use std::{collections::BTreeSet, sync::Arc};
+use tokio::time::Instant;
 
 /// A request counted on its target until dropped.
 pub struct TestRequest(InFlightRequest);
@@ -19,6 +20,13 @@ impl TestRequest {
 
     pub fn replica(&self) -> (&str, u32) {
         (&self.0.endpoint.server, self.0.endpoint.replica)
+    }
+
+    /// Counts the request as answered, if the model has a rollout.
+    pub fn succeed(self) {
+        if let Some(attribution) = &self.0.attribution {
+            attribution.record(ResultClass::Success, Instant::now());
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use gantry_oip::{
 use gantry_transport::{
     BoxError, Protocol,
     body::{Payload, UpstreamBody},
+    deadline,
     headers::grpc_status,
 };
 use http::{
@@ -147,6 +148,7 @@ impl Worker {
                 Ok(in_flight) => return Ok(in_flight),
                 Err(error) => error,
             };
+            error.record_unreachable();
             let model = &*wanted.model;
             // After the wake-up the model stays without replicas until it is loaded.
             let retry = matches!(&error, SelectError::NoReplica { scaled_to_zero, failed, .. }
@@ -198,8 +200,12 @@ impl Worker {
         let sticky = call.sticky.as_ref().map(HeaderValue::as_bytes);
         let version = call.version;
         let selector = Selector { sticky, version, sequence, is_chosen: true, ..self.selector() };
-        let selected = self.shared.routes.acquire(&call.model, &selector);
-        let selected = selected.map_err(|error| self.select_error(&error, &call.model, call.protocol))?;
+        let selected = self.shared.routes.acquire(&call.model, &selector).map_err(|error| {
+            if call.infer {
+                error.record_unreachable();
+            }
+            self.select_error(&error, &call.model, call.protocol)
+        })?;
         Ok((selected, sequence))
     }
 
@@ -240,6 +246,7 @@ impl Worker {
             let replay = guard.in_flight.has_alternatives.then(|| Replay::of(&head, &payload)).flatten();
             // A stream may wait for the client's next message: no evidence about the replica.
             let is_whole = matches!(payload, Payload::Whole(_));
+            let is_stream = matches!(payload, Payload::Messages(_));
             let (sent_at, responses) = (Instant::now(), endpoint.responses());
             let request = upstream_request(&guard.in_flight, target, head, payload)?;
             let sending = async {
@@ -248,7 +255,13 @@ impl Worker {
                     Protocol::Grpc => self.pools.grpc(&endpoint, request).await,
                 }
             };
-            let failure = match tokio::time::timeout_at(call.deadline, sending).await {
+            let answer_by = if is_stream {
+                // The deadline of a stream is that of its last message.
+                call.deadline.min(deadline(call.started, self.shared.config.request_timeout))
+            } else {
+                call.deadline
+            };
+            let failure = match tokio::time::timeout_at(answer_by, sending).await {
                 Err(_) => {
                     let silent =
                         is_whole && endpoint.responses() == responses && sent_at.elapsed() >= SILENCE_MIN;
@@ -290,8 +303,10 @@ impl Worker {
                 replayable: failure.replay.is_some(),
                 attempts: u32::try_from(excluded.len()).unwrap_or(u32::MAX),
             };
+            let (class, version) = (guard.result_class(), Arc::clone(&guard.in_flight.version));
+            let attribution = guard.take_attribution();
             drop(guard);
-            let next = if retry::should_retry(failed) {
+            let mut next = if retry::should_retry(failed) {
                 let sticky = call.sticky.as_ref().map(HeaderValue::as_bytes);
                 let version = call.version;
                 let excluded = &excluded;
@@ -309,6 +324,15 @@ impl Worker {
             } else {
                 None
             };
+            if let Some(attribution) = attribution {
+                match &mut next {
+                    // The request continues on another replica of its version.
+                    Some(next) if Arc::ptr_eq(&next.version, &version) => {
+                        next.attribution = Some(attribution);
+                    }
+                    _ => attribution.record(class, Instant::now()),
+                }
+            }
             let (Some(next), Some(again)) = (next, failure.replay) else {
                 let (server, replica, cause) = (&endpoint.server, endpoint.replica, failure.cause);
                 let error = failure.error.map(|e| e.to_string()).unwrap_or_default();

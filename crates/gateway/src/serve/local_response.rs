@@ -60,7 +60,7 @@ pub(super) fn select_error(
         SelectError::NoReplica { reason, .. } => {
             Error::unavailable(format!("{subject} is not served: {reason}"), 1)
         }
-        SelectError::CircuitOpen { replicas, retry_after_ms } => {
+        SelectError::CircuitOpen { replicas, retry_after_ms, .. } => {
             let seconds = u32::try_from(retry_after_ms.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
             Error::unavailable(
                 format!("all {replica}s of {subject} ({replicas}) are failing: retry in {seconds} s"),

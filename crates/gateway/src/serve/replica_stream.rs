@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     body::ResponseBody,
-    routes::{InFlightRequest, Target as ReplicaTarget},
+    policy::result_class::ResultClass,
+    routes::{Attribution, InFlightRequest, Target as ReplicaTarget},
 };
 use bytes::{Bytes, BytesMut};
 use gantry_oip::{
@@ -43,8 +44,19 @@ pub(super) struct ReplicaStream {
 
 struct Progress {
     last: Instant,
-    /// IDs of messages without a response, oldest first; at most [`MAX_UNANSWERED`].
-    unanswered: VecDeque<String>,
+    /// Messages without a response, oldest first; at most [`MAX_UNANSWERED`].
+    unanswered: VecDeque<Unanswered>,
+}
+
+struct Unanswered {
+    id: String,
+    sent: Instant,
+}
+
+impl Unanswered {
+    fn new(id: String) -> Self {
+        Self { id, sent: Instant::now() }
+    }
 }
 
 /// Messages beyond it get no error when the stream fails.
@@ -52,10 +64,11 @@ const MAX_UNANSWERED: usize = 1024;
 
 impl ReplicaStream {
     fn on_sent(&self, id: String) {
+        let message = Unanswered::new(id);
         let mut progress = lock(&self.progress);
-        progress.last = Instant::now();
+        progress.last = message.sent;
         if progress.unanswered.len() < MAX_UNANSWERED {
-            progress.unanswered.push_back(id);
+            progress.unanswered.push_back(message);
         }
     }
 }
@@ -99,29 +112,34 @@ impl ClientStream {
         let (call, target) = (self.call(&in_flight, end), in_flight.target());
         let internal = Arc::clone(&in_flight.version.internal);
         let version = in_flight.version.number;
+        let started = call.started;
         let (messages, receiver) = mpsc::channel(1);
         let first = self.client.memory.charge(renamed(message, &internal)?);
         let _ = messages.try_send(first);
         let uri = Uri::from_static("/inference.GRPCInferenceService/ModelStreamInfer");
         let target_uri = Target::Grpc(&uri);
-        let opening =
-            self.worker.forward(&call, in_flight, &target_uri, self.head(), Payload::Messages(receiver));
-        let Ok(response) = tokio::time::timeout(timeout, opening).await else {
-            return Err(no_response(model, timeout));
-        };
-        let response = match response {
+        let payload = Payload::Messages(receiver);
+        let opening = self.worker.forward(&call, in_flight, &target_uri, self.head(), payload);
+        let response = match opening.await {
             Err(error) if error.code == Code::Unimplemented => return Ok(false),
+            Err(error) if error.code == Code::DeadlineExceeded => return Err(no_response(model, timeout)),
             response => response?,
         };
         match status(response.headers()) {
-            Some(Err(error)) if error.code == Code::Unimplemented => return Ok(false),
+            Some(Err(error)) if error.code == Code::Unimplemented => {
+                // The unary call that follows counts.
+                response.body().take_attribution();
+                return Ok(false);
+            }
             Some(Err(error)) => return Err(error),
             _ => {}
         }
-        let progress = Progress { last: Instant::now(), unanswered: [peek_id(message)].into() };
+        let first = Unanswered { id: peek_id(message), sent: started };
+        let progress = Progress { last: Instant::now(), unanswered: [first].into() };
         let progress = Arc::new(Mutex::new(progress));
         let relay = Relay {
             model: model.to_owned(),
+            attribution: response.body().take_attribution(),
             body: response.into_body(),
             progress: Arc::clone(&progress),
             answers: self.answers.clone(),
@@ -148,6 +166,8 @@ impl ClientStream {
 /// Forwards the responses of a replica's stream to the client.
 struct Relay {
     model: String,
+    /// What its messages count for, if the model has a rollout.
+    attribution: Option<Attribution>,
     body: ResponseBody,
     progress: Arc<Mutex<Progress>>,
     answers: mpsc::Sender<Frame<Bytes>>,
@@ -179,7 +199,8 @@ impl Relay {
         };
         // Only messages without any response: a decoupled model may have answered the others completely.
         let unanswered = std::mem::take(&mut lock(&self.progress).unanswered);
-        for id in unanswered {
+        for Unanswered { id, sent } in unanswered {
+            self.record(result_class(&error), sent);
             if self.answers.send(Frame::data(error_answer(error.clone(), id))).await.is_err() {
                 return;
             }
@@ -187,11 +208,23 @@ impl Relay {
     }
 
     fn on_response(&self, framed: &Bytes) {
-        let id = peek_response_id(&framed.slice(PREFIX.min(framed.len())..));
+        let message = framed.slice(PREFIX.min(framed.len())..);
+        let id = peek_response_id(&message);
         let mut progress = lock(&self.progress);
         progress.last = Instant::now();
-        if let Some(index) = progress.unanswered.iter().position(|unanswered| *unanswered == id) {
-            progress.unanswered.remove(index);
+        let index = progress.unanswered.iter().position(|unanswered| unanswered.id == id);
+        let first = index.and_then(|index| progress.unanswered.remove(index));
+        drop(progress);
+        if let Some(Unanswered { sent, .. }) = first {
+            let is_error = peek_field(&message, ERROR_MESSAGE).is_some_and(|text| !text.is_empty());
+            self.record(if is_error { ResultClass::ServerError } else { ResultClass::Success }, sent);
+        }
+    }
+
+    /// Counts a message with its first response.
+    fn record(&self, class: ResultClass, sent: Instant) {
+        if let Some(attribution) = &self.attribution {
+            attribution.record_latency(class, sent.elapsed());
         }
     }
 
@@ -220,6 +253,14 @@ impl Relay {
     }
 }
 
+/// Of messages that a stream ended without a response to.
+fn result_class(error: &Error) -> ResultClass {
+    match error.code {
+        Code::Unavailable => ResultClass::NoResponse,
+        _ => ResultClass::of(Protocol::Grpc, Protocol::Grpc.code(error)),
+    }
+}
+
 fn no_response(model: &str, timeout: Duration) -> Error {
     let seconds = timeout.as_secs_f64();
     Error::new(Code::DeadlineExceeded, format!("model {model} did not respond within {seconds:.1} s"))
@@ -238,6 +279,9 @@ pub(super) fn peek_id(message: &Bytes) -> String {
     let id = peek_field(message, ID).filter(|id| id.len() <= MAX_LEN);
     id.and_then(|id| String::from_utf8(id.into()).ok()).unwrap_or_default()
 }
+
+/// Of a `ModelStreamInferResponse`.
+const ERROR_MESSAGE: u32 = 1;
 
 /// The ID in a `ModelStreamInferResponse`.
 fn peek_response_id(message: &Bytes) -> String {

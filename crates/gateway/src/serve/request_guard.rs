@@ -1,7 +1,10 @@
 //! Completion of a request: metrics, breaker and span are updated exactly once.
 
 use super::{Call, Shared, spans};
-use crate::{policy::breaker::Outcome, routes::InFlightRequest};
+use crate::{
+    policy::{breaker::Outcome, result_class::ResultClass},
+    routes::{Attribution, InFlightRequest},
+};
 use gantry_oip::Error;
 use gantry_transport::Protocol;
 use http::{HeaderMap, StatusCode};
@@ -17,17 +20,23 @@ pub(crate) struct RequestGuard {
     started: Instant,
     code: u16,
     outcome: Outcome,
+    /// The replica was unreachable or the connection was lost.
+    is_lost: bool,
     span: gantry_trace::Span,
 }
 
 impl RequestGuard {
     pub(super) fn new(
         shared: &Arc<Shared>,
-        in_flight: InFlightRequest,
+        mut in_flight: InFlightRequest,
         protocol: Protocol,
         infer: bool,
         started: Instant,
     ) -> Self {
+        let unreachable = in_flight.unreachable.take().filter(|_| infer);
+        if let Some(unreachable) = unreachable {
+            unreachable.record(ResultClass::NoResponse, Instant::now());
+        }
         // Recorded unless another outcome is set: cancelled by the client.
         let code = if protocol == Protocol::Grpc { 1 } else { 499 };
         Self {
@@ -38,6 +47,7 @@ impl RequestGuard {
             started,
             code,
             outcome: Outcome::Cancelled,
+            is_lost: false,
             span: gantry_trace::Span::default(),
         }
     }
@@ -74,6 +84,7 @@ impl RequestGuard {
     /// The replica was unreachable or the connection was lost.
     pub(crate) fn on_failure(&mut self) {
         self.outcome = Outcome::Failed;
+        self.is_lost = true;
         self.code = if self.protocol == Protocol::Grpc { 14 } else { 503 };
     }
 
@@ -106,6 +117,15 @@ impl RequestGuard {
         self.code = self.protocol.code(error);
     }
 
+    pub(super) const fn result_class(&self) -> ResultClass {
+        if self.is_lost { ResultClass::NoResponse } else { ResultClass::of(self.protocol, self.code) }
+    }
+
+    /// Leaves the statistics of the model's rollout to the caller.
+    pub(crate) fn take_attribution(&mut self) -> Option<Attribution> {
+        self.in_flight.attribution.take().filter(|_| self.infer)
+    }
+
     pub(crate) fn done(self) {
         drop(self);
     }
@@ -116,7 +136,11 @@ impl Drop for RequestGuard {
         self.in_flight.report(self.outcome);
         spans::finish(&mut self.span, self.protocol, self.code);
         if self.infer {
-            let took = self.started.elapsed();
+            let end = Instant::now();
+            let took = end.saturating_duration_since(self.started);
+            if let Some(attribution) = &self.in_flight.attribution {
+                attribution.record(self.result_class(), end);
+            }
             self.in_flight.record_inference(took);
             self.shared.metrics.record_inference(&self.in_flight, self.protocol, self.code, took);
             if let Some(experiment) = &self.in_flight.experiment {

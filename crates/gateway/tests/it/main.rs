@@ -37,5 +37,6 @@ mod services;
 mod slow_clients;
 mod streams;
 mod support;
+mod traffic;
 mod v1;
 mod versions;

@@ -1,6 +1,9 @@
 //! `ModelStreamInfer` to servers that support streams.
 
-use crate::support::{FakeLocal, FakeRemote, Running, TEST_TIMEOUT, config, remote_endpoint, route, until};
+use crate::support::{
+    FakeLocal, FakeRemote, Figures, Running, TEST_TIMEOUT, Tally, config, remote_endpoint, rolled_out, route,
+    until,
+};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use gantry_gateway::Config;
@@ -219,4 +222,55 @@ async fn server_without_streams_gets_unary_calls() {
         session.send("m", id).await;
         assert_eq!(session.next().await, Some(answered("m_1", id, false)));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_a_stream_count_one_by_one_in_a_rollout() {
+    let server = Decoupled::start().await;
+    let running = Running::start(Config { request_timeout: Duration::from_secs(1), ..config() }, |_| {});
+    let there = [remote_endpoint("triton", 0, server.address)];
+    running.route(rolled_out(1, route("llm", &[(1, 1, &there)])));
+    let mut session = Session::open(&running).await;
+    for id in ["1", "3", "2"] {
+        session.send("llm", id).await;
+        while !session.next().await.unwrap().3 {}
+    }
+    assert_eq!(Tally::taken(&running, 3).await.of("llm", 1, 1), Figures::successes(3), "while it is open");
+    // The server never answers the ID 0.
+    session.send("llm", "0").await;
+    assert!(session.next().await.unwrap().0.contains("did not respond"));
+    let timed_out = Figures { timeouts: 1, ..Figures::successes(1) };
+    assert_eq!(Tally::taken(&running, 1).await.of("llm", 1, 1), timed_out);
+    drop(session);
+    until("the slot is free", || async { running.routes.in_flight("llm", 1, "triton", 0) == 0 }).await;
+    assert_eq!(running.routes.take_traffic().1, [], "the stream itself is no request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unary_calls_for_a_stream_count_without_the_attempt_to_open_it() {
+    let server = FakeRemote::start(FakeLocal::new()).await;
+    let running = Running::start(config(), |_| {});
+    let there = [remote_endpoint("mlserver", 0, server.address)];
+    running.route(rolled_out(1, route("m", &[(1, 1, &there)])));
+    let mut session = Session::open(&running).await;
+    for id in ["a", "b"] {
+        session.send("m", id).await;
+        assert_eq!(session.next().await, Some(answered("m_1", id, false)));
+    }
+    assert_eq!(Tally::taken(&running, 2).await.of("m", 1, 1), Figures::successes(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_a_replica_does_not_accept_counts_as_timeout() {
+    // Without HTTP/2 settings the stream never opens.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let running = Running::start(Config { request_timeout: Duration::from_millis(300), ..config() }, |_| {});
+    let there = [remote_endpoint("silent", 0, listener.local_addr().unwrap())];
+    running.route(rolled_out(1, route("m", &[(1, 1, &there)])));
+    let mut session = Session::open(&running).await;
+    session.send("m", "a").await;
+    let error = "model m did not respond within 0.3 s".to_owned();
+    assert_eq!(session.next().await, Some((error, String::new(), "a".into(), false)));
+    let timed_out = Figures { timeouts: 1, ..Figures::successes(1) };
+    assert_eq!(Tally::taken(&running, 1).await.of("m", 1, 1), timed_out);
 }

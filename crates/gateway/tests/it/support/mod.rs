@@ -5,6 +5,7 @@ mod local;
 mod models;
 mod pods;
 mod remote;
+mod tally;
 
 pub(crate) use client::{Answer, Client, Http2, send};
 pub(crate) use local::{FakeLocal, LARGE};
@@ -14,6 +15,7 @@ pub(crate) use models::{
 };
 pub(crate) use pods::{FakePod, backend, component, graph, service};
 pub(crate) use remote::FakeRemote;
+pub(crate) use tally::{Figures, Tally, rolled_out};
 
 use gantry_gateway::{Config, Gateway, Routes};
 use gantry_proto::gantry::{Endpoint, Reset, Route, RouteEvent, RouteVersion, Synced, route_event::Event};

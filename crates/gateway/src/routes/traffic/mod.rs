@@ -1,0 +1,204 @@
+//! Statistics per version of models with a rollout.
+//!
+//! A request counts for the generation of the weights that chose its version, also when it ends under newer weights. A worker
+//! thread adds to counters of its own, and [`Routes::take_traffic`] collects them.
+
+mod counters;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use counters::Attribution;
+
+use super::Routes;
+use counters::{Counters, Totals};
+use gantry_proto::gantry as pb;
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// Counters of a version; worker threads beyond this number share them.
+const SHARDS: usize = 8;
+/// Versions of earlier generations that wait for their last requests, or for a report.
+const MAX_RETIRED: usize = 256;
+
+/// All counters.
+#[derive(Default)]
+pub(super) struct Traffic {
+    state: Mutex<State>,
+    /// Notified when counters are created.
+    created: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Changes with the state of the scheduler, whose generations begin again then.
+    state_id: u64,
+    versions: Vec<Arc<VersionCounters>>,
+}
+
+/// Counters of a version under one generation of weights.
+#[derive(Debug)]
+pub(super) struct VersionCounters {
+    state_id: u64,
+    model: Arc<str>,
+    generation: u64,
+    version: u32,
+    /// Created by the first request of a thread, since most of ten thousand models get none.
+    shards: [OnceLock<Arc<Counters>>; SHARDS],
+}
+
+/// The number of this thread's shard.
+fn shard() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    SHARD.with(|shard| *shard)
+}
+
+impl VersionCounters {
+    /// Attributes a request whose version is chosen now.
+    pub(super) fn attribute(&self) -> Option<Attribution> {
+        let counters = self.shards.get(shard())?.get_or_init(Arc::default);
+        Some(Attribution { counters: Arc::clone(counters), since: Instant::now() })
+    }
+
+    fn take(&self, total: &mut Totals) {
+        self.shards.iter().filter_map(OnceLock::get).for_each(|counters| counters.take(total));
+    }
+
+    /// Whether no request can be recorded any more: no route and no request in flight refers to the counters.
+    fn is_final(this: &mut Arc<Self>) -> bool {
+        let Some(version) = Arc::get_mut(this) else { return false };
+        let mut shards = version.shards.iter_mut().filter_map(OnceLock::get_mut);
+        shards.all(|counters| Arc::get_mut(counters).is_some())
+    }
+}
+
+impl Traffic {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Poisoning is harmless: every change is a single insertion or removal.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the figures of another state of the scheduler: its generations are not comparable.
+    pub(super) fn set_state(&self, state_id: u64) {
+        let mut state = self.lock();
+        if state.state_id != state_id {
+            *state = State { state_id, ..State::default() };
+        }
+    }
+
+    /// The counters of a version in a route; `old` has those of the same version before. `None` without a rollout.
+    pub(super) fn counters(
+        &self,
+        model: &Arc<str>,
+        generation: u64,
+        version: u32,
+        old: Option<&Arc<VersionCounters>>,
+    ) -> Option<Arc<VersionCounters>> {
+        if generation == 0 {
+            return None;
+        }
+        let mut state = self.lock();
+        let state_id = state.state_id;
+        if let Some(old) = old.filter(|old| old.generation == generation && old.state_id == state_id) {
+            return Some(Arc::clone(old));
+        }
+        let new = Arc::new(VersionCounters {
+            state_id,
+            model: Arc::clone(model),
+            generation,
+            version,
+            shards: Default::default(),
+        });
+        state.versions.push(Arc::clone(&new));
+        state.limit_retired();
+        drop(state);
+        self.created.notify_waiters();
+        Some(new)
+    }
+}
+
+impl State {
+    /// Drops the oldest counters without a route.
+    fn limit_retired(&mut self) {
+        let is_retired = |version: &Arc<VersionCounters>| Arc::strong_count(version) == 1;
+        let retired = self.versions.iter().filter(|version| is_retired(version)).count();
+        let mut surplus = retired.saturating_sub(MAX_RETIRED);
+        if surplus > 0 {
+            self.versions.retain(|version| {
+                let is_dropped = surplus > 0 && is_retired(version);
+                surplus -= usize::from(is_dropped);
+                !is_dropped
+            });
+        }
+    }
+}
+
+impl Routes {
+    /// Statistics of models with a rollout since the previous call, by model and generation, and the ID of the scheduler's
+    /// state that numbered the generations. Versions without requests are omitted.
+    pub fn take_traffic(&self) -> (u64, Vec<pb::ModelTraffic>) {
+        let mut totals: BTreeMap<(Arc<str>, u64, u32), Totals> = BTreeMap::new();
+        let mut state = self.inner.traffic.lock();
+        state.versions.retain_mut(|version| {
+            // Before the counts are taken, so that none is recorded between them and the removal.
+            let is_final = VersionCounters::is_final(version);
+            let mut total = Totals::default();
+            version.take(&mut total);
+            if !total.is_zero() {
+                let key = (Arc::clone(&version.model), version.generation, version.version);
+                totals.entry(key).or_default().add(&total);
+            }
+            !is_final
+        });
+        let state_id = state.state_id;
+        drop(state);
+        (state_id, grouped(&totals))
+    }
+
+    /// The ID of the scheduler's state that numbers the generations.
+    pub(crate) fn traffic_state(&self) -> u64 {
+        self.inner.traffic.lock().state_id
+    }
+
+    /// Resolves when a model has a rollout.
+    pub async fn rollout_started(&self) {
+        let traffic = &self.inner.traffic;
+        loop {
+            let mut created = pin!(traffic.created.notified());
+            // Registered before reading, so that no creation is missed.
+            created.as_mut().enable();
+            if !traffic.lock().versions.is_empty() {
+                return;
+            }
+            created.await;
+        }
+    }
+}
+
+/// One entry per model and generation.
+fn grouped(totals: &BTreeMap<(Arc<str>, u64, u32), Totals>) -> Vec<pb::ModelTraffic> {
+    let mut models: Vec<pb::ModelTraffic> = Vec::new();
+    for ((model, generation, version), total) in totals {
+        let report = total.report(*version);
+        match models.last_mut() {
+            Some(last) if *last.model == **model && last.generation == *generation => {
+                last.versions.push(report);
+            }
+            _ => models.push(pb::ModelTraffic {
+                model: model.to_string(),
+                generation: *generation,
+                versions: vec![report],
+            }),
+        }
+    }
+    models
+}

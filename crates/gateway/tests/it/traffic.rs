@@ -1,0 +1,185 @@
+//! Statistics per version of models with a rollout.
+
+use crate::{
+    support::{
+        FakeLocal, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config, local_endpoint,
+        pipeline, remote_endpoint, request, rolled_out, route, step, until, unused_address,
+    },
+    v1::Adder,
+};
+use gantry_gateway::Config;
+use gantry_oip::{
+    Code, Error,
+    server::{grpc_error, rest_error},
+};
+use gantry_proto::{
+    gantry::{ExperimentRoute, route_event::Event},
+    inference::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
+    scheduler::{Experiment, ExperimentCandidate},
+};
+use std::{sync::Arc, time::Duration};
+
+/// A server that fails with this error.
+fn failing(error: Error) -> Arc<FakeLocal> {
+    let server = FakeLocal::new();
+    server.respond_by(move |request| {
+        let is_grpc = request.uri().path().starts_with("/inference.");
+        Some(if is_grpc { grpc_error(&error) } else { rest_error(&error) })
+    });
+    server
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_are_counted_by_version_and_class() {
+    let one = Figures { requests: 2, latencies: 2, ..Figures::default() };
+    let cases = [
+        (FakeLocal::new(), one),
+        (failing(Error::invalid("the shape is wrong")), Figures { client_errors: 2, ..one }),
+        (failing(Error::internal("out of memory")), Figures { server_errors: 2, ..one }),
+        (failing(Error::unavailable("overloaded", 1)), Figures { server_errors: 2, ..one }),
+        (FakeLocal::held(), Figures { timeouts: 2, ..one }),
+        (failing(Error::new(Code::DeadlineExceeded, "too slow")), Figures { timeouts: 2, ..one }),
+    ];
+    for is_remote in [false, true] {
+        let config = Config { request_timeout: Duration::from_millis(300), ..config() };
+        let running = Running::start(config, |gateway| {
+            for (version, (server, _)) in (1..).zip(&cases) {
+                gateway.register_local("here", version, Arc::clone(server) as _);
+            }
+        });
+        let mut remotes = Vec::new();
+        for (server, _) in &cases {
+            remotes.push(FakeRemote::start(Arc::clone(server)).await);
+        }
+        let endpoint = |version: u32| {
+            let address = remotes[version as usize - 1].address;
+            [if is_remote { remote_endpoint("s", version, address) } else { local_endpoint("here", version) }]
+        };
+        let endpoints: Vec<_> =
+            (1..=cases.len() as u32).map(|version| (version, endpoint(version))).collect();
+        let mut versions: Vec<_> = endpoints.iter().map(|(version, e)| (*version, 1, e.as_slice())).collect();
+        let refused = [remote_endpoint("gone", 0, unused_address())];
+        versions.push((99, 1, &refused));
+        running.route(rolled_out(3, route("m", &versions)));
+        let mut grpc =
+            GrpcInferenceServiceClient::connect(format!("http://{}", running.address)).await.unwrap();
+        for (version, ..) in &versions {
+            running.client().send("POST", &format!("/v2/models/m/versions/{version}/infer"), &[], "{}").await;
+            let model_version = version.to_string();
+            let request = ModelInferRequest { model_name: "m".into(), model_version, ..Default::default() };
+            let _ = grpc.model_infer(request).await;
+        }
+        let tally = Tally::taken(&running, 2 * versions.len() as u64).await;
+        for (version, (_, expected)) in (1..).zip(&cases) {
+            assert_eq!(tally.of("m", 3, version), *expected, "version {version}, remote: {is_remote}");
+        }
+        let refused = Figures { requests: 2, connection_errors: 2, ..Figures::default() };
+        assert_eq!(tally.of("m", 3, 99), refused, "a refused connection has no latency");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_refused_by_the_gateway_are_not_counted() {
+    let adder = Adder::new();
+    let limits = Config { max_in_flight_per_replica: 1, ..config() };
+    let held = FakeLocal::held();
+    let running = Running::start(limits, |gateway| {
+        gateway.register_local("adder", 0, Arc::clone(&adder.server) as _);
+        gateway.register_local("held", 0, Arc::clone(&held) as _);
+    });
+    running.route(rolled_out(1, route("sum", &[(1, 1, &[local_endpoint("adder", 0)])])));
+    running.route(rolled_out(1, route("busy", &[(1, 1, &[local_endpoint("held", 0)])])));
+    let client = running.client();
+    let waiting = tokio::spawn(async move { client.infer("busy").await.status.as_u16() });
+    until("it arrives", || async { held.arrived() == 1 }).await;
+    for (method, path, body, status) in [
+        ("POST", "/v2/models/busy/infer", "{}", 429),
+        ("POST", "/v2/models/unknown/infer", "{}", 404),
+        ("POST", "/v2/models/sum/versions/9/infer", "{}", 404),
+        ("POST", "/v1/models/sum:predict", "{", 400),
+        ("GET", "/v2/models/sum", "", 200),
+        ("GET", "/v2/models/sum/ready", "", 200),
+        // The only one that a version gets.
+        ("POST", "/v1/models/sum:predict", r#"{"instances":[[1,2]]}"#, 200),
+    ] {
+        let answer = client.send(method, path, &[], body).await;
+        assert_eq!(answer.status, status, "{path} {answer:?}");
+    }
+    held.gate.add_permits(1);
+    assert_eq!(waiting.await.unwrap(), 200);
+    let tally = Tally::taken(&running, 2).await;
+    assert_eq!(tally.of("sum", 1, 1), Figures::successes(1));
+    assert_eq!(tally.of("busy", 1, 1), Figures::successes(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_on_another_replica_of_the_version_counts_once() {
+    let alive = FakeRemote::start(FakeLocal::new()).await;
+    let running = Running::start(config(), |_| {});
+    let endpoints = [remote_endpoint("s", 0, unused_address()), remote_endpoint("s", 1, alive.address)];
+    running.route(rolled_out(1, route("m", &[(1, 1, &endpoints)])));
+    for _ in 0..20 {
+        assert_eq!(running.client().infer("m").await.status, 200);
+    }
+    assert!(running.metric("gantry_gateway_retries_total") > 0);
+    let tally = Tally::taken(&running, 20).await;
+    assert_eq!(tally.of("m", 1, 1), Figures::successes(20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreachable_version_has_a_connection_error_for_each_request_of_its_share() {
+    let running = Running::start(config(), |g| g.register_local("builtin", 0, FakeLocal::new() as _));
+    let (here, away) = ([local_endpoint("builtin", 0)], [remote_endpoint("s", 0, unused_address())]);
+    running.route(rolled_out(1, route("m", &[(1, 50, &here), (2, 50, &away)])));
+    for _ in 0..100 {
+        assert_eq!(running.client().infer("m").await.status, 200, "the other version takes its requests");
+    }
+    let mut tally = Tally::default();
+    until("all are counted", || {
+        tally.add(&running.routes.take_traffic().1);
+        let is_complete = tally.of("m", 1, 1).requests == 100;
+        async move { is_complete }
+    })
+    .await;
+    assert_eq!(tally.of("m", 1, 1), Figures::successes(100));
+    let Figures { requests, connection_errors, .. } = tally.of("m", 1, 2);
+    assert_eq!(requests, connection_errors);
+    // More than those that opened the circuit: of 100 requests, 50 with a standard deviation of 5.
+    assert!((25..=75).contains(&requests), "{requests}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_pipelines_and_candidates_of_experiments_are_counted() {
+    for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        pipelined.pipeline(pipeline("p", vec![step("a", &[]), step("b", &["a"])], &["b"]));
+        let (there, here) = ([pipelined.endpoint()], [local_endpoint("builtin", 0)]);
+        let running = &pipelined.running;
+        for (model, endpoint) in [("a", &there), ("b", &there), ("c", &here)] {
+            running.route(rolled_out(5, route(model, &[(1, 1, endpoint)])));
+        }
+        pipelined.models.fails("b", Code::Internal, "broken");
+        for _ in 0..3 {
+            assert_ne!(pipelined.infer("p", &["x"]).await.status, 200);
+        }
+        // The experiment takes over the name of a model without a rollout.
+        running.route(route("d", &[(1, 1, &here)]));
+        let candidate = ExperimentCandidate { name: "c".into(), weight: 1 };
+        pipelined.apply(Event::UpsertExperiment(ExperimentRoute {
+            definition: Some(Experiment {
+                name: "e".into(),
+                default: Some("d".into()),
+                candidates: vec![candidate],
+                ..Default::default()
+            }),
+            active: true,
+            reason: String::new(),
+        }));
+        let answer = running.client().send("POST", "/v2/models/d/infer", &[], request(&["x"])).await;
+        assert_eq!(answer.header("x-seldon-route"), ":c_1:");
+        let tally = Tally::taken(running, 7).await;
+        assert_eq!(tally.of("a", 5, 1), Figures::successes(3), "{placement:?}");
+        assert_eq!(tally.of("b", 5, 1), Figures { server_errors: 3, ..Figures::successes(3) });
+        assert_eq!(tally.of("c", 5, 1), Figures::successes(1));
+    }
+}
