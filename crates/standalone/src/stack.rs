@@ -190,6 +190,12 @@ impl Stack {
             routes.clone(),
             stop_rest.clone(),
         ));
+        tokio::spawn(control::report_traffic(
+            channel.clone(),
+            gateway_name.clone(),
+            routes.clone(),
+            stop_rest.clone(),
+        ));
         tokio::spawn(control::subscribe_routes(endpoint, gateway_name, routes.clone(), stop_rest.clone()));
         let gateway = {
             let stop = stop_gateway.clone();

@@ -147,7 +147,8 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         ..AdminServer::new(registry, logs)
     };
     tokio::spawn(admin_server::serve(admin, admin_listener, stop_rest.clone()));
-    tokio::spawn(control::report_demand(channel, name.clone(), routes.clone(), stop_rest.clone()));
+    tokio::spawn(control::report_demand(channel.clone(), name.clone(), routes.clone(), stop_rest.clone()));
+    tokio::spawn(control::report_traffic(channel, name.clone(), routes.clone(), stop_rest.clone()));
     let connect = move || -> BoxFuture<'static, _> {
         let connecting = scheduler.connect();
         Box::pin(async { connecting.await.map_err(Into::into) })

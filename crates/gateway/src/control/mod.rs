@@ -1,12 +1,14 @@
-//! Control-plane clients: route subscription, demand reports, repository calls.
+//! Control-plane clients: route subscription, demand and traffic reports, repository calls.
 
 mod demand_reporter;
 mod route_subscription;
 mod scheduler;
+mod traffic_reporter;
 
 pub use demand_reporter::report_demand;
 pub use route_subscription::{subscribe_routes, subscribe_routes_with};
 pub use scheduler::SchedulerControl;
+pub use traffic_reporter::report_traffic;
 
 use futures::future::BoxFuture;
 use gantry_oip::{Error, IndexEntry};

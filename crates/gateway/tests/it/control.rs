@@ -1,105 +1,12 @@
 //! Route subscription and demand reports against a fake scheduler.
 
-use crate::support::{FakeLocal, Running, TEST_TIMEOUT, local_endpoint, route, until};
+use crate::support::{
+    FakeLocal, FakeScheduler, Running, TEST_TIMEOUT, local_endpoint, route, send_event as send, until,
+};
 use gantry_gateway::control;
-use gantry_proto::gantry::{
-    DemandReport, DemandResponse, Reset, RouteAcknowledgement, RouteAcknowledgementResponse, RouteEvent,
-    Synced, TrafficReport, TrafficResponse, WatchRoutesRequest,
-    route_event::Event,
-    routing_server::{Routing, RoutingServer},
-};
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use gantry_proto::gantry::{Reset, Synced, route_event::Event};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Endpoint};
-
-type Events = mpsc::Sender<Result<RouteEvent, Status>>;
-
-/// Sends the events of the test and records the gateway's calls.
-#[derive(Clone, Default)]
-struct FakeScheduler {
-    watchers: Arc<Mutex<Vec<Events>>>,
-    acknowledgements: Arc<Mutex<Vec<RouteAcknowledgement>>>,
-    reports: Arc<Mutex<Vec<DemandReport>>>,
-}
-
-#[tonic::async_trait]
-impl Routing for FakeScheduler {
-    type WatchRoutesStream = ReceiverStream<Result<RouteEvent, Status>>;
-
-    async fn watch_routes(
-        &self,
-        _: Request<WatchRoutesRequest>,
-    ) -> Result<Response<Self::WatchRoutesStream>, Status> {
-        let (sender, receiver) = mpsc::channel(16);
-        self.watchers.lock().unwrap().push(sender);
-        Ok(Response::new(ReceiverStream::new(receiver)))
-    }
-
-    async fn acknowledge_routes(
-        &self,
-        request: Request<RouteAcknowledgement>,
-    ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
-        self.acknowledgements.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(RouteAcknowledgementResponse {}))
-    }
-
-    async fn report_demand(
-        &self,
-        request: Request<DemandReport>,
-    ) -> Result<Response<DemandResponse>, Status> {
-        self.reports.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(DemandResponse {}))
-    }
-
-    async fn report_traffic(&self, _: Request<TrafficReport>) -> Result<Response<TrafficResponse>, Status> {
-        Ok(Response::new(TrafficResponse {}))
-    }
-}
-
-impl FakeScheduler {
-    async fn start(&self, address: SocketAddr) -> (SocketAddr, CancellationToken) {
-        let listener = loop {
-            if let Ok(listener) = tokio::net::TcpListener::bind(address).await {
-                break listener;
-            }
-            tokio::task::yield_now().await;
-        };
-        let address = listener.local_addr().unwrap();
-        let stop = CancellationToken::new();
-        let (service, stopped) = (RoutingServer::new(self.clone()), stop.clone());
-        tokio::spawn(async move {
-            let server = tonic::transport::Server::builder().add_service(service);
-            tokio::select! {
-                served = server.serve_with_incoming(TcpListenerStream::new(listener)) => served.unwrap(),
-                () = stopped.cancelled() => {}
-            }
-        });
-        (address, stop)
-    }
-
-    async fn watcher(&self) -> Events {
-        until("the gateway watches", || async { !self.watchers.lock().unwrap().is_empty() }).await;
-        self.watchers.lock().unwrap().remove(0)
-    }
-
-    async fn acknowledged(&self, epoch: u64, applied: u64, drained: u64) {
-        let wanted = (epoch, applied, drained);
-        until(&format!("{wanted:?}"), || async {
-            let all = self.acknowledgements.lock().unwrap();
-            all.last().is_some_and(|a| a.subscriber == "gw" && (a.epoch, a.applied, a.drained) == wanted)
-        })
-        .await;
-    }
-}
-
-async fn send(events: &Events, epoch: u64, sequence: u64, event: Event) {
-    events.send(Ok(RouteEvent { epoch, event: Some(event), sequence, ..Default::default() })).await.unwrap();
-}
+use tonic::transport::Endpoint;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_survive_scheduler_restart() {

@@ -38,5 +38,6 @@ mod slow_clients;
 mod streams;
 mod support;
 mod traffic;
+mod traffic_reports;
 mod v1;
 mod versions;

@@ -5,6 +5,7 @@ mod local;
 mod models;
 mod pods;
 mod remote;
+mod scheduler;
 mod tally;
 
 pub(crate) use client::{Answer, Client, Http2, send};
@@ -15,6 +16,7 @@ pub(crate) use models::{
 };
 pub(crate) use pods::{FakePod, backend, component, graph, service};
 pub(crate) use remote::FakeRemote;
+pub(crate) use scheduler::{FakeScheduler, send_event};
 pub(crate) use tally::{Figures, Tally, rolled_out};
 
 use gantry_gateway::{Config, Gateway, Routes};
