@@ -50,7 +50,7 @@ cargo xtask COMMAND
       --keep leaves the cluster running.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM, XGBoost and Kafka on this machine.
-      NAME is one of: start, memory, iris, fairness, gateway, routes, attack, pipelines, kafka, onnx, trees, scheduler, operator.
+      NAME is one of: start, memory, iris, fairness, gateway, routes, rollouts, attack, pipelines, kafka, onnx, trees, scheduler, operator.
       Builds what it measures for release; GANTRY=PATH names another program.
   sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|SCENARIO.json [--shrink] | --mutants [NAME…]
       Simulates the control plane under faults: N seeds, each H virtual hours (default 100 and 1).

@@ -1,6 +1,7 @@
-//! Load-test target: a gateway with models `m0`, `m1`, … on an upstream port or on an in-process server.
+//! Load-test target: a gateway with models `m0`, `m1`, … on an upstream port or on an in-process server. The last `ROLLOUTS`
+//! models have a rollout, whose statistics are collected as often as for a scheduler.
 //!
-//! `cargo run --release -p gantry-gateway --example bench_gateway -- PORT WORKERS MODELS [UPSTREAM_PORT]`
+//! `cargo run --release -p gantry-gateway --example bench_gateway -- PORT WORKERS MODELS [UPSTREAM_PORT [ROLLOUTS]]`
 
 #![allow(clippy::print_stdout, reason = "prints its address")]
 
@@ -10,7 +11,7 @@ use gantry_gateway::{Config, Gateway};
 use gantry_oip::server::{InferenceServer, Reply, json};
 use gantry_proto::gantry::{Endpoint, Route, RouteEvent, RouteVersion, route_event::Event};
 use http::{Request, Response, StatusCode};
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 const ANSWER: &[u8] = br#"{"model_name":"iris_1","model_version":"1","outputs":[{"name":"label","shape":[1],"datatype":"INT64","data":[0]}]}"#;
@@ -30,6 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(arguments.next().map_or(Ok(default), |a| a.parse())?)
     };
     let (port, workers, models, upstream) = (number(0)?, number(1)?, number(1)?, number(0)?);
+    let rollouts = number(0)?;
     let listen = format!("127.0.0.1:{port}").parse()?;
     let gateway = Gateway::bind(Config { listen, workers: workers as usize, ..Config::default() })?;
     if upstream == 0 {
@@ -45,13 +47,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     for i in 0..models {
         let version = RouteVersion { version: 1, weight: 100, endpoints: vec![endpoint.clone()] };
-        let route = Route { model: format!("m{i}"), versions: vec![version], ..Route::default() };
+        let rollout_generation = u64::from(i + rollouts >= models);
+        let (model, versions) = (format!("m{i}"), vec![version]);
+        let route = Route { model, versions, rollout_generation, ..Route::default() };
         gateway.routes().apply(RouteEvent {
             epoch: 1,
             event: Some(Event::Upsert(route)),
             ..Default::default()
         });
     }
+    let routes = gateway.routes();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            std::hint::black_box(routes.take_traffic());
+        }
+    });
     println!("{}", gateway.local_addr());
     gateway.serve(CancellationToken::new()).await?;
     Ok(())

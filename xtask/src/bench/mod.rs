@@ -21,13 +21,14 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
     ("fairness", suites::fairness::measure),
     ("gateway", suites::gateway::one),
     ("routes", suites::gateway::many),
+    ("rollouts", suites::rollouts::measure),
     ("attack", suites::attack::measure),
     ("pipelines", suites::pipelines::measure),
     ("many-pipelines", suites::pipelines::many),

@@ -10,6 +10,7 @@ pub(crate) mod memory;
 pub(crate) mod onnx;
 pub(crate) mod operator;
 pub(crate) mod pipelines;
+pub(crate) mod rollouts;
 pub(crate) mod scheduler;
 pub(crate) mod start;
 pub(crate) mod trees;
