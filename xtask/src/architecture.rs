@@ -130,6 +130,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-agent",
             "gantry-api",
             "gantry-artifacts",
+            "gantry-core",
             "gantry-gateway",
             "gantry-oip",
             "gantry-operator",

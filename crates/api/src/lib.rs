@@ -50,7 +50,7 @@ pub use diagnostic::Diagnostic;
 pub use duration::SpecDuration;
 pub use experiment::{Experiment, ExperimentCandidate, ExperimentMirror, ExperimentSpec, ResourceType};
 pub use k8s_passthrough::{IntOrString, VolumeClaimTemplate};
-pub use manifest_set::check_set;
+pub use manifest_set::{check_set, resolve_policies};
 pub use model::{DataflowSpec, ExplainerSpec, LlmSpec, LoggingSpec, Model, ModelSpec, ParameterSpec};
 pub use name::{InvalidName, check_name};
 pub use object::{

@@ -1,6 +1,6 @@
 //! Rules between the objects of several manifests.
 
-use crate::{Diagnostic, Object, Parsed, ResourceType};
+use crate::{Diagnostic, Object, Parsed, ResourceType, TargetKind};
 use std::collections::BTreeMap;
 
 /// Errors between objects that are each valid: a model or pipeline is the default of one experiment.
@@ -21,6 +21,52 @@ pub fn check_set<'a>(objects: impl IntoIterator<Item = &'a Parsed>) -> Vec<Diagn
         );
         let (file, line) = (parsed.file.clone(), parsed.line);
         errors.push(Diagnostic { file, line, path: "spec.default".into(), message });
+    }
+    errors
+}
+
+/// Sets the models of each policy, by name or by the labels of the Models among the objects. A model has one policy.
+pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
+    let labels: Vec<_> = objects
+        .iter()
+        .filter_map(|parsed| match &parsed.object {
+            Object::Model(model) if model.kind == TargetKind::Model.name() => Some(model),
+            _ => None,
+        })
+        .map(|model| (model.metadata.name.clone(), model.metadata.labels.clone()))
+        .collect();
+    let mut policies: BTreeMap<String, String> = BTreeMap::new();
+    let mut errors = Vec::new();
+    for parsed in objects {
+        let Object::RolloutPolicy(policy) = &mut parsed.object else { continue };
+        let mut error = |path: &str, message: String| {
+            let (file, line) = (parsed.file.clone(), parsed.line);
+            errors.push(Diagnostic { file, line, path: path.into(), message });
+        };
+        if let Some(target) = &policy.spec.target_ref {
+            policy.models = vec![target.name.clone()];
+        } else if let Some(selector) = &policy.spec.selector {
+            let has = |labels: &BTreeMap<String, String>| {
+                selector.match_labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+            };
+            let selected = labels.iter().filter(|(_, labels)| has(labels));
+            policy.models = selected.map(|(name, _)| name.clone()).collect();
+            if policy.models.is_empty() {
+                let message = "selects no Model of these manifests: add the labels to a Model, pass the manifests of \
+                               the Models too, or use targetRef";
+                error("spec.selector", message.to_owned());
+            }
+        }
+        let name = &policy.metadata.name;
+        for model in &policy.models {
+            let first = policies.entry(model.clone()).or_insert_with(|| name.clone());
+            if first != name {
+                let message = format!(
+                    "includes model {model}, which RolloutPolicy {first} includes too: a model has one policy"
+                );
+                error("spec", message);
+            }
+        }
     }
     errors
 }
@@ -52,6 +98,59 @@ mod tests {
                 "e.yaml:25: spec.default \"iris\" is also the default of experiment a at e.yaml:1: it can be the \
               default of one experiment"
             ]
+        );
+    }
+
+    #[test]
+    fn policies_include_models_by_name_and_by_label() {
+        let model = |name: &str, labels: &str| {
+            format!(
+                "apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n\
+                 spec: {{storageUri: /m}}\n"
+            )
+        };
+        let policy = |name: &str, target: &str| {
+            format!(
+                "apiVersion: gantry.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {{name: {name}}}\n\
+                 spec: {{{target}, strategy: {{blueGreen: {{}}}}}}\n"
+            )
+        };
+        let resolve = |documents: &[String]| {
+            let mut objects = parse("p.yaml", &documents.join("---\n")).unwrap();
+            let errors: Vec<String> =
+                resolve_policies(&mut objects).iter().map(ToString::to_string).collect();
+            let policies = objects.iter().filter_map(|parsed| match &parsed.object {
+                Object::RolloutPolicy(policy) => Some(policy.models.join(" ")),
+                _ => None,
+            });
+            (policies.collect::<Vec<_>>(), errors)
+        };
+        let models =
+            [model("a", "team: x, tier: gold"), model("b", "team: x"), model("c", "team: w, tier: gold")];
+        let by_label = |labels: &str| format!("selector: {{kind: Model, matchLabels: {{{labels}}}}}");
+        let by_name = |name: &str| format!("targetRef: {{kind: Model, name: {name}}}");
+        let set = |policies: &[String]| [&models, policies].concat();
+        let none: Vec<String> = Vec::new();
+        assert_eq!(
+            resolve(&set(&[policy("p", &by_label("team: x")), policy("q", &by_name("elsewhere"))])),
+            (vec!["a b".to_owned(), "elsewhere".to_owned()], none.clone())
+        );
+        assert_eq!(
+            resolve(&set(&[policy("p", &by_label("team: x, tier: gold"))])),
+            (vec!["a".to_owned()], none)
+        );
+        let (_, errors) = resolve(&set(&[policy("p", &by_label("team: z"))]));
+        assert_eq!(
+            errors,
+            [
+                "p.yaml:16: spec.selector selects no Model of these manifests: add the labels to a Model, pass the \
+              manifests of the Models too, or use targetRef"
+            ]
+        );
+        let (_, errors) = resolve(&set(&[policy("p", &by_label("team: x")), policy("q", &by_name("b"))]));
+        assert_eq!(
+            errors,
+            ["p.yaml:21: spec includes model b, which RolloutPolicy p includes too: a model has one policy"]
         );
     }
 }

@@ -1,6 +1,9 @@
 //! Objects: kind, metadata and source position.
 
-use crate::{Diagnostic, Experiment, Model, Pipeline, Server, is_convertible, kserve::InferenceGraphSpec};
+use crate::{
+    Diagnostic, Experiment, Model, Pipeline, RolloutPolicy, Server, is_convertible,
+    kserve::InferenceGraphSpec,
+};
 use gantry_proto::scheduler as pb;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +25,8 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Server,
+    /// Before the models, whose updates it governs.
+    RolloutPolicy,
     Model,
     Pipeline,
     Experiment,
@@ -29,7 +34,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order in which they are applied.
-    pub const ALL: [Self; 4] = [Self::Server, Self::Model, Self::Pipeline, Self::Experiment];
+    pub const ALL: [Self; 5] =
+        [Self::Server, Self::RolloutPolicy, Self::Model, Self::Pipeline, Self::Experiment];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,6 +43,7 @@ impl Kind {
             Self::Server => "Server",
             Self::Pipeline => "Pipeline",
             Self::Experiment => "Experiment",
+            Self::RolloutPolicy => "RolloutPolicy",
         }
     }
 
@@ -49,6 +56,7 @@ impl Kind {
             "server" | "servers" | "mls" => Some(Self::Server),
             "pipeline" | "pipelines" | "mlp" => Some(Self::Pipeline),
             "experiment" | "experiments" | "mlx" => Some(Self::Experiment),
+            "rolloutpolicy" | "rolloutpolicies" | "rp" => Some(Self::RolloutPolicy),
             _ => None,
         }
     }
@@ -107,6 +115,7 @@ pub enum Object {
     Server(Box<Server>),
     Pipeline(Box<Pipeline>),
     Experiment(Box<Experiment>),
+    RolloutPolicy(Box<RolloutPolicy>),
 }
 
 impl Object {
@@ -116,6 +125,7 @@ impl Object {
             Self::Server(_) => Kind::Server,
             Self::Pipeline(_) => Kind::Pipeline,
             Self::Experiment(_) => Kind::Experiment,
+            Self::RolloutPolicy(_) => Kind::RolloutPolicy,
         }
     }
 
@@ -125,6 +135,7 @@ impl Object {
             Self::Server(s) => &s.metadata,
             Self::Pipeline(p) => &p.metadata,
             Self::Experiment(e) => &e.metadata,
+            Self::RolloutPolicy(p) => &p.metadata,
         }
     }
 

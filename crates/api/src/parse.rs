@@ -1,9 +1,9 @@
 //! Manifest parsing: text to validated objects.
 
 use crate::{
-    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, INFERENCE_GRAPH, INFERENCE_SERVICE,
-    Manifest, Metadata, Model, Object, Parsed, Pipeline, SeldonConfigSpec, SeldonRuntimeSpec, Server,
-    ServerConfigSpec,
+    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, GANTRY_V1ALPHA1, INFERENCE_GRAPH,
+    INFERENCE_SERVICE, Manifest, Metadata, Model, Object, Parsed, Pipeline, RolloutPolicy, SeldonConfigSpec,
+    SeldonRuntimeSpec, Server, ServerConfigSpec,
     kserve::{
         ClusterStorageContainer, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1, KSERVE_V1BETA1,
         ServingRuntimeSpec, TrainedModelSpec, inference_service_warnings,
@@ -15,12 +15,13 @@ use crate::{
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 
-/// Kinds and their versions. A scheduler takes the first four; the others are handled by the operator only.
-const KINDS: [(&str, &str); 13] = [
+/// Kinds and their versions. A scheduler takes the first five; the others are handled by the operator only.
+const KINDS: [(&str, &str); 14] = [
     ("Model", API_VERSION),
     ("Server", API_VERSION),
     ("Pipeline", API_VERSION),
     ("Experiment", API_VERSION),
+    ("RolloutPolicy", GANTRY_V1ALPHA1),
     ("SeldonRuntime", API_VERSION),
     ("SeldonConfig", API_VERSION),
     ("ServerConfig", API_VERSION),
@@ -137,10 +138,10 @@ pub(crate) fn items(document: &Node) -> Vec<&Node> {
 fn foreign(node: &Node) -> Option<(String, String)> {
     let (kind, version) = (node.get("kind")?.text()?, node.get("apiVersion")?.text()?);
     let group = |version: &str| version.split_once('/').map_or(String::new(), |(group, _)| group.to_owned());
-    let is_seldon = group(version) == group(API_VERSION);
+    let is_own_group = [API_VERSION, GANTRY_V1ALPHA1].map(group).contains(&group(version));
     // Kinds of KServe that are not handled are left to others; a kind of another group with a name of theirs too.
     let is_ours = version_of(kind).is_some_and(|own| own == API_VERSION || group(own) == group(version));
-    let ours = is_seldon || is_ours;
+    let ours = is_own_group || is_ours;
     (!ours).then(|| (kind.to_owned(), version.to_owned()))
 }
 
@@ -212,6 +213,8 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
         }
         "Experiment" => decode(node, kind, |e: &Experiment| e.spec.validate_named(&e.metadata.name))
             .map(|e| Decoded::Object(Object::Experiment(Box::new(e)))),
+        "RolloutPolicy" => decode(node, kind, |p: &RolloutPolicy| p.spec.validate_named(&p.metadata.name))
+            .map(|p| Decoded::Object(Object::RolloutPolicy(Box::new(p)))),
         "SeldonRuntime" => decode_cluster_object::<SeldonRuntimeSpec>(node, "SeldonRuntime"),
         "SeldonConfig" => decode_cluster_object::<SeldonConfigSpec>(node, "SeldonConfig"),
         INFERENCE_SERVICE => decode_envelope(node, kind).map(|service| Decoded::Service(Box::new(service))),

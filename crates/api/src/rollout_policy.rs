@@ -8,6 +8,7 @@ mod tests;
 
 use crate::{Metadata, SpecDuration};
 pub use convert::policy_of_json;
+use gantry_proto::gantry as pb;
 pub(crate) use rules::{ROLLOUT_POLICY, rollout_policy_errors};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub struct RolloutPolicy {
     /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
     #[serde(skip_serializing)]
     pub status: Option<serde_json::Value>,
+    /// Names of the Models that the target or selector stands for; set by `resolve_policies`.
+    #[serde(skip)]
+    pub models: Vec<String>,
 }
 
 impl RolloutPolicy {
@@ -37,7 +41,23 @@ impl RolloutPolicy {
             metadata: Metadata { name: name.into(), ..Metadata::default() },
             spec,
             status: None,
+            models: Vec::new(),
         }
+    }
+
+    /// The policy in the scheduler's gRPC API.
+    pub fn to_proto(&self) -> pb::RolloutPolicy {
+        pb::RolloutPolicy {
+            name: self.metadata.name.clone(),
+            models: self.models.clone(),
+            spec: serde_json::to_vec(&self.spec).unwrap_or_default(),
+        }
+    }
+
+    /// The manifest of a policy reported by the scheduler; `None` for a spec of another version.
+    pub fn from_proto(policy: &pb::RolloutPolicy) -> Option<Self> {
+        let spec = serde_json::from_slice(&policy.spec).ok()?;
+        Some(Self { models: policy.models.clone(), ..Self::named(&policy.name, spec) })
     }
 }
 

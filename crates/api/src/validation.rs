@@ -186,6 +186,6 @@ validate_impls! {
     ServingRuntimeSpec: kserve::SERVING_RUNTIME, check_object_name, kserve::serving_runtime_errors;
     ClusterStorageContainerSpec: kserve::CLUSTER_STORAGE_CONTAINER, check_object_name, kserve::storage_container_errors;
     TrainedModelSpec: kserve::TRAINED_MODEL, check_object_name, kserve::trained_model_errors;
-    RolloutPolicySpec: rollout_policy::ROLLOUT_POLICY, check_object_name, rollout_policy::rollout_policy_errors;
+    RolloutPolicySpec: rollout_policy::ROLLOUT_POLICY, check_name, rollout_policy::rollout_policy_errors;
     InferenceGraphSpec: kserve::INFERENCE_GRAPH, check_name, kserve::inference_graph_errors;
 }

@@ -61,6 +61,15 @@ impl Manifests {
         Ok(manifests)
     }
 
+    /// Sets the models of the policies, which needs the Models among the objects.
+    pub(crate) fn with_resolved_policies(mut self) -> Self {
+        // An invalid file may have the Models that a policy selects.
+        if self.problems.is_empty() {
+            self.problems = gantry_api::resolve_policies(&mut self.objects);
+        }
+        self
+    }
+
     /// The objects, or all problems followed by `consequence`.
     pub(crate) fn checked(self, consequence: &str) -> Result<Vec<Parsed>, CommandError> {
         if self.problems.is_empty() {

@@ -23,6 +23,17 @@ pub(crate) const fn kind_name(kind: Kind) -> &'static str {
         Kind::Server => "server",
         Kind::Pipeline => "pipeline",
         Kind::Experiment => "experiment",
+        Kind::RolloutPolicy => "rolloutpolicy",
+    }
+}
+
+pub(crate) const fn kind_plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Model => "models",
+        Kind::Server => "servers",
+        Kind::Pipeline => "pipelines",
+        Kind::Experiment => "experiments",
+        Kind::RolloutPolicy => "rolloutpolicies",
     }
 }
 
@@ -33,7 +44,7 @@ pub(crate) enum Selection {
 }
 
 /// All kinds, in the order in which they are printed.
-const KINDS: [Kind; 4] = [Kind::Model, Kind::Server, Kind::Pipeline, Kind::Experiment];
+const KINDS: [Kind; 5] = [Kind::Model, Kind::Server, Kind::Pipeline, Kind::Experiment, Kind::RolloutPolicy];
 
 /// Parses `KIND`, `KIND NAME…` or `KIND/NAME…`; no arguments select everything.
 pub(crate) fn select(args: &[String]) -> Result<Selection, CommandError> {
@@ -88,12 +99,12 @@ fn parse_kind(text: &str) -> Result<Kind, CommandError> {
     Kind::from_word(text).ok_or_else(|| {
         let shown = text.escape_debug();
         let words = KINDS.map(kind_name);
-        let plurals = words.map(|word| format!("{word}s"));
-        let hint = match nearest(text, words.into_iter().chain(plurals.iter().map(String::as_str))) {
+        let plurals = KINDS.map(kind_plural);
+        let hint = match nearest(text, words.into_iter().chain(plurals)) {
             Some(near) => format!("Did you mean {near}?"),
             None => format!("For a model, write model/{shown}."),
         };
-        let list = "model, server, pipeline and experiment";
+        let list = "model, server, pipeline, experiment and rolloutpolicy";
         CommandError::usage(format!("\"{shown}\" is not a kind: kinds are {list}. {hint}"))
     })
 }
@@ -114,25 +125,26 @@ mod tests {
     #[test]
     fn select_parses_kinds_and_names() {
         for (args, expected) in [
-            (&[][..], "all [Model, Server, Pipeline, Experiment]"),
-            (&["all"], "all [Model, Server, Pipeline, Experiment]"),
+            (&[][..], "all [Model, Server, Pipeline, Experiment, RolloutPolicy]"),
+            (&["all"], "all [Model, Server, Pipeline, Experiment, RolloutPolicy]"),
             (&["models"], "all [Model]"),
             (&["models,servers"], "all [Model, Server]"),
             (&["mlm", "iris", "fraud"], "model/iris model/fraud"),
             (&["model/iris", "servers/builtin"], "model/iris server/builtin"),
             (&["mlp", "a"], "pipeline/a"),
             (&["experiments"], "all [Experiment]"),
+            (&["rp", "careful"], "rolloutpolicy/careful"),
             (
                 &["pipelnes"],
-                "\"pipelnes\" is not a kind: kinds are model, server, pipeline and experiment. Did you mean pipelines?",
+                "\"pipelnes\" is not a kind: kinds are model, server, pipeline, experiment and rolloutpolicy. Did you mean pipelines?",
             ),
             (
                 &["modle"],
-                "\"modle\" is not a kind: kinds are model, server, pipeline and experiment. Did you mean model?",
+                "\"modle\" is not a kind: kinds are model, server, pipeline, experiment and rolloutpolicy. Did you mean model?",
             ),
             (
                 &["iris"],
-                "\"iris\" is not a kind: kinds are model, server, pipeline and experiment. For a model, write model/iris.",
+                "\"iris\" is not a kind: kinds are model, server, pipeline, experiment and rolloutpolicy. For a model, write model/iris.",
             ),
             (&["model/"], "\"model/\" is not KIND/NAME, such as model/iris"),
             (&["model/a/b"], "\"model/a/b\" is not KIND/NAME, such as model/iris"),

@@ -3,7 +3,9 @@
 use gantry_api::{Kind, Object};
 use gantry_oip::grpc::percent_encode;
 use gantry_proto::{
-    gantry::{AdoptRequest, control_client::ControlClient},
+    gantry::{
+        AdoptRequest, DeletePolicyRequest, control_client::ControlClient, rollouts_client::RolloutsClient,
+    },
     scheduler::{
         ExperimentStatusRequest, LoadModelRequest, LoadPipelineRequest, ModelReference, ModelStatusRequest,
         PipelineStatusRequest, ServerNotify, ServerNotifyRequest, ServerStatusRequest,
@@ -59,11 +61,16 @@ pub async fn collect<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Status> {
 pub(crate) struct FileClient {
     scheduler: SchedulerClient<Channel>,
     control: ControlClient<Channel>,
+    rollouts: RolloutsClient<Channel>,
 }
 
 impl FileClient {
     pub(crate) fn new(channel: Channel) -> Self {
-        Self { scheduler: SchedulerClient::new(channel.clone()), control: ControlClient::new(channel) }
+        Self {
+            scheduler: SchedulerClient::new(channel.clone()),
+            control: ControlClient::new(channel.clone()),
+            rollouts: RolloutsClient::new(channel),
+        }
     }
 
     /// Applies an object. An object of another file is adopted: one process watches all files, so the owner is an
@@ -98,6 +105,9 @@ impl FileClient {
                 let message = StartExperimentRequest { experiment: Some(experiment.to_proto()) };
                 self.scheduler.clone().start_experiment(request(message, manager)).await.map(drop)
             }
+            Object::RolloutPolicy(policy) => {
+                self.rollouts.clone().put_policy(request(policy.to_proto(), manager)).await.map(drop)
+            }
         }
     }
 
@@ -122,6 +132,10 @@ impl FileClient {
             Kind::Experiment => {
                 let message = StopExperimentRequest { name: name.to_owned() };
                 self.scheduler.clone().stop_experiment(request(message, manager)).await.map(drop)
+            }
+            Kind::RolloutPolicy => {
+                let message = DeletePolicyRequest { name: name.to_owned() };
+                self.rollouts.clone().delete_policy(request(message, manager)).await.map(drop)
             }
         };
         match removed {
@@ -169,6 +183,8 @@ impl FileClient {
                     let found = collect(scheduler.experiment_status(request).await?.into_inner()).await?;
                     found.into_iter().next().map(|e| e.manager)
                 }
+                // Policies have no owner.
+                Kind::RolloutPolicy => None,
             })
         };
         tokio::time::timeout(CALL_TIMEOUT, status).await.ok()?.ok()?

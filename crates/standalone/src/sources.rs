@@ -9,7 +9,7 @@ use crate::error::CommandError;
 use gantry_agent::CONTENT_PARAMETER;
 use gantry_api::{
     ClusterObject, Diagnostic, ForeignObject, Kind, Model, Object, ParameterSpec, Parsed, check_set,
-    model_of_file, parse_manifest,
+    model_of_file, parse_manifest, resolve_policies,
 };
 use gantry_runtime::conversion_hint;
 use std::{
@@ -98,21 +98,23 @@ impl Sources {
     pub(crate) fn read(&self) -> Result<DesiredState, Problems> {
         let mut desired = DesiredState::default();
         let mut problems = Vec::new();
-        let (mut experiments, mut graphs) = (Vec::new(), Vec::new());
+        let (mut objects, mut graphs) = (Vec::new(), Vec::new());
         for root in &self.roots {
             match read_root(root) {
                 Ok(found) => {
-                    let of_experiments = |p: &&Parsed| p.object.kind() == Kind::Experiment;
-                    experiments.extend(found.objects.iter().filter(of_experiments).cloned());
+                    objects.extend(found.objects);
                     graphs.extend(found.graphs);
-                    for parsed in found.objects {
-                        add(&mut desired, parsed, &self.hashes, &mut problems);
-                    }
                 }
                 Err(more) => problems.extend(more),
             }
         }
-        problems.extend(check_set(&experiments));
+        if problems.is_empty() {
+            problems.extend(resolve_policies(&mut objects));
+        }
+        problems.extend(check_set(&objects));
+        for parsed in objects {
+            add(&mut desired, parsed, &self.hashes, &mut problems);
+        }
         if problems.is_empty() {
             match Graphs::new(graphs, &desired.objects) {
                 Ok(graphs) => desired.graphs = graphs,
@@ -321,6 +323,27 @@ mod tests {
             other => (other.name().to_owned(), other.kind().name().to_lowercase()),
         };
         desired.objects.values().map(of).collect()
+    }
+
+    #[test]
+    fn policies_select_models_of_all_files() {
+        let model = manifest("iris", "/m").replace("{name: iris}", "{name: iris, labels: {team: a}}");
+        let policy = "apiVersion: gantry.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {name: careful}\n\
+                      spec: {selector: {kind: Model, matchLabels: {team: a}}, strategy: {blueGreen: {}}}\n";
+        let dir = tree(&[("a/policy.yaml", policy), ("b/model.yaml", &model)]);
+        let read = |folders: &[&str]| {
+            let paths: Vec<PathBuf> = folders.iter().map(|folder| dir.path().join(folder)).collect();
+            Sources::new(&paths).unwrap().read()
+        };
+        let desired = read(&["a", "b"]).unwrap();
+        let kinds: Vec<Kind> = desired.objects.keys().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, [Kind::RolloutPolicy, Kind::Model], "policies are applied before models");
+        let Some(Object::RolloutPolicy(policy)) = desired.objects.values().next() else {
+            panic!("{desired:?}")
+        };
+        assert_eq!(policy.models, ["iris"]);
+        let message = read(&["a"]).unwrap_err().into_error().message;
+        assert!(message.contains("spec.selector selects no Model of these manifests"), "{message}");
     }
 
     #[test]

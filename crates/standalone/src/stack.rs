@@ -100,6 +100,7 @@ const fn kind_name(kind: Kind) -> &'static str {
         Kind::Server => "server",
         Kind::Pipeline => "pipeline",
         Kind::Experiment => "experiment",
+        Kind::RolloutPolicy => "rolloutpolicy",
     }
 }
 

@@ -115,6 +115,7 @@ impl<'a> Output<'a> {
             Object::Server(server) => &mut server.metadata,
             Object::Pipeline(pipeline) => &mut pipeline.metadata,
             Object::Experiment(experiment) => &mut experiment.metadata,
+            Object::RolloutPolicy(policy) => &mut policy.metadata,
         };
         metadata.namespace.clone_from(&self.metadata.namespace);
         metadata.labels.clone_from(&self.metadata.labels);

@@ -54,7 +54,7 @@ impl Scheduler {
     }
 
     /// A Seldon scheduler returns `Unimplemented`.
-    fn unsupported(&self, call: &str, status: &Status) -> CommandError {
+    pub(super) fn unsupported(&self, call: &str, status: &Status) -> CommandError {
         if status.code() != Code::Unimplemented {
             return self.error(status);
         }

@@ -3,6 +3,7 @@
 mod control;
 mod gateway_metrics;
 mod load_stats;
+mod policies;
 mod scheduler;
 mod tls;
 

@@ -157,6 +157,10 @@ impl Scheduler {
                 .experiment_status(Some(name))
                 .await
                 .map(|found| found.into_iter().next().map(|e| Resource::Experiment(e.into()))),
+            Kind::RolloutPolicy => {
+                let found = self.policies().await?.into_iter().find(|policy| policy.name == name);
+                return Ok(found.map(|policy| Resource::RolloutPolicy(policy.into())));
+            }
         };
         match found {
             Err(status) if is_unknown(&status) => Ok(None),
@@ -183,6 +187,9 @@ impl Scheduler {
                 .collect(),
             Kind::Experiment => {
                 self.experiments().await?.into_iter().map(|e| Resource::Experiment(e.into())).collect()
+            }
+            Kind::RolloutPolicy => {
+                self.policies().await?.into_iter().map(|p| Resource::RolloutPolicy(p.into())).collect()
             }
         })
     }
@@ -220,6 +227,8 @@ impl Scheduler {
                 let stream = self.call(client.subscribe_experiment_status(request)).await?;
                 changes(stream.into_inner(), |e| Resource::Experiment(e.into()))
             }
+            // Their changes are not published.
+            Kind::RolloutPolicy => futures::stream::pending().boxed(),
         })
     }
 
@@ -240,6 +249,7 @@ impl Scheduler {
                 let request = pb::StartExperimentRequest { experiment: Some(experiment.to_proto()) };
                 self.call(client.start_experiment(as_cli(request))).await.map(drop)
             }
+            Object::RolloutPolicy(policy) => return self.put_policy(policy.to_proto()).await,
         }
         .map_err(|s| self.error(&s))
     }
@@ -271,6 +281,7 @@ impl Scheduler {
                 let request = pb::StopExperimentRequest { name };
                 self.call(client.stop_experiment(as_cli(request))).await.map(drop)
             }
+            Kind::RolloutPolicy => return self.delete_policy(name).await,
         }
         .map_err(|s| self.error(&s))
     }

@@ -26,7 +26,7 @@ const CONCURRENCY: usize = 32;
 /// Up to this many objects, current state is fetched per object instead of listing everything.
 const FETCH_EACH_MAX: usize = 8;
 
-/// Create or update models, servers, pipelines and experiments from manifests.
+/// Create or update models, servers, pipelines, experiments and rollout policies from manifests.
 ///
 /// All files are validated first; if any is invalid, nothing is applied.
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,8 @@ impl Change {
 }
 
 pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
-    let objects = Manifests::read(&args.files, args.recursive)?.checked("Nothing was applied.")?;
+    let manifests = Manifests::read(&args.files, args.recursive)?.with_resolved_policies();
+    let objects = manifests.checked("Nothing was applied.")?;
     if objects.is_empty() {
         return Err(CommandError::usage("the manifests contain no objects: nothing was applied"));
     }
@@ -90,7 +91,8 @@ async fn apply(global: &Global, args: &Args, objects: Vec<Parsed>) -> Result<(),
     for parsed in objects {
         batches.entry(parsed.object.kind()).or_default().push(parsed);
     }
-    // Servers first, so that models can be placed immediately; then what needs models.
+    // Servers first, so that models can be placed immediately, and policies, which govern their updates; then what
+    // needs models.
     for batch in batches.into_values() {
         let mut results =
             stream::iter(batch).map(|parsed| applier.apply(parsed, &current)).buffered(CONCURRENCY);
@@ -204,6 +206,9 @@ fn is_same(now: &Resource, desired: &Object) -> bool {
             now == desired.to_proto()
         }),
         (Resource::Experiment(now), Object::Experiment(desired)) => now.definition == desired.to_proto(),
+        (Resource::RolloutPolicy(now), Object::RolloutPolicy(desired)) => {
+            now.spec.as_deref() == Some(&desired.spec) && now.models == desired.models
+        }
         _ => false,
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::path::PathBuf;
 
-/// Delete models, servers, pipelines and experiments.
+/// Delete models, servers, pipelines, experiments and rollout policies.
 ///
 /// In-flight requests complete before a model is unloaded.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
             .map(|p| ObjectRef { kind: p.object.kind(), name: p.object.name().to_owned() })
             .collect()
     };
-    // The reverse of apply: experiments, pipelines, models, servers.
+    // The reverse of apply: experiments, pipelines, models, rollout policies, servers.
     objects.sort_by_key(|r| std::cmp::Reverse(r.kind));
     block_on(delete(global, args, objects))
 }

@@ -7,7 +7,7 @@ use crate::{
     client::Scheduler,
     error::{CommandError, Exit},
     object_ref,
-    output::{Style, Tone, ago, bytes, count, emit, print_stderr, rfc3339, sanitize},
+    output::{Format, Style, Tone, ago, bytes, count, document, emit, print_stderr, rfc3339, sanitize},
     view::{ModelView, Readiness, Resource, ServerView, VersionView},
 };
 use gantry_api::{Kind, Model};
@@ -59,6 +59,10 @@ async fn page(scheduler: &Scheduler, found: &Resource, style: Style) -> Result<S
             };
             graph_objects::experiment(view, &scheduler.resources(kind, false).await?, style)
         }
+        Resource::RolloutPolicy(view) => {
+            let spec = document(&view.document(), &Format::Yaml)?;
+            format!("{}\n\n{spec}", summary(found))
+        }
     })
 }
 
@@ -72,6 +76,7 @@ pub(super) fn summary(found: &Resource) -> String {
         Resource::Server(server) => server_summary(server),
         Resource::Pipeline(pipeline) => graph_objects::pipeline_summary(pipeline),
         Resource::Experiment(experiment) => graph_objects::experiment_summary(experiment),
+        Resource::RolloutPolicy(policy) => format!("{} {}.", policy.name, policy.summary()),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     view::Resource,
 };
 use clap::ValueEnum;
-use gantry_api::{Experiment, Model, Object, Parsed, Pipeline};
+use gantry_api::{Experiment, Kind, Model, Object, Parsed, Pipeline, RolloutPolicy};
 use gantry_proto::gantry::{PlanRequest, PlannedChange, planned_change::Action};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -42,7 +42,8 @@ pub(crate) enum Form {
 }
 
 pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
-    let objects = Manifests::read(&args.files, args.recursive)?.checked("Nothing was compared.")?;
+    let manifests = Manifests::read(&args.files, args.recursive)?.with_resolved_policies();
+    let objects = manifests.checked("Nothing was compared.")?;
     if objects.is_empty() {
         return Err(CommandError::usage("the manifests contain no objects: nothing was compared"));
     }
@@ -77,12 +78,14 @@ impl Plan {
         objects: &[Parsed],
     ) -> Result<Option<Self>, CommandError> {
         let mut request = PlanRequest::default();
+        let mut policies = Vec::new();
         for parsed in objects {
             match &parsed.object {
                 Object::Model(model) => request.models.push(model.to_proto()),
                 Object::Server(server) => request.servers.push(server.to_proto()),
                 Object::Pipeline(pipeline) => request.pipelines.push(pipeline.to_proto()),
                 Object::Experiment(experiment) => request.experiments.push(experiment.to_proto()),
+                Object::RolloutPolicy(policy) => policies.push(policy.as_ref()),
             }
         }
         let Some(mut changes) = scheduler.plan(request).await? else { return Ok(None) };
@@ -99,6 +102,11 @@ impl Plan {
             change
                 .effects
                 .splice(0..0, now.map(|now| resource_differences(&now, desired)).unwrap_or_default());
+        }
+        for policy in policies {
+            let object = ObjectRef { kind: Kind::RolloutPolicy, name: policy.metadata.name.clone() };
+            let now = scheduler.resource(&object, false).await?;
+            changes.push(policy_change(now.as_ref(), policy));
         }
         Ok(Some(Self(changes)))
     }
@@ -161,6 +169,31 @@ fn versions(change: &PlannedChange) -> String {
         Action::Adjust => "adjusted".into(),
         Action::Delete => "deleted".into(),
         Action::Refuse => "refused".into(),
+    }
+}
+
+/// A policy is compared here: it changes no placement.
+fn policy_change(now: Option<&Resource>, desired: &RolloutPolicy) -> PlannedChange {
+    let (action, effects) = match now {
+        Some(Resource::RolloutPolicy(now)) => {
+            let mut effects = match now.spec.as_deref() {
+                Some(spec) => field_differences(spec, &desired.spec),
+                None => vec!["spec changed".to_owned()],
+            };
+            if now.models != desired.models {
+                effects.push(format!("models {} → {}", now.models.join(", "), desired.models.join(", ")));
+            }
+            (if effects.is_empty() { Action::Unchanged } else { Action::Adjust }, effects)
+        }
+        _ => (Action::Create, vec![format!("rolls out {}", desired.models.join(", "))]),
+    };
+    PlannedChange {
+        kind: kind_name(Kind::RolloutPolicy).to_owned(),
+        name: desired.metadata.name.clone(),
+        action: action.into(),
+        effects,
+        placed: true,
+        ..PlannedChange::default()
     }
 }
 
@@ -245,6 +278,33 @@ mod tests {
             differences(&now, &desired),
             ["replicas 1 → 3", "requirements changed", "storageUri changed"]
         );
+    }
+
+    #[test]
+    fn policy_change_lists_changed_fields_and_models() {
+        let desired = |hold: &str, models: &[&str]| {
+            let spec = json!({ "strategy": { "blueGreen": { "hold": hold } }, "bake": "5m" });
+            let mut policy = RolloutPolicy::named("careful", serde_json::from_value(spec).unwrap());
+            policy.models = models.iter().map(|m| (*m).to_owned()).collect();
+            policy
+        };
+        let now = |policy: &RolloutPolicy| Resource::RolloutPolicy(policy.to_proto().into());
+        for (before, after, action, effects) in [
+            (None, desired("1m", &["iris"]), Action::Create, vec!["rolls out iris"]),
+            (Some(desired("60s", &["iris"])), desired("1m", &["iris"]), Action::Unchanged, vec![]),
+            (
+                Some(desired("1m", &["iris"])),
+                desired("2m", &["iris", "fraud"]),
+                Action::Adjust,
+                vec!["strategy changed", "models iris → iris, fraud"],
+            ),
+        ] {
+            let change = policy_change(before.as_ref().map(now).as_ref(), &after);
+            assert_eq!(
+                (change.action(), change.effects),
+                (action, effects.into_iter().map(str::to_owned).collect())
+            );
+        }
     }
 
     #[test]

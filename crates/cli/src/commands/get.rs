@@ -4,17 +4,17 @@ use crate::{
     args::Global,
     client::Scheduler,
     error::{CommandError, Exit},
-    object_ref::{self, ObjectRef, Selection, kind_name},
+    object_ref::{self, ObjectRef, Selection, kind_plural},
     output::{
         Format, PLACEHOLDER, Style, Table, Tone, ago, bytes, document, emit, emit_document, emit_line,
         list_document, print_stderr,
     },
-    view::{ExperimentView, PipelineVersionView, Readiness, Resource, ServerView, VersionView},
+    view::{ExperimentView, PipelineVersionView, PolicyView, Readiness, Resource, ServerView, VersionView},
 };
 use gantry_api::Kind;
 use serde_json::Value;
 
-/// List models, InferenceServices, servers, pipelines and experiments.
+/// List models, InferenceServices, servers, pipelines, experiments and rollout policies.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[command(
@@ -105,7 +105,7 @@ fn print(args: &Args, selection: &Selection, found: &[Resource]) -> Result<(), C
         Format::Table | Format::Wide => {
             if found.is_empty() {
                 if let Selection::Kinds(kinds) = selection {
-                    let names: Vec<String> = kinds.iter().map(|k| format!("{}s", kind_name(*k))).collect();
+                    let names: Vec<&str> = kinds.iter().map(|kind| kind_plural(*kind)).collect();
                     print_stderr(&format!("No {}.", names.join(", no ")));
                 }
                 return Ok(());
@@ -166,6 +166,8 @@ fn headings(kind: Kind, wide: bool) -> &'static [&'static str] {
         (Kind::Pipeline, true) => {
             &["NAME", "READY", "VERSION", "STATE", "MODELS", "GATEWAY", "STEPS", "CHANGED", "MESSAGE"]
         }
+        (Kind::RolloutPolicy, false) => &["NAME", "MODELS", "STRATEGY", "BAKE"],
+        (Kind::RolloutPolicy, true) => &["NAME", "MODELS", "STRATEGY", "ANALYSIS", "BAKE"],
         (Kind::Experiment, false) => &["NAME", "READY", "CANDIDATES", "MIRROR", "MESSAGE"],
         (Kind::Experiment, true) => &[
             "NAME",
@@ -197,6 +199,7 @@ fn rows(args: &Args, found: &Resource, name: &str) -> Vec<Vec<(String, Tone)>> {
             pipeline.versions.iter().take(limit).map(|v| pipeline_row(name, v, wide)).collect()
         }
         Resource::Experiment(experiment) => vec![experiment_row(name, experiment, wide)],
+        Resource::RolloutPolicy(policy) => vec![policy_row(name, policy, wide)],
     }
 }
 
@@ -310,6 +313,15 @@ fn experiment_row(name: &str, experiment: &ExperimentView, wide: bool) -> Vec<(S
     }
     cells.push(plain(experiment.message()));
     cells
+}
+
+fn policy_row(name: &str, policy: &PolicyView, wide: bool) -> Vec<(String, Tone)> {
+    let mut cells = vec![name.to_owned(), policy.models_column(), policy.strategy_column()];
+    if wide {
+        cells.push(policy.analysis_column().to_owned());
+    }
+    cells.push(policy.bake_column());
+    cells.into_iter().map(|cell| (cell, Tone::Plain)).collect()
 }
 
 fn ready_column(readiness: Readiness) -> String {

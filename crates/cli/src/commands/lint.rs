@@ -41,7 +41,7 @@ enum Form {
 
 pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let paths: Vec<PathBuf> = args.files.iter().chain(&args.filenames).cloned().collect();
-    let read = Manifests::read_all(&paths, args.recursive)?;
+    let read = Manifests::read_all(&paths, args.recursive)?.with_resolved_policies();
     for foreign in &read.foreign {
         let (kind, version) = (foreign.kind.escape_debug(), foreign.api_version.escape_debug());
         let remedy = foreign.conversion().map(|remedy| format!("; {remedy}")).unwrap_or_default();

@@ -40,7 +40,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
         path += match object.kind {
             Kind::Model => "&model=",
             Kind::Server => "&server=",
-            Kind::Pipeline | Kind::Experiment => {
+            Kind::Pipeline | Kind::Experiment | Kind::RolloutPolicy => {
                 return Err(CommandError::usage(format!("{object} has no logs: name a model of it")));
             }
         };

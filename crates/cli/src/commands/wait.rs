@@ -235,7 +235,7 @@ fn waiting(found: &Resource) -> String {
             Some(version) => version.state_name(),
             None => return "it has no version yet".into(),
         },
-        Resource::Server(_) | Resource::Experiment(_) => return message,
+        Resource::Server(_) | Resource::Experiment(_) | Resource::RolloutPolicy(_) => return message,
     };
     let separator = if message.is_empty() { "" } else { ": " };
     format!("it is {state}{separator}{message}")

@@ -90,6 +90,7 @@ impl<'a> SchedulerSession<'a> {
                 let response = self.call(client.start_experiment(as_cli(request))).await?;
                 self.show_response("StartExperimentResponse", response.get_ref())
             }
+            Object::RolloutPolicy(_) => Err(policy_error("apply")),
         }
     }
 
@@ -125,6 +126,7 @@ impl<'a> SchedulerSession<'a> {
                 let response = self.call(client.stop_experiment(as_cli(request))).await?;
                 self.show_response("StopExperimentResponse", response.get_ref())
             }
+            Kind::RolloutPolicy => Err(policy_error("delete")),
         }
     }
 
@@ -135,6 +137,7 @@ impl<'a> SchedulerSession<'a> {
             Kind::Server => self.print_server(name).await,
             Kind::Pipeline => self.print_pipeline(name).await,
             Kind::Experiment => self.print_experiment(name).await,
+            Kind::RolloutPolicy => Err(policy_error("get")),
         }
     }
 
@@ -191,9 +194,14 @@ impl<'a> SchedulerSession<'a> {
         wait::until(&self.scheduler, one, goal, limit, false).await.map_err(error::other)?;
         match object.kind {
             Kind::Model | Kind::Server => self.show_response("LoadModelResponse", &pb::LoadModelResponse {}),
-            Kind::Pipeline | Kind::Experiment => self.print(object).await,
+            Kind::Pipeline | Kind::Experiment | Kind::RolloutPolicy => self.print(object).await,
         }
     }
+}
+
+/// Seldon has no such kind.
+fn policy_error(command: &str) -> CommandError {
+    CommandError::usage(format!("a RolloutPolicy is not a kind of the Seldon CLI: use gantry {command}"))
 }
 
 /// The objects of a manifest; with `kind`, all of that kind.

@@ -1,13 +1,15 @@
-//! Status of models, servers, pipelines and experiments as commands print them.
+//! Status of objects as commands print them.
 
 mod experiment;
 mod model;
 mod pipeline;
+mod rollout_policy;
 mod server;
 
 pub(crate) use experiment::ExperimentView;
 pub(crate) use model::{ModelView, Readiness, VersionView};
 pub(crate) use pipeline::{PipelineVersionView, PipelineView};
+pub(crate) use rollout_policy::PolicyView;
 pub(crate) use server::ServerView;
 
 use crate::object_ref::ObjectRef;
@@ -21,6 +23,7 @@ pub(crate) enum Resource {
     Server(ServerView),
     Pipeline(PipelineView),
     Experiment(ExperimentView),
+    RolloutPolicy(PolicyView),
 }
 
 impl Resource {
@@ -30,6 +33,7 @@ impl Resource {
             Self::Server(server) => (Kind::Server, &server.name),
             Self::Pipeline(pipeline) => (Kind::Pipeline, &pipeline.name),
             Self::Experiment(experiment) => (Kind::Experiment, &experiment.name),
+            Self::RolloutPolicy(policy) => (Kind::RolloutPolicy, &policy.name),
         };
         ObjectRef { kind, name: name.clone() }
     }
@@ -49,6 +53,7 @@ impl Resource {
             Self::Server(server) => server.document(),
             Self::Pipeline(pipeline) => pipeline.document(all_versions),
             Self::Experiment(experiment) => experiment.document(),
+            Self::RolloutPolicy(policy) => policy.document(),
         }
     }
 
@@ -59,6 +64,7 @@ impl Resource {
             Self::Server(server) => server.is_terminated(),
             Self::Pipeline(pipeline) => pipeline.is_terminated(),
             Self::Experiment(experiment) => experiment.deleted,
+            Self::RolloutPolicy(_) => false,
         }
     }
 
@@ -69,6 +75,7 @@ impl Resource {
             Self::Server(server) => server.is_draining(),
             Self::Pipeline(pipeline) => pipeline.readiness() == Readiness::Deleted,
             Self::Experiment(experiment) => experiment.deleted,
+            Self::RolloutPolicy(_) => false,
         }
     }
 
@@ -78,15 +85,16 @@ impl Resource {
             Self::Server(server) => server.readiness(),
             Self::Pipeline(pipeline) => pipeline.readiness(),
             Self::Experiment(experiment) => experiment.readiness(),
+            Self::RolloutPolicy(_) => Readiness::Ready,
         }
     }
 
-    /// The state in the scheduler's API, such as `ModelAvailable`; servers and experiments have none.
+    /// The state in the scheduler's API, such as `ModelAvailable`; only models and pipelines have one.
     pub(crate) fn state(&self) -> Option<&'static str> {
         match self {
             Self::Model(model) => model.latest().map(|v| v.state.as_str_name()),
             Self::Pipeline(pipeline) => pipeline.latest().map(|v| v.status.as_str_name()),
-            Self::Server(_) | Self::Experiment(_) => None,
+            Self::Server(_) | Self::Experiment(_) | Self::RolloutPolicy(_) => None,
         }
     }
 
@@ -96,6 +104,7 @@ impl Resource {
             Self::Server(server) => server.message(),
             Self::Pipeline(pipeline) => pipeline.message(),
             Self::Experiment(experiment) => experiment.message(),
+            Self::RolloutPolicy(policy) => policy.summary(),
         }
     }
 }
