@@ -111,6 +111,7 @@ pub(crate) enum Command {
     Wait(commands::wait::Args),
     Infer(commands::infer::Args),
     Logs(commands::logs::Args),
+    Rollout(commands::rollout::Args),
     Install(commands::install::Args),
     Check(commands::check::Args),
     Lint(commands::lint::Args),

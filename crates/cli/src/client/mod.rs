@@ -4,6 +4,7 @@ mod control;
 mod gateway_metrics;
 mod load_stats;
 mod policies;
+mod rollouts;
 mod scheduler;
 mod tls;
 

@@ -14,7 +14,7 @@ use gantry_tls::{Client, Connector, diagnose};
 use std::{error::Error as _, future::Future, time::Duration};
 use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
-const SUBSCRIBER: &str = "gantry-cli";
+pub(super) const SUBSCRIBER: &str = "gantry-cli";
 /// A status message lists every replica of a server.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 

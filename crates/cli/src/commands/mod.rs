@@ -18,6 +18,7 @@ pub(crate) mod lint;
 pub(crate) mod logs;
 pub(crate) mod man;
 mod replica_processes;
+pub(crate) mod rollout;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod top;
@@ -63,6 +64,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Graph(args) => graph::run(global, &args),
         Command::Convert(args) => convert::run(&args),
         Command::Fetch(args) => fetch::run(&args),
+        Command::Rollout(args) => rollout::run(global, &args),
         Command::State(args) => state::run(&args),
         Command::Completion(args) => completion::run(&args),
         Command::Man(args) => man::run(&args),

@@ -319,7 +319,7 @@ async fn watch(scheduler: &Scheduler, admin: &mut Connection) -> Result<(), Comm
 }
 
 /// Replaces the `drawn` lines above the cursor; returns the number of lines drawn.
-fn redraw(text: &str, drawn: usize) -> Result<usize, CommandError> {
+pub(super) fn redraw(text: &str, drawn: usize) -> Result<usize, CommandError> {
     let rows = terminal_size::terminal_size().map(|(_, terminal_size::Height(rows))| usize::from(rows));
     let text = fit(text, rows);
     let up = if drawn > 0 { format!("\u{1b}[{drawn}A\r") } else { String::new() };

@@ -1,0 +1,282 @@
+//! `gantry rollout`: the rollouts of models under a policy.
+
+mod document;
+mod simulate;
+mod text;
+
+use super::status::redraw;
+use crate::{
+    args::Global,
+    client::{Scheduler, block_on},
+    error::{CommandError, Exit},
+    object_ref::{self, ObjectRef},
+    output::{PLACEHOLDER, Style, Table, Tone, emit, emit_line, is_terminal, print_stderr},
+};
+use clap::{Subcommand, ValueEnum};
+use gantry_api::{Kind, RolloutPolicy};
+use gantry_proto::gantry::{RolloutStatus, steer_rollout_request::Action};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Changes within this window are drawn once.
+const REDRAW_DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Watch and steer the rollouts of models under a RolloutPolicy.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  gantry rollout status iris\n  gantry rollout watch iris\n  \
+    gantry rollout promote iris --full\n  gantry rollout simulate -f careful.yaml --success 0.97 --rate 50"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List all rollouts
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the weights, the evidence, and why a rollout holds
+    Status {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Follow a rollout (redraws on a terminal, otherwise prints one line per change)
+    Watch {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Continue with the next step without waiting for evidence
+    Promote {
+        #[command(flatten)]
+        target: Target,
+        /// Send all requests to the new version at once, without further steps
+        #[arg(long)]
+        full: bool,
+    },
+    /// Hold the weights; evidence of harm still rolls back
+    Pause {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Continue a paused rollout
+    Resume {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Roll back to the old version
+    Abort {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Roll out a version again that was rolled back
+    Retry {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Return to the version before the last promotion
+    Undo {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List the past rollouts of a model, newest first
+    History {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        output: Output,
+    },
+    Simulate(simulate::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// Name of a model, or model/NAME
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Target {
+    fn model(&self) -> Result<ObjectRef, CommandError> {
+        if !self.name.contains('/') {
+            return Ok(ObjectRef { kind: Kind::Model, name: self.name.clone() });
+        }
+        let objects = object_ref::named(std::slice::from_ref(&self.name))?;
+        let model = objects.into_iter().find(|object| object.kind == Kind::Model);
+        model.ok_or_else(|| {
+            let message = format!("rollouts of {} are not supported yet: name a model", self.name.escape_debug());
+            CommandError::usage(message)
+        })
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Output {
+    /// Output format
+    #[arg(short, long = "output", value_enum, default_value_t = Form::Text, value_name = "FORMAT")]
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// Readable text
+    Text,
+    /// JSON
+    Json,
+}
+
+pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
+    if let Command::Simulate(args) = &args.command {
+        return simulate::run(args);
+    }
+    block_on(async {
+        let scheduler = Scheduler::connect(global).await?;
+        match &args.command {
+            Command::Simulate(_) => Ok(()),
+            Command::List { output } => list(&scheduler, output.form).await,
+            Command::Status { target, output } => status(&scheduler, &target.model()?, output.form).await,
+            Command::Watch { target } => watch(&scheduler, &target.model()?).await,
+            Command::History { target, output } => history(&scheduler, &target.model()?, output.form).await,
+            Command::Promote { target, full: false } => steer(&scheduler, target, Action::Promote).await,
+            Command::Promote { target, full: true } => steer(&scheduler, target, Action::PromoteFull).await,
+            Command::Pause { target } => steer(&scheduler, target, Action::Pause).await,
+            Command::Resume { target } => steer(&scheduler, target, Action::Resume).await,
+            Command::Abort { target } => steer(&scheduler, target, Action::Abort).await,
+            Command::Retry { target } => steer(&scheduler, target, Action::Retry).await,
+            Command::Undo { target } => steer(&scheduler, target, Action::Undo).await,
+        }
+    })
+}
+
+async fn list(scheduler: &Scheduler, form: Form) -> Result<(), CommandError> {
+    let rollouts = scheduler.rollouts().await?;
+    if form == Form::Json {
+        let list: Value = rollouts.iter().map(document::rollout).collect();
+        return emit(format!("{list:#}\n"));
+    }
+    if rollouts.is_empty() {
+        print_stderr("No rollouts: apply a RolloutPolicy for a model.");
+        return Ok(());
+    }
+    emit(table(&rollouts).render(Style::stdout()))
+}
+
+fn table(rollouts: &[RolloutStatus]) -> Table {
+    let mut table = Table::new(&["MODEL", "POLICY", "PHASE", "STABLE", "CANDIDATE", "WEIGHT", "MESSAGE"]);
+    for rollout in rollouts {
+        let candidate = rollout.candidate.as_ref();
+        let placeholder = || PLACEHOLDER.to_owned();
+        let plain = |text: String| (text, Tone::Plain);
+        table.row(vec![
+            plain(rollout.model.clone()),
+            plain(rollout.policy.clone()),
+            (text::state(rollout), text::tone(rollout)),
+            plain(rollout.stable.as_ref().map_or_else(placeholder, text::version)),
+            plain(candidate.map_or_else(placeholder, text::version)),
+            plain(candidate.map_or_else(placeholder, |c| format!("{} %", c.weight))),
+            plain(rollout.message.clone()),
+        ]);
+    }
+    table
+}
+
+async fn status(scheduler: &Scheduler, model: &ObjectRef, form: Form) -> Result<(), CommandError> {
+    let rollout = find(scheduler, model).await?;
+    match form {
+        Form::Json => emit(format!("{:#}\n", document::rollout(&rollout))),
+        Form::Text => {
+            let objective = success_objective(scheduler, &rollout.policy).await?;
+            emit(text::page(&rollout, objective, Style::stdout()))
+        }
+    }
+}
+
+async fn history(scheduler: &Scheduler, model: &ObjectRef, form: Form) -> Result<(), CommandError> {
+    let rollout = find(scheduler, model).await?;
+    match form {
+        Form::Json => emit(format!("{:#}\n", document::history(&rollout))),
+        Form::Text if rollout.history.is_empty() => {
+            print_stderr(&format!("{model} has no past rollouts."));
+            Ok(())
+        }
+        Form::Text => emit(text::history(&rollout).render(Style::stdout())),
+    }
+}
+
+async fn watch(scheduler: &Scheduler, model: &ObjectRef) -> Result<(), CommandError> {
+    let first = find(scheduler, model).await?;
+    let objective = success_objective(scheduler, &first.policy).await?;
+    let mut changes = scheduler.watch_rollouts().await?;
+    let (terminal, style) = (is_terminal(), Style::stdout());
+    let mut drawn = 0;
+    let mut printed = None;
+    loop {
+        let mut rollout = changes.next().await?.get(&model.name).cloned();
+        if terminal {
+            let debounce = tokio::time::Instant::now() + REDRAW_DEBOUNCE;
+            while let Ok(rollouts) = tokio::time::timeout_at(debounce, changes.next()).await {
+                rollout = rollouts?.get(&model.name).cloned();
+            }
+        }
+        let Some(rollout) = rollout else {
+            return Err(without_policy(model));
+        };
+        if terminal {
+            drawn = redraw(&text::page(&rollout, objective, style), drawn)?;
+            continue;
+        }
+        let decision = Some(text::decision(&rollout));
+        if decision != printed {
+            printed = decision;
+            emit_line(&text::sentence(&rollout, objective))?;
+        }
+    }
+}
+
+async fn steer(scheduler: &Scheduler, target: &Target, action: Action) -> Result<(), CommandError> {
+    let model = target.model()?;
+    let rollout = find(scheduler, &model).await?;
+    if let Err(error) = scheduler.steer_rollout(&model.name, action).await {
+        let remedy = match error.exit {
+            Exit::Refused => format!("\n{}\nSee gantry rollout status {}.", text::sentence(&rollout, None), model.name),
+            _ => String::new(),
+        };
+        return Err(CommandError::new(error.exit, format!("{}{remedy}", error.message)));
+    }
+    emit_line(&format!("{} {}", model.name, text::steered(&rollout, action)))
+}
+
+/// The rollout of a model, or why there is none.
+async fn find(scheduler: &Scheduler, model: &ObjectRef) -> Result<RolloutStatus, CommandError> {
+    let found = scheduler.rollouts().await?.into_iter().find(|rollout| rollout.model == model.name);
+    match found {
+        Some(rollout) => Ok(rollout),
+        None if scheduler.model(&model.name, false).await?.is_some_and(|found| !found.deleted) => {
+            Err(without_policy(model))
+        }
+        None => Err(scheduler.not_found(model).await),
+    }
+}
+
+fn without_policy(model: &ObjectRef) -> CommandError {
+    let name = &model.name;
+    CommandError::new(
+        Exit::NotFound,
+        format!("{model} has no rollout policy: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"),
+    )
+}
+
+/// The share of good answers that the policy demands; `None` for a policy of another version.
+async fn success_objective(scheduler: &Scheduler, policy: &str) -> Result<Option<f64>, CommandError> {
+    let policies = scheduler.policies().await?;
+    let policy = policies.iter().find(|found| found.name == policy).and_then(RolloutPolicy::from_proto);
+    Ok(policy.and_then(|policy| policy.spec.to_policy().ok()).map(|policy| policy.objectives.success.get()))
+}
+
+#[cfg(test)]
+mod tests;
