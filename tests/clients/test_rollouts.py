@@ -1,0 +1,131 @@
+"""Models under a RolloutPolicy while requests arrive at a constant rate: a good version is promoted, a bad one rolled back."""
+
+import http.client
+import json
+import re
+import shutil
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from gantry import EXAMPLES, TIMEOUT, until
+from processes import Stack, free_ports
+from test_graphs_under_load import PAYMENT, WORKERS, Load, Rest, model
+
+RATE = 200
+
+POLICY = """
+apiVersion: gantry.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: careful}
+spec:
+  targetRef: {kind: Model, name: risk}
+  strategy:
+    canary:
+      steps: [{weight: 20}, {weight: 50}]
+"""
+
+
+class FailingProxy:
+    """In front of the REST port of a server: requests for a model that `fails` matches are answered with 500."""
+
+    def __init__(self, upstream):
+        self.fails = None
+        proxy, connections = self, threading.local()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def forward(self):
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                if proxy.fails and proxy.fails.search(self.path):
+                    return self.answer(500, "application/json", b'{"error":"out of order"}')
+                if not hasattr(connections, "one"):
+                    connections.one = http.client.HTTPConnection(upstream, timeout=TIMEOUT)
+                headers = {"content-type": self.headers.get("content-type", "application/json")}
+                connections.one.request(self.command, self.path, body, headers)
+                response = connections.one.getresponse()
+                self.answer(response.status, response.headers.get("content-type", "application/json"), response.read())
+
+            do_GET = do_POST = forward
+
+            def answer(self, status, content, body):
+                self.send_response(status)
+                self.send_header("content-type", content)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def stack(tmp_path):
+    made = Stack(tmp_path)
+    yield made
+    made.close()
+
+
+def test_good_version_is_promoted_and_bad_one_is_rolled_back(stack, tmp_path):
+    """The stable version fails no request; after the rollback no request fails."""
+    places = [EXAMPLES / "fraud"]
+    text = (EXAMPLES / "fraud" / "model.json").read_text()
+    for score in ("2.5E-1", "3.5E-1"):
+        place = shutil.copytree(EXAMPLES / "fraud", tmp_path / f"fraud-{score}")
+        (place / "model.json").write_text(re.sub(r'"base_score": ?"[^"]*"', f'"base_score":"[{score}]"', text))
+        places.append(place)
+    models = tmp_path / "models"
+    models.mkdir()
+    (port,) = free_ports(1)
+    stack.start("runtime", models, "--explicit", f"--port={port}")
+    proxy = FailingProxy(f"127.0.0.1:{port}")
+    stack.agent("--capabilities", "xgboost", kind="builtin", http_port=proxy.port, grpc_port=port, models=models)
+
+    def apply(text, *flags):
+        file = tmp_path / "applied.yaml"
+        file.write_text(text)
+        ended = stack.command("apply", "-f", file, *flags)
+        assert ended.returncode == 0, ended.stderr
+
+    def rollout():
+        ended = stack.command("rollout", "status", "risk", "--output=json")
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    def version_or_failure(result):
+        status, headers, body = result
+        if status == 500:
+            return "failed"
+        assert status == 200, body
+        return body["model_version"]
+
+    apply(POLICY)
+    apply(model("risk", places[0], "xgboost"), "--wait")
+    clients = [Rest(stack.inference, "/v2/models/risk/infer", "input-0", PAYMENT) for _ in range(WORKERS)]
+    with Load(RATE, clients, version_or_failure) as load:
+        assert set(load.since(load.mark(), 100)) == {"1"}
+        apply(model("risk", places[1], "xgboost"))
+        until("the promotion", lambda: rollout()["stable"]["version"] == 2)
+        until("all requests at version 2", lambda: set(load.since(load.mark(), 100)) == {"2"})
+        shared = Counter(load.results())
+        assert "failed" not in shared and shared["1"] and shared["2"], shared
+
+        proxy.fails = re.compile("_3/infer")
+        apply(model("risk", places[2], "xgboost"))
+        until("the rollback", lambda: any(entry["outcome"] == "RolledBack" for entry in rollout()["history"]))
+        until("all requests at version 2", lambda: set(load.since(load.mark(), 100)) == {"2"})
+        found = rollout()
+        assert found["stable"]["version"] == 2, found
+        assert "5xx" in found["failed"][-1]["message"], found
+        leaked = Counter(load.results())["failed"]
+        assert 0 < leaked, "no request reached the bad version"
+        print(f"requests that failed before the rollback: {leaked}")
+        described = stack.command("get", "models", "-o", "wide").stdout
+        assert "rolled back" in described, described
