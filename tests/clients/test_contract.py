@@ -1,5 +1,6 @@
 """The Seldon gRPC API through a reflection client: every call, its response, its status code."""
 
+import json
 import queue
 import socket
 import threading
@@ -15,6 +16,7 @@ HEALTH = "seldon.mlops.health.HealthCheckService"
 CONTROL = "gantry.v1.Control"
 ROUTING = "gantry.v1.Routing"
 SERVICES = "gantry.v1.Services"
+ROLLOUTS = "gantry.v1.Rollouts"
 
 # Field names and numbers of the public API. They cannot change.
 NUMBERS = {
@@ -354,6 +356,21 @@ def test_every_call_of_the_api(harness):
     assert kinds["upsert"].upsert.route.name == "own" and "reset" in kinds
     services("DeleteService", namespace="ml", name="own")
     services("DeleteService", namespace="ml", name="own")
+
+    # Rollouts of models.
+    rollouts = lambda method, **fields: clients.call(ROLLOUTS, method, **fields)
+    spec = {"targetRef": {"kind": "Model", "name": "none"}, "strategy": {"canary": {"steps": [{"weight": 20}]}}}
+    policy = {"name": "careful", "models": ["none"], "spec": json.dumps(spec).encode()}
+    assert "spec" in expect_error(invalid, lambda: rollouts("PutPolicy", name="careful", spec=b"{}"))
+    rollouts("PutPolicy", **policy)
+    assert [found.name for found in rollouts("ListPolicies").policies] == ["careful"]
+    assert "none" in expect_error(refused, lambda: rollouts("SteerRollout", model="none", action=1))
+    watched = rollouts("WatchRollouts", subscriber="test")
+    assert [next(watched).WhichOneof("event") for _ in range(2)] == ["reset", "synced"]
+    watched.cancel()
+    clients.call(ROUTING, "ReportTraffic", subscriber="test", sequence=1)
+    rollouts("DeletePolicy", name="careful")
+    assert not rollouts("ListPolicies").policies
 
     called = clients.called | agents.called
     ours = {m for c in (clients, agents) for m in c.methods() if m.startswith(("seldon.", "gantry."))}
