@@ -145,11 +145,6 @@ struct Upstream {
 }
 
 impl Streamed {
-    /// Leaves the statistics of the model's rollout to the caller.
-    fn take_attribution(&self) -> Option<Attribution> {
-        self.lock().upstream.as_mut().and_then(|upstream| upstream.guard.take_attribution())
-    }
-
     pub(crate) fn new(
         body: Incoming,
         guard: RequestGuard,
@@ -168,6 +163,11 @@ impl Streamed {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Leaves the statistics of the model's rollout to the caller.
+    fn take_attribution(&self) -> Option<Attribution> {
+        self.lock().upstream.as_mut().and_then(|upstream| upstream.guard.take_attribution())
     }
 
     /// Counts the request as admitted until the body ends.

@@ -25,13 +25,16 @@ pub async fn report_traffic(
     routes: Routes,
     shutdown: CancellationToken,
 ) {
-    let reporting = Reporter { client: RoutingClient::new(channel), reports: Reports::new(subscriber) };
+    let (client, reports) = (RoutingClient::new(channel), Reports::new(subscriber));
+    let reporting = Reporter { client, reports, has_warned: false };
     shutdown.run_until_cancelled_owned(reporting.run(&routes)).await;
 }
 
 struct Reporter {
     client: RoutingClient<Channel>,
     reports: Reports,
+    /// A rejection has been logged; others follow ten times per second.
+    has_warned: bool,
 }
 
 impl Reporter {
@@ -66,7 +69,9 @@ impl Reporter {
             match sent {
                 Ok(_) => {}
                 Err(status) if is_rejected(&status) => {
-                    tracing::warn!(%status, "the scheduler rejects a traffic report; its figures are lost");
+                    if !std::mem::replace(&mut self.has_warned, true) {
+                        tracing::warn!(%status, "the scheduler rejects traffic reports; rollouts lack their figures");
+                    }
                 }
                 Err(status) => return Err(status),
             }
