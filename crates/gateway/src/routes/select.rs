@@ -52,6 +52,8 @@ pub(crate) struct Selector<'a> {
     pub(crate) sticky: Option<&'a [u8]>,
     /// The version named by the client.
     pub(crate) version: Option<u32>,
+    /// The version of an earlier attempt: a retry stays on it while it has another replica.
+    pub(crate) retried: Option<u32>,
     /// Requests with the same key go to the same replica.
     pub(crate) sequence: Option<u64>,
     /// The model is chosen: no experiment takes the request over.
@@ -217,13 +219,18 @@ impl Route {
         Err(error)
     }
 
-    /// The version that the request names, if it has a replica. A session leaves a version whose weight is zero.
+    /// The version that the request names or has tried, if it has a replica. A session leaves a version whose weight is zero.
     fn pinned(&self, selector: &Selector<'_>) -> Option<usize> {
         let position = |is_named: &dyn Fn(&WeightedVersion) -> bool| {
             self.versions.iter().position(|v| !v.targets.is_empty() && is_named(v))
         };
         if let Some(number) = selector.version {
             return position(&|v| v.version.number == number);
+        }
+        let retried = |v: &WeightedVersion| v.weight > 0 && Some(v.version.number) == selector.retried;
+        let retried = selector.retried.and_then(|_| position(&retried));
+        if retried.is_some() {
+            return retried;
         }
         let route = selector.sticky?;
         position(&|v| v.weight > 0 && contains(route, v.version.route_header.as_bytes()))

@@ -303,7 +303,7 @@ impl Worker {
                 replayable: failure.replay.is_some(),
                 attempts: u32::try_from(excluded.len()).unwrap_or(u32::MAX),
             };
-            let (class, version) = (guard.result_class(), Arc::clone(&guard.in_flight.version));
+            let (class, tried) = (guard.result_class(), Arc::clone(&guard.in_flight.version));
             let attribution = guard.take_attribution();
             drop(guard);
             let mut next = if retry::should_retry(failed) {
@@ -314,6 +314,7 @@ impl Worker {
                 let selector = Selector {
                     sticky,
                     version,
+                    retried: Some(tried.number),
                     sequence,
                     excluded,
                     is_chosen: true,
@@ -327,7 +328,7 @@ impl Worker {
             if let Some(attribution) = attribution {
                 match &mut next {
                     // The request continues on another replica of its version.
-                    Some(next) if Arc::ptr_eq(&next.version, &version) => {
+                    Some(next) if Arc::ptr_eq(&next.version, &tried) => {
                         next.attribution = Some(attribution);
                     }
                     _ => attribution.record(class, Instant::now()),

@@ -116,14 +116,19 @@ async fn requests_refused_by_the_gateway_are_not_counted() {
 async fn retry_on_another_replica_of_the_version_counts_once() {
     let alive = FakeRemote::start(FakeLocal::new()).await;
     let running = Running::start(config(), |_| {});
-    let endpoints = [remote_endpoint("s", 0, unused_address()), remote_endpoint("s", 1, alive.address)];
-    running.route(rolled_out(1, route("m", &[(1, 1, &endpoints)])));
-    for _ in 0..20 {
-        assert_eq!(running.client().infer("m").await.status, 200);
+    let canary = [remote_endpoint("s", 0, unused_address()), remote_endpoint("s", 1, alive.address)];
+    let stable = [remote_endpoint("s", 2, alive.address)];
+    running.route(rolled_out(1, route("m", &[(1, 1, &stable), (2, 1, &canary)])));
+    let mut answered = 0;
+    for _ in 0..60 {
+        let answer = running.client().infer("m").await;
+        assert_eq!(answer.status, 200);
+        answered += u64::from(answer.header("x-seldon-route") == ":m_2:");
     }
     assert!(running.metric("gantry_gateway_retries_total") > 0);
-    let tally = Tally::taken(&running, 20).await;
-    assert_eq!(tally.of("m", 1, 1), Figures::successes(20));
+    let tally = Tally::taken(&running, 60).await;
+    assert_eq!(tally.of("m", 1, 1), Figures::successes(60 - answered));
+    assert_eq!(tally.of("m", 1, 2), Figures::successes(answered));
 }
 
 #[tokio::test(flavor = "multi_thread")]
