@@ -351,19 +351,16 @@ fn evidence(model: &Model, traffic: Traffic) -> Option<Evidence> {
     Some(Evidence::Window(Box::new(Window { id, generation, stable, candidate })))
 }
 
-/// Once ready, a revision stays so while it has a replica that serves: a lost replica of several does not move the traffic
-/// to the other revision. A replica whose agent is disconnected may serve.
-fn readiness(versions: &[&Version], was_ready: bool) -> Readiness {
+/// Unknown leaves the readiness as it was: a lost replica of several, or a disconnected agent, does not move the traffic to
+/// the other revision.
+fn readiness(versions: &[&Version]) -> Readiness {
     if versions.iter().any(|v| v.serves_enough()) {
-        return Readiness::Ready;
+        Readiness::Ready
+    } else if versions.iter().any(|v| v.any(ReplicaState::is_routed)) {
+        Readiness::Unknown
+    } else {
+        Readiness::NotReady
     }
-    if was_ready && versions.iter().any(|v| v.any(|state| state == ReplicaState::Available)) {
-        return Readiness::Ready;
-    }
-    if versions.iter().any(|v| v.any(ReplicaState::is_routed)) {
-        return Readiness::Unknown;
-    }
-    Readiness::NotReady
 }
 
 impl ModelContext<'_> {
@@ -408,14 +405,8 @@ impl ModelContext<'_> {
         for version in versions.iter() {
             revisions.entry(version.revision()).or_default().push(version);
         }
-        let readiness: Vec<(Revision, Readiness)> = revisions
-            .into_iter()
-            .map(|(revision, versions)| {
-                let was_ready = rollout.state.is_ready(&revision);
-                let readiness = readiness(&versions, was_ready);
-                (revision, readiness)
-            })
-            .collect();
+        let readiness: Vec<(Revision, Readiness)> =
+            revisions.into_iter().map(|(revision, versions)| (revision, readiness(&versions))).collect();
         let request = steer.map(|steer| Request {
             id: rollout.state.handled.saturating_add(1),
             command: match steer {

@@ -22,6 +22,12 @@ pub(crate) fn rollout(name: &str, model: &Model) -> Option<own::RolloutStatus> {
         candidate: state.phase.other().map(|other| revision(other)),
         stages: u32::try_from(rollout.rules.strategy.stages().count()).unwrap_or(u32::MAX),
         watch: state.phase.stable().map(|stable| stable.watch.name()).unwrap_or_default().to_owned(),
+        previous: state
+            .phase
+            .stable()
+            .and_then(|stable| stable.previous.as_deref())
+            .unwrap_or_default()
+            .to_owned(),
         failed: state.failed.iter().map(failed).collect(),
         history: state.history.iter().map(history).collect(),
         ..own::RolloutStatus::default()
@@ -75,9 +81,9 @@ fn message(rollout: &ModelRollout) -> String {
         Phase::Reverting { cause: Some(finding), .. } => finding.message.clone(),
         Phase::Reverting { .. } => "the previous version is not ready yet".to_owned(),
         Phase::Running { stable } => match &stable.watch {
-            Watch::Baking(bake) => bake.analysis.summary().to_owned(),
+            Watch::Baking(bake) if bake.reported => bake.analysis.summary().to_owned(),
             Watch::Drift(drift) => drift.finding.as_ref().map(|f| f.message.clone()).unwrap_or_default(),
-            Watch::Off => String::new(),
+            Watch::Baking(_) | Watch::Off => String::new(),
         },
     }
 }

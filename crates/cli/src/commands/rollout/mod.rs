@@ -23,10 +23,8 @@ const REDRAW_DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// Watch and steer the rollouts of models under a RolloutPolicy.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  gantry rollout status iris\n  gantry rollout watch iris\n  \
-    gantry rollout promote iris --full\n  gantry rollout simulate -f careful.yaml --success 0.97 --rate 50"
-)]
+#[command(after_help = "Examples:\n  gantry rollout status iris\n  gantry rollout watch iris\n  \
+    gantry rollout promote iris --full\n  gantry rollout simulate -f careful.yaml --success 0.97 --rate 50")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -109,7 +107,8 @@ impl Target {
         let objects = object_ref::named(std::slice::from_ref(&self.name))?;
         let model = objects.into_iter().find(|object| object.kind == Kind::Model);
         model.ok_or_else(|| {
-            let message = format!("rollouts of {} are not supported yet: name a model", self.name.escape_debug());
+            let message =
+                format!("rollouts of {} are not supported yet: name a model", self.name.escape_debug());
             CommandError::usage(message)
         })
     }
@@ -243,7 +242,9 @@ async fn steer(scheduler: &Scheduler, target: &Target, action: Action) -> Result
     let rollout = find(scheduler, &model).await?;
     if let Err(error) = scheduler.steer_rollout(&model.name, action).await {
         let remedy = match error.exit {
-            Exit::Refused => format!("\n{}\nSee gantry rollout status {}.", text::sentence(&rollout, None), model.name),
+            Exit::Refused => {
+                format!("\n{}\nSee gantry rollout status {}.", text::sentence(&rollout, None), model.name)
+            }
             _ => String::new(),
         };
         return Err(CommandError::new(error.exit, format!("{}{remedy}", error.message)));
@@ -267,7 +268,9 @@ fn without_policy(model: &ObjectRef) -> CommandError {
     let name = &model.name;
     CommandError::new(
         Exit::NotFound,
-        format!("{model} has no rollout policy: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"),
+        format!(
+            "{model} has no rollout policy: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"
+        ),
     )
 }
 

@@ -78,7 +78,8 @@ fn requests_per_second(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), CommandError> {
     let (name, policy) = read_policy(args)?;
-    let behaviour = |success, latency: Duration| Behaviour { success, latency_ms: latency.as_secs_f64() * 1000.0 };
+    let behaviour =
+        |success, latency: Duration| Behaviour { success, latency_ms: latency.as_secs_f64() * 1000.0 };
     let stable = behaviour(args.baseline, args.baseline_latency);
     let candidate = behaviour(args.success, args.latency);
     let mut scenario = Scenario::new(stable, candidate, args.rate);
@@ -101,7 +102,8 @@ pub(super) fn run(args: &Args) -> Result<(), CommandError> {
 }
 
 fn read_policy(args: &Args) -> Result<(String, RolloutPolicy), CommandError> {
-    let objects = Manifests::read_all(std::slice::from_ref(&args.file), false)?.checked("Nothing was simulated.")?;
+    let objects =
+        Manifests::read_all(std::slice::from_ref(&args.file), false)?.checked("Nothing was simulated.")?;
     let policies: Vec<_> = objects
         .iter()
         .filter_map(|parsed| match &parsed.object {
@@ -119,13 +121,15 @@ fn read_policy(args: &Args) -> Result<(String, RolloutPolicy), CommandError> {
         }
         (several, _) => {
             let names: Vec<&str> = several.iter().map(|policy| policy.metadata.name.as_str()).collect();
-            let message = format!("{file} has several policies: choose one with --policy: {}", names.join(", "));
+            let message =
+                format!("{file} has several policies: choose one with --policy: {}", names.join(", "));
             return Err(CommandError::usage(message));
         }
     };
-    let mut rules = policy.spec.to_policy().map_err(|(path, message)| {
-        CommandError::usage(format!("{file}: {path} {message}"))
-    })?;
+    let mut rules = policy
+        .spec
+        .to_policy()
+        .map_err(|(path, message)| CommandError::usage(format!("{file}: {path} {message}")))?;
     rules.strategy = approved(rules.strategy);
     Ok((policy.metadata.name.clone(), rules))
 }
@@ -207,8 +211,12 @@ impl Summary {
                 format!("{} {outcome} ({:.1} %)", grouped(*count as u64), *count as f64 * 100.0 / all as f64)
             })
             .collect();
-        let mut text =
-            format!("Of {} simulated rollouts by {}: {}.\n", grouped(all as u64), self.policy, shares.join(", "));
+        let mut text = format!(
+            "Of {} simulated rollouts by {}: {}.\n",
+            grouped(all as u64),
+            self.policy,
+            shares.join(", ")
+        );
         if u64::from(self.wanted) > all as u64 {
             let limit = time(u64::try_from(TIME_LIMIT.as_millis()).unwrap_or(u64::MAX));
             text += &format!("No more than {all} of {} were run in {limit}.\n", self.wanted);

@@ -134,6 +134,8 @@ fn failing_version_is_rolled_back_and_not_tried_again() {
     let rolled_back = |(_, event): &(Arc<str>, Event)| matches!(event, Event::RolledBack { .. });
     assert_eq!(events.iter().filter(|event| rolled_back(event)).count(), 1, "{events:?}");
     assert_eq!(harness.shares(), [(1, 100)]);
+    harness.acknowledge(1, 0);
+    assert_eq!(harness.phase(), "RollingBack", "until gateways have the weights");
     harness.quiesce();
     assert_eq!((harness.phase(), harness.routed("m")), ("Running", vec![1]));
     let status = harness.version_status("m");
