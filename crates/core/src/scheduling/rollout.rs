@@ -298,7 +298,7 @@ impl State {
     pub(super) fn traffic_observed(
         &mut self,
         name: &str,
-        traffic: Traffic,
+        traffic: &Traffic,
         now: Millis,
         effects: &mut Effects,
     ) {
@@ -306,7 +306,7 @@ impl State {
             return;
         }
         self.with(name, now, effects, |ctx, model| {
-            record(model, &traffic);
+            record(model, traffic);
             let evidence = evidence(model, traffic);
             let _ = ctx.step_rollout(model, evidence.as_ref(), None);
             ctx.reconcile(model, false);
@@ -335,7 +335,7 @@ fn record(model: &mut Model, traffic: &Traffic) {
 }
 
 /// Statistics of versions as those of revisions.
-fn evidence(model: &Model, traffic: Traffic) -> Option<Evidence> {
+fn evidence(model: &Model, traffic: &Traffic) -> Option<Evidence> {
     let phase = &model.rollout.as_ref()?.state.phase;
     let stable_revision = phase.stable().map(|stable| &stable.revision);
     let (mut stable, mut candidate) = (Stats::default(), Stats::default());
@@ -347,7 +347,7 @@ fn evidence(model: &Model, traffic: Traffic) -> Option<Evidence> {
             _ => {}
         }
     }
-    let Traffic { id, generation, .. } = traffic;
+    let Traffic { id, generation, .. } = *traffic;
     Some(Evidence::Window(Box::new(Window { id, generation, stable, candidate })))
 }
 
@@ -374,8 +374,7 @@ impl ModelContext<'_> {
             (Some((policy, rules)), None) if !model.deleted => {
                 model.rollout = ModelRollout::start(policy, rules, model).map(Box::new);
             }
-            (Some(_), None) => return,
-            (None, None) => return,
+            (_, None) => return,
             (None, rollout) => *rollout = None,
         }
         self.dirty = true;

@@ -154,7 +154,7 @@ impl State {
             Command::DeleteRolloutPolicy { name } => self.delete_rollout_policy(name, now, effects),
             Command::SteerRollout { model, steer } => self.steer_rollout(&model, steer, now, effects)?,
             Command::TrafficObserved { model, traffic } => {
-                self.traffic_observed(&model, traffic, now, effects);
+                self.traffic_observed(&model, &traffic, now, effects);
             }
             Command::Tick => self.tick(now, effects),
         }

@@ -608,7 +608,8 @@ impl Writer {
 
 fn log_rollout(model: &str, event: &Event) {
     match event {
-        Event::Deployed { .. } | Event::BakeEnded { .. } => {}
+        // The caller of a rejected command has the reason.
+        Event::Deployed { .. } | Event::BakeEnded { .. } | Event::CommandRejected { .. } => {}
         Event::RolledBack { revision, to, finding } => {
             let Finding { reason, message } = finding;
             tracing::warn!(model, %revision, %to, %reason, "rolled back: {message}");
@@ -633,8 +634,6 @@ fn log_rollout(model: &str, event: &Event) {
         }
         Event::Reverting { revision, to } => tracing::info!(model, %revision, %to, "reverting"),
         Event::Reverted { revision, to } => tracing::info!(model, %revision, %to, "reverted"),
-        // The caller has the reason.
-        Event::CommandRejected { .. } => {}
     }
 }
 

@@ -39,12 +39,11 @@ pub(crate) fn rollout(name: &str, model: &Model) -> Option<own::RolloutStatus> {
 }
 
 fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candidate: &Candidate) {
-    status.pause = match candidate.pause {
+    status.pause = String::from(match candidate.pause {
         None => "",
         Some(Pause::Command) => "Command",
         Some(Pause::Approval) => "Approval",
-    }
-    .to_owned();
+    });
     if let Progress::Stage { index, exposure, entered } = candidate.progress {
         status.stage = u32::try_from(index + 1).unwrap_or(u32::MAX);
         status.stage_ms = rollout.state.clock.elapsed.saturating_sub(entered);
