@@ -106,6 +106,11 @@ fn examples_of_pipelines_and_experiments_work_as_written() {
     assert!(run_examples("examples/experiments", &["docs/experiments.md"]) >= 8);
 }
 
+#[test]
+fn examples_of_rollouts_work_as_written() {
+    assert!(run_examples("examples/rollouts", &["docs/rollouts.md"]) >= 6);
+}
+
 /// Runs the commands of these pages and returns their number.
 fn run_examples(served: &str, pages: &[&str]) -> usize {
     let up = Up::start(served);

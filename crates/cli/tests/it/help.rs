@@ -18,6 +18,7 @@ fn help_of_client_commands() {
         "wait",
         "infer",
         "logs",
+        "rollout",
         "install",
         "check",
         "lint",
@@ -28,6 +29,7 @@ fn help_of_client_commands() {
     ] {
         snapshot(&format!("help-{command}"), &gantry(&[command, "--help"]).ok());
     }
+    snapshot("help-rollout-simulate", &gantry(&["rollout", "simulate", "--help"]).ok());
     snapshot("help", &gantry(&["--help"]).ok());
 }
 

@@ -20,6 +20,7 @@ mod infer;
 mod lint;
 mod objects;
 mod roles;
+mod rollouts;
 mod runtime;
 mod seldon;
 mod servers;

@@ -194,7 +194,7 @@ fn empty_results_are_reported_on_stderr() {
     let ran = harness.gantry(&["get"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-        (0, "", "No models, no servers, no pipelines, no experiments.\n")
+        (0, "", "No models, no servers, no pipelines, no experiments, no rolloutpolicies.\n")
     );
     let ran = harness.gantry(&["get", "models", "-o", "json"]);
     assert!(ran.stdout.contains("\"items\": []"), "{ran:?}");

@@ -117,7 +117,7 @@ impl Target {
 #[derive(Debug, clap::Args)]
 struct Output {
     /// Output format
-    #[arg(short, long = "output", value_enum, default_value_t = Form::Text, value_name = "FORMAT")]
+    #[arg(short = 'o', long = "output", value_enum, default_value_t = Form::Text, value_name = "FORMAT")]
     form: Form,
 }
 
@@ -178,7 +178,7 @@ fn table(rollouts: &[RolloutStatus]) -> Table {
             plain(rollout.stable.as_ref().map_or_else(placeholder, text::version)),
             plain(candidate.map_or_else(placeholder, text::version)),
             plain(candidate.map_or_else(placeholder, |c| format!("{} %", c.weight))),
-            plain(rollout.message.clone()),
+            plain(text::reason(rollout).to_owned()),
         ]);
     }
     table

@@ -86,6 +86,7 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
             },
         ),
         ("running", rollout("Running")),
+        ("first-version", RolloutStatus { watch: "Baking".into(), ..rollout("Running") }),
         (
             "baking",
             RolloutStatus {
@@ -111,6 +112,12 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
         ("approval", RolloutStatus { pause: "Approval".into(), ..progressing() }),
         ("paused", RolloutStatus { pause: "Command".into(), ..progressing() }),
         ("rolled-back", rolled_back()),
+        ("undone", {
+            let mut undone = rolled_back();
+            undone.history.iter_mut().for_each(|entry| entry.reason = "Undone".into());
+            undone.failed.iter_mut().for_each(|failed| failed.message = "undone by command".into());
+            undone
+        }),
         (
             "rolling-back",
             RolloutStatus {

@@ -77,6 +77,12 @@ fn last_rollback(rollout: &RolloutStatus) -> Option<&RolloutHistory> {
     rollout.history.last().filter(|last| last.outcome == "RolledBack" && rollout.phase == "Running")
 }
 
+/// The version before stays loaded. The first version is watched too, but has none before it.
+fn is_baking(rollout: &RolloutStatus) -> bool {
+    let is_first = rollout.history.last().is_none_or(|last| last.outcome == "Deployed");
+    rollout.phase == "Running" && rollout.watch == "Baking" && !is_first
+}
+
 /// Why a revision failed.
 fn failure<'a>(rollout: &'a RolloutStatus, revision: &str) -> Option<&'a str> {
     let failed = rollout.failed.iter().rev().find(|failed| failed.revision == revision);
@@ -89,11 +95,12 @@ fn took(entry: &RolloutHistory) -> String {
 
 /// One word for the state.
 pub(super) fn state(rollout: &RolloutStatus) -> String {
-    match (rollout.phase.as_str(), rollout.pause.as_str(), rollout.watch.as_str()) {
-        ("Progressing", "Command", _) => "Paused",
-        ("Progressing", "Approval", _) => "NeedsApproval",
-        ("Running", _, "Baking") => "Baking",
-        (phase, _, _) => phase,
+    match (rollout.phase.as_str(), rollout.pause.as_str()) {
+        ("Progressing", "Command") => "Paused",
+        ("Progressing", "Approval") => "NeedsApproval",
+        ("Running", ..) if last_rollback(rollout).is_some() => "RolledBack",
+        ("Running", ..) if is_baking(rollout) => "Baking",
+        (phase, _) => phase,
     }
     .to_owned()
 }
@@ -144,11 +151,14 @@ pub(super) fn sentence(rollout: &RolloutStatus, objective: Option<f64>) -> Strin
             format!("{name} returns to {} from {from}: {}.", named_version(candidate), message(rollout))
         }
         _ => match last_rollback(rollout) {
-            Some(last) => {
-                let why = failure(rollout, &last.revision).unwrap_or(&last.reason);
-                format!("{name} was rolled back to {} after {}: {why}.", named_version(stable), took(last))
+            Some(last) if last.reason == "Undone" => {
+                format!("{name} was returned to {}: {}.", named_version(stable), reason(rollout))
             }
-            None if rollout.watch == "Baking" => {
+            Some(last) => {
+                let (to, why) = (named_version(stable), reason(rollout));
+                format!("{name} was rolled back to {to} after {}: {why}.", took(last))
+            }
+            None if is_baking(rollout) => {
                 let kept = "the version before it stays loaded";
                 format!("{name} bakes {}, {kept}: {}.", named_version(stable), evidence(stable, objective))
             }
@@ -160,6 +170,15 @@ pub(super) fn sentence(rollout: &RolloutStatus, objective: Option<f64>) -> Strin
 
 fn message(rollout: &RolloutStatus) -> &str {
     if rollout.message.is_empty() { "waiting" } else { rollout.message.trim_end_matches('.') }
+}
+
+/// Why the rollout is in its state.
+pub(super) fn reason(rollout: &RolloutStatus) -> &str {
+    match last_rollback(rollout) {
+        Some(last) => failure(rollout, &last.revision).unwrap_or(&last.reason),
+        None if rollout.watch == "Baking" && !is_baking(rollout) => "",
+        None => &rollout.message,
+    }
 }
 
 /// What changes when a decision was taken, without the statistics.
@@ -245,7 +264,7 @@ fn next(rollout: &RolloutStatus) -> String {
         ("Running", _) if last_rollback(rollout).is_some() => {
             format!("gantry rollout retry {name}; a changed model starts a new rollout")
         }
-        ("Running", _) if rollout.watch == "Baking" => {
+        ("Running", _) if is_baking(rollout) => {
             format!("gantry rollout undo {name}, if this version is not the right one")
         }
         ("Running", _) => format!("gantry rollout history {name}; a changed model starts a rollout"),
