@@ -41,7 +41,7 @@ async fn results_are_counted_by_version_and_class() {
         (failing(Error::new(Code::DeadlineExceeded, "too slow")), Figures { timeouts: 2, ..one }),
     ];
     for is_remote in [false, true] {
-        let config = Config { request_timeout: Duration::from_millis(300), ..config() };
+        let config = Config { request_timeout: Duration::from_secs(1), ..config() };
         let running = Running::start(config, |gateway| {
             for (version, (server, _)) in (1..).zip(&cases) {
                 gateway.register_local("here", version, Arc::clone(server) as _);
