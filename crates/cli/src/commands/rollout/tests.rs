@@ -8,8 +8,8 @@ use gantry_proto::gantry::{
 
 const NOON: u64 = 1_795_000_023_412;
 
-fn revision(version: u32, weight: u32, requests: u64, failures: u64) -> Option<RevisionStatus> {
-    Some(RevisionStatus {
+fn revision(version: u32, weight: u32, requests: u64, failures: u64) -> RevisionStatus {
+    RevisionStatus {
         revision: format!("{version}{version}aabbccddeeff"),
         version,
         weight,
@@ -17,7 +17,7 @@ fn revision(version: u32, weight: u32, requests: u64, failures: u64) -> Option<R
         requests,
         failures,
         p99_micros: if requests == 0 { 0 } else { 40_000 + u64::from(version) * 1000 },
-    })
+    }
 }
 
 fn history(version: u32, outcome: &str, took: u64) -> RolloutHistory {
@@ -35,7 +35,7 @@ fn rollout(phase: &str) -> RolloutStatus {
         model: "reco".into(),
         policy: "careful".into(),
         phase: phase.into(),
-        stable: revision(1, 100, 0, 0),
+        stable: Some(revision(1, 100, 0, 0)),
         stages: 3,
         watch: "Off".into(),
         history: vec![history(1, "Deployed", 2500)],
@@ -46,8 +46,8 @@ fn rollout(phase: &str) -> RolloutStatus {
 fn progressing() -> RolloutStatus {
     RolloutStatus {
         message: "1,210 requests show neither harm nor fitness".into(),
-        stable: revision(1, 80, 4816, 2),
-        candidate: revision(2, 20, 1210, 6),
+        stable: Some(revision(1, 80, 4816, 2)),
+        candidate: Some(revision(2, 20, 1210, 6)),
         stage: 2,
         stage_ms: 41_012,
         hold_ms: 60_000,
@@ -70,16 +70,13 @@ fn rolled_back() -> RolloutStatus {
 
 /// Each state with its name.
 fn states() -> Vec<(&'static str, RolloutStatus)> {
-    let waiting = |mut candidate: Option<RevisionStatus>| {
-        candidate.iter_mut().for_each(|c| c.ready = false);
-        candidate
-    };
+    let waiting = |version| Some(RevisionStatus { ready: false, ..revision(version, 0, 0, 0) });
     vec![
         (
             "deploying",
             RolloutStatus {
                 stable: None,
-                candidate: waiting(revision(1, 0, 0, 0)),
+                candidate: waiting(1),
                 message: "the first version is not ready yet".into(),
                 history: vec![],
                 ..rollout("Deploying")
@@ -90,7 +87,7 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
         (
             "baking",
             RolloutStatus {
-                stable: revision(2, 100, 12_345, 3),
+                stable: Some(revision(2, 100, 12_345, 3)),
                 watch: "Baking".into(),
                 history: vec![history(1, "Deployed", 2500), history(2, "Promoted", 95_000)],
                 ..rollout("Running")
@@ -99,7 +96,7 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
         (
             "waiting",
             RolloutStatus {
-                candidate: waiting(revision(2, 0, 0, 0)),
+                candidate: waiting(2),
                 message: "the new version is not ready yet".into(),
                 ..rollout("Progressing")
             },
@@ -107,7 +104,12 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
         ("progressing", progressing()),
         (
             "without-hold",
-            RolloutStatus { hold_ms: 0, stage_ms: 340, candidate: revision(2, 20, 0, 0), ..progressing() },
+            RolloutStatus {
+                hold_ms: 0,
+                stage_ms: 340,
+                candidate: Some(revision(2, 20, 0, 0)),
+                ..progressing()
+            },
         ),
         ("approval", RolloutStatus { pause: "Approval".into(), ..progressing() }),
         ("paused", RolloutStatus { pause: "Command".into(), ..progressing() }),
@@ -122,7 +124,7 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
             "rolling-back",
             RolloutStatus {
                 phase: "RollingBack".into(),
-                candidate: revision(2, 0, 19, 17),
+                candidate: Some(revision(2, 0, 19, 17)),
                 message: "gateways have not confirmed the weights yet".into(),
                 ..rolled_back()
             },
@@ -130,8 +132,8 @@ fn states() -> Vec<(&'static str, RolloutStatus)> {
         (
             "reverting",
             RolloutStatus {
-                stable: revision(2, 100, 9000, 4),
-                candidate: waiting(revision(1, 0, 0, 0)),
+                stable: Some(revision(2, 100, 9000, 4)),
+                candidate: waiting(1),
                 message: "the previous version is not ready yet".into(),
                 ..rollout("Reverting")
             },
@@ -168,12 +170,12 @@ fn history_is_newest_first_with_the_reason() {
 
 #[test]
 fn decisions_differ_and_statistics_do_not() {
-    let more = RolloutStatus { candidate: revision(2, 20, 9999, 6), stage_ms: 50_000, ..progressing() };
+    let more = RolloutStatus { candidate: Some(revision(2, 20, 9999, 6)), stage_ms: 50_000, ..progressing() };
     assert!(text::decision(&progressing()) == text::decision(&more));
     for other in [
         RolloutStatus { stage: 3, ..progressing() },
         RolloutStatus { pause: "Command".into(), ..progressing() },
-        RolloutStatus { candidate: revision(2, 50, 1210, 6), ..progressing() },
+        RolloutStatus { candidate: Some(revision(2, 50, 1210, 6)), ..progressing() },
     ] {
         assert!(text::decision(&progressing()) != text::decision(&other), "{other:?}");
     }
