@@ -32,6 +32,21 @@ impl Errors {
     }
 }
 
+/// A score of drift that was measured elsewhere, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DriftScore(u64);
+
+impl DriftScore {
+    /// `None` for a score that is not a number.
+    pub fn new(score: f64) -> Option<Self> {
+        (!score.is_nan()).then(|| Self((score.max(0.0) * 1000.0).round() as u64))
+    }
+
+    pub fn get(self) -> f64 {
+        self.0 as f64 / 1000.0
+    }
+}
+
 /// Traffic of one revision in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -39,6 +54,8 @@ pub struct Stats {
     pub errors: Errors,
     pub latency: LatencyHistogram,
     pub outputs: Distribution,
+    /// Drift of the outputs, where the source measures it itself.
+    pub drift: Option<DriftScore>,
     /// Answers to mirrored requests that were compared, and how many of them differ from the stable revision's.
     pub compared: Sample,
 }

@@ -44,7 +44,7 @@ pub use comparison::{Block, Comparison, LatencyCut, Reference, SequentialState};
 pub use distribution::{
     Distribution, MAX_BINS, kolmogorov_smirnov, kolmogorov_smirnov_critical, population_stability_index,
 };
-pub use evidence::{Errors, Evidence, ObservationId, Readiness, Revision, Stats, Window};
+pub use evidence::{DriftScore, Errors, Evidence, ObservationId, Readiness, Revision, Stats, Window};
 pub use histogram::{BUCKETS, Bucket, LatencyHistogram};
 pub use policy::{
     CanarySteps, DriftMeasure, DriftRules, Exposure, InvalidPolicy, LatencyComparison, LatencyObjective,

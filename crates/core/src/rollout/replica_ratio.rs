@@ -35,6 +35,23 @@ pub fn closest(replicas: u32, weight: u32, surge: bool) -> ReplicaCounts {
     })
 }
 
+/// The canary replicas beside a fixed number of stable ones that come closest to a weight: at least one for a weight above
+/// 0, at most as many as stable ones. Ties go to the smaller canary.
+pub fn beside(stable: u32, weight: u32) -> ReplicaCounts {
+    let canary = match weight.min(100) {
+        0 => 0,
+        100 => stable.max(1),
+        weight => {
+            let floor = (u64::from(stable) * u64::from(weight) / u64::from(100 - weight)) as u32;
+            let off = |canary: u32| distance((canary, canary.saturating_add(stable)), weight);
+            let more = floor.saturating_add(1);
+            let closest = if floor > 0 && off(floor) <= off(more) { floor } else { more };
+            closest.min(stable.max(1))
+        }
+    };
+    ReplicaCounts { canary, stable }
+}
+
 fn distance((canary, total): (u32, u32), weight: u32) -> f64 {
     (f64::from(canary) * 100.0 / f64::from(total.max(1)) - f64::from(weight)).abs()
 }
@@ -149,6 +166,21 @@ mod tests {
             }
         }
         assert!((effective_weight(closest(10, 24, true)) - 27.27).abs() < 0.01);
+    }
+
+    #[test]
+    fn canary_beside_fixed_replicas_table() {
+        for (stable, rows) in [
+            (0, &[(0, 0), (20, 1), (100, 1)][..]),
+            (1, &[(1, 1), (20, 1), (50, 1), (60, 1), (99, 1), (100, 1)]),
+            (3, &[(20, 1), (25, 1), (30, 1), (40, 2), (50, 3), (60, 3), (100, 3)]),
+            (8, &[(0, 0), (5, 1), (20, 2), (50, 8), (100, 8)]),
+        ] {
+            for (weight, canary) in rows {
+                let counts = beside(stable, *weight);
+                assert_eq!(counts, ReplicaCounts { canary: *canary, stable }, "{stable} at {weight}");
+            }
+        }
     }
 
     /// Facts of `TestCalculateReplicaCountsForCanary`, the rows without traffic routing.

@@ -3,7 +3,7 @@
 use super::{
     analysis::{Analysis, Position},
     distribution::{Distribution, kolmogorov_smirnov, population_stability_index},
-    evidence::{Evidence, Stats, Window},
+    evidence::{DriftScore, Evidence, Stats, Window},
     policy::{DriftMeasure, DriftRules, RolloutPolicy},
     thresholds::Tally,
     verdict::{Finding, Reason},
@@ -27,6 +27,9 @@ pub struct DriftState {
     /// The current interval.
     pub since: Millis,
     pub outputs: Distribution,
+    /// The largest score of the current interval.
+    #[serde(default)]
+    pub score: Option<DriftScore>,
     pub tally: Tally,
     /// Consecutive intervals with a finding.
     pub exceeded: u32,
@@ -62,6 +65,7 @@ impl Watch {
             reference,
             since: elapsed,
             outputs: Distribution::default(),
+            score: None,
             tally: Tally::default(),
             exceeded: 0,
             finding: None,
@@ -184,14 +188,17 @@ impl DriftState {
             && window.generation == generation
         {
             self.outputs.merge(&window.stable.outputs);
+            self.score = self.score.max(window.stable.drift);
             self.tally.add(&window.stable);
         }
         if elapsed < self.since.saturating_add(policy.interval) {
             return;
         }
-        let compared = self.outputs.total() >= rules.min_outputs.max(1);
+        let has_outputs = self.outputs.total() >= rules.min_outputs.max(1);
+        let compared = has_outputs || self.score.is_some();
         let enough = self.tally.totals.sample.total >= policy.min_requests.max(1);
-        let found = self.measure(rules).filter(|_| compared).or_else(|| {
+        let measured = self.measure(rules).filter(|_| has_outputs).or_else(|| self.scored(rules));
+        let found = measured.or_else(|| {
             let missed = self.tally.missed("stable", &policy.objectives)?;
             (rules.objectives && enough).then(|| Finding::new(Reason::ObjectivesMissed, missed.message))
         });
@@ -206,11 +213,18 @@ impl DriftState {
             }
             None => {}
         }
-        if self.reference.total() == 0 && compared {
+        if self.reference.total() == 0 && has_outputs {
             // Without a bake the first complete interval is the reference.
             self.reference = std::mem::take(&mut self.outputs);
         }
         (self.since, self.outputs, self.tally) = (elapsed, Distribution::default(), Tally::default());
+        self.score = None;
+    }
+
+    fn scored(&self, rules: &DriftRules) -> Option<Finding> {
+        let score = self.score.map(DriftScore::get).filter(|score| *score >= rules.threshold)?;
+        let text = format!("drift score is {score:.2}, at least {:.2}", rules.threshold);
+        Some(Finding::new(Reason::Drifted, text))
     }
 
     fn measure(&self, rules: &DriftRules) -> Option<Finding> {

@@ -142,6 +142,23 @@ fn few_outputs_and_provider_errors_are_no_drift() {
 }
 
 #[test]
+fn score_of_another_source_is_drift() {
+    let mut harness = baked(drifting());
+    let score = |harness: &mut Harness, score: f64| {
+        harness.window_of(Stats { drift: DriftScore::new(score), ..stats(100, 0) }, Stats::default());
+        harness.wait(harness.policy.interval);
+    };
+    for value in [0.25, 0.3, 0.249, 0.25, 0.25] {
+        score(&mut harness, value);
+    }
+    assert_eq!(harness.shown(), "Running b 100", "not three consecutive intervals");
+    score(&mut harness, 0.25);
+    assert_eq!(harness.failure(), Some(("b", Reason::Drifted)));
+    assert_eq!(harness.stored.state.failed[0].finding.message, "drift score is 0.25, at least 0.25");
+    assert_eq!(DriftScore::new(f64::NAN), None);
+}
+
+#[test]
 fn kolmogorov_smirnov_measures_drift_too() {
     let rules =
         DriftRules { measure: DriftMeasure::KolmogorovSmirnov, threshold: 0.2, ..DriftRules::default() };
