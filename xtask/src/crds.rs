@@ -2,7 +2,7 @@
 
 use crate::{Failure, metadata};
 
-/// Writes `deploy/crds`, `deploy/crds-kserve` and `deploy/crds-rollout`, or with `--check` compares them with the types.
+/// Writes the CRDs in `deploy`, or with `--check` compares them with the types.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let check: &[&str] = match arguments {
         [] => &[],

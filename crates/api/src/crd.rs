@@ -9,8 +9,9 @@ mod structural;
 mod tests;
 
 use crate::{
-    API_VERSION, ExperimentSpec, GANTRY_V1ALPHA1, ModelSpec, ModelStatus, PipelineSpec, PlainStatus,
-    RolloutPolicySpec, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    ALGORITHM_V1, API_VERSION, AlgorithmSpec, AlgorithmStatus, ExperimentSpec, GANTRY_V1ALPHA1, ModelSpec,
+    ModelStatus, PipelineSpec, PlainStatus, RolloutPolicySpec, SeldonConfigSpec, SeldonRuntimeSpec,
+    ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
         InferenceServiceStatus, KSERVE_V1ALPHA1, KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
@@ -116,7 +117,7 @@ const RUNTIME_COLUMNS: &[Column] = &[
 struct NoStatus {}
 
 /// All kinds of the operator, in the order in which they are installed.
-pub fn resources() -> [Resource; 13] {
+pub fn resources() -> [Resource; 14] {
     RESOURCES
 }
 
@@ -143,7 +144,7 @@ const ROLLOUT_POLICY: Resource = Resource {
     parts: parts::<RolloutPolicySpec, PlainStatus>,
 };
 
-const RESOURCES: [Resource; 13] = [
+const RESOURCES: [Resource; 14] = [
     Resource {
         api_version: API_VERSION,
         is_namespaced: true,
@@ -333,6 +334,25 @@ const RESOURCES: [Resource; 13] = [
         columns: &[column("URL", "string", ".status.url"), READY, AGE],
         parts: parts::<InferenceGraphSpec, InferenceGraphStatus>,
     },
+    Resource {
+        api_version: ALGORITHM_V1,
+        is_namespaced: true,
+        kind: "Algorithm",
+        plural: "algorithms",
+        singular: "algorithm",
+        short_names: &["algo"],
+        scales: true,
+        columns: &[
+            column("Phase", "string", ".status.phase"),
+            column("Revision", "string", ".status.stableRevision"),
+            column("Weight", "integer", ".status.canaryWeight"),
+            READY,
+            wide("Canary", ".status.canaryRevision"),
+            wide("Message", ".status.conditions[?(@.type==\"Ready\")].message"),
+            AGE,
+        ],
+        parts: parts::<AlgorithmSpec, AlgorithmStatus>,
+    },
 ];
 
 /// The `CustomResourceDefinition` of a kind.
@@ -416,11 +436,12 @@ impl Column {
 }
 
 impl Resource {
-    /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own. Those without a
-    /// controller are apart, too: an installation would accept objects without effect.
+    /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own. Those of optional kinds
+    /// and those without a controller are apart, too: an installation would accept objects without effect.
     pub fn folder(&self) -> &'static str {
         match self.api_version {
             API_VERSION => "crds",
+            ALGORITHM_V1 => "crds-algorithm",
             GANTRY_V1ALPHA1 => "crds-rollout",
             _ => "crds-kserve",
         }

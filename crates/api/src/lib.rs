@@ -14,6 +14,7 @@
     reason = "CRD fields need a description, which a test checks; other fields are self-explanatory"
 )]
 
+mod algorithm;
 mod bare_model_files;
 mod crd;
 mod diagnostic;
@@ -44,6 +45,12 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use algorithm::{
+    ALGORITHM_V1, AlgorithmAnalysis, AlgorithmDrift, AlgorithmExpose, AlgorithmLifecycle, AlgorithmMetrics,
+    AlgorithmPhase, AlgorithmPort, AlgorithmResources, AlgorithmScaling, AlgorithmSpec, AlgorithmStatus,
+    AnalysisMethod, FailedAlgorithmRevision, MetricQueries, PodTemplate, PrometheusSource, RevisionRecord,
+    RevisionTemplate, RollingUpdate,
+};
 pub use bare_model_files::{ModelFile, model_of_file, runtime_of_file};
 pub use crd::{Column, Resource, crd, crd_yaml, resources, resources_without_controller};
 pub use diagnostic::Diagnostic;

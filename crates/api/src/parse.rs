@@ -1,9 +1,9 @@
 //! Manifest parsing: text to validated objects.
 
 use crate::{
-    API_VERSION, ClusterObject, Diagnostic, Experiment, ForeignObject, GANTRY_V1ALPHA1, INFERENCE_GRAPH,
-    INFERENCE_SERVICE, Manifest, Metadata, Model, Object, Parsed, Pipeline, RolloutPolicy, SeldonConfigSpec,
-    SeldonRuntimeSpec, Server, ServerConfigSpec,
+    ALGORITHM_V1, API_VERSION, AlgorithmSpec, ClusterObject, Diagnostic, Experiment, ForeignObject,
+    GANTRY_V1ALPHA1, INFERENCE_GRAPH, INFERENCE_SERVICE, Manifest, Metadata, Model, Object, Parsed, Pipeline,
+    RolloutPolicy, SeldonConfigSpec, SeldonRuntimeSpec, Server, ServerConfigSpec,
     kserve::{
         ClusterStorageContainer, InferenceGraphSpec, InferenceServiceSpec, KSERVE_V1ALPHA1, KSERVE_V1BETA1,
         ServingRuntimeSpec, TrainedModelSpec, inference_service_warnings,
@@ -16,7 +16,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 
 /// Kinds and their versions. A scheduler takes the first five; the others are handled by the operator only.
-const KINDS: [(&str, &str); 14] = [
+const KINDS: [(&str, &str); 15] = [
     ("Model", API_VERSION),
     ("Server", API_VERSION),
     ("Pipeline", API_VERSION),
@@ -31,6 +31,7 @@ const KINDS: [(&str, &str); 14] = [
     ("ClusterStorageContainer", KSERVE_V1ALPHA1),
     ("InferenceGraph", KSERVE_V1ALPHA1),
     ("TrainedModel", KSERVE_V1ALPHA1),
+    ("Algorithm", ALGORITHM_V1),
 ];
 /// For messages: the kinds that most manifests have.
 const KIND_LIST: &str =
@@ -226,6 +227,7 @@ fn object(node: &Node) -> Result<Decoded, Vec<Diagnostic>> {
         }
         INFERENCE_GRAPH => decode_envelope(node, kind).map(|graph| Decoded::Graph(Box::new(graph))),
         "TrainedModel" => decode_cluster_object::<TrainedModelSpec>(node, "TrainedModel"),
+        "Algorithm" => decode_cluster_object::<AlgorithmSpec>(node, "Algorithm"),
         _ => decode_cluster_object::<ServerConfigSpec>(node, "ServerConfig"),
     }
 }

@@ -10,8 +10,8 @@ mod rules;
 pub(crate) mod tests;
 
 use crate::{
-    ExperimentSpec, InvalidName, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
-    ServerConfigSpec, ServerSpec, check_name, kserve,
+    AlgorithmSpec, ExperimentSpec, InvalidName, ModelSpec, PipelineSpec, SeldonConfigSpec, SeldonRuntimeSpec,
+    ServerConfigSpec, ServerSpec, algorithm, check_name, kserve,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, ServingRuntimeSpec,
         TrainedModelSpec,
@@ -188,4 +188,5 @@ validate_impls! {
     TrainedModelSpec: kserve::TRAINED_MODEL, check_object_name, kserve::trained_model_errors;
     RolloutPolicySpec: rollout_policy::ROLLOUT_POLICY, check_name, rollout_policy::rollout_policy_errors;
     InferenceGraphSpec: kserve::INFERENCE_GRAPH, check_name, kserve::inference_graph_errors;
+    AlgorithmSpec: algorithm::ALGORITHM, check_name, algorithm::algorithm_errors;
 }

@@ -39,6 +39,9 @@ fn structural(schema: Value) -> Value {
         schema.insert("minimum".into(), 0.into());
         schema.insert("maximum".into(), u32::MAX.into());
     }
+    if schema.get("format").and_then(Value::as_str) == Some("double") {
+        schema.remove("format");
+    }
     if let Some(kept) = schema.remove("x-crd-fields") {
         only_fields(&mut schema, &kept);
     }

@@ -119,11 +119,16 @@ fn required_fields_match_seldon_core_and_kserve() {
             }
         });
     }
-    required.retain(|path| !path.contains(".status.conditions[]") && path.rsplit('.').next() != Some("spec"));
+    required.retain(|path| !path.contains(".status.") && path.rsplit('.').next() != Some("spec"));
     required.sort();
     assert_eq!(
         required,
         [
+            "Algorithm.spec.expose.gateway",
+            "Algorithm.spec.image",
+            "Algorithm.spec.metrics.prometheus.address",
+            "Algorithm.spec.ports[].containerPort",
+            "Algorithm.spec.ports[].name",
             "ClusterServingRuntime.spec.containers",
             "ClusterServingRuntime.spec.supportedModelFormats[].name",
             "ClusterStorageContainer.spec.container",
@@ -183,7 +188,7 @@ fn crds_fit_client_side_apply() {
     // The API server keeps every schema in memory; `kubectl apply` accepts 256 KiB.
     let sizes: Vec<(&str, usize)> = all().map(|r| (r.kind, crd_yaml(&r).unwrap().len())).collect();
     assert!(sizes.iter().all(|(_, size)| *size < 50_000), "{sizes:?}");
-    assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() < 175_000, "{sizes:?}");
+    assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() < 190_000, "{sizes:?}");
 }
 
 #[test]
@@ -199,6 +204,6 @@ fn committed_crds_are_up_to_date() {
         );
     }
     let count = |folder: &str| std::fs::read_dir(deploy.join(folder)).unwrap().count();
-    let files: usize = ["crds", "crds-kserve", "crds-rollout"].map(count).into_iter().sum();
+    let files: usize = ["crds", "crds-kserve", "crds-algorithm", "crds-rollout"].map(count).into_iter().sum();
     assert_eq!(files, all().count(), "a file in deploy has no kind");
 }

@@ -29,8 +29,8 @@ pub use predictor::{
 };
 pub(crate) use rules::{
     CLUSTER_STORAGE_CONTAINER, INFERENCE_GRAPH, INFERENCE_SERVICE, SERVING_RUNTIME, TRAINED_MODEL,
-    inference_graph_errors, inference_service_errors, inference_service_warnings, serving_runtime_errors,
-    storage_container_errors, trained_model_errors,
+    inference_graph_errors, inference_service_errors, inference_service_warnings, name_rule,
+    serving_runtime_errors, storage_container_errors, trained_model_errors,
 };
 pub use serving_runtime::{ServingRuntimeSpec, SupportedModelFormat};
 pub use status::{

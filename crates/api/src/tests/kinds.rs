@@ -1,7 +1,7 @@
 //! Valid and invalid manifests of every kind, and their error messages.
 
 use crate::{
-    Diagnostic, ExperimentSpec, ModelSpec, PipelineSpec, RolloutPolicySpec, SeldonConfigSpec,
+    AlgorithmSpec, Diagnostic, ExperimentSpec, ModelSpec, PipelineSpec, RolloutPolicySpec, SeldonConfigSpec,
     SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, crd,
     kserve::{
         ClusterStorageContainer, ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec,
@@ -59,6 +59,7 @@ fn round_trip_any(node: &Node) -> Result<Value, Vec<Diagnostic>> {
                 .map(|c| serde_json::to_value(c.spec).unwrap())
         }
         "InferenceGraph" => round_trip::<InferenceGraphSpec>(node),
+        "Algorithm" => round_trip::<AlgorithmSpec>(node),
         "TrainedModel" => round_trip::<TrainedModelSpec>(node),
         "RolloutPolicy" => round_trip::<RolloutPolicySpec>(node),
         other => panic!("unknown kind {other}"),
@@ -188,7 +189,8 @@ fn every_rule_has_an_invalid_manifest() {
         .chain(rules::<ClusterStorageContainerSpec>("ClusterStorageContainer"))
         .chain(rules::<InferenceGraphSpec>("InferenceGraph"))
         .chain(rules::<TrainedModelSpec>("TrainedModel"))
-        .chain(rules::<RolloutPolicySpec>("RolloutPolicy"));
+        .chain(rules::<RolloutPolicySpec>("RolloutPolicy"))
+        .chain(rules::<AlgorithmSpec>("Algorithm"));
     let objects: Vec<Value> = files("invalid")
         .iter()
         .flat_map(|file| documents(&fs::read_to_string(file).unwrap()))

@@ -2,7 +2,7 @@
 
 use super::{CelRule, Check, Validate};
 use crate::{
-    ExperimentSpec, FieldError, ModelSpec, PipelineSpec, RolloutPolicySpec, SeldonConfigSpec,
+    AlgorithmSpec, ExperimentSpec, FieldError, ModelSpec, PipelineSpec, RolloutPolicySpec, SeldonConfigSpec,
     SeldonRuntimeSpec, ServerSpec, check_name,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceServiceSpec, ServingRuntimeSpec,
@@ -352,6 +352,32 @@ fn rollout_policy() -> BoxedStrategy<Value> {
     ])
 }
 
+fn algorithm() -> BoxedStrategy<Value> {
+    let word_of =
+        |words: &[&'static str]| proptest::sample::select(words.to_vec()).prop_map(Value::from).boxed();
+    let threshold = proptest::sample::select(vec![-0.5, 0.0, 0.99, 1.0, 1.01]).prop_map(Value::from).boxed();
+    let weight = proptest::sample::select(vec![0, 1, 20, 100, 101]).prop_map(Value::from).boxed();
+    object(vec![
+        ("image", word_of(&["", " ", "a:1", " a"])),
+        (
+            "scaling?",
+            object(vec![
+                ("minReplicas?", few()),
+                ("maxReplicas?", few()),
+                ("targetLatencyMs?", (-1..2).prop_map(|n: i32| n.into()).boxed()),
+            ]),
+        ),
+        (
+            "resources?",
+            object(vec![
+                ("gpu?", word_of(&["nvidia.com/gpu", "gpu", "/gpu", "a/", "a/b/c"])),
+                ("gpuCount?", few()),
+            ]),
+        ),
+        ("lifecycle?", object(vec![("successThreshold?", threshold), ("steps?", list(weight))])),
+    ])
+}
+
 #[test]
 fn server_name_starts_with_a_letter_and_has_at_most_52_characters() {
     let spec = ServerSpec { server_config: "a".into(), ..ServerSpec::default() };
@@ -490,6 +516,11 @@ proptest! {
     #[test]
     fn cel_agrees_on_rollout_policies(spec in rollout_policy()) {
         assert_cel_agrees::<RolloutPolicySpec>("a", &spec);
+    }
+
+    #[test]
+    fn cel_agrees_on_algorithms(spec in algorithm(), name in "[-a-z0-9.]{1,3}[a-z]{0,60}") {
+        assert_cel_agrees::<AlgorithmSpec>(&name, &spec);
     }
 
     #[test]

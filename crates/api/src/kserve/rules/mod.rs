@@ -36,7 +36,7 @@ fn is_dns_label(name: &str) -> bool {
 }
 
 /// Beside the rule about DNS labels.
-const fn name_rule<T>() -> Rule<T> {
+pub(crate) const fn name_rule<T>() -> Rule<T> {
     Rule {
         cel: CelRule {
             ratchet: "oldSelf.hasValue()",
