@@ -3,6 +3,7 @@
 use crate::{
     cluster::{Cache, Custom, CustomKind, Key, KindId, OwnedObject, ResourceKind},
     controllers::{Registry, inference_service::config::LastValidConfig},
+    evidence::EvidenceBoard,
     inputs::Inputs,
     recent_failures::RecentFailures,
     schedulers::SchedulerCache,
@@ -32,6 +33,8 @@ pub struct Caches {
     pub inputs: Inputs,
     /// Settings of InferenceServices.
     pub inference_service_config: LastValidConfig,
+    /// Evidence about the revisions of Algorithms.
+    pub evidence: EvidenceBoard,
 }
 
 impl Caches {
@@ -53,6 +56,7 @@ impl Caches {
             recent_failures: RecentFailures::default(),
             inputs: Inputs::default(),
             inference_service_config: LastValidConfig::default(),
+            evidence: EvidenceBoard::default(),
         }
     }
 

@@ -27,6 +27,7 @@ mod context;
 mod controller;
 pub mod controllers;
 mod election;
+pub mod evidence;
 mod health;
 mod inputs;
 mod metrics;

@@ -3,8 +3,8 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Custom, CustomKind, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope, WatchSource,
-        WriteFence, Writer, run_watch, strip_metadata,
+        Algorithm, Cache, Custom, CustomKind, KindId, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope,
+        WatchSource, WriteFence, Writer, run_watch, strip_metadata,
     },
     connections,
     context::{Clock, Context},
@@ -14,6 +14,7 @@ use crate::{
         inference_service::{InferenceServiceController, strip_pod},
     },
     election::Election,
+    evidence::{self, EvidenceProvider, Prometheus},
     health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
     schedulers::{SchedulerCache, SchedulerConnector},
@@ -54,6 +55,7 @@ pub struct Operator {
     /// Clients of the watches; without any, that of the writes.
     watch_clients: Vec<Client>,
     first_lists: Arc<Semaphore>,
+    evidence_provider: Arc<dyn EvidenceProvider>,
 }
 
 impl std::fmt::Debug for Operator {
@@ -110,7 +112,8 @@ impl Operator {
         });
         context.caches.registry.iter().for_each(|registration| (registration.subscribe)(&context));
         let first_lists = Arc::new(Semaphore::new(MAX_FIRST_LISTS));
-        Self { context, client, watch_clients: Vec::new(), first_lists }
+        let evidence_provider = Arc::new(Prometheus::default());
+        Self { context, client, watch_clients: Vec::new(), first_lists, evidence_provider }
     }
 
     /// Watches with these clients instead of the one that writes: one for every [`NAMESPACES_PER_CLIENT`] scopes, so that
@@ -118,6 +121,13 @@ impl Operator {
     #[must_use]
     pub fn with_watch_clients(mut self, clients: Vec<Client>) -> Self {
         self.watch_clients = clients;
+        self
+    }
+
+    /// Measures revisions of Algorithms with another source than Prometheus.
+    #[must_use]
+    pub fn with_evidence_provider(mut self, provider: Arc<dyn EvidenceProvider>) -> Self {
+        self.evidence_provider = provider;
         self
     }
 
@@ -220,6 +230,10 @@ impl Operator {
             for _ in 0..if registration.many { all } else { all.min(FEW_WORKERS) } {
                 workers.spawn((registration.work)(Arc::clone(&self.context), stop.clone()));
             }
+        }
+        if caches.registry.iter().any(|registration| registration.id == KindId::of::<Algorithm>()) {
+            let provider = Arc::clone(&self.evidence_provider);
+            workers.spawn(evidence::run(Arc::clone(&self.context), provider, stop.clone()));
         }
     }
 

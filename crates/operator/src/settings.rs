@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The operator's namespace, which contains `SeldonConfig`s and `ServerConfig`s.
@@ -17,6 +18,8 @@ pub struct Settings {
     pub agent_secrets: Vec<String>,
     /// Whether InferenceServices of KServe are reconciled. Off by default: KServe's own controller may be installed.
     pub inference_services: bool,
+    /// Whether Algorithms are reconciled. Off by default: their CRD may be missing.
+    pub algorithms: bool,
     /// Concurrent reconciliations of one controller.
     pub workers: usize,
     /// Timeout of one watch request.
@@ -68,6 +71,7 @@ impl Default for Settings {
             has_kafka_client: false,
             agent_secrets: Vec::new(),
             inference_services: false,
+            algorithms: false,
             workers: 16,
             watch_timeout: Duration::from_secs(290),
             seed: 1,

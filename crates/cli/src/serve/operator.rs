@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) inference_services: bool,
 
+    /// Reconcile Algorithms, too. Needs the CRD of ai.alien6.io.
+    #[arg(long)]
+    pub(crate) algorithms: bool,
+
     /// Kubeconfig file (also read from KUBECONFIG) [default: service account of the pod]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -143,6 +147,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         use_deployments: args.use_deployments_for_servers,
         agent_secrets: args.agent_secrets.clone(),
         inference_services: args.inference_services,
+        algorithms: args.algorithms,
         seed: u64::from(std::process::id()),
         image: args.image.clone().unwrap_or_else(|| Settings::default().image),
         has_kafka_client: kafka::HAS_CLIENT,

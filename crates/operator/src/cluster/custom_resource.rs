@@ -1,8 +1,9 @@
 //! Typed custom resources of any group, namespaced or cluster-scoped.
 
 use gantry_api::{
-    ExperimentSpec, FieldError, KEEP_PAYLOADS, ModelSpec, ModelStatus, PipelineSpec, PlainStatus,
-    SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
+    AlgorithmSpec, AlgorithmStatus, ExperimentSpec, FieldError, KEEP_PAYLOADS, ModelSpec, ModelStatus,
+    PipelineSpec, PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec,
+    ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
         InferenceServiceStatus, ServingRuntimeSpec,
@@ -112,6 +113,10 @@ kinds! { "serving.kserve.io", "v1alpha1", Namespaced:
 kinds! { "serving.kserve.io", "v1alpha1", Cluster:
     ClusterServingRuntime, "clusterservingruntimes", ServingRuntimeSpec, PlainStatus;
     ClusterStorageContainer, "clusterstoragecontainers", ClusterStorageContainerSpec, PlainStatus;
+}
+
+kinds! { "ai.alien6.io", "v1", Namespaced:
+    Algorithm, "algorithms", AlgorithmSpec, AlgorithmStatus;
 }
 
 /// A custom resource. An undecodable spec is an error in its place, so that one object cannot break the watch.

@@ -17,9 +17,9 @@ pub use adopt::Adoption;
 pub use apply::{DeleteTarget, EventDraft, Writer};
 pub use cache::{Cache, Change, Origin};
 pub use custom_resource::{
-    ClusterServingRuntime, ClusterStorageContainer, Custom, CustomKind, Experiment, InferenceGraph,
-    InferenceService, Key, KindId, Model, Pipeline, ResourceScope, SeldonConfig, SeldonRuntime, Server,
-    ServerConfig, ServingRuntime,
+    Algorithm, ClusterServingRuntime, ClusterStorageContainer, Custom, CustomKind, Experiment,
+    InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, ResourceScope, SeldonConfig,
+    SeldonRuntime, Server, ServerConfig, ServingRuntime,
 };
 pub use drift::{drifted_fields, is_subset};
 pub use error::ApiError;

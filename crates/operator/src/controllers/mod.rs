@@ -1,5 +1,6 @@
 //! Controllers: one folder per kind (snapshot, plan, status), and the registry of them.
 
+pub mod algorithm;
 mod cached;
 pub mod experiment;
 pub mod inference_graph;

@@ -1,10 +1,10 @@
 //! Registrations: one per kind. Everything that the operator does for every kind is derived from them.
 
 use super::{
-    cached::Cached, experiment::ExperimentController, inference_graph::InferenceGraphController,
-    inference_service::InferenceServiceController, model::ModelController, pipeline::PipelineController,
-    seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
-    server_config::ServerConfigController,
+    algorithm::AlgorithmController, cached::Cached, experiment::ExperimentController,
+    inference_graph::InferenceGraphController, inference_service::InferenceServiceController,
+    model::ModelController, pipeline::PipelineController, seldon_config::SeldonConfigController,
+    seldon_runtime::SeldonRuntimeController, server::ServerController, server_config::ServerConfigController,
 };
 use crate::{
     admission::{AdmissionRequest, Decision},
@@ -40,8 +40,17 @@ impl Registry {
 
     /// The kinds that an operator with these settings reconciles.
     pub fn of(settings: &Settings) -> Self {
-        let built_in = Self::built_in();
-        if settings.inference_services { built_in.with_inference_services() } else { built_in }
+        let mut registry = Self::built_in();
+        if settings.inference_services {
+            registry = registry.with_inference_services();
+        }
+        if settings.algorithms { registry.with_algorithms() } else { registry }
+    }
+
+    /// Algorithms in addition.
+    #[must_use]
+    pub fn with_algorithms(self) -> Self {
+        self.with::<AlgorithmController>()
     }
 
     /// The kinds of KServe in addition.
@@ -190,7 +199,7 @@ mod tests {
 
     #[test]
     fn registered_kinds_are_the_kinds_with_a_crd() {
-        let registry = Registry::built_in().with_inference_services();
+        let registry = Registry::built_in().with_inference_services().with_algorithms();
         let registered: BTreeSet<_> = registry.iter().map(|r| (r.id.kind, r.id.plural)).collect();
         let mut defined: BTreeSet<_> =
             gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
@@ -249,14 +258,22 @@ mod tests {
         assert_eq!(granted(&role["rules"]), needed(&Registry::built_in()));
     }
 
-    #[test]
-    fn chart_grants_the_rules_of_inference_services_on_request() {
+    /// The rules of the chart under a value, with those that it always grants.
+    fn granted_with(value: &str) -> Grants {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/chart/templates/rbac.yaml");
         let text = std::fs::read_to_string(file).unwrap();
-        let (_, rest) = text.split_once("{{- if .Values.inferenceServices.enabled }}\n").unwrap();
+        let (_, rest) = text.split_once(&format!("{{{{- if .Values.{value}.enabled }}}}\n")).unwrap();
         let (rules, _) = rest.split_once("{{- end }}").unwrap();
         let mut all = granted(&serde_saphyr::from_str(rules).unwrap());
         all.extend(needed(&Registry::built_in()));
-        assert_eq!(all, needed(&Registry::built_in().with_inference_services()));
+        all
+    }
+
+    #[test]
+    fn chart_grants_the_rules_of_optional_kinds_on_request() {
+        let services = Registry::built_in().with_inference_services();
+        assert_eq!(granted_with("inferenceServices"), needed(&services));
+        let algorithms = Registry::built_in().with_algorithms();
+        assert_eq!(granted_with("algorithms"), needed(&algorithms));
     }
 }

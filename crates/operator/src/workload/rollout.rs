@@ -41,6 +41,16 @@ impl Rollout {
         self.is_observed == Some(true) && self.ready_updated() >= self.desired && self.updated >= self.desired
     }
 
+    /// Whether the status describes the latest generation.
+    pub fn is_observed(&self) -> bool {
+        self.is_observed == Some(true)
+    }
+
+    /// Whether a pod of the latest generation is ready.
+    pub fn has_ready_updated(&self) -> bool {
+        self.is_observed() && self.ready_updated() >= 1
+    }
+
     /// Updated pods that are certainly ready: old ones, which stay until new ones are ready, may be among the ready ones.
     fn ready_updated(&self) -> i64 {
         self.ready - (self.pods - self.updated).max(0)

@@ -2,7 +2,10 @@
 
 use crate::scheduler::{SchedulerListener, agent, gateway};
 use gantry_kube_sim::{Controllers, Registry, Server};
-use gantry_operator::{Clock, Election, Health, Metrics, Operator, RunError, Settings, cluster::WriteFence};
+use gantry_operator::{
+    Clock, Election, Health, Metrics, Operator, RunError, Settings, cluster::WriteFence,
+    evidence::EvidenceProvider,
+};
 use gantry_proto::{
     gantry::{
         DemandReport, ModelDemand, ServiceState, WatchServicesRequest, routing_client::RoutingClient,
@@ -80,7 +83,11 @@ pub(crate) struct Harness {
     operator: Arc<Mutex<Option<JoinHandle<()>>>>,
     controllers: Mutex<Option<JoinHandle<()>>>,
     has_exceeded_limit: Arc<AtomicBool>,
+    evidence: Evidence,
 }
+
+/// The source of evidence for Algorithms; operators reconcile them only with one.
+type Evidence = Arc<Mutex<Option<Arc<dyn EvidenceProvider>>>>;
 
 impl Harness {
     pub(crate) fn new() -> Self {
@@ -120,6 +127,7 @@ impl Harness {
             operator: Arc::default(),
             controllers: Mutex::default(),
             has_exceeded_limit,
+            evidence: Arc::default(),
         };
         harness.start_controllers();
         harness.start_scheduler();
@@ -221,7 +229,18 @@ impl Harness {
         settings: Settings,
         fence: WriteFence,
     ) -> (Arc<Metrics>, Health) {
-        start_operator(&self.kube, &self.listener, &self.operator, settings, fence)
+        start_operator(&self.kube, &self.listener, &self.operator, settings, fence, &self.evidence)
+    }
+
+    /// With an operator that reconciles Algorithms.
+    pub(crate) async fn started_with_evidence(provider: Arc<dyn EvidenceProvider>) -> Self {
+        let harness = Self::with_limit(MANY_REQUESTS);
+        *harness.evidence.lock().unwrap() = Some(provider);
+        for name in [NAMESPACE, CONFIG_NAMESPACE] {
+            harness.create_namespace(name).await;
+        }
+        harness.start_operator();
+        harness
     }
 
     pub(crate) fn kill_operator(&self) {
@@ -245,13 +264,15 @@ impl Harness {
     pub(crate) fn crash_after(&self, nth: u64) {
         let (kube, listener, operator) =
             (self.kube.clone(), self.listener.clone(), Arc::clone(&self.operator));
+        let evidence = Arc::clone(&self.evidence);
         self.kube.after_write(nth, Some(OPERATOR), move || {
             if let Some(task) = operator.lock().unwrap().take() {
                 task.abort();
             }
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                start_operator(&kube, &listener, &operator, settings(), WriteFence::always_open());
+                let fence = WriteFence::always_open();
+                start_operator(&kube, &listener, &operator, settings(), fence, &evidence);
             });
         });
     }
@@ -632,10 +653,16 @@ fn start_operator(
     kube: &Server,
     listener: &SchedulerListener,
     slot: &Arc<Mutex<Option<JoinHandle<()>>>>,
-    settings: Settings,
+    mut settings: Settings,
     fence: WriteFence,
+    evidence: &Evidence,
 ) -> (Arc<Metrics>, Health) {
-    let operator = operator(kube, listener, OPERATOR, fence, settings);
+    let provider = evidence.lock().unwrap().clone();
+    settings.algorithms = provider.is_some();
+    let mut operator = operator(kube, listener, OPERATOR, fence, settings);
+    if let Some(provider) = provider {
+        operator = operator.with_evidence_provider(provider);
+    }
     let parts = (operator.metrics(), operator.health());
     let task = tokio::spawn(async move {
         let ended = operator.run(None, CancellationToken::new()).await;

@@ -9,6 +9,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod algorithms;
 mod caches;
 mod crash;
 mod custom_kind;
@@ -21,6 +22,7 @@ mod inputs;
 mod leader_election;
 mod namespaces;
 mod pipelines;
+mod prometheus;
 mod rbac;
 mod registered;
 mod runtimes;
