@@ -518,7 +518,9 @@ impl Run<'_> {
 
     fn progressing_due(&self, candidate: &Candidate) -> Option<Millis> {
         let elapsed = self.elapsed();
-        let analysis = candidate.analysis.due(self.policy).map(|due| due.saturating_sub(elapsed));
+        // A check that is overdue after a step waits for evidence, not for time.
+        let analysis = candidate.analysis.due(self.policy).and_then(|due| due.checked_sub(elapsed));
+        let analysis = analysis.filter(|due| *due > 0);
         if candidate.pause.is_some() {
             return analysis;
         }

@@ -2,6 +2,17 @@
 
 use super::*;
 
+#[test]
+fn overdue_check_without_evidence_is_not_requeued_at_once() {
+    let mut harness = Harness::rolling_out(thresholds(&[20]));
+    let id = harness.id();
+    harness.step(Some(&Evidence::NoData { id }), None);
+    for _ in 0..5 {
+        harness.wait(harness.policy.interval);
+        assert!(harness.stored.requeue_after.unwrap() >= 30_000, "{:?}", harness.stored.requeue_after);
+    }
+}
+
 const GOOD: (u64, u64) = (100, 0);
 const BAD: (u64, u64) = (100, 3);
 

@@ -9,7 +9,7 @@ use super::{
     snapshot::{LiveDeployment, Snapshot},
 };
 use crate::{
-    cluster::{Algorithm, Custom, EventDraft},
+    cluster::{Algorithm, Custom, EventDraft, ResourceKind},
     conditions::{ConditionStatus, ConditionUpdate, Progress as Settling, conditions},
     workload::Rollout as PodRollout,
 };
@@ -195,7 +195,7 @@ impl Observed<'_> {
         let rollout = live.map_or_else(
             || {
                 let desired = self.spec.initial_replicas();
-                PodRollout::of(crate::cluster::ResourceKind::DEPLOYMENT, None, desired.into())
+                PodRollout::of(ResourceKind::DEPLOYMENT, None, desired.into())
             },
             LiveDeployment::rollout,
         );
@@ -338,6 +338,10 @@ impl Observed<'_> {
             let message = "spec.expose needs HTTPRoutes, which the cluster does not have: install the CRDs of the Gateway API, \
                            or remove it";
             return in_progress("GatewayApiMissing", message.into());
+        }
+        let route = self.snapshot.owned.get(ResourceKind::HTTP_ROUTE, &self.snapshot.key.name);
+        if self.spec.expose.is_some() && route.is_none() {
+            return in_progress("RouteMissing", "the HTTPRoute is being created".into());
         }
         let pods = self.pods();
         match (&self.advanced.state.phase, self.phase()) {
