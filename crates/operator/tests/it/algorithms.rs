@@ -245,7 +245,7 @@ async fn drift_returns_to_the_previous_revision_once() {
     assert_eq!(image(&harness, "reco"), Some(json!("reco:1")));
     let history = status(&harness).await["history"].clone();
     // The returned revision drifts as well, and stays.
-    tokio::time::sleep(Duration::from_mins(60)).await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
     assert_eq!(image(&harness, "reco"), Some(json!("reco:1")));
     assert_eq!(status(&harness).await["history"], history);
 }

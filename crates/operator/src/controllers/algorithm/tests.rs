@@ -8,7 +8,7 @@ use crate::{
     workload::{ApplyFailure, FailureCause, OwnedObjects},
 };
 use gantry_api::AlgorithmStatus;
-use gantry_core::rollout::{Evidence, ObservationId, Window};
+use gantry_core::rollout::{Evidence, ObservationId, Stats, Window};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -291,7 +291,7 @@ impl Cluster {
                     RevisionValues { requests: *requests, success_rate: *success_rate, latency_ms, drift }
                         .stats(request.objectives)
                 }
-                _ => Default::default(),
+                _ => Stats::default(),
             };
             let Measurement { stable, candidate, .. } = Measurement {
                 stable: values(&measured.stable, measured.drift),
