@@ -22,6 +22,8 @@ pub fn model(state: &State, name: &str, now: Millis) -> Option<Explanation> {
         ),
         ModelState::Terminating => case.terminating(),
         ModelState::TerminateFailed => case.not_unloaded(),
+        _ if summary.code == Some(Reason::RolledBack) => case.rolled_back(&summary.reason),
+        _ if summary.code == Some(Reason::RollingOut) => case.rolling_out(&summary.reason),
         ModelState::Failed => case.not_loaded(),
         ModelState::ScaledDown => case.scaled_down(),
         ModelState::Available => case.available(summary.available),
@@ -114,6 +116,16 @@ impl Case<'_> {
             None => "fix the cause and apply the model again".to_owned(),
         };
         (Reason::LoadFailed, self.not_ready_because(&cause), next)
+    }
+
+    fn rolled_back(&self, why: &str) -> Answer {
+        let next = format!("change the model and apply it, or run: gantry rollout retry {}", self.name);
+        (Reason::RolledBack, self.not_ready_because(strip_period(why)), next)
+    }
+
+    fn rolling_out(&self, why: &str) -> Answer {
+        let next = format!("see the evidence: gantry rollout status {}", self.name);
+        (Reason::RollingOut, self.not_ready_because(why), next)
     }
 
     fn scaled_down(&self) -> Answer {

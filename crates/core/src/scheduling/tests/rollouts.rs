@@ -5,6 +5,7 @@ use crate::rollout::{
     CanarySteps, CommandRejection, Errors, Event, LatencyHistogram, ObservationId, Outcome as RolloutOutcome,
     Reason as Finding, RolloutPolicy, Stats, Strategy,
 };
+use crate::scheduling::explain;
 use proptest::prelude::{Just, Strategy as Generator, prop_oneof};
 
 pub(super) fn policy(name: &str, models: &[&str], short: bool) -> PolicyRecord {
@@ -109,6 +110,11 @@ fn new_version_takes_traffic_in_steps_and_is_promoted() {
     let status = harness.version_status("m");
     assert_eq!((status.state, status.code), (ModelState::Progressing, Some(Reason::RollingOut)));
     assert_eq!(status.reason, "rolled out to 20 % of the requests");
+    let explained = explain::model(&harness.state, "m", harness.now).unwrap();
+    assert_eq!(
+        explained.headline,
+        "m version 2 is not ready: rolled out to 20 % of the requests; version 1 serves."
+    );
     harness.observe(&[(1, 40, 1), (2, 20, 0)]);
     let observed = harness.rollout("m").observed("0000000001").map(|s| (s.requests, s.errors.server));
     assert_eq!(observed, Some((40, 1)));
@@ -141,6 +147,10 @@ fn failing_version_is_rolled_back_and_not_tried_again() {
     let status = harness.version_status("m");
     assert_eq!((status.state, status.code), (ModelState::Failed, Some(Reason::RolledBack)));
     assert!(status.reason.contains("5xx"), "{}", status.reason);
+    let explained = explain::model(&harness.state, "m", harness.now).unwrap();
+    assert_eq!(explained.reason, Reason::RolledBack);
+    assert!(explained.headline.starts_with("m version 2 is not ready: rolled back: canary"), "{explained:?}");
+    assert!(explained.next.ends_with("gantry rollout retry m"), "{}", explained.next);
     assert!(!harness.agents[&id("s", 0)].loaded.contains(&("m".into(), 2)), "it is unloaded");
     // The same spec under another number is the same revision.
     harness.load(definition("m", 1, 2)).unwrap();
