@@ -313,11 +313,6 @@ impl State {
         });
     }
 
-    /// The durable record of a policy; `None` removes it.
-    pub fn rollout_policy_record(&self, name: &str) -> Option<PolicyRecord> {
-        self.rollout_policies.get(name).cloned()
-    }
-
     pub(super) fn restored_rollout(&self, record: RolloutRecord) -> Option<Box<ModelRollout>> {
         let policy = self.rollout_policies.get(&record.policy)?;
         let (name, rules) = (policy.name.clone(), policy.policy.clone());
