@@ -2,7 +2,10 @@
 
 use crate::{args::Global, client, error::CommandError};
 use futures::future::BoxFuture;
-use gantry_gateway::{Gateway, Routes, control};
+use gantry_gateway::{
+    Gateway, Routes,
+    control::{self, StoredRoutes},
+};
 use gantry_standalone::{
     bootstrap::{
         admin_server::{self, AdminServer},
@@ -19,6 +22,7 @@ use gantry_standalone::{
 use prometheus_client::registry::Registry;
 use std::{
     net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -52,6 +56,10 @@ pub(crate) struct Args {
     /// Address of the admin port. It has no TLS: anything but loopback exposes metrics.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) admin_host: IpAddr,
+
+    /// Directory for the last routes: after a restart the gateway serves from them until the scheduler is reachable.
+    #[arg(long, env = "GANTRY_GATEWAY_STATE_DIR", value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 
     /// Let clients of the inference port load and unload models by the repository API.
     #[arg(long)]
@@ -122,6 +130,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     let channel = scheduler.connect_lazy();
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
+    let stored = args.state_dir.as_ref().map(|directory| stored_routes(directory, &routes)).transpose()?;
     let (inference, name) = (gateway.local_addr(), name(args));
     let stop_rest = CancellationToken::new();
 
@@ -153,7 +162,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         let connecting = scheduler.connect();
         Box::pin(async { connecting.await.map_err(Into::into) })
     };
-    tokio::spawn(control::subscribe_routes_with(connect, name, routes.clone(), stop_rest.clone()));
+    tokio::spawn(control::subscribe_routes_with(connect, name, routes.clone(), stored, stop_rest.clone()));
     tokio::spawn(stop_rest.clone().run_until_cancelled_owned(print_when_ready(routes, address)));
 
     let serving = tokio::spawn(gateway.serve(stop_gateway.clone()));
@@ -173,6 +182,20 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     stop_rest.cancel();
     trace::flush(&tracer).await;
     Ok(())
+}
+
+/// Restores the routes of the last start.
+fn stored_routes(directory: &Path, routes: &Routes) -> Result<StoredRoutes, CommandError> {
+    let stored = StoredRoutes::open(directory, routes).map_err(|e| {
+        CommandError::failed(format!(
+            "{}: {e}: choose another directory with --state-dir",
+            directory.display()
+        ))
+    })?;
+    if routes.is_synced() {
+        print(&format!("Serving {} models from stored routes.", routes.models().len()));
+    }
+    Ok(stored)
 }
 
 async fn print_when_ready(routes: Routes, scheduler: String) {

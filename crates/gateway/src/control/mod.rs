@@ -3,11 +3,13 @@
 mod demand_reporter;
 mod route_subscription;
 mod scheduler;
+mod stored_routes;
 mod traffic_reporter;
 
 pub use demand_reporter::report_demand;
 pub use route_subscription::{subscribe_routes, subscribe_routes_with};
 pub use scheduler::SchedulerControl;
+pub use stored_routes::StoredRoutes;
 pub use traffic_reporter::report_traffic;
 
 use futures::future::BoxFuture;

@@ -1,5 +1,6 @@
 //! Subscription to the scheduler's routes, with acknowledgements.
 
+use super::StoredRoutes;
 use crate::Routes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use gantry_proto::gantry::{
@@ -31,23 +32,26 @@ pub async fn subscribe_routes(
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);
-    subscribe_routes_with(move || Box::pin(connect(endpoint.clone())), subscriber, routes, shutdown).await;
+    subscribe_routes_with(move || Box::pin(connect(endpoint.clone())), subscriber, routes, None, shutdown)
+        .await;
 }
 
 async fn connect(endpoint: Endpoint) -> Result<Channel, BoxError> {
     Ok(endpoint.connect().await?)
 }
 
-/// [`subscribe_routes`] over a custom connector. `connect` must time out by itself.
+/// [`subscribe_routes`] over a custom connector. `connect` must time out by itself. With `stored`, applied routes are
+/// written to disk.
 pub async fn subscribe_routes_with(
     connect: impl Fn() -> BoxFuture<'static, Result<Channel, BoxError>>,
     subscriber: String,
     routes: Routes,
+    stored: Option<StoredRoutes>,
     shutdown: CancellationToken,
 ) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     // Draining requests outlive a connection, and a scheduler.
-    let mut progress = Progress::default();
+    let mut progress = Progress::after(stored);
     // Repeated identical errors are logged once at warn level.
     let mut last_error = None;
     loop {
@@ -70,6 +74,7 @@ pub async fn subscribe_routes_with(
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = async { loop { progress.drain_and_store().await } } => {}
         }
     }
 }
@@ -94,7 +99,7 @@ async fn subscribe_once(
                 backoff.reset();
                 progress.apply(routes, event);
             }
-            () = progress.drain(), if progress.is_draining() => {}
+            () = progress.drain_and_store() => {}
             sent = acknowledger.done(), if acknowledger.is_busy() => sent?,
         }
         acknowledger.acknowledge(progress.acknowledgement());
@@ -113,9 +118,16 @@ struct Progress {
     last_number: u64,
     /// Resolves to the number of a target without requests.
     draining: FuturesUnordered<BoxFuture<'static, u64>>,
+    stored: Option<StoredRoutes>,
 }
 
 impl Progress {
+    /// Continues from the routes on disk.
+    fn after(stored: Option<StoredRoutes>) -> Self {
+        let (state_id, epoch) = stored.as_ref().map(StoredRoutes::state).unwrap_or_default();
+        Self { state_id, epoch, stored, ..Self::default() }
+    }
+
     fn apply(&mut self, routes: &Routes, event: RouteEvent) {
         let RouteEvent { state_id, epoch, sequence, .. } = event;
         if state_id == self.state_id && epoch < self.epoch {
@@ -134,6 +146,9 @@ impl Progress {
         let is_synced_event = matches!(event.event, Some(Event::Synced(_)));
         let key = if is_synced_event { 0 } else { sequence };
         self.synced |= is_synced_event;
+        if let Some(stored) = &mut self.stored {
+            stored.record(&event);
+        }
         let removed = routes.apply(event);
         // Events before Synced are a replay and are not acknowledged one by one.
         if self.synced {
@@ -150,15 +165,19 @@ impl Progress {
         }
     }
 
-    fn is_draining(&self) -> bool {
-        !self.draining.is_empty()
-    }
-
-    /// Waits until one more removed target is drained.
-    async fn drain(&mut self) {
-        if let Some(number) = self.draining.next().await {
-            self.undrained.remove(&number);
-        }
+    /// Resolves when one more removed target is drained; writes routes to disk meanwhile.
+    async fn drain_and_store(&mut self) {
+        let store = async {
+            match &mut self.stored {
+                Some(stored) => stored.write_when_due().await,
+                None => std::future::pending().await,
+            }
+        };
+        let number = tokio::select! {
+            Some(number) = self.draining.next() => number,
+            () = store => return,
+        };
+        self.undrained.remove(&number);
     }
 
     /// `drained` counts events before the first undrained one. It is for schedulers that do not read the list, and for a
@@ -274,7 +293,7 @@ mod tests {
         assert_eq!(acknowledged(&progress), (7, 0, vec!["m".into()]));
         assert_eq!(progress.acknowledgement().unwrap().undrained, [removal("m")]);
         drop(request);
-        progress.drain().await;
+        progress.drain_and_store().await;
         assert_eq!(acknowledged(&progress), (7, 7, vec![]));
     }
 
@@ -294,10 +313,10 @@ mod tests {
         }
         assert_eq!(acknowledged(&progress), (4, 2, vec!["slow".into(), "fast".into()]));
         drop(fast);
-        progress.drain().await;
+        progress.drain_and_store().await;
         assert_eq!(acknowledged(&progress), (4, 2, vec!["slow".into()]));
         drop(slow);
-        progress.drain().await;
+        progress.drain_and_store().await;
         assert_eq!(acknowledged(&progress), (4, 4, vec![]));
     }
 
@@ -318,7 +337,7 @@ mod tests {
         assert!(!acknowledgement.lists_undrained && acknowledgement.undrained.is_empty());
         assert_eq!(acknowledgement.drained, 1);
         drop(requests.remove(0));
-        progress.drain().await;
+        progress.drain_and_store().await;
         assert_eq!(progress.acknowledgement().unwrap().undrained.len(), MAX_UNDRAINED);
     }
 

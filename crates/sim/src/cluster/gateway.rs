@@ -49,7 +49,7 @@ impl Process {
             Box::pin(connecting) as futures::future::BoxFuture<'static, _>
         };
         let subscription =
-            control::subscribe_routes_with(connect, host.to_string(), routes.clone(), stop.clone());
+            control::subscribe_routes_with(connect, host.to_string(), routes.clone(), None, stop.clone());
         let mut tasks = vec![tokio::spawn(subscription)];
         for client in 0..REQUESTS_IN_FLIGHT {
             let rng = rng::seeded(seed, &format!("{host}/{client}"));

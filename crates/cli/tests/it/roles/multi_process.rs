@@ -47,8 +47,7 @@ impl Deployment {
         let (one, two) = (free(), free());
         let ports = (one.local_addr().unwrap().port(), two.local_addr().unwrap().port());
         drop((one, two));
-        let args = single_role::gateway(&format!("127.0.0.1:{}", ports.0), &certificates.client());
-        let gateway = start(&args, &environment);
+        let gateway = start_gateway(dir.path(), ports.0, &certificates, &environment);
         let mut deployment =
             Self { dir, certificates, ports, environment, scheduler: None, server: None, gateway };
         deployment.start_scheduler();
@@ -115,6 +114,17 @@ impl Deployment {
     }
 }
 
+fn start_gateway(
+    dir: &Path,
+    scheduler: u16,
+    certificates: &Certificates,
+    environment: &[(String, String)],
+) -> Process {
+    let mut args = single_role::gateway(&format!("127.0.0.1:{scheduler}"), &certificates.client());
+    args.push(format!("--state-dir={}", dir.join("gateway").display()));
+    start(&args, environment)
+}
+
 fn start<S: AsRef<str>>(args: &[S], environment: &[(String, String)]) -> Process {
     let environment: Vec<(&str, &str)> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     Process::start_with(args, &environment)
@@ -176,6 +186,29 @@ fn killed_scheduler_fails_no_request() {
     // Agent and gateway reconnect, and the model becomes ready.
     deployment.gantry(&["wait", "model/iris", "--for=ready"]);
     load.wait_for_successes(150);
+    assert_eq!(load.stop(), Vec::<String>::new());
+}
+
+#[test]
+fn gateway_that_restarts_without_a_scheduler_serves_from_stored_routes() {
+    let mut deployment = Deployment::start();
+    let stored = deployment.dir.path().join("gateway/routes.bin");
+    wait_until("the route of iris is stored", || {
+        std::fs::read(&stored).is_ok_and(|bytes| bytes.windows(4).any(|name| name == b"iris"))
+    });
+    deployment.scheduler.take().unwrap().kill();
+    let Deployment { dir, ports, certificates, environment, .. } = &deployment;
+    let restarted = start_gateway(dir.path(), ports.0, certificates, environment);
+    std::mem::replace(&mut deployment.gateway, restarted).kill();
+    deployment.gateway.wait_for_line("Serving 1 models from stored routes");
+    let admin = deployment.gateway.addresses()["admin"].clone();
+    assert_eq!(http(&admin, "GET", "/readyz", "", "").unwrap().0, 200);
+    let load = Load::start(deployment.inference());
+    load.wait_for_successes(50);
+    // The scheduler's routes replace the stored ones without a failed request.
+    deployment.start_scheduler();
+    deployment.gantry(&["wait", "model/iris", "--for=ready"]);
+    load.wait_for_successes(100);
     assert_eq!(load.stop(), Vec::<String>::new());
 }
 
