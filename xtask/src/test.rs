@@ -18,27 +18,39 @@ struct Options {
     filter: Vec<String>,
 }
 
-/// Result of a part that needs more than a Rust toolchain: its counts, and whether it succeeded.
-type Part = fn(&[String]) -> Result<(Count, bool), Failure>;
+/// Runs a part: its counts, and whether it succeeded.
+type Part = fn(&Options) -> Result<(Count, bool), Failure>;
+
+const KAFKA: &str = "pipelines on a real Kafka broker";
+
+impl Options {
+    /// Features of all builds of a run, so that nothing is compiled twice.
+    fn features(&self) -> &'static [&'static str] {
+        if self.cargo && self.kafka && kafka::libraries().is_ok() {
+            &["--features", "gantry-cli/kafka,gantry-kafka/failpoints"]
+        } else {
+            &[]
+        }
+    }
+}
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
+    let parts: [(bool, &str, Part); 4] = [
+        (options.cargo, "the workspace", |options| cargo_tests(&mut whole_workspace(options)?)),
+        (options.cluster, "the operator against a real API server", cluster_tests),
+        (options.clients, "the clients against the real program", client_tests),
+        // The tests of the workspace include it, unless it is not possible here.
+        (options.kafka && (!options.cargo || kafka::libraries().is_err()), KAFKA, |options| {
+            kafka::tests(&options.filter, false)
+        }),
+    ];
     let mut total = Count::default();
     let mut fine = true;
     let mut untested = Vec::new();
-    if options.cargo {
-        let (count, ended_well) = cargo_tests(&mut whole_workspace(&options.filter))?;
-        total += count;
-        fine &= ended_well;
-    }
-    let parts: [(bool, &str, Part); 3] = [
-        (options.cluster, "the operator against a real API server", cluster_tests),
-        (options.clients, "the clients against the real program", client_tests),
-        (options.kafka, "pipelines on a real Kafka broker", |filter| kafka::tests(filter, false)),
-    ];
     for (_, what, part) in parts.into_iter().filter(|(wanted, ..)| *wanted) {
         // A part that cannot run does not hide the counts of the others.
-        let (count, ended_well) = match part(&options.filter) {
+        let (count, ended_well) = match part(&options) {
             Ok(done) => done,
             Err(failure) if failure.is::<Unavailable>() => {
                 untested.push(format!("NOT TESTED: {what}: {failure}"));
@@ -83,13 +95,17 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
     Err(format!("{} together leave nothing to run", arguments.join(" and ")).into())
 }
 
-fn whole_workspace(filter: &[String]) -> Command {
+fn whole_workspace(options: &Options) -> Result<Command, Failure> {
     let mut command = metadata::cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    if !filter.is_empty() {
-        command.arg("--").args(filter);
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(options.features());
+    if !options.features().is_empty() {
+        command.env("GANTRY_TEST_KAFKA", kafka::libraries()?);
+        command.env("GANTRY_TEST_PROGRAM", metadata::target().join("debug/gantry"));
     }
-    command
+    if !options.filter.is_empty() {
+        command.arg("--").args(&options.filter);
+    }
+    Ok(command)
 }
 
 /// Runs cargo's tests with live output.
@@ -108,17 +124,17 @@ pub(crate) fn cargo_tests(command: &mut Command) -> Result<(Count, bool), Failur
 }
 
 /// Runs pytest over `tests/cluster`, with an API server that lives as long as the tests do, and tries the manifests on it.
-fn cluster_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
+fn cluster_tests(options: &Options) -> Result<(Count, bool), Failure> {
     let python = python()?;
-    let options = k8s::Options {
+    let cluster_options = k8s::Options {
         directory: metadata::target().join(format!("k8s-tests-{}", std::process::id())),
         node: false,
         kwok: 0,
         audit_reads: false,
     };
-    let guard = k8s::Guard::new(&options)?;
-    println!("\nStarting a control plane in {}", options.directory.display());
-    let cluster = k8s::Cluster::up(&options)?;
+    let guard = k8s::Guard::new(&cluster_options)?;
+    println!("\nStarting a control plane in {}", cluster_options.directory.display());
+    let cluster = k8s::Cluster::up(&cluster_options)?;
     let environment = [
         ("GANTRY_TEST_KUBECONFIG", cluster.kubeconfig()),
         ("GANTRY_TEST_KUBECTL", cluster.kubectl_path()),
@@ -126,25 +142,25 @@ fn cluster_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
         ("KUBECACHEDIR", cluster.kubectl_cache().to_owned()),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let (mut count, ended_well) = pytest(&python, "cluster", environment, filter)?;
-    if filter.is_empty() {
+    let (mut count, ended_well) = pytest(&python, "cluster", environment, options)?;
+    if options.filter.is_empty() {
         println!("\nThe manifests, with Helm, kube-score and the same API server");
         count += manifests::verify(&cluster.kubeconfig())?;
     }
     drop(guard);
     if ended_well && count.failed == 0 {
-        std::fs::remove_dir_all(&options.directory)?;
+        std::fs::remove_dir_all(&cluster_options.directory)?;
     } else {
-        println!("The cluster's logs are in {}", options.directory.display());
+        println!("The cluster's logs are in {}", cluster_options.directory.display());
     }
     Ok((count, ended_well))
 }
 
 /// Runs pytest over `tests/clients`.
-fn client_tests(filter: &[String]) -> Result<(Count, bool), Failure> {
+fn client_tests(options: &Options) -> Result<(Count, bool), Failure> {
     let python = python()?;
     let servers = servers(&python, &metadata::root().join("tests/clients/servers"))?;
-    pytest(&python, "clients", servers, filter)
+    pytest(&python, "clients", servers, options)
 }
 
 fn python() -> Result<python::Python, Failure> {
@@ -157,18 +173,18 @@ fn pytest(
     python: &python::Python,
     folder: &str,
     environment: Vec<(String, PathBuf)>,
-    filter: &[String],
+    options: &Options,
 ) -> Result<(Count, bool), Failure> {
     let tests = metadata::root().join("tests");
     let programs = python::environment(python, &tests.join("clients/requirements.txt"))?;
-    let gantry = build()?;
+    let gantry = build(options.features())?;
     let report = std::env::temp_dir().join(format!("gantry-{folder}-{}.xml", std::process::id()));
     let mut command = Command::new(programs.join("python"));
     command.current_dir(tests.join(folder)).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1");
     command.envs(environment);
     command.args(["-m", "pytest", "-p", "no:cacheprovider", "--junitxml"]).arg(&report);
-    if !filter.is_empty() {
-        command.args(["-k", &filter.join(" or ")]);
+    if !options.filter.is_empty() {
+        command.args(["-k", &options.filter.join(" or ")]);
     }
     let status = command.stdin(Stdio::null()).status()?;
     // 5: no tests selected.
@@ -199,7 +215,7 @@ fn servers(python: &python::Python, lists: &Path) -> Result<Vec<(String, PathBuf
 
 /// Builds `gantry` in the profile of the tests, with the whole workspace and its tests, so that features are unified as in
 /// `cargo test` and nothing is compiled twice.
-fn build() -> Result<PathBuf, Failure> {
+fn build(features: &[&str]) -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
     command.args([
         "build",
@@ -209,6 +225,7 @@ fn build() -> Result<PathBuf, Failure> {
         "--message-format",
         "json-render-diagnostics",
     ]);
+    command.args(features);
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !built.status.success() {
         return Err("gantry does not build".into());

@@ -82,7 +82,7 @@ pub(super) fn apply_crds(harness: &Harness) -> Result<(), Failure> {
 /// xtask/examples/transformer.rs as an image.
 fn transformer_image(directory: &Path) -> Result<PathBuf, Failure> {
     let mut command = metadata::cargo();
-    let built = command.args(["build", "--package", "xtask", "--example", "transformer"]).status()?;
+    let built = command.args(["build", "--workspace", "--example", "transformer"]).status()?;
     if !built.success() {
         return Err("the transformer does not compile".into());
     }
