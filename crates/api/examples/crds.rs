@@ -1,7 +1,7 @@
 //! Writes the `CustomResourceDefinitions` to the folders of a directory, or checks the files there. Run by `cargo xtask crds`.
 #![allow(clippy::print_stdout, reason = "a developer tool that prints its result")]
 
-use gantry_api::{crd_yaml, resources, resources_without_controller};
+use gantry_api::{crd_yaml, resources};
 use std::{collections::BTreeMap, error::Error, fs, path::Path, process::ExitCode};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -17,7 +17,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 /// Files of each folder.
 fn expected() -> Result<BTreeMap<&'static str, BTreeMap<String, String>>, String> {
     let mut folders: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
-    for resource in resources().into_iter().chain(resources_without_controller()) {
+    for resource in resources() {
         let files = folders.entry(resource.folder()).or_default();
         files.insert(format!("{}.yaml", resource.plural), crd_yaml(&resource)?);
     }

@@ -10,8 +10,8 @@ mod tests;
 
 use crate::{
     ALGORITHM_V1, API_VERSION, AlgorithmSpec, AlgorithmStatus, ExperimentSpec, GANTRY_V1ALPHA1, ModelSpec,
-    ModelStatus, PipelineSpec, PlainStatus, RolloutPolicySpec, SeldonConfigSpec, SeldonRuntimeSpec,
-    ServerConfigSpec, ServerSpec, ServerStatus,
+    ModelStatus, PipelineSpec, PlainStatus, RolloutPolicySpec, RolloutPolicyStatus, SeldonConfigSpec,
+    SeldonRuntimeSpec, ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
         InferenceServiceStatus, KSERVE_V1ALPHA1, KSERVE_V1BETA1, ServingRuntimeSpec, TrainedModelSpec,
@@ -117,34 +117,11 @@ const RUNTIME_COLUMNS: &[Column] = &[
 struct NoStatus {}
 
 /// All kinds of the operator, in the order in which they are installed.
-pub fn resources() -> [Resource; 14] {
+pub fn resources() -> [Resource; 15] {
     RESOURCES
 }
 
-/// Kinds that a scheduler takes from files, without a controller in the operator.
-pub fn resources_without_controller() -> [Resource; 1] {
-    [ROLLOUT_POLICY]
-}
-
-const ROLLOUT_POLICY: Resource = Resource {
-    api_version: GANTRY_V1ALPHA1,
-    is_namespaced: true,
-    kind: "RolloutPolicy",
-    plural: "rolloutpolicies",
-    singular: "rolloutpolicy",
-    short_names: &["rp"],
-    scales: false,
-    columns: &[
-        column("Target", "string", ".spec.targetRef.name"),
-        column("Weights", "string", ".spec.strategy.canary.steps[*].weight"),
-        column("Bake", "string", ".spec.bake"),
-        wide("Deadline", ".spec.progressDeadline"),
-        AGE,
-    ],
-    parts: parts::<RolloutPolicySpec, PlainStatus>,
-};
-
-const RESOURCES: [Resource; 14] = [
+const RESOURCES: [Resource; 15] = [
     Resource {
         api_version: API_VERSION,
         is_namespaced: true,
@@ -247,6 +224,26 @@ const RESOURCES: [Resource; 14] = [
             AGE,
         ],
         parts: parts::<ExperimentSpec, PlainStatus>,
+    },
+    Resource {
+        api_version: GANTRY_V1ALPHA1,
+        is_namespaced: true,
+        kind: "RolloutPolicy",
+        plural: "rolloutpolicies",
+        singular: "rolloutpolicy",
+        short_names: &["rp"],
+        scales: false,
+        columns: &[
+            READY,
+            column("Targets", "integer", ".status.targets"),
+            column("Progressing", "integer", ".status.progressing"),
+            column("Rolled Back", "integer", ".status.rolledBack"),
+            MESSAGE,
+            wide("Weights", ".spec.strategy.canary.steps[*].weight"),
+            wide("Bake", ".spec.bake"),
+            AGE,
+        ],
+        parts: parts::<RolloutPolicySpec, RolloutPolicyStatus>,
     },
     Resource {
         api_version: KSERVE_V1ALPHA1,
@@ -437,12 +434,11 @@ impl Column {
 
 impl Resource {
     /// The folder of its CRD in `deploy`. Those of KServe are apart: KServe may have installed its own. Those of optional kinds
-    /// and those without a controller are apart, too: an installation would accept objects without effect.
+    /// are apart, too: an installation would accept objects without effect.
     pub fn folder(&self) -> &'static str {
         match self.api_version {
-            API_VERSION => "crds",
+            API_VERSION | GANTRY_V1ALPHA1 => "crds",
             ALGORITHM_V1 => "crds-algorithm",
-            GANTRY_V1ALPHA1 => "crds-rollout",
             _ => "crds-kserve",
         }
     }

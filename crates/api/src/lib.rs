@@ -52,7 +52,7 @@ pub use algorithm::{
     RevisionTemplate, RollingUpdate,
 };
 pub use bare_model_files::{ModelFile, model_of_file, runtime_of_file};
-pub use crd::{Column, Resource, crd, crd_yaml, resources, resources_without_controller};
+pub use crd::{Column, Resource, crd, crd_yaml, resources};
 pub use diagnostic::Diagnostic;
 pub use duration::SpecDuration;
 pub use experiment::{Experiment, ExperimentCandidate, ExperimentMirror, ExperimentSpec, ResourceType};
@@ -70,7 +70,10 @@ pub use pipeline::{
     PipelineStep,
 };
 pub use quantity::Quantity;
-pub use rollout_policy::{GANTRY_V1ALPHA1, RolloutPolicy, RolloutPolicySpec, TargetKind};
+pub use rollout_policy::{
+    GANTRY_V1ALPHA1, RolloutPolicy, RolloutPolicySpec, RolloutPolicyStatus, RolloutResult, RolloutVersion,
+    TargetKind, TargetRollout,
+};
 pub use scaling::Scaling;
 pub use seldon_config::{
     AgentConfig, ComponentSpec, KafkaConfig, KafkaWorkerConfig, ModelScalingConfig, PipelineScalingConfig,

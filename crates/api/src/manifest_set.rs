@@ -46,10 +46,7 @@ pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
         if let Some(target) = &policy.spec.target_ref {
             policy.models = vec![target.name.clone()];
         } else if let Some(selector) = &policy.spec.selector {
-            let has = |labels: &BTreeMap<String, String>| {
-                selector.match_labels.iter().all(|(name, value)| labels.get(name) == Some(value))
-            };
-            let selected = labels.iter().filter(|(_, labels)| has(labels));
+            let selected = labels.iter().filter(|(_, labels)| selector.matches(labels));
             policy.models = selected.map(|(name, _)| name.clone()).collect();
             if policy.models.is_empty() {
                 let message = "selects no Model of these manifests: add the labels to a Model, pass the manifests of \

@@ -2,6 +2,7 @@
 
 mod convert;
 mod rules;
+mod status;
 
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use gantry_proto::gantry as pb;
 pub(crate) use rules::{ROLLOUT_POLICY, rollout_policy_errors};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+pub use status::{RolloutPolicyStatus, RolloutResult, RolloutVersion, TargetRollout};
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// Group and version of Gantry's own kinds.
@@ -51,6 +53,7 @@ impl RolloutPolicy {
             name: self.metadata.name.clone(),
             models: self.models.clone(),
             spec: serde_json::to_vec(&self.spec).unwrap_or_default(),
+            ..pb::RolloutPolicy::default()
         }
     }
 
@@ -140,6 +143,12 @@ pub struct TargetSelector {
     pub kind: TargetKind,
     /// Labels that the objects have, with these values.
     pub match_labels: BTreeMap<String, String>,
+}
+
+impl TargetSelector {
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+    }
 }
 
 /// Exactly one of the strategies.

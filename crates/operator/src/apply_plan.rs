@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     controller::Controller,
     plan::{Action, ClusterAction, Plan, SchedulerAction},
-    schedulers::{Operation, RpcOutcome, SchedulerRequest, service_at},
+    schedulers::{RpcOutcome, SchedulerRequest, service_at},
     workload::FailureCause,
 };
 use std::sync::Arc;
@@ -179,7 +179,7 @@ async fn send_to_scheduler<C: Controller>(
     }
     // Schedulers have services of several namespaces.
     let key = &action.scheduler().map_or_else(|| key.clone(), |scheduler| service_at(scheduler, key));
-    record_outcome(context, key, action.operation(), object, outcome)?;
+    record_outcome(context, key, action, object, outcome)?;
     Ok(true)
 }
 
@@ -225,12 +225,12 @@ async fn emit<K: CustomKind>(context: &Context, object: &Custom<K>, events: &[Ev
 fn record_outcome<K: CustomKind>(
     context: &Context,
     key: &Key,
-    operation: Operation,
+    action: &SchedulerAction,
     object: Option<&Custom<K>>,
     outcome: RpcOutcome,
 ) -> Result<(), ApiError> {
     let schedulers = &context.caches.schedulers;
-    let request = SchedulerRequest::new(operation, object);
+    let request = SchedulerRequest::new(action.operation(), object).with_variant(action.variant());
     match outcome {
         RpcOutcome::Accepted => schedulers.record_response::<K>(key, request, None),
         // Without an object there is no status to report it in: the work queue retries with backoff.

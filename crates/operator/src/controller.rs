@@ -26,6 +26,8 @@ pub trait Controller: Send + Sync + Sized + 'static {
     const INPUTS: &'static [ResourceKind] = &[];
     /// Whether only objects in the operator's namespace are used. With a list of namespaces, others are not watched.
     const OPERATOR_NAMESPACE_ONLY: bool = false;
+    /// Whether its CRD may be missing, as after an upgrade. Start-up does not wait for it; it is discovered later.
+    const OPTIONAL: bool = false;
     const SCHEDULER: SchedulerRole = SchedulerRole::None;
     /// Whether it patches its objects outside their status: finalizers, replicas.
     const PATCHES: bool = false;

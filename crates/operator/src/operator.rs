@@ -40,7 +40,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_mins(1);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent first lists: bounds memory and the load on the API server with many namespaces.
 const MAX_FIRST_LISTS: usize = 32;
-/// Namespaces whose watches share a client. With 14 watches each, they stay below 100, the streams that an API server allows
+/// Namespaces whose watches share a client. With 15 watches each, they stay below 100, the streams that an API server allows
 /// on a connection; a request beyond them would wait for another one to end.
 pub const NAMESPACES_PER_CLIENT: usize = 4;
 /// Beyond so many namespaces one watch of the cluster costs less.
@@ -243,8 +243,8 @@ impl Operator {
         if scopes > MANY_NAMESPACES {
             tracing::warn!(
                 namespaces = scopes,
-                "each watched namespace costs 14 watches: watch the whole cluster (--clusterwide without --watch-namespaces), \
-                 which costs 16 in total"
+                "each watched namespace costs 15 watches: watch the whole cluster (--clusterwide without --watch-namespaces), \
+                 which costs 17 in total"
             );
         }
         caches.registry.iter().for_each(|registration| (registration.watch)(self, tasks));
@@ -289,7 +289,13 @@ impl Operator {
             let notify = self.notify(&scope);
             let source = WatchSource { api, config: self.watch_config(), scope, strip: strip_metadata };
             let first_lists = Arc::clone(&self.first_lists);
+            let client = self.client.clone();
             tasks.spawn(async move {
+                if C::OPTIONAL {
+                    let KindId { group, version, kind, plural, .. } = KindId::of::<C::Kind>();
+                    let kind = ResourceKind::new(group, version, kind, plural);
+                    discovered(&client, kind, &report, &notify).await;
+                }
                 let permit = first_lists.acquire_owned().await.ok();
                 run_watch(source, cache, report, permit, notify).await;
             });

@@ -4,8 +4,14 @@ use crate::{
     cluster::{DeleteTarget, Desired, EventDraft, Key},
     schedulers::Operation,
 };
-use gantry_proto::{gantry::ServiceRoute, scheduler as pb};
-use std::time::Duration;
+use gantry_proto::{
+    gantry::{RolloutPolicy, ServiceRoute},
+    scheduler as pb,
+};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    time::Duration,
+};
 
 /// A fact from outside the API server. Unreadable is not the same as absent.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +68,8 @@ pub enum SchedulerAction {
         replaces: i64,
     },
     StopExperiment(String),
+    PutPolicy(Box<RolloutPolicy>),
+    DeletePolicy(String),
     NotifyServer(pb::ServerNotify),
     PutService {
         scheduler: String,
@@ -81,10 +89,12 @@ impl SchedulerAction {
             Self::LoadModel { .. }
             | Self::LoadPipeline { .. }
             | Self::StartExperiment { .. }
+            | Self::PutPolicy(_)
             | Self::PutService { .. } => Operation::Load,
             Self::UnloadModel(_)
             | Self::UnloadPipeline(_)
             | Self::StopExperiment(_)
+            | Self::DeletePolicy(_)
             | Self::DeleteService { .. } => Operation::Unload,
             Self::NotifyServer(_) | Self::AcknowledgeScaling => Operation::Notify,
         }
@@ -92,6 +102,14 @@ impl SchedulerAction {
 }
 
 impl SchedulerAction {
+    /// See [`SchedulerRequest::variant`](crate::schedulers::SchedulerRequest).
+    pub fn variant(&self) -> u64 {
+        match self {
+            Self::PutPolicy(policy) => variant_of(&policy.models),
+            _ => 0,
+        }
+    }
+
     /// The namespace of the scheduler, where it is not that of the object.
     pub fn scheduler(&self) -> Option<&str> {
         match self {
@@ -99,6 +117,13 @@ impl SchedulerAction {
             _ => None,
         }
     }
+}
+
+/// Digest of the names that a policy selects.
+pub fn variant_of(names: &[String]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    names.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl From<ClusterAction> for Action {

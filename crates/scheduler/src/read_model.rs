@@ -5,7 +5,7 @@
 
 use crate::{convert, definitions::Definitions, metrics::Metrics, status};
 use gantry_core::scheduling::{
-    Effects, Experiment, Model, Pipeline, ReplicaId, Service, State, Version, VersionStatus,
+    Effects, Experiment, Model, Pipeline, PolicyRecord, ReplicaId, Service, State, Version, VersionStatus,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
@@ -63,6 +63,7 @@ pub(crate) struct ReadModel {
     pipelines: Snapshots<PipelineSnapshot>,
     experiments: Snapshots<ExperimentSnapshot>,
     services: Snapshots<ServiceSnapshot>,
+    policies: Snapshots<PolicyRecord>,
     sequence: AtomicU64,
 }
 
@@ -103,6 +104,14 @@ impl ReadModel {
 
     pub(crate) fn service(&self, name: &str) -> Option<Arc<ServiceSnapshot>> {
         read(&self.services).get(name).cloned()
+    }
+
+    pub(crate) fn policy(&self, name: &str) -> Option<Arc<PolicyRecord>> {
+        read(&self.policies).get(name).cloned()
+    }
+
+    pub(crate) fn policies(&self) -> Vec<Arc<str>> {
+        read(&self.policies).keys().cloned().collect()
     }
 
     /// All pipelines, as of one moment.
@@ -161,6 +170,7 @@ impl Publisher {
             pipelines: state.pipelines().keys().cloned().collect(),
             experiments: state.experiments().keys().cloned().collect(),
             services: state.services().keys().cloned().collect(),
+            store_rollout_policies: state.rollout_policies().keys().cloned().collect(),
             ..Effects::default()
         };
         self.publish(state, definitions, &everything);
@@ -179,6 +189,10 @@ impl Publisher {
         self.publish_pipelines(state, definitions, effects);
         self.publish_experiments(state, definitions, effects);
         self.publish_services(state, effects);
+        for name in &effects.store_rollout_policies {
+            let part = state.rollout_policies().get(name).cloned().map(Arc::new);
+            replace(&self.read_model.policies, name, part);
+        }
         self.read_model.sequence.store(state.sequence(), Ordering::Release);
         for name in effects.servers.iter().chain(effects.scale_servers.keys()) {
             let part = state.servers().get(name).map(|server| {

@@ -92,7 +92,7 @@ impl Scheduler {
         let models = SchedulerServer::new(models).max_decoding_message_size(MAX_CLIENT_MESSAGE);
         let routes = Routes::new(models)
             .add_service(RoutingServer::new(gateways).max_decoding_message_size(MAX_CLIENT_MESSAGE))
-            .add_service(RolloutsServer::new(Rollouts { engine: self.engine.clone() }))
+            .add_service(RolloutsServer::new(Rollouts::new(self.engine.clone())))
             .add_service(ServicesServer::new(Services { engine: self.engine.clone() }))
             .add_service(ControlServer::new(control).max_decoding_message_size(MAX_CLIENT_MESSAGE));
         let names = [

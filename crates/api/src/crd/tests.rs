@@ -1,12 +1,8 @@
 //! CRD structure, and that the committed files are up to date.
 
-use super::{Resource, crd, crd_yaml, resources, resources_without_controller};
+use super::{crd, crd_yaml, resources};
 use serde_json::Value;
 use std::path::Path;
-
-fn all() -> impl Iterator<Item = Resource> {
-    resources().into_iter().chain(resources_without_controller())
-}
 
 /// Visits every schema of a CRD with its path.
 fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
@@ -27,7 +23,7 @@ fn schema_of(definition: &Value) -> &Value {
 
 #[test]
 fn every_schema_is_structural() {
-    for resource in all() {
+    for resource in resources() {
         let definition = crd(&resource);
         walk(schema_of(&definition), resource.kind, &mut |path, schema| {
             let fields = schema.as_object().unwrap();
@@ -54,7 +50,7 @@ fn every_schema_is_structural() {
 
 #[test]
 fn every_rule_is_in_the_crd() {
-    for resource in all() {
+    for resource in resources() {
         let definition = crd(&resource);
         let mut placed = 0;
         walk(schema_of(&definition), resource.kind, &mut |path, schema| {
@@ -75,7 +71,7 @@ fn every_rule_is_in_the_crd() {
 
 #[test]
 fn root_level_rules_exempt_stored_objects() {
-    for resource in all() {
+    for resource in resources() {
         let definition = crd(&resource);
         let schema = schema_of(&definition);
         assert_eq!(schema.get("required"), None, "{}", resource.kind);
@@ -89,7 +85,7 @@ fn root_level_rules_exempt_stored_objects() {
 #[test]
 fn defaults_match_seldon_core_and_kserve_has_none() {
     let mut defaults = Vec::new();
-    for resource in all() {
+    for resource in resources() {
         let definition = crd(&resource);
         walk(schema_of(&definition), resource.kind, &mut |path, schema| {
             defaults.extend(schema.get("default").map(|d| format!("{path} = {d}")));
@@ -111,7 +107,7 @@ fn defaults_match_seldon_core_and_kserve_has_none() {
 #[test]
 fn required_fields_match_seldon_core_and_kserve() {
     let mut required = Vec::new();
-    for resource in all() {
+    for resource in resources() {
         let definition = crd(&resource);
         walk(schema_of(&definition), resource.kind, &mut |path, schema| {
             for field in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
@@ -186,7 +182,8 @@ fn required_fields_match_seldon_core_and_kserve() {
 #[test]
 fn crds_fit_client_side_apply() {
     // The API server keeps every schema in memory; `kubectl apply` accepts 256 KiB.
-    let sizes: Vec<(&str, usize)> = all().map(|r| (r.kind, crd_yaml(&r).unwrap().len())).collect();
+    let sizes: Vec<(&str, usize)> =
+        resources().iter().map(|r| (r.kind, crd_yaml(r).unwrap().len())).collect();
     assert!(sizes.iter().all(|(_, size)| *size < 50_000), "{sizes:?}");
     assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() < 200_000, "{sizes:?}");
 }
@@ -194,7 +191,7 @@ fn crds_fit_client_side_apply() {
 #[test]
 fn committed_crds_are_up_to_date() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-    for resource in all() {
+    for resource in resources() {
         let file = deploy.join(resource.folder()).join(format!("{}.yaml", resource.plural));
         let committed = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
@@ -204,6 +201,6 @@ fn committed_crds_are_up_to_date() {
         );
     }
     let count = |folder: &str| std::fs::read_dir(deploy.join(folder)).unwrap().count();
-    let files: usize = ["crds", "crds-kserve", "crds-algorithm", "crds-rollout"].map(count).into_iter().sum();
-    assert_eq!(files, all().count(), "a file in deploy has no kind");
+    let files: usize = ["crds", "crds-kserve", "crds-algorithm"].map(count).into_iter().sum();
+    assert_eq!(files, resources().len(), "a file in deploy has no kind");
 }

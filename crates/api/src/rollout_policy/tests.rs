@@ -43,7 +43,7 @@ fn described_defaults_are_those_of_the_engine() {
     let (policy, drift, thresholds) = (defaults(), DriftRules::default(), ThresholdRules::default());
     let Rules::Sequential(sequential) = policy.rules else { panic!("{policy:?}") };
     let latency = sequential.latency.unwrap();
-    let crd = crate::crd(&crate::resources_without_controller()[0]);
+    let crd = crate::crd(&crate::resources().into_iter().find(|r| r.kind == "RolloutPolicy").unwrap());
     let spec = crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").unwrap();
     for (path, default) in [
         ("progressDeadline", crate::SpecDuration::from_millis(policy.progress_deadline).to_string()),

@@ -9,7 +9,7 @@ use crate::{
     },
     parse,
     parse::{decode, decode_envelope},
-    parse_manifest, resources, resources_without_controller,
+    parse_manifest, resources,
     validation::{CelRule, Validate, tests::cel_errors},
     yaml::{self, Node},
 };
@@ -141,7 +141,7 @@ fn valid_manifests_cover_every_field() {
         }
     }
     let mut known = BTreeSet::new();
-    for resource in resources().into_iter().chain(resources_without_controller()) {
+    for resource in resources() {
         let definition = crd(&resource);
         let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").unwrap();
         fields(spec, &format!("{}.spec", resource.kind), &mut known);

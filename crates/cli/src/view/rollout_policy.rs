@@ -82,6 +82,7 @@ mod tests {
                 name: "careful".into(),
                 models: vec!["iris".into(), "fraud".into()],
                 spec: spec.to_string().into_bytes(),
+                ..pb::RolloutPolicy::default()
             })
         };
         let canary = view(json!({

@@ -7,8 +7,8 @@ use super::validate::WARN_ONLY;
 use crate::{
     caches::Caches,
     cluster::{
-        Custom, CustomKind, Experiment, Key, Model, OwnedObject, Pipeline, ResourceKind, SeldonConfig,
-        SeldonRuntime, Server, ServerConfig, is_subset,
+        Custom, CustomKind, Experiment, Key, Model, OwnedObject, Pipeline, ResourceKind, RolloutPolicy,
+        SeldonConfig, SeldonRuntime, Server, ServerConfig, is_subset,
     },
 };
 use gantry_api::{SeldonConfigSpec, SeldonRuntimeSpec, VolumeClaimTemplate};
@@ -58,7 +58,7 @@ macro_rules! without_immutable_fields {
     )*};
 }
 
-without_immutable_fields!(Model, Pipeline, Experiment);
+without_immutable_fields!(Model, Pipeline, Experiment, RolloutPolicy);
 
 impl ImmutableFields for Server {
     fn immutable_change(new: &Custom<Self>, old: &Custom<Self>, caches: &Caches) -> Option<ImmutableChange> {

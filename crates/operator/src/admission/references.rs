@@ -6,11 +6,12 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Custom, CustomKind, Experiment, Key, Model, Pipeline, SeldonConfig, SeldonRuntime, Server,
-        ServerConfig,
+        Cache, Custom, CustomKind, Experiment, Key, Model, Pipeline, RolloutPolicy, SeldonConfig,
+        SeldonRuntime, Server, ServerConfig,
     },
+    controllers::rollout_policy::{Conflict, Facts},
     plan::Known,
-    schedulers::ServerView,
+    schedulers::{ServerView, is_under_way, target_of},
 };
 use gantry_api::{PipelineSpec, ResourceType};
 
@@ -256,13 +257,56 @@ fn missing(field: &str, is_model: bool, caches: &Caches, namespace: &str, name: 
     absent.then(|| format!("{field}: {kind} \"{name}\" not found in namespace {namespace}"))
 }
 
-/// Whether an object is known to be missing or terminating; unknown outside the watched namespaces.
-fn is_absent<K: CustomKind>(cache: &Cache<Custom<K>>, caches: &Caches, namespace: &str, name: &str) -> bool {
+impl References for RolloutPolicy {
+    fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+        let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
+        let facts = Facts::of(caches, object);
+        let mut warnings: Vec<String> = facts
+            .conflicts
+            .iter()
+            .take(MAX_LISTED)
+            .map(|Conflict { target, policy }| {
+                format!("spec: Model \"{target}\" is selected by RolloutPolicy \"{policy}\", too, which is older and applies")
+            })
+            .collect();
+        if let Some(target) = &spec.target_ref {
+            warnings.extend(missing("spec.targetRef.name", true, caches, namespace, &target.name));
+        } else if warnings.is_empty()
+            && facts.targets.is_empty()
+            && is_synced(&caches.of::<Model>(), caches, namespace)
+        {
+            warnings.push(format!("spec.selector: selects no Model in namespace {namespace}"));
+        }
+        warnings
+    }
+
+    fn dependents(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
+        let key = object.key();
+        let rollouts = caches.schedulers.rollouts_of(&key);
+        let under_way = rollouts.iter().filter(|rollout| is_under_way(rollout));
+        let names: Vec<String> = under_way.map(|rollout| target_of(rollout).1.to_owned()).collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        vec![format!(
+            "RolloutPolicy \"{}\" has rollouts under way, which end: the latest versions of {} get all requests",
+            key.name,
+            listed(&names)
+        )]
+    }
+}
+
+/// Whether all objects of a kind in a namespace are known.
+fn is_synced<K: CustomKind>(cache: &Cache<Custom<K>>, caches: &Caches, namespace: &str) -> bool {
     let scopes = caches.settings.scope.watched(&caches.settings.namespace);
     let scope = scopes.iter().find(|scope| scope.is_empty() || scope.as_str() == namespace);
-    let is_synced = scope.is_some_and(|scope| cache.is_listed([scope.as_str()]));
+    scope.is_some_and(|scope| cache.is_listed([scope.as_str()]))
+}
+
+/// Whether an object is known to be missing or terminating; unknown outside the watched namespaces.
+fn is_absent<K: CustomKind>(cache: &Cache<Custom<K>>, caches: &Caches, namespace: &str, name: &str) -> bool {
     // An empty name is a schema error.
-    is_synced
+    is_synced(cache, caches, namespace)
         && !name.trim().is_empty()
         && cache.get(&Key::new(namespace, name)).is_none_or(|object| object.is_deleted())
 }

@@ -2,8 +2,8 @@
 
 use gantry_api::{
     AlgorithmSpec, AlgorithmStatus, ExperimentSpec, FieldError, KEEP_PAYLOADS, ModelSpec, ModelStatus,
-    PipelineSpec, PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec, ServerConfigSpec, ServerSpec,
-    ServerStatus,
+    PipelineSpec, PlainStatus, RolloutPolicySpec, RolloutPolicyStatus, SeldonConfigSpec, SeldonRuntimeSpec,
+    ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
         InferenceServiceStatus, ServingRuntimeSpec,
@@ -99,6 +99,10 @@ kinds! { "mlops.seldon.io", "v1alpha1", Namespaced:
     SeldonConfig, "seldonconfigs", SeldonConfigSpec, PlainStatus;
     Pipeline, "pipelines", PipelineSpec, PlainStatus, KEEP_PAYLOADS;
     Experiment, "experiments", ExperimentSpec, PlainStatus;
+}
+
+kinds! { "gantry.dev", "v1alpha1", Namespaced:
+    RolloutPolicy, "rolloutpolicies", RolloutPolicySpec, RolloutPolicyStatus;
 }
 
 kinds! { "serving.kserve.io", "v1beta1", Namespaced:

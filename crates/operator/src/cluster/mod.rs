@@ -18,8 +18,8 @@ pub use apply::{DeleteTarget, EventDraft, Writer};
 pub use cache::{Cache, Change, Origin};
 pub use custom_resource::{
     Algorithm, ClusterServingRuntime, ClusterStorageContainer, Custom, CustomKind, Experiment,
-    InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, ResourceScope, SeldonConfig,
-    SeldonRuntime, Server, ServerConfig, ServingRuntime,
+    InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, ResourceScope, RolloutPolicy,
+    SeldonConfig, SeldonRuntime, Server, ServerConfig, ServingRuntime,
 };
 pub use drift::{drifted_fields, is_subset};
 pub use error::ApiError;

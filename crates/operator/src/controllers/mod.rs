@@ -8,6 +8,7 @@ pub mod inference_service;
 pub mod model;
 pub mod pipeline;
 mod registry;
+pub mod rollout_policy;
 pub mod scheduled;
 pub mod seldon_config;
 pub mod seldon_runtime;

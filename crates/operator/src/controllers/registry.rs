@@ -3,8 +3,9 @@
 use super::{
     algorithm::AlgorithmController, cached::Cached, experiment::ExperimentController,
     inference_graph::InferenceGraphController, inference_service::InferenceServiceController,
-    model::ModelController, pipeline::PipelineController, seldon_config::SeldonConfigController,
-    seldon_runtime::SeldonRuntimeController, server::ServerController, server_config::ServerConfigController,
+    model::ModelController, pipeline::PipelineController, rollout_policy::RolloutPolicyController,
+    seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
+    server_config::ServerConfigController,
 };
 use crate::{
     admission::{AdmissionRequest, Decision},
@@ -36,6 +37,7 @@ impl Registry {
             .with::<ModelController>()
             .with::<PipelineController>()
             .with::<ExperimentController>()
+            .with::<RolloutPolicyController>()
     }
 
     /// The kinds that an operator with these settings reconciles.

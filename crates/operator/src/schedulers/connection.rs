@@ -3,13 +3,18 @@
 use super::{RpcOutcome, SchedulerCache, SchedulerConnector, rpc};
 use crate::{
     cluster::{
-        Experiment, InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, Server, WriteFence,
+        Experiment, InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, RolloutPolicy, Server,
+        WriteFence,
     },
     plan::SchedulerAction,
 };
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use gantry_proto::{
-    gantry::{ServiceEvent, WatchServicesRequest, service_event::Event, services_client::ServicesClient},
+    gantry::{
+        PolicyEvent, RolloutEvent, ServiceEvent, WatchPoliciesRequest, WatchRolloutsRequest,
+        WatchServicesRequest, policy_event, rollout_event, rollouts_client::RolloutsClient,
+        service_event::Event, services_client::ServicesClient,
+    },
     scheduler::{self as pb, scheduler_client::SchedulerClient},
 };
 use std::{
@@ -176,13 +181,16 @@ impl Session {
             let experiments = pb::ExperimentSubscriptionRequest { subscriber_name: name() };
             let experiments = client.subscribe_experiment_status(experiments).await?.into_inner();
             self.list(client).await?;
-            let services = self.watch_services(channel).await?;
+            let services = self.watch_services(channel.clone()).await?;
+            let (policies, rollouts) = self.watch_rollouts(channel).await?;
             Ok(StatusStreams {
                 models: models.boxed(),
                 servers: servers.boxed(),
                 pipelines: pipelines.boxed(),
                 experiments: experiments.boxed(),
                 services,
+                policies,
+                rollouts,
                 control: control.boxed(),
             })
         };
@@ -207,13 +215,42 @@ impl Session {
         };
         loop {
             let event = events.message().await?.and_then(|event| event.event);
-            match event.ok_or_else(|| Status::unavailable("the scheduler closed the stream"))? {
+            match event.ok_or_else(closed)? {
                 Event::Synced(_) => break,
                 event => drop(self.cache.apply_service_event(&self.namespace, event)),
             }
         }
         self.cache.services_synced(&self.namespace);
         Ok(events.boxed())
+    }
+
+    /// Policies and rollouts, until Synced. Schedulers without them send nothing.
+    async fn watch_rollouts(&self, channel: Channel) -> Result<(PolicyStream, RolloutStream), Status> {
+        let mut client = RolloutsClient::new(channel).max_decoding_message_size(MAX_MESSAGE_SIZE);
+        let none = || (stream::pending().boxed(), stream::pending().boxed());
+        let request = WatchPoliciesRequest { subscriber: SUBSCRIBER.into() };
+        let mut policies = match client.watch_policies(request).await {
+            Ok(events) => events.into_inner(),
+            Err(status) if status.code() == Code::Unimplemented => return Ok(none()),
+            Err(status) => return Err(status),
+        };
+        loop {
+            let event = policies.message().await?.and_then(|event| event.event);
+            match event.ok_or_else(closed)? {
+                policy_event::Event::Synced(_) => break,
+                event => drop(self.cache.apply_policy_event(&self.namespace, event)),
+            }
+        }
+        let request = WatchRolloutsRequest { subscriber: SUBSCRIBER.into() };
+        let mut rollouts = client.watch_rollouts(request).await?.into_inner();
+        loop {
+            let event = rollouts.message().await?.and_then(|event| event.event);
+            match event.ok_or_else(closed)? {
+                rollout_event::Event::Synced(_) => break,
+                event => drop(self.cache.apply_rollout_event(&self.namespace, event)),
+            }
+        }
+        Ok((policies.boxed(), rollouts.boxed()))
     }
 
     async fn list(&self, client: &mut SchedulerClient<Channel>) -> Result<(), Status> {
@@ -303,6 +340,26 @@ impl Session {
                     }
                     other => return ended(other.and_then(Result::err)),
                 },
+                message = streams.policies.next() => match message {
+                    Some(Ok(PolicyEvent { event })) => {
+                        let changed =
+                            event.and_then(|event| self.cache.apply_policy_event(&self.namespace, event));
+                        if let Some(name) = changed {
+                            self.changed(KindId::of::<RolloutPolicy>(), name);
+                        }
+                    }
+                    other => return ended(other.and_then(Result::err)),
+                },
+                message = streams.rollouts.next() => match message {
+                    Some(Ok(RolloutEvent { event })) => {
+                        let changed =
+                            event.map(|event| self.cache.apply_rollout_event(&self.namespace, event));
+                        for (kind, name) in changed.unwrap_or_default() {
+                            self.changed(kind, name);
+                        }
+                    }
+                    other => return ended(other.and_then(Result::err)),
+                },
                 message = streams.control.next() => match message {
                     // The scheduler may have lost its state.
                     Some(Ok(_)) => (self.notify)(ChangeEvent::Namespace),
@@ -329,12 +386,21 @@ impl Session {
     }
 }
 
+fn closed() -> Status {
+    Status::unavailable("the scheduler closed the stream")
+}
+
+type PolicyStream = BoxStream<'static, Result<PolicyEvent, Status>>;
+type RolloutStream = BoxStream<'static, Result<RolloutEvent, Status>>;
+
 struct StatusStreams {
     models: BoxStream<'static, Result<pb::ModelStatusResponse, Status>>,
     servers: BoxStream<'static, Result<pb::ServerStatusResponse, Status>>,
     pipelines: BoxStream<'static, Result<pb::PipelineStatusResponse, Status>>,
     experiments: BoxStream<'static, Result<pb::ExperimentStatusResponse, Status>>,
     services: BoxStream<'static, Result<ServiceEvent, Status>>,
+    policies: PolicyStream,
+    rollouts: RolloutStream,
     control: BoxStream<'static, Result<pb::ControlPlaneResponse, Status>>,
 }
 

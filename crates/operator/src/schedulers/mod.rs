@@ -8,6 +8,7 @@
 
 mod connection;
 mod connector;
+mod rollouts;
 mod rpc;
 mod scheduler_cache;
 mod services;
@@ -15,9 +16,11 @@ mod views;
 
 pub use connection::{ChangeEvent, SchedulerConnection};
 pub use connector::{SchedulerConnector, ServiceConnector};
+pub use rollouts::{is_under_way, target_of};
 pub use rpc::RpcOutcome;
 pub use scheduler_cache::{LastRequest, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest};
 pub use services::{RouteKind, service_at};
 pub use views::{
-    ExperimentView, LoadedView, ModelView, PipelineView, SchedulerView, ServerView, ServiceView,
+    ExperimentView, LoadedView, ModelView, PipelineView, PolicyView, SchedulerView, ServerView, ServiceView,
+    ServingVersion,
 };

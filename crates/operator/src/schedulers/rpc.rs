@@ -3,7 +3,9 @@
 use super::views::owner;
 use crate::{cluster::Key, plan::SchedulerAction};
 use gantry_proto::{
-    gantry::{ServiceName, services_client::ServicesClient},
+    gantry::{
+        DeletePolicyRequest, ServiceName, rollouts_client::RolloutsClient, services_client::ServicesClient,
+    },
     scheduler::{self as pb, scheduler_client::SchedulerClient},
 };
 use std::{future::Future, time::Duration};
@@ -32,6 +34,7 @@ pub(super) async fn send(
     limit: Duration,
 ) -> RpcOutcome {
     let client = &mut SchedulerClient::new(channel.clone());
+    let mut rollouts = RolloutsClient::new(channel.clone());
     let mut services = ServicesClient::new(channel);
     match action {
         SchedulerAction::LoadModel { model, replaces } => {
@@ -57,6 +60,14 @@ pub(super) async fn send(
             let request = owned(pb::StopExperimentRequest { name }, namespace, limit);
             classify(client.stop_experiment(request), limit).await
         }
+        SchedulerAction::PutPolicy(policy) => {
+            let call = rollouts.put_policy(owned(*policy, namespace, limit));
+            classify(async { call.await.map_err(without_rollouts) }, limit).await
+        }
+        SchedulerAction::DeletePolicy(name) => {
+            let request = owned(DeletePolicyRequest { name }, namespace, limit);
+            classify(rollouts.delete_policy(request), limit).await
+        }
         SchedulerAction::NotifyServer(server) => notify(client, vec![server], false, limit).await,
         SchedulerAction::PutService { route, .. } => {
             classify(services.put_service(with_timeout(*route, limit)), limit).await
@@ -67,6 +78,16 @@ pub(super) async fn send(
         }
         SchedulerAction::AcknowledgeScaling => RpcOutcome::Accepted,
     }
+}
+
+/// Seldon's scheduler and earlier versions of Gantry's have no rollouts.
+fn without_rollouts(status: Status) -> Status {
+    if status.code() == Code::Unimplemented {
+        return Status::unimplemented(
+            "the scheduler has no rollouts: run Gantry's scheduler in this version",
+        );
+    }
+    status
 }
 
 pub(super) async fn notify(

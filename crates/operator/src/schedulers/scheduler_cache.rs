@@ -1,11 +1,14 @@
 //! Objects as reported by the scheduler of each namespace, by kind.
 
-use super::views::{ExperimentView, ModelView, PipelineView, SchedulerView, ServerView};
+use super::{
+    rollouts::serving_version,
+    views::{ExperimentView, ModelView, PipelineView, SchedulerView, ServerView},
+};
 use crate::{
     cluster::{Custom, CustomKind, Key, KindId},
     plan::Known,
 };
-use gantry_proto::scheduler as pb;
+use gantry_proto::{gantry::RolloutStatus, scheduler as pb};
 use std::{
     any::Any,
     collections::BTreeMap,
@@ -54,6 +57,8 @@ pub(super) struct NamespaceState {
     unreachable_since: Option<Instant>,
     pub(super) views: BTreeMap<(KindId, String), Box<dyn AnyView>>,
     pub(super) requests: BTreeMap<(KindId, String), LastRequest>,
+    /// By model.
+    pub(super) rollouts: BTreeMap<String, RolloutStatus>,
 }
 
 impl NamespaceState {
@@ -62,7 +67,7 @@ impl NamespaceState {
     }
 
     /// `true` when the view changed.
-    fn set_view<V: SchedulerView>(&mut self, name: &str, view: V) -> bool {
+    pub(super) fn set_view<V: SchedulerView>(&mut self, name: &str, view: V) -> bool {
         let is_changed = self.view::<V>(name) != Some(&view);
         if is_changed {
             self.views.insert((KindId::of::<V::Kind>(), name.to_owned()), Box::new(view));
@@ -80,6 +85,8 @@ pub struct SchedulerRequest {
     pub generation: i64,
     /// Annotations of the desired state: a change of them is no new generation.
     pub switches: BTreeMap<&'static str, String>,
+    /// Digest of a part of the desired state that other objects determine.
+    pub variant: u64,
 }
 
 impl SchedulerRequest {
@@ -87,7 +94,12 @@ impl SchedulerRequest {
         let uid = object.map_or_else(String::new, |object| object.uid().to_owned());
         let value = |switch: &&'static str| Some((*switch, object?.annotation(switch)?.to_owned()));
         let switches = K::SWITCHES.iter().filter_map(value).collect();
-        Self { operation, uid, generation: object.map_or(0, Custom::generation), switches }
+        Self { operation, uid, generation: object.map_or(0, Custom::generation), switches, variant: 0 }
+    }
+
+    #[must_use]
+    pub fn with_variant(self, variant: u64) -> Self {
+        Self { variant, ..self }
     }
 }
 
@@ -196,8 +208,10 @@ impl SchedulerCache {
     /// Returns whether the model changed.
     pub fn apply_model_status(&self, namespace: &str, status: pb::ModelStatusResponse) -> bool {
         let latest = status.versions.into_iter().max_by_key(|v| v.version);
-        let view = ModelView { deleted: status.deleted, manager: status.manager, latest };
-        self.apply(namespace, &status.model_name, view)
+        let name = status.model_name;
+        let serving = self.read(namespace, |state| serving_version(state, &name)).flatten();
+        let view = ModelView { deleted: status.deleted, manager: status.manager, latest, serving };
+        self.apply(namespace, &name, view)
     }
 
     /// Returns whether the pipeline changed.
@@ -361,6 +375,7 @@ mod tests {
             uid: "u".into(),
             generation: 1,
             switches: BTreeMap::new(),
+            variant: 0,
         };
         cache.add_namespace("ml");
         cache.begin_sync("ml");

@@ -1,8 +1,8 @@
 //! Objects as their scheduler reports them.
 
-use crate::cluster::{CustomKind, Experiment, InferenceService, Model, Pipeline, Server};
+use crate::cluster::{CustomKind, Experiment, InferenceService, Model, Pipeline, RolloutPolicy, Server};
 use gantry_proto::{
-    gantry::{ServiceRoute, ServiceState},
+    gantry::{self as own, ServiceRoute, ServiceState},
     scheduler::{self as pb, pipeline_version_state::PipelineStatus},
 };
 use std::{any::Any, fmt};
@@ -88,6 +88,15 @@ pub struct ModelView {
     pub deleted: bool,
     pub manager: String,
     pub latest: Option<pb::ModelVersionStatus>,
+    /// With a rollout policy.
+    pub serving: Option<ServingVersion>,
+}
+
+/// The version that was promoted last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServingVersion {
+    pub version: u32,
+    pub available: u32,
 }
 
 impl ModelView {
@@ -108,6 +117,20 @@ pub struct PipelineView {
 /// An experiment as reported by its scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExperimentView(pub pb::ExperimentStatusResponse);
+
+/// A rollout policy as reported by its scheduler.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyView {
+    pub policy: own::RolloutPolicy,
+    meta: pb::KubernetesMeta,
+}
+
+impl From<own::RolloutPolicy> for PolicyView {
+    fn from(policy: own::RolloutPolicy) -> Self {
+        let meta = pb::KubernetesMeta { namespace: policy.namespace.clone(), generation: policy.generation };
+        Self { policy, meta }
+    }
+}
 
 /// The route of an `InferenceService` or an `InferenceGraph` as reported by a scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -153,6 +176,26 @@ loaded_views! {
     ModelView: Model;
     PipelineView: Pipeline;
     ExperimentView: Experiment;
+    PolicyView: RolloutPolicy;
+}
+
+/// Schedulers delete a policy at once.
+impl LoadedView for PolicyView {
+    fn manager(&self) -> &str {
+        &self.policy.manager
+    }
+
+    fn kubernetes_meta(&self) -> Option<&pb::KubernetesMeta> {
+        Some(&self.meta)
+    }
+
+    fn is_deleted(&self) -> bool {
+        false
+    }
+
+    fn has_ended(&self) -> bool {
+        true
+    }
 }
 
 impl LoadedView for ModelView {

@@ -195,6 +195,11 @@ async fn crash_after_any_pipeline_write_converges() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn crash_after_any_rollout_policy_write_converges() {
+    assert_crash_after_any_write_converges(Scenario::Rollouts).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn crash_after_any_workload_write_converges() {
     assert_crash_after_any_write_converges(Scenario::Workloads).await;
 }

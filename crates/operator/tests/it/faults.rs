@@ -13,7 +13,10 @@ use std::time::Duration;
 fn unversioned(cluster_state: &ClusterState) -> ClusterState {
     fn walk(value: &mut Value) {
         match value {
-            Value::Object(fields) => fields.values_mut().for_each(walk),
+            Value::Object(fields) => {
+                fields.remove("version");
+                fields.values_mut().for_each(walk);
+            }
             Value::Array(items) => items.iter_mut().for_each(walk),
             Value::String(text) if text.contains(" version ") => {
                 *text = text.replace(|c: char| c.is_ascii_digit(), "");
@@ -82,6 +85,12 @@ async fn pipeline_scenario_survives_failed_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rollout_scenario_survives_failed_writes() {
+    let timeout = Fault::TimeoutAfterCommit { millis: 30_000 };
+    assert_every_write_may_fail(Scenario::Rollouts, &[Fault::Conflict, Fault::InternalError, timeout]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn workload_scenario_survives_rejected_writes() {
     assert_every_write_may_fail(Scenario::Workloads, &REJECTED[..3]).await;
 }
@@ -106,6 +115,7 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
     match case {
         Scenario::Models => &["Model"],
         Scenario::Pipelines => &["Pipeline", "Experiment"],
+        Scenario::Rollouts => &["RolloutPolicy"],
         Scenario::Workloads => {
             &["Server", "SeldonRuntime", "ServerConfig", "StatefulSet", "Service", "ConfigMap"]
         }
@@ -194,6 +204,7 @@ async fn stale_cache_destroys_nothing() {
     for (case, kinds) in [
         (Scenario::Models, ["models.mlops.seldon.io"].as_slice()),
         (Scenario::Pipelines, &["pipelines.mlops.seldon.io", "experiments.mlops.seldon.io"]),
+        (Scenario::Rollouts, &["rolloutpolicies.gantry.dev"]),
         (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
         (Scenario::InferenceServices, &["inferenceservices.serving.kserve.io", "deployments.apps"]),
         (Scenario::ServiceModes, &["inferenceservices.serving.kserve.io", "services.serving.knative.dev"]),

@@ -1,6 +1,6 @@
 //! Test harness: a simulated API server, a scheduler with one agent, and an operator that can be killed.
 
-use crate::scheduler::{SchedulerListener, agent, gateway};
+use crate::scheduler::{Generations, SchedulerListener, agent, gateway};
 use gantry_kube_sim::{Controllers, Registry, Server};
 use gantry_operator::{
     Clock, Election, Health, Metrics, Operator, RunError, Settings, cluster::WriteFence,
@@ -8,8 +8,10 @@ use gantry_operator::{
 };
 use gantry_proto::{
     gantry::{
-        DemandReport, ModelDemand, ServiceState, WatchServicesRequest, routing_client::RoutingClient,
-        service_event::Event, services_client::ServicesClient,
+        DemandReport, ListPoliciesRequest, ModelDemand, ModelTraffic, ServiceState, SteerRolloutRequest,
+        TrafficReport, VersionTraffic, WatchServicesRequest, rollouts_client::RolloutsClient,
+        routing_client::RoutingClient, service_event::Event, services_client::ServicesClient,
+        steer_rollout_request::Action,
     },
     scheduler::{self as pb, scheduler_client::SchedulerClient},
 };
@@ -77,6 +79,7 @@ pub(crate) struct Harness {
     scheduler: Mutex<Option<JoinSet<()>>>,
     agent: watch::Sender<bool>,
     gateway: watch::Sender<bool>,
+    generations: Generations,
     started: Instant,
     /// Whether the agent confirms unload orders.
     unloads: Arc<AtomicBool>,
@@ -91,22 +94,31 @@ type Evidence = Arc<Mutex<Option<Arc<dyn EvidenceProvider>>>>;
 
 impl Harness {
     pub(crate) fn new() -> Self {
-        Self::with_limit(MAX_REQUESTS)
+        Self::with_limit(MAX_REQUESTS, &gantry_api::resources())
+    }
+
+    /// An API server with these CRDs, and without an operator.
+    pub(crate) async fn prepared_with_crds(crds: &[gantry_api::Resource]) -> Self {
+        let harness = Self::with_limit(MAX_REQUESTS, crds);
+        for name in [NAMESPACE, CONFIG_NAMESPACE] {
+            harness.create_namespace(name).await;
+        }
+        harness
     }
 
     /// With a running operator, for about 1,000 objects.
     pub(crate) async fn started_for_many() -> Self {
-        let harness = Self::with_limit(MANY_REQUESTS);
+        let harness = Self::with_limit(MANY_REQUESTS, &gantry_api::resources());
         harness.create_namespace(NAMESPACE).await;
         harness.create_namespace(CONFIG_NAMESPACE).await;
         harness.start_operator();
         harness
     }
 
-    fn with_limit(requests: u64) -> Self {
+    fn with_limit(requests: u64, crds: &[gantry_api::Resource]) -> Self {
         let mut registry = Registry::built_in();
-        for resource in gantry_api::resources() {
-            registry.add_crd(&gantry_api::crd(&resource)).unwrap();
+        for resource in crds {
+            registry.add_crd(&gantry_api::crd(resource)).unwrap();
         }
         let kube = Server::new(registry, 7, "2026-01-01T00:00:00Z".parse().unwrap());
         let has_exceeded_limit = Arc::new(AtomicBool::new(false));
@@ -122,6 +134,7 @@ impl Harness {
             scheduler: Mutex::default(),
             agent: watch::Sender::new(true),
             gateway: watch::Sender::new(false),
+            generations: Generations::default(),
             started: Instant::now(),
             unloads: Arc::new(AtomicBool::new(true)),
             operator: Arc::default(),
@@ -146,6 +159,14 @@ impl Harness {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         let api: Api<DynamicObject> = Api::all_with(self.user(), &resource("v1", "Namespace", "namespaces"));
         api.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+    }
+
+    pub(crate) async fn create_crd(&self, crd: &gantry_api::Resource) {
+        let definitions =
+            resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions");
+        let api: Api<DynamicObject> = Api::all_with(self.user(), &definitions);
+        let crd = serde_json::from_value(gantry_api::crd(crd)).unwrap();
+        api.create(&PostParams::default(), &crd).await.unwrap();
     }
 
     /// With a running operator.
@@ -185,7 +206,8 @@ impl Harness {
         tasks.spawn(serve("agents", routes, ReceiverStream::new(from_agents), stop));
         tasks.spawn(engine.run());
         tasks.spawn(agent(self.listener.clone(), self.agent.subscribe(), Arc::clone(&self.unloads)));
-        tasks.spawn(gateway(self.listener.clone(), self.gateway.subscribe()));
+        let generations = Arc::clone(&self.generations);
+        tasks.spawn(gateway(self.listener.clone(), self.gateway.subscribe(), generations));
         *self.scheduler.lock().unwrap() = Some(tasks);
     }
 
@@ -234,7 +256,7 @@ impl Harness {
 
     /// With an operator that reconciles Algorithms.
     pub(crate) async fn started_with_evidence(provider: Arc<dyn EvidenceProvider>) -> Self {
-        let harness = Self::with_limit(MANY_REQUESTS);
+        let harness = Self::with_limit(MANY_REQUESTS, &gantry_api::resources());
         *harness.evidence.lock().unwrap() = Some(provider);
         for name in [NAMESPACE, CONFIG_NAMESPACE] {
             harness.create_namespace(name).await;
@@ -464,6 +486,9 @@ impl Harness {
         for (name, candidates) in self.scheduler_experiments().await {
             cluster_state.insert(format!("scheduler's experiment {name}"), Value::String(candidates));
         }
+        for (name, models) in self.scheduler_policies().await {
+            cluster_state.insert(format!("scheduler's policy {name}"), Value::String(models));
+        }
         for (name, state) in self.scheduler_services().await {
             let route = format!("{:?}, admitted: {}", state.route, state.admitted);
             cluster_state.insert(format!("scheduler's service {name}"), Value::String(route));
@@ -482,6 +507,42 @@ impl Harness {
         };
         let report = DemandReport { subscriber: "gateway".into(), models: vec![demand] };
         client.report_demand(report).await.unwrap();
+    }
+
+    /// A report of the gateway about requests and server errors by version.
+    pub(crate) async fn report_traffic(&self, model: &str, sequence: u64, versions: &[(u32, u64, u64)]) {
+        let version = |(version, requests, server_errors): &(u32, u64, u64)| VersionTraffic {
+            version: *version,
+            requests: *requests,
+            server_errors: *server_errors,
+            latency: vec![0, 0, *requests],
+            ..Default::default()
+        };
+        let traffic = ModelTraffic {
+            model: model.into(),
+            generation: self.generations.lock().unwrap()[model],
+            versions: versions.iter().map(version).collect(),
+        };
+        let report = TrafficReport { subscriber: "gateway".into(), sequence, models: vec![traffic] };
+        let mut client = RoutingClient::new(self.listener.connect(false).await.unwrap());
+        client.report_traffic(report).await.unwrap();
+    }
+
+    async fn rollouts_client(&self) -> RolloutsClient<Channel> {
+        RolloutsClient::new(self.listener.connect(false).await.unwrap())
+    }
+
+    /// As `gantry rollout` does.
+    pub(crate) async fn steer(&self, model: &str, action: Action) {
+        let request = SteerRolloutRequest { model: model.into(), action: action.into() };
+        self.rollouts_client().await.steer_rollout(request).await.unwrap();
+    }
+
+    /// The scheduler's policies, with models and owner.
+    pub(crate) async fn scheduler_policies(&self) -> BTreeMap<String, String> {
+        let response = self.rollouts_client().await.list_policies(ListPoliciesRequest {}).await.unwrap();
+        let policies = response.into_inner().policies.into_iter();
+        policies.map(|p| (p.name, format!("{} for {}", p.models.join(" "), p.manager))).collect()
     }
 
     pub(crate) async fn services_client(&self) -> ServicesClient<Channel> {

@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 /// Watches of one namespace.
-const WATCHES: usize = 14;
+const WATCHES: usize = 15;
 
 /// An API server whose watches never end, and the number of its open connections.
 async fn server(protocols: &[&str]) -> (Config, Arc<AtomicUsize>) {

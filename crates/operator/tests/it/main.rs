@@ -25,6 +25,7 @@ mod pipelines;
 mod prometheus;
 mod rbac;
 mod registered;
+mod rollouts;
 mod runtimes;
 mod scenario;
 mod scheduler;

@@ -13,6 +13,8 @@ pub(crate) enum Scenario {
     Models,
     /// Create, change and delete pipelines and experiments.
     Pipelines,
+    /// Create, change and delete rollout policies and a model that they select.
+    Rollouts,
     /// Create, change and delete a runtime and a server.
     Workloads,
     /// Create, change, stop and delete a service of KServe.
@@ -68,8 +70,14 @@ pub(crate) async fn settled(replicas: u32) -> Harness {
 
 impl Scenario {
     /// Those whose steps need no running scheduler.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Models, Self::Pipelines, Self::Workloads, Self::InferenceServices, Self::ServiceModes];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Models,
+        Self::Pipelines,
+        Self::Rollouts,
+        Self::Workloads,
+        Self::InferenceServices,
+        Self::ServiceModes,
+    ];
 
     /// A cluster in which the scenario can run, without an operator.
     pub(crate) async fn prepared(self) -> Harness {
@@ -90,6 +98,7 @@ impl Scenario {
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
+            Self::Rollouts => 7,
             Self::Pipelines => 5,
             Self::Workloads | Self::InferenceServices => 9,
             Self::ServiceModes => service_modes::STEPS,
@@ -101,6 +110,7 @@ impl Scenario {
         match self {
             Self::Models => models(harness, number).await,
             Self::Pipelines => pipelines(harness, number).await,
+            Self::Rollouts => rollouts(harness, number).await,
             Self::Workloads => workloads(harness, number).await,
             Self::InferenceServices => inference_services(harness, number).await,
             Self::ServiceModes => service_modes::step(harness, number).await,
@@ -217,6 +227,49 @@ async fn pipelines(harness: &Harness, number: usize) {
             harness.delete("Experiment", "idle").await;
             harness.create(NAMESPACE, "Pipeline", "chain", chain(&["wine", "iris"])).await;
             harness.create(NAMESPACE, "Experiment", "split", split(&[("wine", 1), ("iris", 2)])).await;
+        }
+        _ => unreachable!("no such step"),
+    }
+}
+
+/// A policy for the models with a label. Without requests, and without an end of its patience, it holds.
+pub(crate) fn policy(weight: u32) -> Value {
+    json!({
+        "selector": { "kind": "Model", "matchLabels": { "delivery": "careful" } },
+        "strategy": { "canary": { "steps": [{ "weight": weight }] } },
+        "progressDeadline": "30d", "bake": "0s",
+    })
+}
+
+/// A model that the policy selects.
+pub(crate) async fn create_selected(harness: &Harness, name: &str) {
+    let metadata = json!({ "name": name, "labels": { "delivery": "careful" } });
+    harness.create_with(NAMESPACE, "Model", metadata, model(name)).await;
+}
+
+async fn rollouts(harness: &Harness, number: usize) {
+    const KIND: &str = "RolloutPolicy";
+    match number {
+        0 => {
+            create_selected(harness, "iris").await;
+            harness.create(NAMESPACE, "Model", "wine", model("wine")).await;
+            harness.create(NAMESPACE, KIND, "careful", policy(20)).await;
+        }
+        1 => harness.change("Model", "iris", json!({ "storageUri": "gs://models/better" })).await,
+        2 => {
+            harness.create(NAMESPACE, KIND, "younger", policy(50)).await;
+            let target = json!({ "kind": "Model", "name": "nowhere" });
+            let spec = json!({ "targetRef": target, "strategy": { "blueGreen": {} } });
+            harness.create(NAMESPACE, KIND, "lost", spec).await;
+        }
+        3 => harness.change(KIND, "careful", json!({ "strategy": policy(30)["strategy"] })).await,
+        4 => harness.delete(KIND, "careful").await,
+        5 => harness.delete("Model", "iris").await,
+        6 => {
+            harness.delete(KIND, "younger").await;
+            harness.delete(KIND, "lost").await;
+            create_selected(harness, "iris").await;
+            harness.create(NAMESPACE, KIND, "careful", policy(40)).await;
         }
         _ => unreachable!("no such step"),
     }

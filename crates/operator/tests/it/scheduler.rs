@@ -14,6 +14,7 @@ use gantry_proto::{
 };
 use hyper_util::rt::TokioIo;
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex,
@@ -145,12 +146,19 @@ async fn serve_orders(
     Ok(())
 }
 
+/// The generation of the weights by model, as the gateway has them.
+pub(crate) type Generations = Arc<Mutex<BTreeMap<String, u64>>>;
+
 /// A gateway that reconnects while it should run.
-pub(crate) async fn gateway(listener: SchedulerListener, mut is_running: watch::Receiver<bool>) {
+pub(crate) async fn gateway(
+    listener: SchedulerListener,
+    mut is_running: watch::Receiver<bool>,
+    generations: Generations,
+) {
     while is_running.wait_for(|is_running| *is_running).await.is_ok() {
         if let Ok(channel) = listener.connect(false).await {
             tokio::select! {
-                _ = acknowledge_routes(RoutingClient::new(channel)) => {}
+                _ = acknowledge_routes(RoutingClient::new(channel), &generations) => {}
                 _ = is_running.wait_for(|is_running| !is_running) => {}
             }
         }
@@ -158,7 +166,10 @@ pub(crate) async fn gateway(listener: SchedulerListener, mut is_running: watch::
     }
 }
 
-async fn acknowledge_routes(mut client: RoutingClient<Channel>) -> Result<(), tonic::Status> {
+async fn acknowledge_routes(
+    mut client: RoutingClient<Channel>,
+    generations: &Generations,
+) -> Result<(), tonic::Status> {
     let request = WatchRoutesRequest { subscriber: "gateway".into() };
     let mut events = client.watch_routes(request).await?.into_inner();
     let mut is_synced = false;
@@ -166,6 +177,9 @@ async fn acknowledge_routes(mut client: RoutingClient<Channel>) -> Result<(), to
         match event {
             Some(route_event::Event::Reset(_)) => is_synced = false,
             Some(route_event::Event::Synced(_)) => is_synced = true,
+            Some(route_event::Event::Upsert(route)) => {
+                generations.lock().unwrap().insert(route.model, route.rollout_generation);
+            }
             _ => {}
         }
         if is_synced {

@@ -16,6 +16,8 @@ async fn converged() -> Harness {
         Scenario::Workloads.step(&harness, number).await;
     }
     Scenario::Pipelines.record(&harness).await;
+    harness.create(NAMESPACE, "RolloutPolicy", "careful", scenario::policy(20)).await;
+    harness.settle().await;
     harness
 }
 

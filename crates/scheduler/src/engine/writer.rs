@@ -62,6 +62,7 @@ pub(super) struct Writer {
     experiments: Arc<Subscribers>,
     services: Arc<Subscribers>,
     rollouts: Arc<Subscribers>,
+    policies: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     /// Of the last report that core received.
     observation: ObservationId,
@@ -112,7 +113,8 @@ impl DirtyRecords {
         self.pipelines.append(&mut effects.store_pipelines);
         self.experiments.append(&mut effects.store_experiments);
         self.services.append(&mut effects.store_services);
-        self.policies.append(&mut effects.store_rollout_policies);
+        // They are published, too.
+        self.policies.extend(effects.store_rollout_policies.iter().cloned());
     }
 }
 
@@ -132,6 +134,7 @@ impl Writer {
             experiments: handle.experiments.clone(),
             services: handle.services.clone(),
             rollouts: handle.rollouts.clone(),
+            policies: handle.policies.clone(),
             metrics: handle.metrics.clone(),
             observation: ObservationId { epoch: handle.start.epoch, sequence: 0 },
             acknowledged: Acknowledged::default(),
@@ -533,6 +536,7 @@ impl Writer {
         self.experiments.notify(&effects.experiments);
         self.services.notify(&effects.services);
         self.rollouts.notify(&effects.rollouts);
+        self.policies.notify(&effects.store_rollout_policies);
         for (model, event) in &effects.rollout_events {
             log_rollout(model, event);
         }

@@ -1,19 +1,57 @@
 //! `gantry.v1.Rollouts`: policies, and the rollouts of models.
 
-use super::{Stream, answer, subscribe, within_deadline};
+use super::{Stream, identity, subscribe, within_deadline};
 use crate::{convert, engine::Handle, status};
-use gantry_core::scheduling::Command;
+use gantry_core::scheduling::{Command, Owner};
 use gantry_proto::gantry::{
-    DeletePolicyRequest, DeletePolicyResponse, ListPoliciesRequest, ListPoliciesResponse, PutPolicyResponse,
-    Reset, RolloutEvent, RolloutPolicy, SteerRolloutRequest, SteerRolloutResponse, Synced,
-    WatchRolloutsRequest, rollout_event::Event, rollouts_server,
+    DeletePolicyRequest, DeletePolicyResponse, ListPoliciesRequest, ListPoliciesResponse, PolicyEvent,
+    PutPolicyResponse, Reset, RolloutEvent, RolloutPolicy, SteerRolloutRequest, SteerRolloutResponse, Synced,
+    WatchPoliciesRequest, WatchRolloutsRequest, policy_event, rollout_event::Event, rollouts_server,
 };
 use prost::Message as _;
 use std::sync::Arc;
-use tonic::{Request, Response, Status};
+use tokio::sync::{Mutex, MutexGuard};
+use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 pub(crate) struct Rollouts {
-    pub(crate) engine: Handle,
+    engine: Handle,
+    /// Held from the check of the owner to the commit.
+    policy_writes: Mutex<()>,
+}
+
+impl Rollouts {
+    pub(crate) fn new(engine: Handle) -> Self {
+        Self { engine, policy_writes: Mutex::default() }
+    }
+
+    /// Rejects a change of an operator's policy by another owner, and one of another owner's policy by an operator.
+    async fn check_owner(
+        &self,
+        name: &str,
+        metadata: &MetadataMap,
+    ) -> Result<(Owner, MutexGuard<'_, ()>), Status> {
+        let by = identity::owner(metadata, None)?;
+        let guard = self.policy_writes.lock().await;
+        let manager = policy(&self.engine, name).map(|policy| policy.manager).unwrap_or_default();
+        let Ok(owner) = manager.parse::<Owner>();
+        let is_operator = |owner: &Owner| matches!(owner, Owner::Operator { .. });
+        if manager.is_empty() || owner == by || !(is_operator(&owner) || is_operator(&by)) {
+            return Ok((by, guard));
+        }
+        let remedy = match &owner {
+            Owner::Operator { namespace } => {
+                format!("change it with kubectl in namespace {namespace}, or use another name")
+            }
+            _ => format!("delete it with `gantry delete rolloutpolicy/{name}`, or use another name"),
+        };
+        Err(Status::failed_precondition(format!("rollout policy {name} is managed by {owner}: {remedy}")))
+    }
+}
+
+/// `None` without a policy of that name.
+fn policy(engine: &Handle, name: &str) -> Option<RolloutPolicy> {
+    // Encoded by `convert::rollout_policy`.
+    RolloutPolicy::decode(&*engine.read_model.policy(name)?.content).ok()
 }
 
 #[tonic::async_trait]
@@ -22,7 +60,9 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<RolloutPolicy>,
     ) -> Result<Response<PutPolicyResponse>, Status> {
-        let record = convert::rollout_policy(request.into_inner())
+        let (metadata, _, policy) = request.into_parts();
+        let (by, _guard) = self.check_owner(&policy.name, &metadata).await?;
+        let record = convert::rollout_policy(RolloutPolicy { manager: by.to_string(), ..policy })
             .map_err(|invalid| Status::invalid_argument(format!("invalid rollout policy: {invalid}")))?;
         within_deadline(self.engine.command(Command::PutRolloutPolicy(record))).await?;
         Ok(Response::new(PutPolicyResponse {}))
@@ -32,7 +72,9 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<DeletePolicyRequest>,
     ) -> Result<Response<DeletePolicyResponse>, Status> {
-        let name = request.into_inner().name.into();
+        let (metadata, _, DeletePolicyRequest { name }) = request.into_parts();
+        let (_, _guard) = self.check_owner(&name, &metadata).await?;
+        let name = name.into();
         within_deadline(self.engine.command(Command::DeleteRolloutPolicy { name })).await?;
         Ok(Response::new(DeletePolicyResponse {}))
     }
@@ -41,13 +83,27 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         _: Request<ListPoliciesRequest>,
     ) -> Result<Response<ListPoliciesResponse>, Status> {
-        let contents = self.engine.query(|state| {
-            state.rollout_policies().values().map(|policy| policy.content.clone()).collect::<Vec<_>>()
-        });
-        let contents = answer(contents).await?;
-        // Encoded by `convert::rollout_policy`.
-        let policies = contents.iter().filter_map(|bytes| RolloutPolicy::decode(&**bytes).ok()).collect();
+        let names = self.engine.read_model.policies();
+        let policies = names.iter().filter_map(|name| policy(&self.engine, name)).collect();
         Ok(Response::new(ListPoliciesResponse { policies }))
+    }
+
+    type WatchPoliciesStream = Stream<PolicyEvent>;
+
+    async fn watch_policies(
+        &self,
+        _: Request<WatchPoliciesRequest>,
+    ) -> Result<Response<Self::WatchPoliciesStream>, Status> {
+        use policy_event::Event;
+        let event = |event| PolicyEvent { event: Some(event) };
+        let describe = |engine: &Handle, name: &Arc<str>| {
+            let event = policy(engine, name).map_or_else(|| Event::Delete(name.to_string()), Event::Upsert);
+            vec![PolicyEvent { event: Some(event) }]
+        };
+        let frame = [Event::Reset(Reset {}), Event::Synced(Synced {})].map(|e| Some(event(e)));
+        let everything = |engine: &Handle| engine.read_model.policies();
+        let subscribers = &self.engine.policies;
+        Ok(subscribe::subscribe_between(&self.engine, "policy", subscribers, everything, describe, frame))
     }
 
     async fn steer_rollout(

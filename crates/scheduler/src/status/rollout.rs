@@ -4,7 +4,7 @@ use gantry_core::{
     rollout::{
         Candidate, Exposure, FailedRevision, Finding, HistoryEntry, Outcome, Pause, Phase, Progress, Watch,
     },
-    scheduling::{Model, ModelRollout},
+    scheduling::{Model, ModelRollout, ReplicaState},
 };
 use gantry_proto::gantry as own;
 
@@ -55,7 +55,8 @@ fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candi
 }
 
 fn revision(model: &Model, rollout: &ModelRollout, revision: &str) -> own::RevisionStatus {
-    let version = model.versions.iter().rev().find(|version| *version.revision() == *revision);
+    let of_revision = || model.versions.iter().filter(|version| *version.revision() == *revision);
+    let version = of_revision().next_back();
     let observed = rollout.observed(revision);
     let p99 = observed.and_then(|stats| stats.latency.quantile_ms(0.99)).unwrap_or(0.0);
     own::RevisionStatus {
@@ -66,6 +67,7 @@ fn revision(model: &Model, rollout: &ModelRollout, revision: &str) -> own::Revis
         requests: observed.map_or(0, |stats| stats.requests),
         failures: observed.map_or(0, |stats| stats.errors.failures()),
         p99_micros: (p99 * 1000.0) as u64,
+        available_replicas: of_revision().map(|v| v.count(|s| s == ReplicaState::Available)).sum(),
     }
 }
 

@@ -3,19 +3,19 @@
 use crate::harness::{Agent, Gateway, client, model, scheduler, within};
 use gantry_proto::gantry::{
     DeletePolicyRequest, ListPoliciesRequest, ModelTraffic, RolloutPolicy, RolloutStatus, Route,
-    SteerRolloutRequest, TrafficReport, VersionTraffic, WatchRolloutsRequest, rollout_event,
-    rollouts_client::RolloutsClient, route_event, steer_rollout_request::Action,
+    SteerRolloutRequest, TrafficReport, VersionTraffic, WatchPoliciesRequest, WatchRolloutsRequest,
+    policy_event, rollout_event, rollouts_client::RolloutsClient, route_event, steer_rollout_request::Action,
 };
 use gantry_scheduler::Running;
 use std::path::Path;
-use tonic::{Code, transport::Channel};
+use tonic::{Code, Request, transport::Channel};
 
 type Rollouts = RolloutsClient<Channel>;
 
 fn policy(name: &str, models: &[&str]) -> RolloutPolicy {
     let spec = r#"{"targetRef":{"kind":"Model","name":"m"},"strategy":{"canary":{"steps":[{"weight":20}]}}}"#;
     let models = models.iter().map(|model| (*model).to_owned()).collect();
-    RolloutPolicy { name: name.into(), models, spec: spec.into() }
+    RolloutPolicy { name: name.into(), models, spec: spec.into(), ..RolloutPolicy::default() }
 }
 
 fn steer(action: Action) -> SteerRolloutRequest {
@@ -177,7 +177,7 @@ async fn restart_keeps_policy_weights_and_failures() {
     assert!(matches!(&weights[..], [(1, stable), (2, candidate)] if *stable == 4 * candidate), "{weights:?}");
     let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
     let policies = rollouts.list_policies(ListPoliciesRequest {}).await.unwrap().into_inner().policies;
-    assert_eq!(policies, [policy("p", &["m"])]);
+    assert_eq!(policies, [RolloutPolicy { manager: "cli".into(), ..policy("p", &["m"]) }]);
     rollouts.steer_rollout(steer(Action::Resume)).await.unwrap();
     rollouts.steer_rollout(steer(Action::Abort)).await.unwrap();
     running.stop().await;
@@ -219,4 +219,66 @@ async fn invalid_calls_have_a_code_and_a_reason() {
     assert!(error.message().contains("has no rollout"), "{error}");
     assert_eq!(setup.status().await, None);
     setup.running.stop().await;
+}
+
+fn by<T>(manager: &'static str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("gantry-manager", manager.parse().unwrap());
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policy_of_an_operator_is_changed_by_it_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    let delete = |name: &str| DeletePolicyRequest { name: name.into() };
+    rollouts.put_policy(by("operator:ml", policy("theirs", &["m"]))).await.unwrap();
+    rollouts.put_policy(by("cli", policy("ours", &["n"]))).await.unwrap();
+    for (manager, name, remedy) in [
+        ("cli", "theirs", "kubectl"),
+        ("operator:other", "theirs", "ml"),
+        ("operator:ml", "ours", "gantry delete"),
+    ] {
+        let put = rollouts.put_policy(by(manager, policy(name, &[]))).await.unwrap_err();
+        let deletion = rollouts.delete_policy(by(manager, delete(name))).await.unwrap_err();
+        for error in [put, deletion] {
+            assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+            assert!(error.message().contains(remedy), "{error}");
+        }
+    }
+    // As before for those of files and of the CLI.
+    rollouts.put_policy(by("file:/srv/p.yaml", policy("ours", &["n"]))).await.unwrap();
+    rollouts.put_policy(by("operator:ml", policy("theirs", &["m", "n"]))).await.unwrap();
+    running.stop().await;
+    let running = scheduler(dir.path()).await;
+    let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    let error = rollouts.delete_policy(by("cli", delete("theirs"))).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "the owner survives a restart");
+    rollouts.delete_policy(by("operator:ml", delete("theirs"))).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_are_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    rollouts.put_policy(policy("a", &["m"])).await.unwrap();
+    let request = WatchPoliciesRequest { subscriber: "test".into() };
+    let mut events = rollouts.watch_policies(request).await.unwrap().into_inner();
+    let mut next = async || match within(events.message()).await.unwrap().unwrap().event.unwrap() {
+        policy_event::Event::Reset(_) => "reset".to_owned(),
+        policy_event::Event::Synced(_) => "synced".to_owned(),
+        policy_event::Event::Upsert(policy) => format!("{} {:?}", policy.name, policy.models),
+        policy_event::Event::Delete(name) => format!("no {name}"),
+    };
+    for expected in ["reset", "a [\"m\"]", "synced"] {
+        assert_eq!(next().await, expected);
+    }
+    rollouts.put_policy(policy("b", &[])).await.unwrap();
+    assert_eq!(next().await, "b []");
+    rollouts.delete_policy(DeletePolicyRequest { name: "a".into() }).await.unwrap();
+    assert_eq!(next().await, "no a");
+    running.stop().await;
 }

@@ -12,6 +12,8 @@ pub(super) struct InstalledCrd {
 
 /// API group of Seldon's kinds.
 pub(super) const SELDON: &str = "mlops.seldon.io";
+/// API group of Gantry's own kinds.
+pub(super) const GANTRY: &str = "gantry.dev";
 /// API group of KServe's kinds.
 pub(super) const KSERVE: &str = "serving.kserve.io";
 

@@ -18,6 +18,7 @@ const MAX_LISTED: usize = 5;
 
 pub(super) async fn run(api: &Api, namespace: &str, lease_wait: Duration, report: &mut Report) {
     let is_usable = definitions(api, crds::SELDON, report).await;
+    definitions(api, crds::GANTRY, report).await;
     definitions(api, crds::KSERVE, report).await;
     if !is_usable {
         return;
@@ -59,7 +60,9 @@ async fn definitions(api: &Api, group: &str, report: &mut Report) -> bool {
     };
     let missing = named(|d| !d.is_installed());
     let apply = match group {
-        crds::SELDON => "gantry install --crds | kubectl apply --server-side --force-conflicts -f -",
+        crds::SELDON | crds::GANTRY => {
+            "gantry install --crds | kubectl apply --server-side --force-conflicts -f -"
+        }
         _ => "kubectl apply --server-side -f deploy/crds-kserve",
     };
     if group == crds::KSERVE && missing.len() == found.len() {

@@ -68,6 +68,7 @@ pub(super) async fn run(api: &Api, namespace: &str, report: &mut Report) {
         permission(api, name, resources, if namespaced { namespace } else { "" }, report).await;
     }
     definitions(api, crds::SELDON, "of Seldon or another version", report).await;
+    definitions(api, crds::GANTRY, "of another version", report).await;
     definitions(api, crds::KSERVE, "of KServe or another version", report).await;
     pod_security(api, namespace, report).await;
     storage(api, report).await;
@@ -130,6 +131,7 @@ async fn definitions(api: &Api, group: &str, foreign_origin: &str, report: &mut 
         (_, _) => {
             let remedy = match group {
                 crds::SELDON => "see gantry check --migrate",
+                crds::GANTRY => "gantry install --crds has the current ones",
                 _ => "they are left as they are; see docs/kserve.md",
             };
             report.note(&what, foreign_origin, &format!("{}; {remedy}", foreign.join(", ")));

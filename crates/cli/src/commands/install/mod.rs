@@ -93,7 +93,7 @@ fn objects(args: &Args) -> Result<Vec<Value>, CommandError> {
     let mut objects = Vec::new();
     if !args.no_crds {
         // Those of KServe are applied on request: KServe may have installed its own.
-        let own = gantry_api::resources().into_iter().filter(|r| r.api_version == gantry_api::API_VERSION);
+        let own = gantry_api::resources().into_iter().filter(|resource| resource.folder() == "crds");
         objects.extend(own.map(|resource| gantry_api::crd(&resource)));
     }
     if args.crds {

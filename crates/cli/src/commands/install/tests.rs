@@ -110,7 +110,7 @@ fn watching_the_own_namespace_creates_one_role() {
 #[test]
 fn namespace_and_image_are_replaced_everywhere() {
     let objects = printed(&["--runtime", "-n", "serving", "--image", "r.example/gantry@sha256:1"]);
-    let crds = 7;
+    let crds = 8;
     let mut found = Vec::new();
     for object in &objects[crds..] {
         strings(object, text(object, "/kind"), &mut found);

@@ -50,6 +50,7 @@ impl Controller for ExperimentController {
 impl Scheduled for Experiment {
     type View = ExperimentView;
     type Definition = pb::Experiment;
+    type Facts = ();
     const FINALIZER: &'static str = "seldon.experiment.finalizer";
     const WORDS: Words = Words {
         noun: "experiment",
@@ -62,7 +63,7 @@ impl Scheduled for Experiment {
         not_ready: "ExperimentNotReady",
     };
 
-    fn definition(object: &Custom<Self>, spec: &ExperimentSpec) -> pb::Experiment {
+    fn definition(object: &Custom<Self>, spec: &ExperimentSpec, (): &()) -> pb::Experiment {
         let Key { namespace, name } = object.key();
         spec.to_proto(&name, Some(&namespace), Some(object.generation()))
     }
@@ -81,7 +82,7 @@ impl Scheduled for Experiment {
         same_meta && view.0.definition.as_ref().is_none_or(|known| known == desired)
     }
 
-    fn ready(spec: &ExperimentSpec, view: &ExperimentView) -> ConditionUpdate {
+    fn ready(spec: &ExperimentSpec, view: &ExperimentView, (): &()) -> ConditionUpdate {
         status::Conditions::of(spec, view).ready()
     }
 
@@ -89,6 +90,7 @@ impl Scheduled for Experiment {
         object: &Custom<Self>,
         ready: &ConditionUpdate,
         view: Option<&ExperimentView>,
+        (): &(),
         now: Timestamp,
     ) -> PlainStatus {
         let own = status::own(object, ready, view);

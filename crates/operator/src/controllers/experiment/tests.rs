@@ -55,6 +55,7 @@ fn status(object: Custom<Experiment>, scheduler: Known<ExperimentView>) -> Plain
         unreachable_for: None,
         last_request: None,
         status_age: None,
+        facts: (),
     };
     plan(&snapshot, Timestamp::UNIX_EPOCH).status.unwrap()
 }

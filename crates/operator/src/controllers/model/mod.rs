@@ -4,12 +4,15 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use super::scheduled::{self, Scheduled, Words};
+use super::{
+    rollout_policy,
+    scheduled::{self, Scheduled, Words},
+};
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Custom, Key, Model},
-    conditions::ConditionUpdate,
+    conditions::{ConditionUpdate, Progress},
     controller::{Controller, SchedulerRole},
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, ModelView},
@@ -19,6 +22,13 @@ use gantry_proto::scheduler::{self as pb, model_status::ModelState};
 use k8s_openapi::jiff::Timestamp;
 
 pub type Snapshot = scheduled::Snapshot<Model>;
+
+/// Facts from other objects.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// A policy that selects the model, as long as the scheduler does not know so.
+    pub awaited_policy: Option<String>,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModelController;
@@ -47,6 +57,7 @@ impl Controller for ModelController {
 impl Scheduled for Model {
     type View = ModelView;
     type Definition = pb::Model;
+    type Facts = Facts;
     const FINALIZER: &'static str = "seldon.model.finalizer";
     const WORDS: Words = Words {
         noun: "model",
@@ -59,7 +70,11 @@ impl Scheduled for Model {
         not_ready: "ModelNotReady",
     };
 
-    fn definition(object: &Custom<Self>, spec: &ModelSpec) -> pb::Model {
+    fn facts(caches: &Caches, key: &Key) -> Facts {
+        Facts { awaited_policy: rollout_policy::awaited(caches, key) }
+    }
+
+    fn definition(object: &Custom<Self>, spec: &ModelSpec, _: &Facts) -> pb::Model {
         let Key { namespace, name } = object.key();
         let mut model = spec.to_proto(&name, Some(&namespace), Some(object.generation()));
         // Gateways serve the Model of an InferenceService by its hosts and paths too.
@@ -71,6 +86,14 @@ impl Scheduled for Model {
 
     fn load(model: pb::Model, replaces: i64) -> SchedulerAction {
         SchedulerAction::LoadModel { model: Box::new(model), replaces }
+    }
+
+    /// Without its policy the new version would get all requests at once.
+    fn hold(facts: &Facts) -> Option<ConditionUpdate> {
+        let policy = facts.awaited_policy.as_ref()?;
+        let message =
+            format!("waiting until the scheduler has RolloutPolicy {policy}, which selects the model");
+        Some(ConditionUpdate::new(false, "WaitingForPolicy", message, Progress::InProgress))
     }
 
     fn unload(key: &Key, generation: i64) -> SchedulerAction {
@@ -88,7 +111,7 @@ impl Scheduled for Model {
         same_meta && normalized(known) == normalized(desired)
     }
 
-    fn ready(_: &ModelSpec, view: &ModelView) -> ConditionUpdate {
+    fn ready(_: &ModelSpec, view: &ModelView, _: &Facts) -> ConditionUpdate {
         status::of(view)
     }
 
@@ -101,6 +124,7 @@ impl Scheduled for Model {
         object: &Custom<Self>,
         ready: &ConditionUpdate,
         view: Option<&ModelView>,
+        _: &Facts,
         now: Timestamp,
     ) -> ModelStatus {
         status::build_status(object, ready, view, now)

@@ -3,7 +3,7 @@
 use crate::{
     cluster::{Custom, Model},
     conditions::{ConditionStatus, ConditionUpdate, Progress, conditions},
-    schedulers::ModelView,
+    schedulers::{ModelView, ServingVersion},
 };
 use gantry_api::ModelStatus;
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
@@ -22,6 +22,7 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
     let server = view.latest.as_ref().map(|l| l.server_name.as_str()).filter(|s| !s.is_empty());
     let on = server.map(|s| format!(" on {s}")).unwrap_or_default();
     let or = |text: &str| if reason.is_empty() { text.to_owned() } else { reason.clone() };
+    let stable = serving(view).map(|serving| serving.version);
     match state {
         ModelState::ModelAvailable => ConditionUpdate::new(
             true,
@@ -35,6 +36,19 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
             "scaled to zero; will scale up on the next request",
             Progress::Settled,
         ),
+        ModelState::ModelFailed if code == "RolledBack" => {
+            let stable = stable.map(|stable| format!("; version {stable} serves")).unwrap_or_default();
+            let message = format!(
+                "version {version} was {}{stable}: change the Model, or allow it again with `gantry rollout retry`",
+                or("rolled back")
+            );
+            ConditionUpdate::new(false, code, message, Progress::Stalled)
+        }
+        ModelState::ModelProgressing if code == "RollingOut" => {
+            let stable = stable.map(|stable| format!("; version {stable} serves the others"));
+            let message = format!("version {version} is {}{}", or("rolled out"), stable.unwrap_or_default());
+            ConditionUpdate::new(false, code, message, Progress::InProgress)
+        }
         ModelState::ModelFailed => ConditionUpdate::new(
             false,
             reason_or(&code, "ModelFailed"),
@@ -68,6 +82,12 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
     }
 }
 
+/// The version that serves requests beside the latest one, or instead of it, under a rollout policy.
+fn serving(view: &ModelView) -> Option<ServingVersion> {
+    let latest = view.latest.as_ref().map_or(0, |latest| latest.version);
+    view.serving.filter(|serving| serving.version != latest)
+}
+
 fn reason_or(code: &str, default: &str) -> String {
     if code.is_empty() { default.to_owned() } else { code.to_owned() }
 }
@@ -83,7 +103,8 @@ pub(super) fn build_status(
     let server =
         view.and_then(|v| v.latest.as_ref()).map(|l| l.server_name.as_str()).filter(|s| !s.is_empty());
     let desired = object.spec.as_ref().ok().and_then(|s| s.scaling().ok()).map_or(0, |s| s.replicas);
-    let available = report.map_or(0, |r| r.available_replicas);
+    let latest = report.map_or(0, |r| r.available_replicas);
+    let available = latest.saturating_add(view.and_then(serving).map_or(0, |serving| serving.available));
     let all = report.map_or(desired, |r| r.available_replicas + r.unavailable_replicas).max(available);
     ModelStatus {
         observed_generation: Some(object.generation()),

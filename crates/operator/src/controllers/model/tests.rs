@@ -28,6 +28,7 @@ fn view(state: ModelState) -> ModelView {
     ModelView {
         deleted: false,
         manager: "operator:ml".into(),
+        serving: None,
         latest: Some(pb::ModelVersionStatus {
             version: 3,
             server_name: "mlserver".into(),
@@ -47,6 +48,7 @@ fn snapshot(object: Custom<Model>, scheduler: Known<ModelView>) -> Snapshot {
         unreachable_for: None,
         last_request: None,
         status_age: None,
+        facts: super::Facts::default(),
     }
 }
 

@@ -51,6 +51,7 @@ impl Controller for PipelineController {
 impl Scheduled for Pipeline {
     type View = PipelineView;
     type Definition = pb::Pipeline;
+    type Facts = ();
     const FINALIZER: &'static str = "seldon.pipeline.finalizer";
     const WORDS: Words = Words {
         noun: "pipeline",
@@ -63,7 +64,7 @@ impl Scheduled for Pipeline {
         not_ready: "PipelineNotReady",
     };
 
-    fn definition(object: &Custom<Self>, spec: &PipelineSpec) -> pb::Pipeline {
+    fn definition(object: &Custom<Self>, spec: &PipelineSpec, (): &()) -> pb::Pipeline {
         let Key { namespace, name } = object.key();
         let keep_payloads = object.annotation(KEEP_PAYLOADS) == Some("true");
         let pipeline = spec.to_proto(&name, Some(&namespace), Some(object.generation()));
@@ -85,7 +86,7 @@ impl Scheduled for Pipeline {
         same_meta && (is_partial || normalized(&view.pipeline) == normalized(desired))
     }
 
-    fn ready(spec: &PipelineSpec, view: &PipelineView) -> ConditionUpdate {
+    fn ready(spec: &PipelineSpec, view: &PipelineView, (): &()) -> ConditionUpdate {
         status::Conditions::of(spec, view).ready()
     }
 
@@ -93,6 +94,7 @@ impl Scheduled for Pipeline {
         object: &Custom<Self>,
         ready: &ConditionUpdate,
         view: Option<&PipelineView>,
+        (): &(),
         now: Timestamp,
     ) -> PlainStatus {
         let own = status::own(object, ready, view);

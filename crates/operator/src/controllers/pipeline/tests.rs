@@ -48,6 +48,7 @@ fn snapshot(object: Custom<Pipeline>, scheduler: Known<PipelineView>) -> Snapsho
         unreachable_for: None,
         last_request: None,
         status_age: None,
+        facts: (),
     }
 }
 

@@ -9,13 +9,15 @@ pub(super) use plan::plan;
 pub use snapshot::Snapshot;
 
 use crate::{
-    cluster::{Custom, CustomKind, Key},
+    caches::Caches,
+    cluster::{Custom, CustomKind, EventDraft, Key},
     conditions::{ConditionUpdate, Progress},
     plan::SchedulerAction,
     schedulers::LoadedView,
 };
 use gantry_api::Condition;
 use k8s_openapi::jiff::Timestamp;
+use std::{fmt::Debug, time::Duration};
 
 /// A kind whose objects are loaded into the scheduler of their namespace.
 pub trait Scheduled: CustomKind {
@@ -23,11 +25,28 @@ pub trait Scheduled: CustomKind {
     type View: LoadedView<Kind = Self>;
     /// An object as the scheduler gets it.
     type Definition;
+    /// Facts from other objects.
+    type Facts: Clone + Debug + Default + Send + Sync;
     /// Holds an object until its scheduler has unloaded it. The name is Seldon's: either operator can release the other's.
     const FINALIZER: &'static str;
     const WORDS: Words;
 
-    fn definition(object: &Custom<Self>, spec: &Self::Spec) -> Self::Definition;
+    /// Reads caches only.
+    fn facts(_: &Caches, _: &Key) -> Self::Facts {
+        Self::Facts::default()
+    }
+
+    fn definition(object: &Custom<Self>, spec: &Self::Spec, facts: &Self::Facts) -> Self::Definition;
+
+    /// Digest of the facts in a definition: a change of them is no new generation.
+    fn variant(_: &Self::Facts) -> u64 {
+        0
+    }
+
+    /// Why a changed object is not sent to a scheduler that has an earlier version of it.
+    fn hold(_: &Self::Facts) -> Option<ConditionUpdate> {
+        None
+    }
 
     /// `replaces` is the generation that the scheduler has, 0 for none.
     fn load(definition: Self::Definition, replaces: i64) -> SchedulerAction;
@@ -38,7 +57,7 @@ pub trait Scheduled: CustomKind {
     fn is_current(view: &Self::View, desired: &Self::Definition) -> bool;
 
     /// `Ready` of an object as its scheduler has it.
-    fn ready(spec: &Self::Spec, view: &Self::View) -> ConditionUpdate;
+    fn ready(spec: &Self::Spec, view: &Self::View, facts: &Self::Facts) -> ConditionUpdate;
 
     /// Whether the object may be ready in a moment, so that its status waits for the result.
     fn is_loading(_: &Self::View, ready: &ConditionUpdate) -> bool {
@@ -49,6 +68,7 @@ pub trait Scheduled: CustomKind {
         object: &Custom<Self>,
         ready: &ConditionUpdate,
         view: Option<&Self::View>,
+        facts: &Self::Facts,
         now: Timestamp,
     ) -> Self::Status;
 
@@ -58,7 +78,22 @@ pub trait Scheduled: CustomKind {
         ready: &ConditionUpdate,
         now: Timestamp,
     ) -> Self::Status {
-        Self::build_status(object, ready, None, now)
+        Self::build_status(object, ready, None, &Self::Facts::default(), now)
+    }
+
+    /// Events since the last status, in addition to those of `Ready`.
+    fn events(_before: Option<&Self::Status>, _: &Self::Facts) -> Vec<EventDraft> {
+        Vec::new()
+    }
+
+    /// The shortest time between two status writes with this difference.
+    fn write_interval(_before: &Self::Status, _after: &Self::Status) -> Duration {
+        Duration::ZERO
+    }
+
+    /// When the status has to be built again without a change that enqueues the object.
+    fn refresh_after(_: &Self::Facts) -> Option<Duration> {
+        None
     }
 
     /// Observed generation and conditions.

@@ -18,6 +18,7 @@ const PROGRESSING_DEBOUNCE: Duration = Duration::from_millis(700);
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay before a request without effect is sent again; doubles with each attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const HOLD_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 /// How long an unreachable scheduler does not change the status, because restarts are shorter, and how long a deleted
 /// object waits for it. It is unloaded after the scheduler reconnects.
@@ -82,7 +83,7 @@ fn plan_deletion<K: Scheduled>(
                 UNLOAD_TIMEOUT.as_secs() / 60
             );
             let condition = in_progress(K::WORDS.terminating, &message);
-            plan.status = Some(K::build_status(object, &condition, Some(view), now));
+            plan.status = Some(K::build_status(object, &condition, Some(view), &snapshot.facts, now));
             let left = UNLOAD_TIMEOUT.saturating_sub(deleted_for(object, now));
             plan.requeue_after = Some(left.max(RETRY_INTERVAL));
         }
@@ -152,7 +153,8 @@ fn waiting_for_scheduler(why: &str) -> ConditionUpdate {
 
 fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: Timestamp) -> Plan<K::Status> {
     let mut plan = Plan::default();
-    let status_of = |condition: &ConditionUpdate| Some(K::build_status(object, condition, None, now));
+    let facts = &snapshot.facts;
+    let status_of = |condition: &ConditionUpdate| Some(K::build_status(object, condition, None, facts, now));
     let spec = match validate(object) {
         Ok(spec) => spec,
         Err(condition) => {
@@ -165,7 +167,7 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
     }
     let generation = object.generation();
     let is_observed = object.status.as_ref().and_then(|s| K::observed(s).0) == Some(generation);
-    let desired = K::definition(object, spec);
+    let desired = K::definition(object, spec, facts);
     match &snapshot.scheduler {
         Known::Unknown(why) => {
             // What is loaded keeps serving while the scheduler restarts, or while a new leader connects to it.
@@ -181,7 +183,7 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
             return plan;
         }
         Known::Present(view) if !view.is_deleted() && K::is_current(view, &desired) => {
-            let condition = K::ready(spec, view);
+            let condition = K::ready(spec, view, facts);
             let delay = match is_observed {
                 false if K::is_loading(view, &condition) => debounce(snapshot, object),
                 true => message_delay(snapshot, object, &condition),
@@ -191,8 +193,16 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
                 plan.requeue_after = delay;
                 return plan;
             }
+            let status = K::build_status(object, &condition, Some(view), facts, now);
+            plan.requeue_after = K::refresh_after(facts);
+            let before = object.status.as_ref();
+            if let Some(left) = before.and_then(|before| write_delay(snapshot, before, &status)) {
+                plan.requeue_within(left);
+                return plan;
+            }
             plan.events.extend(transition_event(object, &condition));
-            plan.status = Some(K::build_status(object, &condition, Some(view), now));
+            plan.events.extend(K::events(before, facts));
+            plan.status = Some(status);
             return plan;
         }
         Known::Present(view) if view.is_deleted() && !view.has_ended() => {
@@ -200,6 +210,11 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
             let message =
                 format!("waiting until the previous {} of this name is {}", words.noun, words.unloaded);
             plan.status = status_of(&in_progress(words.terminating, &message));
+            return plan;
+        }
+        Known::Present(view) if !view.is_deleted() && K::hold(facts).is_some() => {
+            plan.status = K::hold(facts).and_then(|condition| status_of(&condition));
+            plan.requeue_after = Some(HOLD_INTERVAL);
             return plan;
         }
         Known::Present(_) | Known::Absent => {}
@@ -218,8 +233,7 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
     match &snapshot.last_request {
         // The load request is accepted; the scheduler's status follows.
         Some((last, age))
-            if last.request == SchedulerRequest::new(Operation::Load, Some(object))
-                && last.failure.is_none() =>
+            if last.request == request(snapshot, Operation::Load, Some(object)) && last.failure.is_none() =>
         {
             plan.requeue_after = debounce(snapshot, object);
             if plan.requeue_after.is_none() {
@@ -241,7 +255,28 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
 fn debounce<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>) -> Option<Duration> {
     let (last, age) = snapshot.last_request.as_ref()?;
     let left = PROGRESSING_DEBOUNCE.checked_sub(*age).filter(|left| !left.is_zero());
-    left.filter(|_| last.request == SchedulerRequest::new(Operation::Load, Some(object)))
+    left.filter(|_| last.request == request(snapshot, Operation::Load, Some(object)))
+}
+
+fn request<K: Scheduled>(
+    snapshot: &Snapshot<K>,
+    operation: Operation,
+    object: Option<&Custom<K>>,
+) -> SchedulerRequest {
+    let variant = if operation == Operation::Load { K::variant(&snapshot.facts) } else { 0 };
+    SchedulerRequest::new(operation, object).with_variant(variant)
+}
+
+/// The rest of the delay before a status with this difference is written.
+fn write_delay<K: Scheduled>(
+    snapshot: &Snapshot<K>,
+    before: &K::Status,
+    after: &K::Status,
+) -> Option<Duration> {
+    if before == after {
+        return None;
+    }
+    K::write_interval(before, after).checked_sub(snapshot.status_age?).filter(|left| !left.is_zero())
 }
 
 /// The rest of the delay before another message is written with the same status and reason.
@@ -279,7 +314,7 @@ fn rejection<K: Scheduled>(
     object: &Custom<K>,
 ) -> Option<String> {
     let (last, _) = snapshot.last_request.as_ref()?;
-    let is_refused = last.request == SchedulerRequest::new(operation, Some(object)) && !last.was_accepted;
+    let is_refused = last.request == request(snapshot, operation, Some(object)) && !last.was_accepted;
     last.rejection.clone().filter(|_| is_refused)
 }
 
@@ -289,7 +324,7 @@ fn pending<'a, K: Scheduled>(
     operation: Operation,
     object: Option<&Custom<K>>,
 ) -> Option<(Option<&'a str>, Duration)> {
-    let request = SchedulerRequest::new(operation, object);
+    let request = request(snapshot, operation, object);
     let (last, age) = snapshot.last_request.as_ref().filter(|(last, _)| last.request == request)?;
     let doublings = last.attempts.saturating_sub(1).min(8);
     let interval = RETRY_INTERVAL.saturating_mul(1 << doublings).min(MAX_RETRY_INTERVAL);

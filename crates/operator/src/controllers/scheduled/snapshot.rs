@@ -23,6 +23,7 @@ pub struct Snapshot<K: Scheduled> {
     pub last_request: Option<(LastRequest, Duration)>,
     /// Time since the last status write, for kinds that pace them.
     pub status_age: Option<Duration>,
+    pub facts: K::Facts,
 }
 
 impl<K: Scheduled> Snapshot<K> {
@@ -35,6 +36,7 @@ impl<K: Scheduled> Snapshot<K> {
             unreachable_for: caches.schedulers.unreachable_for(&key.namespace),
             last_request: caches.schedulers.last_request::<K>(key),
             status_age: caches.recent_failures.status_age::<K>(key),
+            facts: K::facts(caches, key),
         }
     }
 }

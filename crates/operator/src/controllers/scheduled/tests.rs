@@ -41,7 +41,7 @@ const GENERATION: i64 = 3;
 
 fn definition<K: Sample>() -> K::Definition {
     let object = object::<K>(|_| {});
-    K::definition(&object, object.spec.as_ref().unwrap())
+    K::definition(&object, object.spec.as_ref().unwrap(), &K::Facts::default())
 }
 
 fn meta(generation: i64) -> pb::KubernetesMeta {
@@ -71,6 +71,7 @@ impl Sample for Model {
         ModelView {
             deleted: matches!(phase, Phase::Ending | Phase::Ended),
             manager: "operator:ml".into(),
+            serving: None,
             latest: Some(pb::ModelVersionStatus {
                 version: 3,
                 server_name: "mlserver".into(),
@@ -202,6 +203,7 @@ fn snapshot<K: Sample>(object: Option<Custom<K>>, scheduler: Known<K::View>) -> 
         unreachable_for: None,
         last_request: None,
         status_age: None,
+        facts: K::Facts::default(),
     }
 }
 
@@ -558,7 +560,7 @@ fn load_names_the_generation_that_it_replaces<K: Sample>() {
         let plan = plan(&snapshot(Some(changed), scheduler), NOW);
         let expected = |replaces| {
             let changed = object::<K>(|o| o["spec"] = K::another_spec());
-            let definition = K::definition(&changed, changed.spec.as_ref().unwrap());
+            let definition = K::definition(&changed, changed.spec.as_ref().unwrap(), &K::Facts::default());
             Action::from(K::load(definition, replaces))
         };
         [0, 3].into_iter().find(|replaces| plan.actions == [expected(*replaces)])

@@ -12,6 +12,7 @@ fn plan_for_every_situation() {
     let up = |s: Snapshot, scheduler| Snapshot { scheduler, ..made(s, 3) };
     let last_request = |refusal: Option<&str>, ago| {
         let request = SchedulerRequest {
+            variant: 0,
             operation: Operation::Notify,
             uid: "u1".into(),
             generation: 3,

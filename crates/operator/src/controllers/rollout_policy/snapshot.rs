@@ -1,0 +1,131 @@
+//! The objects that a policy selects, and their rollouts.
+
+use crate::{
+    caches::Caches,
+    cluster::{Custom, Key, Model, RolloutPolicy},
+    plan::Known,
+    schedulers::{LoadedView as _, PolicyView},
+};
+use gantry_api::{RolloutPolicySpec, TargetKind};
+use gantry_proto::gantry::RolloutStatus;
+use std::{collections::BTreeMap, sync::Arc};
+
+type Labels = BTreeMap<String, String>;
+type Policy = Arc<Custom<RolloutPolicy>>;
+
+/// Facts from other objects.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Names of the objects that the policy applies to.
+    pub targets: Vec<String>,
+    pub conflicts: Vec<Conflict>,
+    /// Selected, but the scheduler has an object of that name with another owner.
+    pub not_managed: Vec<String>,
+    pub rollouts: Vec<RolloutStatus>,
+    /// Whether all policies are known: the CRD may be missing.
+    pub is_listed: bool,
+}
+
+/// An object that an older policy selects, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub target: String,
+    pub policy: String,
+}
+
+impl Facts {
+    pub(super) fn take(caches: &Caches, key: &Key) -> Self {
+        let policies = caches.of::<RolloutPolicy>();
+        let is_listed = policies.is_listed([caches.settings.scope.of(&key.namespace)]);
+        let object = policies.get(key);
+        let facts = object.as_deref().map(|object| Self::of(caches, object)).unwrap_or_default();
+        Self { rollouts: caches.schedulers.rollouts_of(key), is_listed, ..facts }
+    }
+
+    /// Without rollouts. Also of an object that is not in the cache yet.
+    pub(crate) fn of(caches: &Caches, object: &Custom<RolloutPolicy>) -> Self {
+        let Ok(spec) = &object.spec else { return Self::default() };
+        let Some(kind) = target_kind(spec) else { return Self::default() };
+        let Key { namespace, name } = object.key();
+        let mut older = valid_policies(caches, &namespace);
+        older.retain(|policy| policy.key().name != name && precedence(policy) < precedence(object));
+        let mut facts = Self::default();
+        for (target, labels) in candidates(caches, &namespace, kind) {
+            if !selects(spec, kind, &target, &labels) {
+                continue;
+            }
+            let taken_by = |policy: &&Policy| {
+                policy.spec.as_ref().is_ok_and(|spec| selects(spec, kind, &target, &labels))
+            };
+            if let Some(policy) = older.iter().find(taken_by) {
+                facts.conflicts.push(Conflict { target, policy: policy.key().name });
+            } else if caches.schedulers.has_foreign_model(&Key::new(namespace.clone(), target.clone())) {
+                facts.not_managed.push(target);
+            } else {
+                facts.targets.push(target);
+            }
+        }
+        facts
+    }
+}
+
+pub(super) fn target_kind(spec: &RolloutPolicySpec) -> Option<TargetKind> {
+    let named = spec.target_ref.as_ref().map(|target| target.kind);
+    named.or_else(|| spec.selector.as_ref().map(|selector| selector.kind))
+}
+
+/// Objects of a kind, by name. Schedulers roll out Models only.
+fn candidates(caches: &Caches, namespace: &str, kind: TargetKind) -> Vec<(String, Labels)> {
+    match kind {
+        TargetKind::Model => {
+            let models = caches.of::<Model>().in_namespace(namespace);
+            models.iter().map(|m| (m.key().name, m.metadata.labels.clone().unwrap_or_default())).collect()
+        }
+        TargetKind::Pipeline | TargetKind::InferenceService | TargetKind::Algorithm => Vec::new(),
+    }
+}
+
+fn selects(spec: &RolloutPolicySpec, kind: TargetKind, name: &str, labels: &Labels) -> bool {
+    let is_named = spec.target_ref.as_ref().is_some_and(|t| t.kind == kind && t.name == name);
+    is_named || spec.selector.as_ref().is_some_and(|s| s.kind == kind && s.matches(labels))
+}
+
+/// Older first, then by name.
+fn precedence(policy: &Custom<RolloutPolicy>) -> (bool, Option<k8s_openapi::jiff::Timestamp>, String) {
+    let created = policy.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    // A policy that is not created yet is the newest.
+    (created.is_none(), created, policy.key().name)
+}
+
+/// By precedence.
+fn valid_policies(caches: &Caches, namespace: &str) -> Vec<Policy> {
+    let mut policies = caches.of::<RolloutPolicy>().in_namespace(namespace);
+    let is_valid = |policy: &Policy| {
+        !policy.is_deleted() && policy.spec.as_ref().is_ok_and(|spec| policy.violations(spec).is_empty())
+    };
+    policies.retain(is_valid);
+    policies.sort_by_cached_key(|policy| precedence(policy));
+    policies
+}
+
+/// The policy that selects a model, as long as the scheduler does not apply it to the model.
+pub(crate) fn awaited(caches: &Caches, model: &Key) -> Option<String> {
+    let policies = valid_policies(caches, &model.namespace);
+    if policies.is_empty() {
+        return None;
+    }
+    let object = caches.of::<Model>().get(model)?;
+    let labels = object.metadata.labels.clone().unwrap_or_default();
+    let is_of = |policy: &&Policy| {
+        policy.spec.as_ref().is_ok_and(|spec| selects(spec, TargetKind::Model, &model.name, &labels))
+    };
+    let policy = policies.iter().find(is_of)?;
+    let is_known = match caches.schedulers.get::<PolicyView>(&policy.key()) {
+        Known::Present(view) => view.is_from(&model.namespace) && view.policy.models.contains(&model.name),
+        Known::Absent => false,
+        Known::Unknown(_) => true,
+    };
+    let last = caches.schedulers.last_request::<RolloutPolicy>(&policy.key());
+    let is_rejected = last.is_some_and(|(last, _)| last.rejection.is_some());
+    (!is_known && !is_rejected && !caches.schedulers.has_foreign_model(model)).then(|| policy.key().name)
+}
