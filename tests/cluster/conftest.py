@@ -1,11 +1,15 @@
 """Fixtures: the cluster with CRDs, and one namespace per test."""
 
+import json
 import os
+import threading
 
 import pytest
 from cluster import CONFIGS, CRDS, Audit, Kubectl, Operator, namespace, with_server
 from hook import Hook
 from processes import Stack
+
+READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 
 # Records a file of the repository; not a check.
 collect_ignore = [] if os.environ.get("GANTRY_RECORD_UPGRADE") else ["test_upgrade.py"]
@@ -90,3 +94,24 @@ def webhook(hook, operate):
         return operator
 
     return one
+
+
+@pytest.fixture
+def kubelet(kubectl):
+    """Reports every pod of the namespace ready."""
+    stop = threading.Event()
+
+    def run():
+        while not stop.wait(0.2):
+            for pod in kubectl.get("pods") or []:
+                conditions = pod["status"].get("conditions") or []
+                if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+                    kubectl.run(
+                        "patch", "pod", pod["metadata"]["name"], "--subresource=status", "-p", json.dumps(READY)
+                    )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()

@@ -3,14 +3,12 @@
 There is no node; where a test needs ready pods, it reports them ready as a kubelet would."""
 
 import json
-import threading
 
 import pytest
 from cluster import CONFIGS, CRDS, Audit, condition, current
 from gantry import until
 
 CRDS_KSERVE = CRDS.parent / "crds-kserve"
-READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 
 
 @pytest.fixture
@@ -25,27 +23,6 @@ def kserve(kubectl, operate):
     kubectl.apply(runtime)
     operate("--inference-services")
     return kubectl
-
-
-@pytest.fixture
-def kubelet(kubectl):
-    """Reports every pod of the namespace ready."""
-    stop = threading.Event()
-
-    def run():
-        while not stop.wait(0.2):
-            for pod in kubectl.get("pods") or []:
-                conditions = pod["status"].get("conditions") or []
-                if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
-                    kubectl.run(
-                        "patch", "pod", pod["metadata"]["name"], "--subresource=status", "-p", json.dumps(READY)
-                    )
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 def service(name="iris", metadata=None, **predictor):

@@ -29,7 +29,7 @@ fn caches(objects: &[Value]) -> Caches {
             caches.of::<crate::cluster::$kind>().replace("", list.map(|o| serde_json::from_value(o).unwrap()).collect());
         )*};
     }
-    fill!(Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment);
+    fill!(Model, Server, ServerConfig, SeldonRuntime, SeldonConfig, Pipeline, Experiment, RolloutPolicy);
     let sets = objects.iter().filter(|o| o["kind"] == "StatefulSet").cloned();
     let sets: Vec<OwnedObject> = sets.map(|o| serde_json::from_value(o).unwrap()).collect();
     caches.owned(ResourceKind::STATEFUL_SET).replace("", sets);
@@ -47,13 +47,16 @@ fn object(kind: &str, place: &str, spec: Value) -> Value {
 fn admission_request(operation: &str, object: Value, old: Value) -> AdmissionRequest {
     let about = if object.is_null() { &old } else { &object };
     let kind = about["kind"].as_str().unwrap_or_default();
-    let plural = gantry_api::resources().into_iter().find(|r| r.kind == kind).map_or("", |r| r.plural);
+    let resource = gantry_api::resources().into_iter().find(|r| r.kind == kind);
+    let plural = resource.map_or("", |r| r.plural);
+    let (group, version) =
+        resource.map_or(gantry_api::API_VERSION, |r| r.api_version).split_once('/').unwrap();
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
             "uid": "q1", "operation": operation, "userInfo": {},
-            "kind": { "group": "mlops.seldon.io", "version": "v1alpha1", "kind": kind },
-            "resource": { "group": "mlops.seldon.io", "version": "v1alpha1", "resource": plural },
+            "kind": { "group": group, "version": version, "kind": kind },
+            "resource": { "group": group, "version": version, "resource": plural },
             "name": about["metadata"]["name"], "namespace": about["metadata"]["namespace"],
             "object": object, "oldObject": old,
         },

@@ -3,7 +3,7 @@
 use super::{
     SchedulerCache,
     scheduler_cache::NamespaceState,
-    views::{ModelView, PolicyView, ServingVersion},
+    views::{LoadedView, ModelView, PolicyView, ServingVersion},
 };
 use crate::{
     cluster::{Key, KindId, Model, RolloutPolicy},
@@ -12,9 +12,25 @@ use crate::{
 use gantry_api::TargetKind;
 use gantry_proto::gantry::{self as own, RevisionStatus, RolloutStatus, policy_event, rollout_event};
 
+/// An object by kind and name.
+pub(super) type Target = (&'static str, String);
+
+/// Kinds that schedulers roll out.
+pub const fn is_rolled_out(kind: TargetKind) -> bool {
+    matches!(kind, TargetKind::Model)
+}
+
 /// The object of a rollout.
 pub fn target_of(status: &RolloutStatus) -> (TargetKind, &str) {
     (TargetKind::Model, &status.model)
+}
+
+/// The objects of a kind that a policy of the scheduler applies to.
+pub fn targets_in(policy: &own::RolloutPolicy, kind: TargetKind) -> &[String] {
+    match kind {
+        TargetKind::Model => &policy.models,
+        TargetKind::Pipeline | TargetKind::InferenceService | TargetKind::Algorithm => &[],
+    }
 }
 
 impl SchedulerCache {
@@ -48,27 +64,35 @@ impl SchedulerCache {
         event: rollout_event::Event,
     ) -> Vec<(KindId, String)> {
         use rollout_event::Event;
-        self.update(scheduler, |state| match event {
-            Event::Upsert(status) => {
-                let (_, name) = target_of(&status);
-                let name = name.to_owned();
-                let before = state.rollouts.insert(name.clone(), status.clone());
-                if before.as_ref().is_some_and(|before| without_evidence(before) == without_evidence(&status))
-                {
-                    return Vec::new();
-                }
-                let policies = before.map(|before| before.policy).into_iter().chain([status.policy]);
-                changed(state, name, policies.collect())
-            }
-            Event::Delete(name) => match state.rollouts.remove(&name) {
-                Some(before) => changed(state, name, vec![before.policy]),
-                None => Vec::new(),
-            },
+        match event {
+            Event::Upsert(status) => self.apply_rollout(scheduler, status),
+            Event::Delete(model) => self.remove_rollout(scheduler, (TargetKind::Model.name(), model)),
             Event::Reset(_) => {
-                state.rollouts.clear();
+                self.update(scheduler, |state| state.rollouts.clear());
                 Vec::new()
             }
             Event::Synced(_) => Vec::new(),
+        }
+    }
+
+    fn remove_rollout(&self, scheduler: &str, target: Target) -> Vec<(KindId, String)> {
+        self.update(scheduler, |state| match state.rollouts.remove(&target) {
+            Some(before) => changed(state, &target, vec![before.policy]),
+            None => Vec::new(),
+        })
+    }
+
+    /// Returns the objects to reconcile.
+    pub fn apply_rollout(&self, scheduler: &str, status: RolloutStatus) -> Vec<(KindId, String)> {
+        self.update(scheduler, |state| {
+            let (kind, name) = target_of(&status);
+            let target = (kind.name(), name.to_owned());
+            let before = state.rollouts.insert(target.clone(), status.clone());
+            if before.as_ref().is_some_and(|before| without_evidence(before) == without_evidence(&status)) {
+                return Vec::new();
+            }
+            let policies = before.map(|before| before.policy).into_iter().chain([status.policy]);
+            changed(state, &target, policies.collect())
         })
     }
 
@@ -80,25 +104,30 @@ impl SchedulerCache {
         self.read(&policy.namespace, of_policy).unwrap_or_default()
     }
 
-    /// Whether the scheduler has a model of this name that is not that of the namespace.
-    pub fn has_foreign_model(&self, model: &Key) -> bool {
-        use super::views::LoadedView as _;
-        match self.get::<ModelView>(model) {
-            Known::Present(view) => !view.is_deleted() && !view.is_from(&model.namespace),
+    /// Whether the scheduler has an object of this name that is not that of the namespace.
+    pub fn has_foreign<V: LoadedView>(&self, object: &Key) -> bool {
+        match self.get::<V>(object) {
+            Known::Present(view) => !view.is_deleted() && !view.is_from(&object.namespace),
             Known::Absent | Known::Unknown(_) => false,
         }
     }
 }
 
 /// The object of a rollout that changed, and its policies.
-fn changed(state: &mut NamespaceState, name: String, mut policies: Vec<String>) -> Vec<(KindId, String)> {
+fn changed(
+    state: &mut NamespaceState,
+    (kind, name): &Target,
+    mut policies: Vec<String>,
+) -> Vec<(KindId, String)> {
     policies.dedup();
     let mut objects: Vec<_> =
         policies.into_iter().map(|policy| (KindId::of::<RolloutPolicy>(), policy)).collect();
-    if let Some(view) = state.view::<ModelView>(&name).cloned() {
-        let serving = serving_version(state, &name);
-        if state.set_view(&name, ModelView { serving, ..view }) {
-            objects.push((KindId::of::<Model>(), name));
+    if *kind == TargetKind::Model.name()
+        && let Some(view) = state.view::<ModelView>(name).cloned()
+    {
+        let serving = serving_version(state, name);
+        if state.set_view(name, ModelView { serving, ..view }) {
+            objects.push((KindId::of::<Model>(), name.clone()));
         }
     }
     objects
@@ -106,7 +135,8 @@ fn changed(state: &mut NamespaceState, name: String, mut policies: Vec<String>) 
 
 /// The promoted version of a model under a policy.
 pub(super) fn serving_version(state: &NamespaceState, model: &str) -> Option<ServingVersion> {
-    let stable = state.rollouts.get(model)?.stable.as_ref().filter(|stable| stable.version > 0)?;
+    let target = (TargetKind::Model.name(), model.to_owned());
+    let stable = state.rollouts.get(&target)?.stable.as_ref().filter(|stable| stable.version > 0)?;
     Some(ServingVersion { version: stable.version, available: stable.available_replicas })
 }
 

@@ -1,7 +1,7 @@
 //! Objects as reported by the scheduler of each namespace, by kind.
 
 use super::{
-    rollouts::serving_version,
+    rollouts::{Target, serving_version},
     views::{ExperimentView, ModelView, PipelineView, SchedulerView, ServerView},
 };
 use crate::{
@@ -57,8 +57,7 @@ pub(super) struct NamespaceState {
     unreachable_since: Option<Instant>,
     pub(super) views: BTreeMap<(KindId, String), Box<dyn AnyView>>,
     pub(super) requests: BTreeMap<(KindId, String), LastRequest>,
-    /// By model.
-    pub(super) rollouts: BTreeMap<String, RolloutStatus>,
+    pub(super) rollouts: BTreeMap<Target, RolloutStatus>,
 }
 
 impl NamespaceState {

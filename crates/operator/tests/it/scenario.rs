@@ -98,7 +98,7 @@ impl Scenario {
     pub(crate) const fn steps(self) -> usize {
         match self {
             Self::Models => 6,
-            Self::Rollouts => 7,
+            Self::Rollouts => 6,
             Self::Pipelines => 5,
             Self::Workloads | Self::InferenceServices => 9,
             Self::ServiceModes => service_modes::STEPS,
@@ -252,22 +252,17 @@ async fn rollouts(harness: &Harness, number: usize) {
     match number {
         0 => {
             create_selected(harness, "iris").await;
-            harness.create(NAMESPACE, "Model", "wine", model("wine")).await;
             harness.create(NAMESPACE, KIND, "careful", policy(20)).await;
         }
         1 => harness.change("Model", "iris", json!({ "storageUri": "gs://models/better" })).await,
         2 => {
             harness.create(NAMESPACE, KIND, "younger", policy(50)).await;
-            let target = json!({ "kind": "Model", "name": "nowhere" });
-            let spec = json!({ "targetRef": target, "strategy": { "blueGreen": {} } });
-            harness.create(NAMESPACE, KIND, "lost", spec).await;
+            harness.change(KIND, "careful", json!({ "strategy": policy(30)["strategy"] })).await;
         }
-        3 => harness.change(KIND, "careful", json!({ "strategy": policy(30)["strategy"] })).await,
-        4 => harness.delete(KIND, "careful").await,
-        5 => harness.delete("Model", "iris").await,
-        6 => {
+        3 => harness.delete(KIND, "careful").await,
+        4 => harness.delete("Model", "iris").await,
+        5 => {
             harness.delete(KIND, "younger").await;
-            harness.delete(KIND, "lost").await;
             create_selected(harness, "iris").await;
             harness.create(NAMESPACE, KIND, "careful", policy(40)).await;
         }

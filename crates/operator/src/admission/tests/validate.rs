@@ -1,6 +1,7 @@
 //! Decisions on admission requests.
 
 use super::*;
+use gantry_proto::gantry::RolloutStatus;
 use proptest::prelude::*;
 
 fn model(name: &str, more: Value) -> Value {
@@ -169,6 +170,54 @@ fn dangling_reference_is_a_warning() {
         let long = warnings.iter().find(|w| w.len() > 250);
         assert_eq!(long, None, "the API server would truncate it");
     }
+}
+
+#[test]
+fn rollout_policy_is_checked_against_models_and_other_policies() {
+    let policy = |name: &str, created: Option<&str>, target: Value| {
+        let spec = crate::workload::merge(&json!({ "strategy": { "blueGreen": {} } }), &target);
+        let mut policy = object("RolloutPolicy", &format!("ml/{name}"), spec);
+        policy["metadata"]["creationTimestamp"] = json!(created);
+        policy
+    };
+    let named = |name: &str| json!({ "targetRef": { "kind": "Model", "name": name } });
+    let labelled = |value: &str| json!({ "selector": { "kind": "Model", "matchLabels": { "tier": value } } });
+    let mut iris = model("iris", json!({}));
+    iris["metadata"]["labels"] = json!({ "tier": "gold" });
+    let first = policy("first", Some("2026-01-01T00:00:00Z"), named("iris"));
+    let caches = caches(&[iris, first.clone()]);
+    for (target, warnings) in [
+        (named("wine"), &["spec.targetRef.name: Model \"wine\" not found in namespace ml"][..]),
+        (
+            labelled("gold"),
+            &["spec: Model \"iris\" is selected by RolloutPolicy \"first\", too, which is older and applies"],
+        ),
+        (labelled("silver"), &["spec.selector: selects no Model in namespace ml"]),
+    ] {
+        let request = admission_request("CREATE", policy("new", None, target), Value::Null);
+        assert_eq!(validate(&request, &caches), warned(warnings));
+    }
+    let unchanged = admission_request("UPDATE", first.clone(), first.clone());
+    assert_eq!(validate(&unchanged, &caches), warned(&[]));
+    let invalid = policy("first", None, crate::workload::merge(&named("iris"), &labelled("gold")));
+    let rejection =
+        validate(&admission_request("UPDATE", invalid, first.clone()), &caches).rejection.unwrap();
+    assert!(rejection.contains("must have exactly one of targetRef and selector"), "{rejection}");
+
+    let deletion = admission_request("DELETE", Value::Null, first);
+    assert_eq!(validate(&deletion, &caches), warned(&[]));
+    caches.schedulers.add_namespace("ml");
+    let rollout = |phase: &str| RolloutStatus {
+        model: "iris".into(),
+        policy: "first".into(),
+        phase: phase.into(),
+        ..Default::default()
+    };
+    caches.schedulers.apply_rollout("ml", rollout("Running"));
+    assert_eq!(validate(&deletion, &caches), warned(&[]));
+    caches.schedulers.apply_rollout("ml", rollout("Progressing"));
+    let warning = "RolloutPolicy \"first\" has rollouts under way, which end: the latest versions of iris get all requests";
+    assert_eq!(validate(&deletion, &caches), warned(&[warning]));
 }
 
 #[test]

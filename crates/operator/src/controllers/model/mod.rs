@@ -17,7 +17,7 @@ use crate::{
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, ModelView},
 };
-use gantry_api::{Condition, INFERENCE_SERVICE, ModelSpec, ModelStatus};
+use gantry_api::{Condition, INFERENCE_SERVICE, ModelSpec, ModelStatus, TargetKind};
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
 use k8s_openapi::jiff::Timestamp;
 
@@ -71,7 +71,7 @@ impl Scheduled for Model {
     };
 
     fn facts(caches: &Caches, key: &Key) -> Facts {
-        Facts { awaited_policy: rollout_policy::awaited(caches, key) }
+        Facts { awaited_policy: rollout_policy::awaited::<Self>(caches, TargetKind::Model, key) }
     }
 
     fn definition(object: &Custom<Self>, spec: &ModelSpec, _: &Facts) -> pb::Model {

@@ -46,7 +46,8 @@ pub(super) fn of(view: &ModelView) -> ConditionUpdate {
         }
         ModelState::ModelProgressing if code == "RollingOut" => {
             let stable = stable.map(|stable| format!("; version {stable} serves the others"));
-            let message = format!("version {version} is {}{}", or("rolled out"), stable.unwrap_or_default());
+            let is = if reason.starts_with("waits") { "" } else { "is " };
+            let message = format!("version {version} {is}{}{}", or("rolled out"), stable.unwrap_or_default());
             ConditionUpdate::new(false, code, message, Progress::InProgress)
         }
         ModelState::ModelFailed => ConditionUpdate::new(

@@ -5,7 +5,7 @@ use crate::{
     cluster::{Custom, Key, Model},
     conditions::{ConditionStatus, READY, RECONCILING, STALLED, condition_status},
     plan::Known,
-    schedulers::{LastRequest, ModelView, Operation, SchedulerRequest},
+    schedulers::{LastRequest, ModelView, Operation, SchedulerRequest, ServingVersion},
 };
 use gantry_api::ModelStatus;
 use gantry_proto::scheduler::{self as pb, model_status::ModelState};
@@ -121,4 +121,80 @@ fn replicas_are_kept_while_the_scheduler_is_unreachable() {
     let after = plan(&away, Timestamp::UNIX_EPOCH).status.unwrap();
     assert_eq!(condition_status(&after.conditions, READY), Some(ConditionStatus::Unknown));
     assert_eq!((before.available_replicas, &before.selector), (after.available_replicas, &after.selector));
+}
+
+#[test]
+fn rollouts_name_the_version_that_serves() {
+    let rolling = "rolled out to 20 % of the requests";
+    for (state, code, reason, serving, expected, available) in [
+        (
+            ModelState::ModelProgressing,
+            "RollingOut",
+            rolling,
+            Some(2),
+            "version 3 is rolled out to 20 % of the requests; version 2 serves the others",
+            3,
+        ),
+        (
+            ModelState::ModelProgressing,
+            "RollingOut",
+            "waits for the end of a rollback",
+            Some(2),
+            "version 3 waits for the end of a rollback; version 2 serves the others",
+            3,
+        ),
+        (
+            ModelState::ModelProgressing,
+            "RollingOut",
+            rolling,
+            None,
+            "version 3 is rolled out to 20 % of the requests",
+            1,
+        ),
+        (
+            ModelState::ModelFailed,
+            "RolledBack",
+            "rolled back: 5 of 10 requests failed",
+            Some(2),
+            "version 3 was rolled back: 5 of 10 requests failed; version 2 serves: change the Model, or allow it again with \
+             `gantry rollout retry`",
+            3,
+        ),
+        // The promoted version is the latest one.
+        (ModelState::ModelAvailable, "", "", Some(3), "serves version 3 on mlserver", 1),
+    ] {
+        let mut view = view(state);
+        let report = view.latest.as_mut().unwrap().state.as_mut().unwrap();
+        (report.reason_code, report.reason) = (code.into(), reason.into());
+        view.serving = serving.map(|version| ServingVersion { version, available: 2 });
+        let plan = plan(&snapshot(object(), Known::Present(view)), Timestamp::UNIX_EPOCH);
+        let status = plan.status.unwrap();
+        let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
+        assert_eq!(ready.message.as_deref(), Some(expected));
+        assert_eq!(ready.status == "True", state == ModelState::ModelAvailable);
+        assert_eq!(status.available_replicas, available, "{expected}");
+    }
+}
+
+#[test]
+fn changed_model_waits_for_its_policy_if_an_earlier_version_serves() {
+    let facts = || super::Facts { awaited_policy: Some("careful".into()) };
+    let mut changed = object();
+    changed.metadata.generation = Some(4);
+    let serving = || Known::Present(view(ModelState::ModelAvailable));
+    let held =
+        plan(&Snapshot { facts: facts(), ..snapshot(changed.clone(), serving()) }, Timestamp::UNIX_EPOCH);
+    assert_eq!((held.actions.len(), held.requeue_after), (0, Some(Duration::from_secs(1))));
+    let status = held.status.unwrap();
+    let ready = status.conditions.iter().find(|c| c.r#type == READY).unwrap();
+    assert_eq!(ready.reason.as_deref(), Some("WaitingForPolicy"));
+    assert_eq!(status.observed_generation, Some(4));
+    for (object, scheduler, facts) in [
+        (changed.clone(), serving(), super::Facts::default()),
+        // The first version has nothing to be compared with.
+        (changed, Known::Absent, facts()),
+    ] {
+        let sent = plan(&Snapshot { facts, ..snapshot(object, scheduler) }, Timestamp::UNIX_EPOCH);
+        assert_eq!(sent.actions.len(), 1, "{sent:?}");
+    }
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     caches::Caches,
-    cluster::{Custom, Key, Model, RolloutPolicy},
+    cluster::{Custom, CustomKind, Key, Model, Pipeline, RolloutPolicy},
     plan::Known,
-    schedulers::{LoadedView as _, PolicyView},
+    schedulers::{LoadedView as _, ModelView, PipelineView, PolicyView, targets_in},
 };
 use gantry_api::{RolloutPolicySpec, TargetKind};
 use gantry_proto::gantry::RolloutStatus;
@@ -16,6 +16,8 @@ type Policy = Arc<Custom<RolloutPolicy>>;
 /// Facts from other objects.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
+    /// Kind of the objects; `None` without a valid spec.
+    pub kind: Option<TargetKind>,
     /// Names of the objects that the policy applies to.
     pub targets: Vec<String>,
     pub conflicts: Vec<Conflict>,
@@ -49,7 +51,7 @@ impl Facts {
         let Key { namespace, name } = object.key();
         let mut older = valid_policies(caches, &namespace);
         older.retain(|policy| policy.key().name != name && precedence(policy) < precedence(object));
-        let mut facts = Self::default();
+        let mut facts = Self { kind: Some(kind), ..Self::default() };
         for (target, labels) in candidates(caches, &namespace, kind) {
             if !selects(spec, kind, &target, &labels) {
                 continue;
@@ -59,7 +61,7 @@ impl Facts {
             };
             if let Some(policy) = older.iter().find(taken_by) {
                 facts.conflicts.push(Conflict { target, policy: policy.key().name });
-            } else if caches.schedulers.has_foreign_model(&Key::new(namespace.clone(), target.clone())) {
+            } else if has_foreign(caches, kind, &Key::new(namespace.clone(), target.clone())) {
                 facts.not_managed.push(target);
             } else {
                 facts.targets.push(target);
@@ -74,14 +76,24 @@ pub(super) fn target_kind(spec: &RolloutPolicySpec) -> Option<TargetKind> {
     named.or_else(|| spec.selector.as_ref().map(|selector| selector.kind))
 }
 
-/// Objects of a kind, by name. Schedulers roll out Models only.
+/// Objects of a kind that schedulers have, by name.
 fn candidates(caches: &Caches, namespace: &str, kind: TargetKind) -> Vec<(String, Labels)> {
+    fn of<K: CustomKind>(caches: &Caches, namespace: &str) -> Vec<(String, Labels)> {
+        let objects = caches.of::<K>().in_namespace(namespace);
+        objects.iter().map(|o| (o.key().name, o.metadata.labels.clone().unwrap_or_default())).collect()
+    }
     match kind {
-        TargetKind::Model => {
-            let models = caches.of::<Model>().in_namespace(namespace);
-            models.iter().map(|m| (m.key().name, m.metadata.labels.clone().unwrap_or_default())).collect()
-        }
-        TargetKind::Pipeline | TargetKind::InferenceService | TargetKind::Algorithm => Vec::new(),
+        TargetKind::Model => of::<Model>(caches, namespace),
+        TargetKind::Pipeline => of::<Pipeline>(caches, namespace),
+        TargetKind::InferenceService | TargetKind::Algorithm => Vec::new(),
+    }
+}
+
+fn has_foreign(caches: &Caches, kind: TargetKind, object: &Key) -> bool {
+    match kind {
+        TargetKind::Model => caches.schedulers.has_foreign::<ModelView>(object),
+        TargetKind::Pipeline => caches.schedulers.has_foreign::<PipelineView>(object),
+        TargetKind::InferenceService | TargetKind::Algorithm => false,
     }
 }
 
@@ -108,24 +120,24 @@ fn valid_policies(caches: &Caches, namespace: &str) -> Vec<Policy> {
     policies
 }
 
-/// The policy that selects a model, as long as the scheduler does not apply it to the model.
-pub(crate) fn awaited(caches: &Caches, model: &Key) -> Option<String> {
-    let policies = valid_policies(caches, &model.namespace);
+/// The policy that selects an object, as long as the scheduler does not apply it to the object.
+pub(crate) fn awaited<K: CustomKind>(caches: &Caches, kind: TargetKind, object: &Key) -> Option<String> {
+    let policies = valid_policies(caches, &object.namespace);
     if policies.is_empty() {
         return None;
     }
-    let object = caches.of::<Model>().get(model)?;
-    let labels = object.metadata.labels.clone().unwrap_or_default();
-    let is_of = |policy: &&Policy| {
-        policy.spec.as_ref().is_ok_and(|spec| selects(spec, TargetKind::Model, &model.name, &labels))
-    };
+    let labels = caches.of::<K>().get(object)?.metadata.labels.clone().unwrap_or_default();
+    let is_of =
+        |policy: &&Policy| policy.spec.as_ref().is_ok_and(|spec| selects(spec, kind, &object.name, &labels));
     let policy = policies.iter().find(is_of)?;
     let is_known = match caches.schedulers.get::<PolicyView>(&policy.key()) {
-        Known::Present(view) => view.is_from(&model.namespace) && view.policy.models.contains(&model.name),
+        Known::Present(view) => {
+            view.is_from(&object.namespace) && targets_in(&view.policy, kind).contains(&object.name)
+        }
         Known::Absent => false,
         Known::Unknown(_) => true,
     };
     let last = caches.schedulers.last_request::<RolloutPolicy>(&policy.key());
     let is_rejected = last.is_some_and(|(last, _)| last.rejection.is_some());
-    (!is_known && !is_rejected && !caches.schedulers.has_foreign_model(model)).then(|| policy.key().name)
+    (!is_known && !is_rejected && !has_foreign(caches, kind, object)).then(|| policy.key().name)
 }

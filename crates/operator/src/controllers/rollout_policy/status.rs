@@ -5,7 +5,7 @@ use crate::{
     cluster::{Custom, EventDraft, RolloutPolicy},
     conditions::{ConditionStatus, ConditionUpdate, Progress, conditions},
     controllers::validation::validate,
-    schedulers::{PolicyView, is_under_way, target_of},
+    schedulers::{PolicyView, is_rolled_out, is_under_way, target_of},
 };
 use gantry_api::{RolloutPolicyStatus, RolloutResult, RolloutVersion, TargetKind, TargetRollout};
 use gantry_proto::gantry::{RevisionStatus, RolloutHistory, RolloutStatus};
@@ -26,8 +26,8 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) fn unsupported(object: &Custom<RolloutPolicy>) -> Option<ConditionUpdate> {
     let kind = target_kind(object.spec.as_ref().ok()?)?;
     let remedy = match kind {
-        TargetKind::Model => return None,
-        TargetKind::Pipeline => "select the Models of its steps",
+        kind if is_rolled_out(kind) => return None,
+        TargetKind::Model | TargetKind::Pipeline => "select the Models of its steps",
         TargetKind::InferenceService => "set canaryTrafficPercent of its predictor",
         TargetKind::Algorithm => "an Algorithm has its own analysis and lifecycle fields",
     };
@@ -47,26 +47,28 @@ pub(super) fn ready(facts: &Facts) -> ConditionUpdate {
 
 /// Whether the policy applies to everything that it selects, and to anything at all.
 fn accepted(facts: &Facts) -> ConditionUpdate {
+    let kind = facts.kind.map_or("object", TargetKind::name);
     if let Some(Conflict { target, policy }) = facts.conflicts.first() {
         let more = match facts.conflicts.len() - 1 {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
         let message = format!(
-            "Model {target} is selected by RolloutPolicy {policy}, too, which is older and applies{more}: narrow the \
+            "{kind} {target} is selected by RolloutPolicy {policy}, too, which is older and applies{more}: narrow the \
              selector of one of them"
         );
         return ConditionUpdate::new(false, "Conflict", message, Progress::Stalled);
     }
     if !facts.not_managed.is_empty() {
         let message = format!(
-            "the scheduler has another owner's model of the name {}: rename it, or delete the other one",
+            "the scheduler has {kind} {} of another owner: rename it, or delete the other one",
             listed(&facts.not_managed)
         );
         return ConditionUpdate::new(false, "TargetNotManaged", message, Progress::InProgress);
     }
     if facts.targets.is_empty() {
-        let message = "selects no Model of the namespace: create the Model, or correct targetRef or selector";
+        let message =
+            format!("selects no {kind} of the namespace: create it, or correct targetRef or selector");
         return ConditionUpdate::new(false, "NoTarget", message, Progress::InProgress);
     }
     let message = format!("valid, and selects {}", listed(&facts.targets));

@@ -10,8 +10,11 @@ use crate::{
     schedulers::{LastRequest, Operation, PolicyView, SchedulerRequest},
     settings::Settings,
 };
-use gantry_api::RolloutPolicyStatus;
-use gantry_proto::gantry::{FailedRevision, RevisionStatus, RolloutHistory, RolloutStatus};
+use gantry_api::{RolloutPolicyStatus, TargetKind};
+use gantry_proto::{
+    gantry::{FailedRevision, RevisionStatus, RolloutHistory, RolloutStatus},
+    scheduler as pb,
+};
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -37,7 +40,7 @@ fn policy(change: impl FnOnce(&mut Value)) -> Custom<RolloutPolicy> {
 
 fn facts(targets: &[&str]) -> Facts {
     let targets = targets.iter().map(|name| (*name).to_owned()).collect();
-    Facts { targets, is_listed: true, ..Facts::default() }
+    Facts { kind: Some(TargetKind::Model), targets, is_listed: true, ..Facts::default() }
 }
 
 /// As the scheduler has the policy of [`policy`] with these targets.
@@ -496,6 +499,10 @@ fn caches() -> Caches {
     caches
 }
 
+fn awaited(caches: &Caches, model: &str) -> Option<String> {
+    super::awaited::<Model>(caches, TargetKind::Model, &Key::new("ml", model))
+}
+
 fn put(caches: &Caches, name: &str, created: &str, selection: &Value) {
     let (field, selection) =
         if selection.get("name").is_some() { ("targetRef", selection) } else { ("selector", selection) };
@@ -529,11 +536,33 @@ fn older_policy_has_the_objects_that_two_select() {
     assert_eq!((of("lost").targets, of("lost").conflicts), (vec![], vec![]));
 }
 
+/// One scheduler may serve several namespaces.
+#[tokio::test]
+async fn model_of_another_owner_is_no_target() {
+    let caches = caches();
+    put(&caches, "careful", "2026-01-02T00:00:00Z", &json!({"kind": "Model", "name": "iris"}));
+    caches.schedulers.add_namespace("ml");
+    caches.schedulers.synced("ml");
+    let of = |manager: &str| {
+        let meta = pb::KubernetesMeta { namespace: "ml".into(), generation: 1 };
+        let latest = pb::ModelVersionStatus { kubernetes_meta: Some(meta), ..Default::default() };
+        let (model_name, manager, versions) = ("iris".into(), manager.into(), vec![latest]);
+        let status = pb::ModelStatusResponse { model_name, manager, versions, ..Default::default() };
+        caches.schedulers.apply_model_status("ml", status);
+        let facts = Facts::take(&caches, &Key::new("ml", "careful"));
+        (facts.targets, facts.not_managed, awaited(&caches, "iris").is_some())
+    };
+    let iris = || vec!["iris".to_owned()];
+    assert_eq!(of("operator:ml"), (iris(), vec![], true));
+    assert_eq!(of("operator:other"), (vec![], iris(), false));
+    assert_eq!(of("cli"), (vec![], iris(), false));
+}
+
 #[tokio::test]
 async fn changed_model_waits_until_the_scheduler_has_its_policy() {
     let caches = caches();
     let (schedulers, key) = (&caches.schedulers, Key::new("ml", "careful"));
-    let awaited = |model: &str| super::awaited(&caches, &Key::new("ml", model));
+    let awaited = |model: &str| awaited(&caches, model);
     schedulers.add_namespace("ml");
     assert_eq!(awaited("iris"), None, "no policy");
     put(

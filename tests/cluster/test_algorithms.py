@@ -1,0 +1,165 @@
+"""Algorithms on a real API server, with a scripted Prometheus. There is no node: the kubelet of the tests reports pods ready."""
+
+import collections
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+import pytest
+from cluster import CRDS, condition, current
+from gantry import until
+
+CRDS_ALGORITHM = CRDS.parent / "crds-algorithm"
+# As fast as the rules allow.
+LIFECYCLE = {"canaryWeight": 20, "successThreshold": 0.99, "interval": "1s", "window": "5s", "checks": 2, "failureThreshold": 2}
+
+
+class Prometheus:
+    """Answers the default queries: 1000 requests of each revision, with these success rates; 1 for others."""
+
+    def __init__(self):
+        prometheus = self
+        self.success, self.queries = {}, 0
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                query = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())["query"][0]
+                prometheus.queries += 1
+                value = 1000.0
+                if query.startswith("1 - "):
+                    value = prometheus.success.get(re.search(r'revision="(\w+)"', query)[1], 1.0)
+                elif query.startswith("1000 * histogram"):
+                    value = 5.0
+                elif query.startswith("max("):
+                    value = 0.0
+                result = [{"metric": {}, "value": [0, str(value)]}]
+                body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def prometheus():
+    made = Prometheus()
+    yield made
+    made.server.shutdown()
+
+
+@pytest.fixture
+def algorithms(kubectl, operate):
+    kubectl("apply", "-f", CRDS_ALGORITHM)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kubectl.operator = operate("--algorithms")
+    return kubectl
+
+
+def algorithm(name="reco", image="reco:1", **spec):
+    return {"apiVersion": "ai.alien6.io/v1", "kind": "Algorithm", "metadata": {"name": name}, "spec": {"image": image, **spec}}
+
+
+def reached(kubectl, what, wanted, name="reco"):
+    return kubectl.until(what, "algorithm", name, lambda a: a.get("status") and current(a) and wanted(a["status"]))["status"]
+
+
+def image(kubectl, name):
+    found = kubectl.get("deployment", name)
+    return found and found["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+def names(kubectl, kind):
+    return {o["metadata"]["name"] for o in kubectl.get(kind) or []}
+
+
+def test_example_of_the_documentation_creates_its_objects(algorithms):
+    kubectl = algorithms
+    kubectl.apply(
+        algorithm(
+            "recommendation-engine-v2",
+            "registry.example.com/algo/reco:2.1.4",
+            replicas=3,
+            resources={"gpu": "nvidia.com/gpu", "gpuCount": 2},
+            scaling={"minReplicas": 1, "maxReplicas": 10, "targetLatencyMs": 50},
+            lifecycle={"canaryWeight": 20, "successThreshold": 0.99, "rollbackOnDrift": True},
+        )
+    )
+    name = "recommendation-engine-v2"
+    until("the autoscaler", lambda: names(kubectl, "hpa") == {name})
+    deployment = kubectl.get("deployment", name)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert {name, f"{name}-stable"} <= names(kubectl, "services")
+    assert names(kubectl, "pdb") == {name}
+    configs = [c for c in names(kubectl, "configmaps") if c.startswith(f"{name}-config-")]
+    assert len(configs) == 1, configs
+    reached(kubectl, "the phase", lambda s: s["phase"] == "Deploying", name)
+    # No finalizer: the garbage collector deletes what it owns.
+    assert not kubectl.get("algorithm", name)["metadata"].get("finalizers")
+    kubectl("delete", "algorithm", name, "--timeout=50s")
+    until("the deletion", lambda: not names(kubectl, "deployments") and not names(kubectl, "hpa"))
+
+
+def test_good_revision_is_promoted_and_bad_one_rolled_back(algorithms, kubelet, prometheus, audit):
+    kubectl = algorithms
+    made = algorithm(replicas=2, lifecycle=LIFECYCLE, metrics={"prometheus": {"address": prometheus.address}})
+    kubectl.apply(made)
+    first = reached(kubectl, "the deployment", lambda s: s["phase"] == "Running")
+    assert condition(kubectl.get("algorithm", "reco"))[0] == "True"
+    mine = lambda: [
+        w for w in audit.writes("gantry") if w[4]["objectRef"].get("namespace") == kubectl.namespace and w[1] != "events"
+    ]
+    created = mine()
+    assert len(created) <= 10, collections.Counter(w[:3] for w in created)
+
+    made["spec"]["image"] = "reco:2"
+    kubectl.apply(made)
+    canary = reached(kubectl, "the canary", lambda s: s["phase"] == "Canary" and s.get("canaryWeight") == 20)
+    assert canary["stableRevision"] == first["stableRevision"] != canary["canaryRevision"]
+    assert (image(kubectl, "reco"), image(kubectl, "reco-canary")) == ("reco:1", "reco:2")
+    good = reached(kubectl, "the promotion", lambda s: s["phase"] == "Running" and s["stableRevision"] == canary["canaryRevision"])
+    assert image(kubectl, "reco") == "reco:2"
+    until("the end of the canary", lambda: image(kubectl, "reco-canary") is None)
+
+    made["spec"]["image"] = "reco:3"
+    kubectl.apply(made)
+    bad = reached(kubectl, "the canary", lambda s: s["phase"] == "Canary")["canaryRevision"]
+    prometheus.success[bad] = 0.5
+    back = reached(kubectl, "the rollback", lambda s: s["phase"] == "Running" and s.get("failedRevisions"))
+    assert back["stableRevision"] == good["stableRevision"] and back["failedRevisions"][-1]["revision"] == bad, back
+    assert image(kubectl, "reco") == "reco:2"
+    assert condition(kubectl.get("algorithm", "reco"), "RolledBack")[0] == "True"
+    assert condition(kubectl.get("algorithm", "reco"))[:2] == ("False", "RolledBack")
+    until("the end of the canary", lambda: image(kubectl, "reco-canary") is None)
+
+    # At rest, and after a restart of the operator: no writes.
+    before = len(mine())
+    kubectl.operator.terminate()
+    operator = type(kubectl.operator)(kubectl, "--namespace", kubectl.namespace, "--algorithms")
+    try:
+        kubectl.apply(algorithm("last", replicas=1))
+        reached(kubectl, "the other one", lambda s: s["phase"] == "Running", "last")
+        late = [w for w in mine()[before:] if not (w[2] or "last").startswith("last")]
+        assert not late, [w[:4] for w in late]
+    finally:
+        operator.kill()
+
+
+def test_api_server_rejects_invalid_algorithms(algorithms):
+    for spec, words in (
+        ({"image": ""}, "image"),
+        ({"lifecycle": {"canaryWeight": 120}}, "canaryWeight"),
+        ({"lifecycle": {"successThreshold": 2}}, "successThreshold"),
+        ({"scaling": {"minReplicas": 3, "maxReplicas": 1}}, "maxReplicas"),
+    ):
+        assert words in algorithms.rejected(algorithm(**spec))
