@@ -78,7 +78,7 @@ pub struct RolloutVersion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutResult {
-    /// Deployed, Promoted, RolledBack, Cancelled or Reverted.
+    /// Promoted, RolledBack, Cancelled or Reverted.
     pub outcome: String,
     /// Machine-readable reason of RolledBack.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -148,7 +148,12 @@ fn rollout(status: &RolloutStatus) -> TargetRollout {
         paused: Some(status.pause.clone()).filter(|pause| !pause.is_empty()),
         stable: status.stable.as_ref().map(version),
         candidate: status.candidate.as_ref().map(version),
-        last: status.history.last().map(|last| result(status, last)),
+        // The first version replaces nothing.
+        last: status
+            .history
+            .last()
+            .filter(|last| last.outcome != "Deployed")
+            .map(|last| result(status, last)),
     }
 }
 
