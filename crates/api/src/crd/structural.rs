@@ -36,8 +36,8 @@ fn structural(schema: Value) -> Value {
     }
     if schema.get("format").and_then(Value::as_str) == Some("uint32") {
         schema.insert("format".into(), "int64".into());
-        schema.insert("minimum".into(), 0.into());
-        schema.insert("maximum".into(), u32::MAX.into());
+        schema.entry("minimum").or_insert(0.into());
+        schema.entry("maximum").or_insert(u32::MAX.into());
     }
     if schema.get("format").and_then(Value::as_str) == Some("double") {
         schema.remove("format");

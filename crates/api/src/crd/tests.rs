@@ -204,3 +204,14 @@ fn committed_crds_are_up_to_date() {
     let files: usize = ["crds", "crds-kserve", "crds-algorithm"].map(count).into_iter().sum();
     assert_eq!(files, resources().len(), "a file in deploy has no kind");
 }
+
+#[test]
+fn declared_ranges_of_unsigned_fields_are_kept() {
+    let algorithm = resources().into_iter().find(|r| r.kind == "Algorithm").unwrap();
+    let definition = crd(&algorithm);
+    let fields = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/lifecycle/properties";
+    for (field, least, most) in [("canaryWeight", 0, 100), ("checks", 1, u32::MAX)] {
+        let field = definition.pointer(&format!("{fields}/{field}")).unwrap();
+        assert_eq!((field["minimum"].as_u64(), field["maximum"].as_u64()), (Some(least), Some(most.into())));
+    }
+}
