@@ -39,7 +39,7 @@ pub struct TargetRollout {
     pub kind: String,
     /// Name of the object.
     pub name: String,
-    /// Deploying, Running, Progressing, RollingBack or Reverting.
+    /// `Deploying`, `Running`, `Progressing`, `RollingBack` or `Reverting`.
     pub phase: String,
     /// What the rollout waits for, or what is wrong.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -50,7 +50,7 @@ pub struct TargetRollout {
     /// Number of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<i32>,
-    /// Command or Approval, if the rollout is paused.
+    /// `Command` or `Approval`, if the rollout is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
     /// The version that was promoted last.
@@ -78,12 +78,12 @@ pub struct RolloutVersion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutResult {
-    /// Promoted, RolledBack, Cancelled or Reverted.
+    /// `Promoted`, `RolledBack`, `Cancelled` or `Reverted`.
     pub outcome: String,
-    /// Machine-readable reason of RolledBack.
+    /// Machine-readable reason of `RolledBack`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Human-readable message of RolledBack.
+    /// Human-readable message of `RolledBack`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When it ended (RFC 3339).
