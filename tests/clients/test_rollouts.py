@@ -1,4 +1,5 @@
-"""Models under a RolloutPolicy while requests arrive at a constant rate: a good version is promoted, a bad one rolled back."""
+"""Models and Pipelines under a RolloutPolicy while requests arrive at a constant rate: a good version is promoted, a bad one is
+rolled back."""
 
 import http.client
 import json
@@ -11,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from gantry import EXAMPLES, TIMEOUT, until
 from processes import Stack, free_ports
-from test_graphs_under_load import PAYMENT, WORKERS, Load, Rest, model
+from test_graphs_under_load import PAYMENT, WORKERS, Load, Rest, manifest, model
 
 RATE = 200
 
@@ -20,7 +21,7 @@ apiVersion: gantry.dev/v1alpha1
 kind: RolloutPolicy
 metadata: {name: careful}
 spec:
-  targetRef: {kind: Model, name: risk}
+  targetRef: {kind: %s, name: risk}
   strategy:
     canary:
       steps: [{weight: 20}, {weight: 50}]
@@ -106,7 +107,7 @@ def test_good_version_is_promoted_and_bad_one_is_rolled_back(stack, tmp_path):
         assert status == 200, body
         return body["model_version"]
 
-    apply(POLICY)
+    apply(POLICY % "Model")
     apply(model("risk", places[0], "xgboost"), "--wait")
     clients = [Rest(stack.inference, "/v2/models/risk/infer", "input-0", PAYMENT) for _ in range(WORKERS)]
     with Load(RATE, clients, version_or_failure) as load:
@@ -129,3 +130,71 @@ def test_good_version_is_promoted_and_bad_one_is_rolled_back(stack, tmp_path):
         print(f"requests that failed before the rollback: {leaked}")
         described = stack.command("get", "models", "-o", "wide").stdout
         assert "rolled back" in described, described
+
+
+def test_good_version_of_a_pipeline_is_promoted_and_bad_one_is_rolled_back(start, tmp_path):
+    """In `gantry up`. The stable version fails no request; a request runs on one version; after the rollback none fails."""
+    names = ["first", "second"]
+
+    def pipeline(version, broken=False):
+        steps = [{"name": name, "tensorMap": {"risk.inputs.payment": "input-0"}} for name in names]
+        if broken:
+            # A trigger that never comes: runs of this version have no output.
+            steps[1]["triggers"] = ["first.outputs.misspelled"]
+        renamed = {f"{name}.outputs.predict": f"{name}-{version}" for name in names}
+        output = {"steps": names[1:] if broken else names, "tensorMap": renamed}
+        return manifest("Pipeline", "risk", {"steps": steps, "output": output})
+
+    def version_or_failure(result):
+        status, headers, body = result
+        version = headers["x-pipeline-version"]
+        if status == 400:
+            return f"{version} failed"
+        assert status == 200, body
+        assert {output["name"] for output in body["outputs"]} == {f"{name}-{version}" for name in names}, body
+        return version
+
+    with start() as gantry:
+
+        def apply(text, *flags):
+            file = tmp_path / "applied.yaml"
+            file.write_text(text)
+            ended = gantry.command("apply", "-f", file, *flags)
+            assert ended.returncode == 0, ended.stderr
+
+        def rollout():
+            ended = gantry.command("rollout", "status", "pipeline/risk", "--output=json")
+            assert ended.returncode == 0, ended.stderr
+            return json.loads(ended.stdout)
+
+        apply(POLICY % "Pipeline")
+        for name in names:
+            apply(model(name, EXAMPLES / "fraud", "xgboost"), "--wait")
+        apply(pipeline(1), "--wait")
+        path = "/v2/pipelines/risk/infer"
+        clients = [Rest(gantry.inference, path, "payment", PAYMENT) for _ in range(WORKERS)]
+        with Load(RATE, clients, version_or_failure) as load:
+            assert set(load.since(load.mark(), 100)) == {"1"}
+            apply(pipeline(2))
+            until("the promotion", lambda: rollout()["stable"]["version"] == 2)
+            until("all requests at version 2", lambda: set(load.since(load.mark(), 100)) == {"2"})
+            shared = Counter(load.results())
+            assert set(shared) == {"1", "2"}, shared
+
+            apply(pipeline(3, broken=True))
+            until("the rollback", lambda: any(entry["outcome"] == "RolledBack" for entry in rollout()["history"]))
+            until("all requests at version 2", lambda: set(load.since(load.mark(), 100)) == {"2"})
+            found = rollout()
+            assert (found["kind"], found["stable"]["version"]) == ("Pipeline", 2), found
+            results = Counter(load.results())
+            assert set(results) == {"1", "2", "3 failed"}, results
+            print(f"requests that failed before the rollback: {results['3 failed']}")
+            for words in (["get", "pipelines", "-o", "wide"], ["describe", "pipeline/risk"], ["explain", "pipeline/risk"]):
+                shown = gantry.command(*words).stdout
+                assert "rolled back" in shown, shown
+            # The same spec is not tried again; a corrected one is.
+            apply(pipeline(3, broken=True))
+            apply(pipeline(4), "--wait")
+            until("all requests at version 4", lambda: set(load.since(load.mark(), 100)) == {"4"})
+        assert set(load.results()) == {"1", "2", "3 failed", "4"}
+        assert gantry.stop() == 0, gantry.output()

@@ -25,17 +25,23 @@ pub fn check_set<'a>(objects: impl IntoIterator<Item = &'a Parsed>) -> Vec<Diagn
     errors
 }
 
-/// Sets the models of each policy, by name or by the labels of the Models among the objects. A model has one policy.
+/// Sets the objects of each policy, by name or by the labels of the Models or Pipelines among the objects. An object has one
+/// policy.
 pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
     let labels: Vec<_> = objects
         .iter()
         .filter_map(|parsed| match &parsed.object {
-            Object::Model(model) if model.kind == TargetKind::Model.name() => Some(model),
+            Object::Model(model) if model.kind == TargetKind::Model.name() => {
+                Some((TargetKind::Model, model.metadata.name.clone(), model.metadata.labels.clone()))
+            }
+            Object::Pipeline(pipeline) => {
+                let metadata = &pipeline.metadata;
+                Some((TargetKind::Pipeline, metadata.name.clone(), metadata.labels.clone()))
+            }
             _ => None,
         })
-        .map(|model| (model.metadata.name.clone(), model.metadata.labels.clone()))
         .collect();
-    let mut policies: BTreeMap<String, String> = BTreeMap::new();
+    let mut policies: BTreeMap<(&str, String), String> = BTreeMap::new();
     let mut errors = Vec::new();
     for parsed in objects {
         let Object::RolloutPolicy(policy) = &mut parsed.object else { continue };
@@ -43,26 +49,38 @@ pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
             let (file, line) = (parsed.file.clone(), parsed.line);
             errors.push(Diagnostic { file, line, path: path.into(), message });
         };
-        if let Some(target) = &policy.spec.target_ref {
-            policy.models = vec![target.name.clone()];
+        let (kind, names) = if let Some(target) = &policy.spec.target_ref {
+            (target.kind, vec![target.name.clone()])
         } else if let Some(selector) = &policy.spec.selector {
-            let selected = labels.iter().filter(|(_, labels)| selector.matches(labels));
-            policy.models = selected.map(|(name, _)| name.clone()).collect();
-            if policy.models.is_empty() {
-                let message = "selects no Model of these manifests: add the labels to a Model, pass the manifests of \
-                               the Models too, or use targetRef";
-                error("spec.selector", message.to_owned());
-            }
-        }
-        let name = &policy.metadata.name;
-        for model in &policy.models {
-            let first = policies.entry(model.clone()).or_insert_with(|| name.clone());
-            if first != name {
+            let of_kind = labels.iter().filter(|(kind, ..)| *kind == selector.kind);
+            let selected = of_kind.filter(|(.., labels)| selector.matches(labels));
+            let names: Vec<String> = selected.map(|(_, name, _)| name.clone()).collect();
+            if names.is_empty() {
+                let kind = selector.kind.name();
                 let message = format!(
-                    "includes model {model}, which RolloutPolicy {first} includes too: a model has one policy"
+                    "selects no {kind} of these manifests: add the labels to a {kind}, pass the manifests of the {kind}s \
+                     too, or use targetRef"
+                );
+                error("spec.selector", message);
+            }
+            (selector.kind, names)
+        } else {
+            continue;
+        };
+        for object in &names {
+            let name = &policy.metadata.name;
+            let first = policies.entry((kind.name(), object.clone())).or_insert_with(|| name.clone());
+            if first != name {
+                let kind = kind.name().to_lowercase();
+                let message = format!(
+                    "includes {kind} {object}, which RolloutPolicy {first} includes too: a {kind} has one policy"
                 );
                 error("spec", message);
             }
+        }
+        match kind {
+            TargetKind::Pipeline => policy.pipelines = names,
+            _ => policy.models = names,
         }
     }
     errors
@@ -99,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_include_models_by_name_and_by_label() {
+    fn policies_include_objects_by_name_and_by_label() {
         let model = |name: &str, labels: &str| {
             format!(
                 "apiVersion: mlops.seldon.io/v1alpha1\nkind: Model\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n\
@@ -117,7 +135,9 @@ mod tests {
             let errors: Vec<String> =
                 resolve_policies(&mut objects).iter().map(ToString::to_string).collect();
             let policies = objects.iter().filter_map(|parsed| match &parsed.object {
-                Object::RolloutPolicy(policy) => Some(policy.models.join(" ")),
+                Object::RolloutPolicy(policy) => {
+                    Some([policy.models.as_slice(), &policy.pipelines].concat().join(" "))
+                }
                 _ => None,
             });
             (policies.collect::<Vec<_>>(), errors)
@@ -135,6 +155,16 @@ mod tests {
         assert_eq!(
             resolve(&set(&[policy("p", &by_label("team: x, tier: gold"))])),
             (vec!["a".to_owned()], none)
+        );
+        let pipeline = "apiVersion: mlops.seldon.io/v1alpha1\nkind: Pipeline\nmetadata: {name: a, labels: {team: x}}\n\
+                        spec: {steps: [{name: b}], output: {steps: [b]}}\n";
+        let of_pipelines = "selector: {kind: Pipeline, matchLabels: {team: x}}";
+        let policies =
+            [pipeline.to_owned(), policy("p", &by_label("team: x, tier: gold")), policy("q", of_pipelines)];
+        assert_eq!(
+            resolve(&set(&policies)),
+            (vec!["a".to_owned(), "a".to_owned()], Vec::new()),
+            "a model and a pipeline of the same name"
         );
         let (_, errors) = resolve(&set(&[policy("p", &by_label("team: z"))]));
         assert_eq!(

@@ -33,6 +33,9 @@ pub struct RolloutPolicy {
     /// Names of the Models that the target or selector stands for; set by `resolve_policies`.
     #[serde(skip)]
     pub models: Vec<String>,
+    /// Names of the Pipelines, likewise.
+    #[serde(skip)]
+    pub pipelines: Vec<String>,
 }
 
 impl RolloutPolicy {
@@ -44,6 +47,7 @@ impl RolloutPolicy {
             spec,
             status: None,
             models: Vec::new(),
+            pipelines: Vec::new(),
         }
     }
 
@@ -52,6 +56,7 @@ impl RolloutPolicy {
         pb::RolloutPolicy {
             name: self.metadata.name.clone(),
             models: self.models.clone(),
+            pipelines: self.pipelines.clone(),
             spec: serde_json::to_vec(&self.spec).unwrap_or_default(),
             ..pb::RolloutPolicy::default()
         }
@@ -60,7 +65,8 @@ impl RolloutPolicy {
     /// The manifest of a policy reported by the scheduler; `None` for a spec of another version.
     pub fn from_proto(policy: &pb::RolloutPolicy) -> Option<Self> {
         let spec = serde_json::from_slice(&policy.spec).ok()?;
-        Some(Self { models: policy.models.clone(), ..Self::named(&policy.name, spec) })
+        let (models, pipelines) = (policy.models.clone(), policy.pipelines.clone());
+        Some(Self { models, pipelines, ..Self::named(&policy.name, spec) })
     }
 }
 
@@ -128,7 +134,7 @@ impl JsonSchema for TargetKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
-    /// Kind of the object: Model.
+    /// Kind of the object: Model or Pipeline.
     pub kind: TargetKind,
     /// Name of the object.
     #[schemars(length(max = 253))]
@@ -139,7 +145,7 @@ pub struct TargetRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetSelector {
-    /// Kind of the objects: Model.
+    /// Kind of the objects: Model or Pipeline.
     pub kind: TargetKind,
     /// Labels that the objects have, with these values.
     pub match_labels: BTreeMap<String, String>,

@@ -25,7 +25,7 @@ impl<B> Traffic<B> {
     /// The mirror, if a copy of this request goes to it. `random` is independent of the number for [`Self::pick`].
     pub fn mirror(&self, random: u64) -> Option<&B> {
         let (backend, percent) = self.mirror.as_ref()?;
-        (scale(random, 100)? < u64::from(*percent)).then_some(backend)
+        is_within(random, *percent).then_some(backend)
     }
 
     /// Each backend with its share of the requests in percent; all 0 if all weights are 0.
@@ -37,6 +37,11 @@ impl<B> Traffic<B> {
     fn total(&self) -> u64 {
         self.backends.iter().map(|(_, weight)| u64::from(*weight)).sum()
     }
+}
+
+/// Whether a uniformly random number belongs to a share of the requests.
+pub fn is_within(random: u64, percent: u32) -> bool {
+    scale(random, 100).is_some_and(|point| point < u64::from(percent))
 }
 
 /// Maps a uniform number to `0..bound` by multiplication; the bias is below `bound / 2^64`.

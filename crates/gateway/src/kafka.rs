@@ -3,6 +3,7 @@
 use crate::{
     Gateway,
     pipeline::{Record, RunContext, StepTensor, execute},
+    policy::balance::stable_hash,
     routes::{Pipeline, Routes},
     serve::{Shared, Worker},
 };
@@ -18,6 +19,7 @@ use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
 use http::{HeaderMap, HeaderValue};
 use prometheus_client::registry::Registry;
 use std::{
+    collections::HashSet,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -85,9 +87,14 @@ fn pipelines(routes: &Routes) -> Pipelines {
     let of = |name: &String| {
         let pipeline = routes.pipeline(name)?;
         let graph = pipeline.graph.as_ref().ok()?;
+        // Runs of a version that is rolled out write to the topics of its steps.
+        let graphs = pipeline.versions().filter_map(|version| version.graph.as_ref().ok());
+        let mut steps: Vec<Arc<str>> = graphs.flat_map(|graph| graph.steps()).map(Arc::clone).collect();
+        let mut seen = HashSet::new();
+        steps.retain(|step| seen.insert(Arc::clone(step)));
         Some(Arc::new(engine::Pipeline {
             name: Arc::clone(&pipeline.name),
-            steps: graph.steps().map(Arc::clone).collect(),
+            steps,
             external: graph.external().cloned().map(Arc::new),
             clean_topics_on_delete: pipeline.clean_topics_on_delete,
         }))
@@ -137,6 +144,9 @@ impl Executor for GatewayExecutor {
             let error = Error::unavailable(format!("{name} : there is no such pipeline"), 1);
             return failed(&name, 0, &error);
         };
+        // A record that is read again runs on the same version, unless the weights changed.
+        let pipeline = pipeline.pick(|| stable_hash(&[request.request_id.as_bytes()]));
+        let attribution = pipeline.attribute();
         let started = Instant::now();
         let mut record = Record::default();
         let result = match self.context(&pipeline, request, started) {
@@ -147,6 +157,10 @@ impl Executor for GatewayExecutor {
             }
             Err(error) => Err(error),
         };
+        if let Some(attribution) = attribution {
+            let class = record.result_class(Protocol::Grpc, result.as_ref().err());
+            attribution.record(class, Instant::now());
+        }
         let shared = &self.worker.shared;
         let code = result.as_ref().err().map_or(Protocol::Grpc.ok(), |error| Protocol::Grpc.code(error));
         shared.metrics.record_pipeline(&pipeline.metrics, Protocol::Grpc, code, started.elapsed());

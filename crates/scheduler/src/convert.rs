@@ -7,7 +7,7 @@ mod service;
 
 pub(crate) use experiment::{accepted_experiment, experiment};
 pub(crate) use pipeline::{accepted_pipeline, pipeline};
-pub(crate) use rollout::{rollout_policy, steer, version_traffic};
+pub(crate) use rollout::{rollout_policy, rollout_target, steer, version_traffic};
 pub(crate) use service::{accepted_service, service, service_key};
 
 use crate::definitions::{Encoded, EncodedDefinition, digest};

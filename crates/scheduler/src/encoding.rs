@@ -41,11 +41,7 @@ pub(crate) fn encode_model(record: &ModelRecord, definitions: &Definitions) -> V
         .collect();
     let manager = name_of(record.owner.as_ref());
     let ModelRecord { deleted, unloaded, .. } = *record;
-    // Serialization into memory cannot fail.
-    let rollout = record.rollout.as_ref().map(|RolloutRecord { policy, state }| StoredRollout {
-        policy: policy.to_string(),
-        state: serde_json::to_vec(state).unwrap_or_default(),
-    });
+    let rollout = encode_rollout(record.rollout.as_ref());
     StoredModel { deleted, versions, manager, form: RECORD_FORM, unloaded, rollout }.encode_to_vec()
 }
 
@@ -73,12 +69,21 @@ pub(crate) fn decode_model(bytes: &[u8], definitions: &mut Definitions) -> Resul
         });
     }
     let StoredModel { deleted, unloaded, rollout, .. } = stored;
-    let rollout = rollout.map(|StoredRollout { policy, state }| {
-        let state = serde_json::from_slice(&state).map_err(|e| Invalid::new(format!("rollout: {e}")))?;
-        Ok(RolloutRecord { policy: policy.into(), state })
-    });
-    let rollout = rollout.transpose()?;
+    let rollout = decode_rollout(rollout)?;
     Ok(ModelRecord { deleted, unloaded, owner: owner(&stored.manager), versions, rollout })
+}
+
+fn encode_rollout(record: Option<&RolloutRecord>) -> Option<StoredRollout> {
+    let RolloutRecord { policy, state } = record?;
+    // Serialization into memory cannot fail.
+    let state = serde_json::to_vec(state).unwrap_or_default();
+    Some(StoredRollout { policy: policy.to_string(), state })
+}
+
+fn decode_rollout(stored: Option<StoredRollout>) -> Result<Option<RolloutRecord>, Invalid> {
+    let Some(StoredRollout { policy, state }) = stored else { return Ok(None) };
+    let state = serde_json::from_slice(&state).map_err(|e| Invalid::new(format!("rollout: {e}")))?;
+    Ok(Some(RolloutRecord { policy: policy.into(), state }))
 }
 
 pub(crate) fn encode_server(record: &ServerRecord) -> Vec<u8> {
@@ -173,6 +178,7 @@ pub(crate) fn encode_pipeline(record: &PipelineRecord, definitions: &Definitions
         versions: versions.collect(),
         manager: name_of(record.owner.as_ref()),
         form: RECORD_FORM,
+        rollout: encode_rollout(record.rollout.as_ref()),
     }
     .encode_to_vec()
 }
@@ -192,7 +198,8 @@ pub(crate) fn decode_pipeline(
         let (uid, definition) = (v.uid.into(), Arc::new(definition));
         versions.push(PipelineVersionRecord { number: v.number, uid, definition, was_ready: v.was_ready });
     }
-    Ok(PipelineRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions })
+    let rollout = decode_rollout(stored.rollout)?;
+    Ok(PipelineRecord { deleted: stored.deleted, owner: owner(&stored.manager), versions, rollout })
 }
 
 pub(crate) fn encode_experiment(record: &ExperimentRecord, definitions: &Definitions) -> Vec<u8> {

@@ -54,12 +54,9 @@ pub(crate) struct AgentOrder {
     pub(crate) definition: Option<Arc<[u8]>>,
 }
 
-/// Names of changed objects.
-pub(crate) type Names = BTreeSet<Arc<str>>;
-
-impl Outbox<Names> {
-    pub(crate) fn changed(&self) -> impl Future<Output = Names> + '_ {
-        self.take(Names::is_empty)
+impl<K: Ord> Outbox<BTreeSet<K>> {
+    pub(crate) fn changed(&self) -> impl Future<Output = BTreeSet<K>> + '_ {
+        self.take(BTreeSet::is_empty)
     }
 }
 
@@ -99,19 +96,25 @@ impl Outbox<RouteChanges> {
     }
 }
 
-/// Subscribers to changes of one kind.
-#[derive(Debug, Default)]
-pub(crate) struct Subscribers(Mutex<Vec<Weak<Outbox<Names>>>>);
+/// Subscribers to changes of one kind, by the names of changed objects.
+#[derive(Debug)]
+pub(crate) struct Subscribers<K = Arc<str>>(Mutex<Vec<Weak<Outbox<BTreeSet<K>>>>>);
 
-impl Subscribers {
+impl<K> Default for Subscribers<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Clone + Ord> Subscribers<K> {
     /// An outbox for changes from now on, until it is dropped.
-    pub(crate) fn join(&self) -> Arc<Outbox<Names>> {
+    pub(crate) fn join(&self) -> Arc<Outbox<BTreeSet<K>>> {
         let outbox = Outbox::new();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&outbox));
         outbox
     }
 
-    pub(crate) fn notify(&self, names: &Names) {
+    pub(crate) fn notify(&self, names: &BTreeSet<K>) {
         if names.is_empty() {
             return;
         }

@@ -5,7 +5,8 @@
 
 use crate::{convert, definitions::Definitions, metrics::Metrics, status};
 use gantry_core::scheduling::{
-    Effects, Experiment, Model, Pipeline, PolicyRecord, ReplicaId, Service, State, Version, VersionStatus,
+    Effects, Experiment, Model, Pipeline, PolicyRecord, ReplicaId, Resource, Service, State, Version,
+    VersionStatus,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
 use std::{
@@ -178,8 +179,12 @@ impl Publisher {
 
     /// Publishes changed objects.
     pub(crate) fn publish(&mut self, state: &State, definitions: &Definitions, effects: &Effects) {
-        let names: BTreeSet<&Arc<str>> =
-            effects.models.iter().chain(&effects.routes).chain(&effects.rollouts).collect();
+        let names: BTreeSet<&Arc<str>> = effects
+            .models
+            .iter()
+            .chain(&effects.routes)
+            .chain(with_rollout(effects, Resource::Model))
+            .collect();
         let parts: Vec<_> =
             names.into_iter().map(|name| (name, model_snapshot(name, state, definitions))).collect();
         for (name, part) in parts {
@@ -212,7 +217,9 @@ impl Publisher {
     }
 
     fn publish_pipelines(&self, state: &State, definitions: &Definitions, effects: &Effects) {
-        for name in effects.pipelines.union(&effects.pipeline_routes) {
+        let changed = effects.pipelines.iter().chain(&effects.pipeline_routes);
+        let names: BTreeSet<_> = changed.chain(with_rollout(effects, Resource::Pipeline)).collect();
+        for name in names {
             let part = state.pipelines().get(name).map(|pipeline| {
                 let versions = pipeline.versions.iter();
                 let encoded = versions.map(|v| definitions.pipeline(name, v.definition.content));
@@ -262,6 +269,11 @@ impl Publisher {
         let state = |view: &ModelSnapshot| view.summary.as_ref().map(|s| s.state);
         self.metrics.model_changed(before.and_then(state), after.and_then(state));
     }
+}
+
+/// Objects of a kind whose rollout changed.
+fn with_rollout(effects: &Effects, resource: Resource) -> impl Iterator<Item = &Arc<str>> {
+    effects.rollouts.iter().filter(move |target| target.resource == resource).map(|target| &target.name)
 }
 
 fn model_snapshot(name: &Arc<str>, state: &State, definitions: &Definitions) -> Option<Arc<ModelSnapshot>> {

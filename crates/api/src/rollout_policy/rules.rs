@@ -30,10 +30,10 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
         ),
         check: Check::Spec(|s| violation_if(s.target_ref.is_some() == s.selector.is_some(), "spec")),
     },
-    only_models("spec.targetRef.kind", |s| {
+    supported_kinds("spec.targetRef.kind", |s| {
         unsupported("spec.targetRef.kind", s.target_ref.as_ref().map(|t| t.kind))
     }),
-    only_models("spec.selector.kind", |s| {
+    supported_kinds("spec.selector.kind", |s| {
         unsupported("spec.selector.kind", s.selector.as_ref().map(|t| t.kind))
     }),
     Rule {
@@ -41,7 +41,7 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
             "spec.selector.matchLabels",
             "",
             "self.size() > 0",
-            "is empty: name a label that the Models have, or use targetRef",
+            "is empty: name a label that the objects have, or use targetRef",
         ),
         check: Check::Spec(|s| {
             let is_empty = s.selector.as_ref().is_some_and(|s| s.match_labels.is_empty());
@@ -67,7 +67,7 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
             "spec.strategy",
             "mirrorFirst",
             "!has(self.mirrorFirst)",
-            "is not supported yet for a Model: use canary or blueGreen",
+            "is not supported yet: use canary or blueGreen",
         ),
         check: Check::Spec(|s| violation_if(s.strategy.mirror_first.is_some(), "spec.strategy.mirrorFirst")),
     },
@@ -113,19 +113,20 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
     },
 ];
 
-const fn only_models(
+const fn supported_kinds(
     at: &'static str,
     find: fn(&RolloutPolicySpec) -> Vec<Violation>,
 ) -> Rule<RolloutPolicySpec> {
-    let message = "\"{}\" is not supported yet: policies act on Model";
+    let message = "\"{}\" is not supported yet: policies act on Model and Pipeline";
+    let rule = "self in ['Model', 'Pipeline']";
     Rule {
-        cel: CelRule { at, field: "", rule: "self == 'Model'", message, values: &["self"], ratchet: "" },
+        cel: CelRule { at, field: "", rule, message, values: &["self"], ratchet: "" },
         check: Check::Spec(find),
     }
 }
 
 fn unsupported(path: &str, kind: Option<TargetKind>) -> Vec<Violation> {
-    let kind = kind.filter(|kind| *kind != TargetKind::Model);
+    let kind = kind.filter(|kind| !matches!(kind, TargetKind::Model | TargetKind::Pipeline));
     kind.map(|kind| (path.to_owned(), vec![kind.name().to_owned()])).into_iter().collect()
 }
 

@@ -15,14 +15,16 @@ use tonic::{Code, Status, Streaming};
 
 impl Scheduler {
     /// The error has the scheduler's reason if the command has no effect.
-    pub(crate) async fn steer_rollout(&self, model: &str, action: Action) -> Result<(), CommandError> {
+    pub(crate) async fn steer_rollout(&self, object: &ObjectRef, action: Action) -> Result<(), CommandError> {
         let mut client = self.rollouts_client();
-        let request = SteerRolloutRequest { model: model.to_owned(), action: action.into() };
+        let (model, pipeline) = match object.kind {
+            Kind::Pipeline => (String::new(), object.name.clone()),
+            _ => (object.name.clone(), String::new()),
+        };
+        let request = SteerRolloutRequest { model, action: action.into(), pipeline };
         match self.call(client.steer_rollout(as_cli(request))).await {
             Ok(_) => Ok(()),
-            Err(status) if status.code() == Code::NotFound => {
-                Err(self.not_found(&ObjectRef { kind: Kind::Model, name: model.to_owned() }).await)
-            }
+            Err(status) if status.code() == Code::NotFound => Err(self.not_found(object).await),
             Err(status) => Err(self.unsupported("rollouts", &status)),
         }
     }
@@ -49,18 +51,26 @@ impl Scheduler {
     }
 }
 
+/// The model or pipeline that is rolled out.
+pub(crate) fn rolled_out(status: &RolloutStatus) -> ObjectRef {
+    if status.pipeline.is_empty() {
+        ObjectRef { kind: Kind::Model, name: status.model.clone() }
+    } else {
+        ObjectRef { kind: Kind::Pipeline, name: status.pipeline.clone() }
+    }
+}
+
 /// The rollouts of a scheduler, kept up to date.
 pub(crate) struct RolloutStream {
     scheduler: Scheduler,
     stream: Streaming<RolloutEvent>,
     synced: bool,
-    /// By model.
-    rollouts: BTreeMap<String, RolloutStatus>,
+    rollouts: BTreeMap<ObjectRef, RolloutStatus>,
 }
 
 impl RolloutStream {
     /// The rollouts after the next change, without a deadline; the first call returns all that exist.
-    pub(crate) async fn next(&mut self) -> Result<&BTreeMap<String, RolloutStatus>, CommandError> {
+    pub(crate) async fn next(&mut self) -> Result<&BTreeMap<ObjectRef, RolloutStatus>, CommandError> {
         loop {
             let result = self.apply_next().await;
             result.map_err(|status| self.scheduler.unsupported("rollouts", &status))?;
@@ -77,8 +87,13 @@ impl RolloutStream {
                 self.rollouts.clear();
                 self.synced = false;
             }
-            Some(Event::Upsert(status)) => _ = self.rollouts.insert(status.model.clone(), status),
-            Some(Event::Delete(model)) => _ = self.rollouts.remove(&model),
+            Some(Event::Upsert(status)) => {
+                self.rollouts.insert(rolled_out(&status), status);
+            }
+            Some(Event::Delete(name)) => _ = self.rollouts.remove(&ObjectRef { kind: Kind::Model, name }),
+            Some(Event::DeletePipeline(name)) => {
+                self.rollouts.remove(&ObjectRef { kind: Kind::Pipeline, name });
+            }
             Some(Event::Synced(_)) => self.synced = true,
             None => {}
         }

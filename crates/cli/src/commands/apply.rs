@@ -207,7 +207,8 @@ fn is_same(now: &Resource, desired: &Object) -> bool {
         }),
         (Resource::Experiment(now), Object::Experiment(desired)) => now.definition == desired.to_proto(),
         (Resource::RolloutPolicy(now), Object::RolloutPolicy(desired)) => {
-            now.spec.as_deref() == Some(&desired.spec) && now.models == desired.models
+            now.spec.as_deref() == Some(&desired.spec)
+                && (&now.models, &now.pipelines) == (&desired.models, &desired.pipelines)
         }
         _ => false,
     }

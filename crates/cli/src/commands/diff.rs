@@ -7,7 +7,7 @@ use crate::{
     manifests::Manifests,
     object_ref::{ObjectRef, kind_name},
     output::{PLACEHOLDER, Style, Table, Tone, emit, print_stderr},
-    view::Resource,
+    view::{Resource, targets},
 };
 use clap::ValueEnum;
 use gantry_api::{Experiment, Kind, Model, Object, Parsed, Pipeline, RolloutPolicy};
@@ -174,18 +174,20 @@ fn versions(change: &PlannedChange) -> String {
 
 /// A policy is compared here: it changes no placement.
 fn policy_change(now: Option<&Resource>, desired: &RolloutPolicy) -> PlannedChange {
+    let selected = targets(&desired.models, &desired.pipelines);
     let (action, effects) = match now {
         Some(Resource::RolloutPolicy(now)) => {
             let mut effects = match now.spec.as_deref() {
                 Some(spec) => field_differences(spec, &desired.spec),
                 None => vec!["spec changed".to_owned()],
             };
-            if now.models != desired.models {
-                effects.push(format!("models {} → {}", now.models.join(", "), desired.models.join(", ")));
+            let before = targets(&now.models, &now.pipelines);
+            if before != selected {
+                effects.push(format!("targets {before} → {selected}"));
             }
             (if effects.is_empty() { Action::Unchanged } else { Action::Adjust }, effects)
         }
-        _ => (Action::Create, vec![format!("rolls out {}", desired.models.join(", "))]),
+        _ => (Action::Create, vec![format!("rolls out {selected}")]),
     };
     PlannedChange {
         kind: kind_name(Kind::RolloutPolicy).to_owned(),
@@ -296,7 +298,7 @@ mod tests {
                 Some(desired("1m", &["iris"])),
                 desired("2m", &["iris", "fraud"]),
                 Action::Adjust,
-                vec!["strategy changed", "models iris → iris, fraud"],
+                vec!["strategy changed", "targets iris → iris, fraud"],
             ),
         ] {
             let change = policy_change(before.as_ref().map(now).as_ref(), &after);

@@ -166,8 +166,8 @@ fn headings(kind: Kind, wide: bool) -> &'static [&'static str] {
         (Kind::Pipeline, true) => {
             &["NAME", "READY", "VERSION", "STATE", "MODELS", "GATEWAY", "STEPS", "CHANGED", "MESSAGE"]
         }
-        (Kind::RolloutPolicy, false) => &["NAME", "MODELS", "STRATEGY", "BAKE"],
-        (Kind::RolloutPolicy, true) => &["NAME", "MODELS", "STRATEGY", "ANALYSIS", "BAKE"],
+        (Kind::RolloutPolicy, false) => &["NAME", "TARGETS", "STRATEGY", "BAKE"],
+        (Kind::RolloutPolicy, true) => &["NAME", "TARGETS", "STRATEGY", "ANALYSIS", "BAKE"],
         (Kind::Experiment, false) => &["NAME", "READY", "CANDIDATES", "MIRROR", "MESSAGE"],
         (Kind::Experiment, true) => &[
             "NAME",
@@ -316,7 +316,7 @@ fn experiment_row(name: &str, experiment: &ExperimentView, wide: bool) -> Vec<(S
 }
 
 fn policy_row(name: &str, policy: &PolicyView, wide: bool) -> Vec<(String, Tone)> {
-    let mut cells = vec![name.to_owned(), policy.models_column(), policy.strategy_column()];
+    let mut cells = vec![name.to_owned(), policy.targets_column(), policy.strategy_column()];
     if wide {
         cells.push(policy.analysis_column().to_owned());
     }

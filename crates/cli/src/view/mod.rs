@@ -9,7 +9,7 @@ mod server;
 pub(crate) use experiment::ExperimentView;
 pub(crate) use model::{ModelView, Readiness, VersionView};
 pub(crate) use pipeline::{PipelineVersionView, PipelineView};
-pub(crate) use rollout_policy::PolicyView;
+pub(crate) use rollout_policy::{PolicyView, targets};
 pub(crate) use server::ServerView;
 
 use crate::object_ref::ObjectRef;

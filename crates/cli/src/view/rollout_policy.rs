@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 pub(crate) struct PolicyView {
     pub(crate) name: String,
     pub(crate) models: Vec<String>,
+    pub(crate) pipelines: Vec<String>,
     /// `None` for a spec of another version of Gantry.
     pub(crate) spec: Option<Box<RolloutPolicySpec>>,
 }
@@ -16,7 +17,8 @@ pub(crate) struct PolicyView {
 impl From<pb::RolloutPolicy> for PolicyView {
     fn from(policy: pb::RolloutPolicy) -> Self {
         let spec = RolloutPolicy::from_proto(&policy).map(|policy| Box::new(policy.spec));
-        Self { name: policy.name, models: policy.models, spec }
+        let pb::RolloutPolicy { name, models, pipelines, .. } = policy;
+        Self { name, models, pipelines, spec }
     }
 }
 
@@ -51,12 +53,13 @@ impl PolicyView {
         policy.map_or_else(|| PLACEHOLDER.to_owned(), |p| SpecDuration::from_millis(p.bake).to_string())
     }
 
-    pub(crate) fn models_column(&self) -> String {
-        if self.models.is_empty() { PLACEHOLDER.to_owned() } else { self.models.join(", ") }
+    pub(crate) fn targets_column(&self) -> String {
+        let targets = targets(&self.models, &self.pipelines);
+        if targets.is_empty() { PLACEHOLDER.to_owned() } else { targets }
     }
 
     pub(crate) fn summary(&self) -> String {
-        format!("rolls out {} by {}", self.models_column(), self.strategy_column())
+        format!("rolls out {} by {}", self.targets_column(), self.strategy_column())
     }
 
     /// The manifest with its status.
@@ -65,10 +68,16 @@ impl PolicyView {
         let policy = RolloutPolicy::named(&self.name, spec);
         let mut document = serde_json::to_value(policy).unwrap_or_default();
         if let Value::Object(map) = &mut document {
-            map.insert("status".into(), json!({ "models": self.models }));
+            map.insert("status".into(), json!({ "models": self.models, "pipelines": self.pipelines }));
         }
         document
     }
+}
+
+/// Models by name, pipelines with their kind.
+pub(crate) fn targets(models: &[String], pipelines: &[String]) -> String {
+    let pipelines = pipelines.iter().map(|name| format!("pipeline/{name}"));
+    models.iter().cloned().chain(pipelines).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -76,12 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_name_models_weights_and_defaults() {
+    fn columns_name_targets_weights_and_defaults() {
         let view = |spec: Value| {
             PolicyView::from(pb::RolloutPolicy {
                 name: "careful".into(),
                 models: vec!["iris".into(), "fraud".into()],
                 spec: spec.to_string().into_bytes(),
+                pipelines: vec!["risk".into()],
                 ..pb::RolloutPolicy::default()
             })
         };
@@ -89,7 +99,7 @@ mod tests {
             "targetRef": { "kind": "Model", "name": "iris" },
             "strategy": { "canary": { "steps": [{ "weight": 5 }, { "weight": 50 }] } },
         }));
-        assert_eq!(canary.summary(), "rolls out iris, fraud by canary 5, 50 %");
+        assert_eq!(canary.summary(), "rolls out iris, fraud, pipeline/risk by canary 5, 50 %");
         assert_eq!((canary.bake_column().as_str(), canary.analysis_column()), ("10m", "sequential"));
         assert_eq!(canary.document()["status"]["models"][1], "fraud");
         let blue_green = view(json!({
@@ -98,6 +108,6 @@ mod tests {
         assert_eq!(blue_green.strategy_column(), "blueGreen");
         assert_eq!((blue_green.bake_column().as_str(), blue_green.analysis_column()), ("1h", "thresholds"));
         let unknown = view(json!({ "strategy": 7 }));
-        assert_eq!(unknown.summary(), "rolls out iris, fraud by –");
+        assert_eq!(unknown.summary(), "rolls out iris, fraud, pipeline/risk by –");
     }
 }

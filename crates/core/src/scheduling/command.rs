@@ -6,7 +6,7 @@ use super::{
     model::{Definition, Digest},
     owner::{Kind, Owner},
     pipeline::PipelineDefinition,
-    rollout::{PolicyRecord, Steer, Traffic},
+    rollout::{PolicyRecord, RolloutTarget, Steer, Traffic},
     route::Removal,
     server::{ExpectedReplicas, Replica, ReplicaId},
     service::ServiceRecord,
@@ -169,14 +169,14 @@ pub enum Command {
     DeleteRolloutPolicy {
         name: Arc<str>,
     },
-    /// Promotes, pauses, aborts, … the rollout of a model.
+    /// Promotes, pauses, aborts, … a rollout.
     SteerRollout {
-        model: Arc<str>,
+        target: RolloutTarget,
         steer: Steer,
     },
-    /// A gateway's statistics of a model with a rollout policy.
+    /// A gateway's statistics of an object with a rollout policy.
     TrafficObserved {
-        model: Arc<str>,
+        target: RolloutTarget,
         traffic: Traffic,
     },
     Tick,
@@ -255,10 +255,10 @@ pub struct Effects {
     pub experiments: BTreeSet<Arc<str>>,
     /// Services whose status changed.
     pub services: BTreeSet<Arc<str>>,
-    /// Models whose rollout changed.
-    pub rollouts: BTreeSet<Arc<str>>,
-    /// Events of rollouts, by model.
-    pub rollout_events: Vec<(Arc<str>, Event)>,
+    /// Objects whose rollout changed.
+    pub rollouts: BTreeSet<RolloutTarget>,
+    /// Events of rollouts.
+    pub rollout_events: Vec<(RolloutTarget, Event)>,
     /// Models whose route changed.
     pub routes: BTreeSet<Arc<str>>,
     /// Pipelines whose route changed.
@@ -316,11 +316,11 @@ pub enum Rejection {
     /// A gateway has not acknowledged the deletion of the pipeline.
     PipelineTerminating(Arc<str>),
     UnknownExperiment(Arc<str>),
-    /// No policy selects the model.
-    NoRolloutPolicy(Arc<str>),
+    /// No policy selects the object.
+    NoRolloutPolicy(RolloutTarget),
     /// The command has no effect.
     RolloutCommand {
-        model: Arc<str>,
+        target: RolloutTarget,
         reason: CommandRejection,
     },
     InvalidExperiment(InvalidExperiment),
@@ -370,11 +370,12 @@ impl fmt::Display for Rejection {
             Self::UnknownExperiment(name) => {
                 write!(f, "experiment {name} not found: `gantry get experiments` lists all")
             }
-            Self::NoRolloutPolicy(name) => write!(
-                f,
-                "model {name} has no rollout: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"
-            ),
-            Self::RolloutCommand { model, reason } => write!(f, "the rollout of model {model} {reason}"),
+            Self::NoRolloutPolicy(target) => {
+                let (kind, name) = (target.kind(), &target.name);
+                let remedy = format!("apply a RolloutPolicy with targetRef {{kind: {kind}, name: {name}}}");
+                write!(f, "{target} has no rollout: {remedy}")
+            }
+            Self::RolloutCommand { target, reason } => write!(f, "the rollout of {target} {reason}"),
             Self::InvalidExperiment(invalid) => invalid.fmt(f),
             Self::BaselineTaken { resource, experiment } => write!(
                 f,

@@ -70,8 +70,10 @@ impl Dependants {
         let mut dependants = Self::default();
         for (name, pipeline) in pipelines {
             dependants.pipeline_changed(name, None, Some(pipeline));
-            if pipeline.awaits != 0 {
-                dependants.await_routes(pipeline.awaits, Kind::Pipeline, name);
+            let of_weights = pipeline.rollout.as_ref().and_then(|rollout| rollout.awaits());
+            for sequence in of_weights.into_iter().chain(Some(pipeline.awaits).filter(|awaits| *awaits != 0))
+            {
+                dependants.await_routes(sequence, Kind::Pipeline, name);
             }
         }
         for (name, experiment) in experiments {
@@ -194,7 +196,12 @@ impl State {
         let due = std::mem::replace(&mut self.dependants.awaiting, later);
         for (kind, name) in due.into_values() {
             if kind == Kind::Pipeline {
-                self.with_pipeline(&name, now, effects, |pipeline| pipeline.acknowledge(applied));
+                self.with_pipeline(&name, now, effects, |pipeline| {
+                    pipeline.acknowledge(applied);
+                    if let Some(rollout) = &mut pipeline.rollout {
+                        rollout.acknowledge(applied);
+                    }
+                });
             } else {
                 self.with_experiment(&name, now, effects, |experiment| experiment.acknowledge(applied));
             }

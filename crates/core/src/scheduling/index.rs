@@ -80,6 +80,8 @@ impl Index {
                     index.awaiting_routes.insert(status.awaits, name.clone());
                 }
             }
+            let of_weights = model.rollout.as_ref().and_then(|rollout| rollout.awaits());
+            index.awaiting_routes.extend(of_weights.map(|sequence| (sequence, name.clone())));
             if let Some((class, demand)) = &model.waits {
                 index.waiting.entry(class.clone()).or_default().insert((*demand, name.clone()));
             }

@@ -1,7 +1,7 @@
 //! Models, their versions and replica states.
 
 use super::{
-    Millis, index::EquivalenceClass, owner::Owner, rollout::ModelRollout, server::ReplicaId,
+    Millis, index::EquivalenceClass, owner::Owner, rollout::ObjectRollout, server::ReplicaId,
     unschedulable::Unschedulable,
 };
 use std::{collections::BTreeMap, mem, sync::Arc};
@@ -148,7 +148,7 @@ pub struct Model {
     /// `None` when only gateways requested it, and after deletion by its owner.
     pub owner: Option<Owner>,
     /// With a rollout policy.
-    pub rollout: Option<Box<ModelRollout>>,
+    pub rollout: Option<Box<ObjectRollout>>,
     /// Sequence number of its last route change.
     pub route_sequence: u64,
     pub(super) published: PublishedRoute,

@@ -33,7 +33,7 @@ impl Model {
             return VersionStatus { unavailable: 0, ..terminating_status(self.deleted, version, status) };
         }
         let rollout = self.rollout.as_deref();
-        let obstacle = rollout.and_then(|rollout| rollout.obstacle(version));
+        let obstacle = rollout.and_then(|rollout| rollout.obstacle(&version.revision()));
         if let Some(rolled_back @ Obstacle::RolledBack(_)) = obstacle {
             return status(ModelState::Failed, Some(Reason::RolledBack), rolled_back.to_string());
         }

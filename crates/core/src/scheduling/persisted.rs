@@ -51,12 +51,13 @@ pub struct ServerRecord {
     pub replicas: Vec<(u32, Replica)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PipelineRecord {
     pub deleted: bool,
     pub owner: Option<Owner>,
     /// Oldest first; the last one is the desired state.
     pub versions: Vec<PipelineVersionRecord>,
+    pub rollout: Option<RolloutRecord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,14 +89,20 @@ pub struct Records {
 impl State {
     /// The durable record of a pipeline; `None` removes it.
     pub fn pipeline_record(&self, name: &str) -> Option<PipelineRecord> {
-        let Pipeline { deleted, owner, versions, .. } = self.pipelines.get(name)?;
+        let Pipeline { deleted, owner, versions, rollout, .. } = self.pipelines.get(name)?;
         let versions = versions.iter().map(|v| PipelineVersionRecord {
             number: v.number,
             uid: v.uid.clone(),
             definition: v.definition.clone(),
             was_ready: v.was_ready,
         });
-        Some(PipelineRecord { deleted: *deleted, owner: owner.clone(), versions: versions.collect() })
+        let rollout = rollout.as_ref().map(|rollout| rollout.record());
+        Some(PipelineRecord {
+            deleted: *deleted,
+            owner: owner.clone(),
+            versions: versions.collect(),
+            rollout,
+        })
     }
 
     /// The durable record of an experiment; `None` removes it.
@@ -143,8 +150,7 @@ impl State {
             })
             .collect();
         let Model { deleted, unloaded, ref owner, .. } = *model;
-        let rollout = model.rollout.as_ref();
-        let rollout = rollout.map(|r| RolloutRecord { policy: r.policy.clone(), state: r.state.clone() });
+        let rollout = model.rollout.as_ref().map(|rollout| rollout.record());
         Some(ModelRecord { deleted, unloaded, owner: owner.clone(), versions, rollout })
     }
 
@@ -185,7 +191,7 @@ impl State {
             let autoscaled = versions.last().is_some_and(|v| v.autoscaled);
             let mut model = Model { deleted, unloaded, ..Model::new(versions, owner) };
             model.demand = (autoscaled && !deleted).then(Box::<Demand>::default);
-            model.rollout = rollout.and_then(|record| state.restored_rollout(record));
+            model.rollout = state.restored_rollout(rollout);
             state.models.insert(name, model);
         }
         state.index = state.rebuilt_index();
@@ -206,14 +212,15 @@ impl State {
         experiments: Vec<ExperimentRecord>,
         now: Millis,
     ) {
-        for PipelineRecord { deleted, owner, versions } in pipelines {
+        for PipelineRecord { deleted, owner, versions, rollout } in pipelines {
             let restored = |v: PipelineVersionRecord| PipelineVersion {
                 was_ready: v.was_ready,
                 ..PipelineVersion::new(v.number, v.uid, v.definition, now)
             };
             let versions: Vec<_> = versions.into_iter().map(restored).collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
-            self.pipelines.insert(name, Pipeline { deleted, ..Pipeline::new(versions, owner) });
+            let rollout = self.restored_rollout(rollout);
+            self.pipelines.insert(name, Pipeline { deleted, rollout, ..Pipeline::new(versions, owner) });
         }
         for ExperimentRecord { deleted, owner, definition } in experiments {
             let name = definition.name.clone();

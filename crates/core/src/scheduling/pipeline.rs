@@ -7,8 +7,10 @@ use super::{
     index::Timer,
     model::{Digest, Model},
     owner::{Kind, Owner},
+    rollout::{ObjectRollout, Obstacle, PipelineInput, RolloutTarget, Times},
     state::State,
 };
+use crate::rollout::CommandRejection;
 use std::{collections::BTreeMap, ops::Bound::Included, sync::Arc};
 
 /// The desired state of a pipeline. The caller keeps the graph; scheduling needs the models of its steps.
@@ -46,10 +48,12 @@ pub struct PipelineVersion {
     pub since: Millis,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     /// Oldest first, never empty; the last one is the desired state.
     pub versions: Vec<PipelineVersion>,
+    /// With a rollout policy.
+    pub rollout: Option<Box<ObjectRollout>>,
     pub deleted: bool,
     /// `None` after deletion.
     pub owner: Option<Owner>,
@@ -72,6 +76,9 @@ pub(super) struct PublishedPipeline {
     executed: bool,
     keep_payloads: bool,
     unready: Option<Unready>,
+    /// The version that is rolled out, with its percentage.
+    candidate: Option<(Arc<str>, u32)>,
+    rollout_generation: u64,
 }
 
 /// State of a version. The numbers are those of the Seldon gRPC API.
@@ -120,6 +127,7 @@ impl Pipeline {
     pub(super) fn new(versions: Vec<PipelineVersion>, owner: Option<Owner>) -> Self {
         Self {
             versions,
+            rollout: None,
             deleted: false,
             owner,
             route_sequence: 0,
@@ -135,9 +143,9 @@ impl Pipeline {
         self.versions.last()
     }
 
-    /// The version that gateways execute: the newest one that was ready.
+    /// The version that gateways execute: the newest one that was ready, or the stable one of a rollout.
     pub fn routed(&self) -> Option<&PipelineVersion> {
-        self.versions.iter().rev().find(|v| v.was_ready && !self.deleted)
+        self.split().first().map(|(version, _)| *version)
     }
 
     /// The version whose readiness gateways know: the routed one, or the desired one until then.
@@ -166,13 +174,25 @@ impl Pipeline {
         }
         let routed = self.routed().map(|v| v.number);
         if let Some(routed) = routed.filter(|routed| *routed > version.number) {
-            let reason = format!("version {routed} takes over");
-            return status(PipelineState::Terminating, reason, UNACKNOWLEDGED);
+            return if self.is_kept(version) {
+                let reason = format!("version {routed} serves; this one is kept for a rollback");
+                status(PipelineState::Terminating, reason, "")
+            } else {
+                let reason = format!("version {routed} takes over");
+                status(PipelineState::Terminating, reason, UNACKNOWLEDGED)
+            };
+        }
+        let obstacle = self.rollout_obstacle(version);
+        if let Some(rolled_back @ Obstacle::RolledBack(_)) = obstacle {
+            return status(PipelineState::Failed, rolled_back.to_string(), "");
         }
         if let Some(failure) = &version.failure {
             return status(PipelineState::Failed, failure.clone(), failure);
         }
         let unready = version.unready_step();
+        if let Some(obstacle) = obstacle.filter(|_| unready.is_none()) {
+            return status(PipelineState::Creating, obstacle.to_string(), "");
+        }
         match (version.created, unready, routed.filter(|routed| *routed != version.number)) {
             (false, Some(step), Some(older)) => {
                 let reason = format!("{step}; version {older} serves");
@@ -185,6 +205,12 @@ impl Pipeline {
             }
             (true, None, _) => status(PipelineState::Ready, "created pipeline".to_owned(), ""),
         }
+    }
+
+    /// Why the desired version does not have all requests, if the cause is its rollout.
+    pub(super) fn rollout_obstacle(&self, version: &PipelineVersion) -> Option<Obstacle<'_>> {
+        let is_latest = self.latest().is_some_and(|latest| latest.number == version.number);
+        self.rollout.as_ref().filter(|_| is_latest)?.obstacle(&version.revision())
     }
 
     /// Updates readiness from the models.
@@ -206,8 +232,16 @@ impl Pipeline {
         let Some(shown) = self.shown() else { return false };
         let (uid, unready) = (shown.uid.clone(), shown.unready.clone().filter(|_| !self.deleted));
         let keep_payloads = shown.definition.keep_payloads;
-        let published =
-            Some(PublishedPipeline { uid, deleted: self.deleted, executed, keep_payloads, unready });
+        let candidate = self.split().get(1).map(|(version, percent)| (version.uid.clone(), *percent));
+        let published = Some(PublishedPipeline {
+            uid,
+            deleted: self.deleted,
+            executed,
+            keep_payloads,
+            unready,
+            candidate,
+            rollout_generation: self.rollout_generation(),
+        });
         if self.published == published {
             return false;
         }
@@ -245,9 +279,11 @@ impl Pipeline {
     fn prune(&mut self) {
         let (routed, latest) = (self.routed().map(|v| v.number), self.latest().map(|v| v.number));
         let (deleted, switching) = (self.deleted, self.awaits != 0);
+        let kept = self.kept_versions();
         self.versions.retain(|v| {
             let executed = v.was_ready && (Some(v.number) == routed || switching);
-            Some(v.number) == latest || (executed && !deleted)
+            let kept = kept.contains(&v.number);
+            Some(v.number) == latest || ((executed || kept) && !deleted)
         });
     }
 
@@ -281,26 +317,44 @@ impl State {
         effects: &mut Effects,
         work: impl FnOnce(&mut Pipeline),
     ) -> bool {
-        let found = self.pipelines.range_mut::<str, _>((Included(name), Included(name))).next();
-        let Some((name, pipeline)) = found else { return false };
+        self.change_pipeline(name, now, effects, &PipelineInput::default(), work).is_some()
+    }
+
+    /// As [`Self::with_pipeline`], with an input of its rollout. `None` if it is not known.
+    pub(super) fn change_pipeline(
+        &mut self,
+        name: &str,
+        now: Millis,
+        effects: &mut Effects,
+        input: &PipelineInput<'_>,
+        work: impl FnOnce(&mut Pipeline),
+    ) -> Option<Result<(), CommandRejection>> {
+        let (name, pipeline) = self.pipelines.range_mut::<str, _>((Included(name), Included(name))).next()?;
         let before = pipeline.clone();
         if let Some(undo_log) = &mut self.undo_log {
             undo_log.save_pipeline(name, Some(&before));
         }
         work(pipeline);
         pipeline.refresh(&self.models);
+        let times = Times { now, monotonic_now: self.clock.monotonic_now };
+        let target = RolloutTarget::pipeline(name.clone());
+        let result = pipeline.step_rollout(&target, input, times, effects);
         if pipeline.publish(&mut self.sequence) {
             effects.pipeline_routes.insert(name.clone());
-            if pipeline.awaits != before.awaits {
-                self.dependants.await_routes(pipeline.awaits, Kind::Pipeline, name);
+            let sequence = self.sequence;
+            let of_weights = pipeline.rollout.as_mut().is_some_and(|rollout| rollout.publish(sequence));
+            if pipeline.awaits != before.awaits || of_weights {
+                self.dependants.await_routes(sequence, Kind::Pipeline, name);
             }
         }
         pipeline.prune();
-        if pipeline.deleted && pipeline.awaits == 0 {
-            let later = self.clock.monotonic_now.saturating_add(self.policy.tombstone_ttl);
-            let due = Some(*pipeline.forget_at.get_or_insert(later));
-            self.index.set_timer(&mut pipeline.due, due, &Timer::Pipeline(name.clone()));
-        }
+        let due = if pipeline.deleted && pipeline.awaits == 0 {
+            let later = times.monotonic_now.saturating_add(self.policy.tombstone_ttl);
+            Some(*pipeline.forget_at.get_or_insert(later))
+        } else {
+            pipeline.rollout.as_ref().and_then(|rollout| rollout.due)
+        };
+        self.index.set_timer(&mut pipeline.due, due, &Timer::Pipeline(name.clone()));
         self.dependants.pipeline_changed(name, Some(&before), Some(pipeline));
         if !pipeline.same_record(&before) {
             effects.store_pipelines.insert(name.clone());
@@ -314,11 +368,15 @@ impl State {
             }
             effects.pipelines.insert(name.clone());
         }
-        true
+        Some(result)
     }
 
-    /// The tombstone of a deleted pipeline expires.
-    pub(super) fn forget_pipeline(&mut self, name: &Arc<str>, effects: &mut Effects) {
+    /// The tombstone of a deleted pipeline expires, or time may advance its rollout.
+    pub(super) fn pipeline_due(&mut self, name: &Arc<str>, now: Millis, effects: &mut Effects) {
+        if self.pipelines.get(name).is_some_and(|pipeline| !pipeline.deleted) {
+            self.with_pipeline(name, now, effects, |_| ());
+            return;
+        }
         let Some(mut pipeline) = self.pipelines.remove(name) else { return };
         if let Some(undo_log) = &mut self.undo_log {
             undo_log.save_pipeline(name, Some(&pipeline));

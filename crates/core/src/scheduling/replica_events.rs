@@ -271,10 +271,13 @@ impl State {
         let due = std::mem::replace(&mut self.index.awaiting_routes, later);
         for name in due.into_values() {
             self.with(&name, now, effects, |ctx, model| {
-                let weights = ModelContext::weights_acknowledged(model, applied);
+                let weights = model.rollout.as_mut().is_some_and(|rollout| rollout.acknowledge(applied));
                 if ctx.routes_acknowledged(model, applied, drained, &undrained) || weights {
                     ctx.reconcile(model, false);
                 }
+                // Drained further than applied: the weights are still awaited.
+                let awaits = model.rollout.as_ref().and_then(|rollout| rollout.awaits());
+                ctx.index.awaiting_routes.extend(awaits.map(|sequence| (sequence, ctx.name.clone())));
             });
         }
         self.acknowledge_dependants(applied, now, effects);

@@ -152,9 +152,9 @@ impl State {
             }
             Command::PutRolloutPolicy(record) => self.put_rollout_policy(record, now, effects),
             Command::DeleteRolloutPolicy { name } => self.delete_rollout_policy(name, now, effects),
-            Command::SteerRollout { model, steer } => self.steer_rollout(&model, steer, now, effects)?,
-            Command::TrafficObserved { model, traffic } => {
-                self.traffic_observed(&model, &traffic, now, effects);
+            Command::SteerRollout { target, steer } => self.steer_rollout(target, steer, now, effects)?,
+            Command::TrafficObserved { target, traffic } => {
+                self.traffic_observed(&target, &traffic, now, effects);
             }
             Command::Tick => self.tick(now, effects),
         }

@@ -32,7 +32,7 @@ impl State {
                 Timer::Model(name) => self.model_due(&name, now, effects),
                 Timer::Replica(id) => self.replica_lost(&id, now, effects),
                 Timer::Server(name) => self.scale_down_server(&name, now, effects),
-                Timer::Pipeline(name) => self.forget_pipeline(&name, effects),
+                Timer::Pipeline(name) => self.pipeline_due(&name, now, effects),
                 Timer::Experiment(name) => self.forget_experiment(&name, effects),
                 Timer::Service(name) => self.service_due(&name, effects),
             }

@@ -1,4 +1,4 @@
-//! Reports statistics per version of models with a rollout to the scheduler.
+//! Reports statistics per version of models and pipelines with a rollout to the scheduler.
 
 use crate::Routes;
 use gantry_proto::gantry::{TrafficReport, routing_client::RoutingClient};
@@ -89,6 +89,8 @@ fn is_rejected(status: &Status) -> bool {
 /// Reports in the order of their sequence numbers. New figures are collected only after the last report is done.
 struct Reports {
     subscriber: String,
+    /// Of this start of the gateway.
+    instance: u64,
     /// Number of the last report.
     sequence: u64,
     /// The state of the scheduler that the reports belong to.
@@ -97,8 +99,9 @@ struct Reports {
 }
 
 impl Reports {
-    const fn new(subscriber: String) -> Self {
-        Self { subscriber, sequence: 0, state_id: 0, unsent: VecDeque::new() }
+    fn new(subscriber: String) -> Self {
+        let instance = fastrand::u64(1..);
+        Self { subscriber, instance, sequence: 0, state_id: 0, unsent: VecDeque::new() }
     }
 
     fn collect(&mut self, routes: &Routes) {
@@ -115,7 +118,8 @@ impl Reports {
             }
             self.sequence += 1;
             let (subscriber, sequence) = (self.subscriber.clone(), self.sequence);
-            self.unsent.push_back(TrafficReport { subscriber, sequence, models });
+            let instance = self.instance;
+            self.unsent.push_back(TrafficReport { subscriber, sequence, models, instance });
         }
     }
 

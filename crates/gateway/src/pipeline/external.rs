@@ -4,7 +4,7 @@
 //! gateway, as pipelines have that read one common pipeline.
 
 use super::{Record, RunContext, background::Background, execute, recent::Kept, tensor::StepTensor};
-use crate::routes::Pipeline;
+use crate::{policy::balance::stable_hash, routes::Pipeline};
 use gantry_core::pipeline::{External, ExternalJoin, ExternalKind, Externals, JoinStatus, StepId};
 use gantry_transport::{Protocol, deadline, memory::ConnectionMemory};
 use http::HeaderValue;
@@ -59,6 +59,8 @@ impl Observed {
         let routes = &context.worker.shared.routes;
         let observers = routes.observers(&context.pipeline.name).unwrap_or_default();
         for pipeline in observers.iter().filter_map(|name| routes.pipeline(name)) {
+            // All runs of a request meet in one version.
+            let pipeline = pipeline.pick(|| stable_hash(&[context.request_id.as_bytes()]));
             self.join(context, &pipeline);
         }
     }
@@ -166,7 +168,12 @@ impl Pending {
         });
         tokio::spawn(async move {
             let mut record = Record::default();
+            let attribution = context.pipeline.attribute();
             let answer = execute(&context, inputs, &mut record).await;
+            if let Some(attribution) = attribution {
+                let class = record.result_class(Protocol::Grpc, answer.as_ref().err());
+                attribution.record(class, Instant::now());
+            }
             let code = answer.as_ref().err().map_or(Protocol::Grpc.ok(), |e| Protocol::Grpc.code(e));
             let (metrics, took) = (&context.pipeline.metrics, started.elapsed());
             shared.metrics.record_pipeline(metrics, Protocol::Grpc, code, took);

@@ -34,6 +34,7 @@ impl Worker {
         let bytes = inputs.iter().map(StepTensor::bytes).sum();
         let Some((mirrored, held)) = self.mirrored(experiment, bytes) else { return };
         let Some(pipeline) = self.shared.routes.pipeline(&mirrored.target) else { return };
+        let pipeline = pipeline.pick(|| fastrand::u64(..));
         let Ok(graph) = pipeline.graph.clone() else { return };
         let context = Arc::new(RunContext { pipeline, graph, ..copy(context) });
         let inputs = StepTensor::all_uncharged(inputs);

@@ -1,7 +1,10 @@
 //! What a run did: its steps with their times and replicas, for traces and for `x-seldon-route`.
 
 use super::{step::Finished, tensor::StepTensor};
+use crate::policy::result_class::ResultClass;
 use gantry_core::pipeline::Skipped;
+use gantry_oip::{Code, Error};
+use gantry_transport::Protocol;
 use http::HeaderValue;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -17,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) skipped: Vec<Skipped>,
     /// Of the pipeline, if they are kept.
     pub(crate) tensors: Option<KeptTensors>,
+    /// Why the last step failed that did.
+    failure: Option<Code>,
 }
 
 /// Tensors of a run or a step, charged to the budget of kept runs.
@@ -76,8 +81,22 @@ impl StepRecord {
 
 impl Record {
     pub(super) fn add(&mut self, finished: &Finished) {
+        self.failure = finished.failure.or(self.failure);
         if self.steps.len() < MAX_STEPS {
             self.steps.push(finished.record());
+        }
+    }
+
+    /// The class of the run in the statistics of a rollout. Clients get 400 whatever made a step fail: the class is that of the
+    /// model's error. A run without output failed, too.
+    pub(crate) fn result_class(&self, protocol: Protocol, error: Option<&Error>) -> ResultClass {
+        match error {
+            None => ResultClass::Success,
+            Some(error) if error.code == Code::StepFailed => {
+                let code = self.failure.unwrap_or(Code::Internal);
+                ResultClass::of(Protocol::Rest, code.http().as_u16())
+            }
+            Some(error) => ResultClass::of(protocol, protocol.code(error)),
         }
     }
 

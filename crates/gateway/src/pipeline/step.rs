@@ -17,6 +17,8 @@ use tokio::time::Instant;
 pub(super) struct Finished {
     pub(super) step: StepId,
     pub(super) outputs: Result<Vec<StepTensor>, Error>,
+    /// The code of the error before it became that of a step.
+    pub(super) failure: Option<Code>,
     name: Arc<str>,
     start: Duration,
     took: Duration,
@@ -71,6 +73,7 @@ pub(super) async fn run(context: Arc<RunContext>, step: StepId, inputs: Vec<Step
     };
     Finished {
         step,
+        failure: outputs.as_ref().err().map(|error| error.code),
         outputs: outputs.map_err(|error| failed(&name, &error)),
         name,
         start: started.saturating_duration_since(context.started),

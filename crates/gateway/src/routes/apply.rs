@@ -189,7 +189,9 @@ impl Inner {
 
     fn upsert_pipeline(&self, writer: &Writer, wanted: &pb::PipelineRoute) {
         let old = self.pipelines.get(&wanted.pipeline);
-        let Some(mut new) = Pipeline::new(wanted, old.as_deref(), &self.metrics) else { return };
+        let Some(mut new) = Pipeline::new(wanted, old.as_deref(), &self.metrics, &self.traffic) else {
+            return;
+        };
         new.experiment = writer.takeovers.get(&(Kind::Pipeline, Arc::clone(&new.name))).cloned();
         self.observe(&new.name, old.as_deref(), Some(&new));
         self.pipelines.replace(Arc::new(new));
@@ -334,7 +336,8 @@ impl Inner {
                 let mut before = before.filter(|known| known.version.number == v.version);
                 let before = before.find_map(|known| known.counters.as_ref());
                 let generation = wanted.rollout_generation;
-                let counters = self.traffic.counters(&slot.model, generation, v.version, before);
+                let of_model = (Kind::Model, &slot.model);
+                let counters = self.traffic.counters(of_model, generation, v.version, before);
                 Some(WeightedVersion { weight: v.weight, version, targets, counters })
             })
             .collect();

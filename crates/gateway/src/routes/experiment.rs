@@ -7,7 +7,7 @@ use gantry_proto::{gantry as pb, scheduler::ResourceType};
 use memchr::memmem;
 use std::{fmt, sync::Arc, time::Duration};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Model,
     Pipeline,

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     body::ResponseBody,
     pipeline::{Record, RunContext, StepTensor, execute, off_the_event_loop},
-    routes::{Experiment, Pipeline},
+    policy::result_class::ResultClass,
+    routes::{Attribution, Experiment, Pipeline},
 };
 use bytes::Bytes;
 use gantry_oip::{
@@ -50,12 +51,18 @@ struct Recorded<'a> {
     protocol: Protocol,
     started: Instant,
     code: u16,
+    /// What the request counts for, if the pipeline has a rollout.
+    attribution: Option<Attribution>,
+    class: ResultClass,
 }
 
 impl Drop for Recorded<'_> {
     fn drop(&mut self) {
-        let Self { worker, pipeline, experiment, protocol, started, code } = self;
+        let Self { worker, pipeline, experiment, protocol, started, code, attribution, class } = self;
         let took = started.elapsed();
+        if let Some(attribution) = attribution {
+            attribution.record(*class, Instant::now());
+        }
         worker.shared.metrics.record_pipeline(&pipeline.metrics, *protocol, *code, took);
         if let Some(experiment) = experiment {
             experiment.record(&pipeline.name, *code != protocol.ok(), took);
@@ -141,6 +148,7 @@ impl Worker {
         deadline: Instant,
     ) -> Result<Response<ResponseBody>, Error> {
         let PipelineRequest { wanted: WantedPipeline { pipeline, experiment }, sticky, .. } = request;
+        let pipeline = pipeline.pick(|| fastrand::u64(..));
         let code = if protocol == Protocol::Grpc { 1 } else { 499 };
         let mut recorded = Recorded {
             worker: self,
@@ -149,6 +157,8 @@ impl Worker {
             protocol,
             started,
             code,
+            attribution: pipeline.attribute(),
+            class: ResultClass::of(protocol, code),
         };
         let mut record = Record::default();
         let mut context = None;
@@ -200,6 +210,7 @@ impl Worker {
             Err(error) => protocol.code(error),
         };
         let error = result.as_ref().err().cloned();
+        recorded.class = record.result_class(protocol, error.as_ref());
         let mut response = result.unwrap_or_else(|error| local_response::error(&error, protocol));
         let headers = response.headers_mut();
         for route in record.routes() {

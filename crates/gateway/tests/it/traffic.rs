@@ -1,9 +1,9 @@
-//! Statistics per version of models with a rollout.
+//! Statistics per version of models and pipelines with a rollout.
 
 use crate::{
     support::{
         FakeLocal, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config, local_endpoint,
-        pipeline, remote_endpoint, request, rolled_out, route, step, until, unused_address,
+        pipeline, pipeline_route, remote_endpoint, request, rolled_out, route, step, until, unused_address,
     },
     v1::Adder,
 };
@@ -13,9 +13,9 @@ use gantry_oip::{
     server::{grpc_error, rest_error},
 };
 use gantry_proto::{
-    gantry::{ExperimentRoute, route_event::Event},
+    gantry::{ExperimentRoute, PipelineRoute, route_event::Event},
     inference::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
-    scheduler::{Experiment, ExperimentCandidate},
+    scheduler::{Experiment, ExperimentCandidate, Pipeline},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -187,4 +187,74 @@ async fn steps_of_pipelines_and_candidates_of_experiments_are_counted() {
         assert_eq!(tally.of("b", 5, 1), Figures { server_errors: 3, ..Figures::successes(3) });
         assert_eq!(tally.of("c", 5, 1), Figures::successes(1));
     }
+}
+
+/// Version 1 with step `a`, and version 2 with step `b` for a part of the requests.
+fn split(pipelined: &Pipelined, generation: u64, candidate_percent: u32) {
+    ["a", "b"].iter().for_each(|model| pipelined.model(model));
+    let first = pipeline("p", vec![step("a", &[])], &["a"]);
+    let second = Pipeline { uid: "p-2".into(), version: 2, ..pipeline("p", vec![step("b", &[])], &["b"]) };
+    let candidate = (candidate_percent > 0).then_some(second);
+    pipelined.apply(Event::UpsertPipeline(PipelineRoute {
+        rollout_generation: generation,
+        candidate,
+        candidate_percent,
+        ..pipeline_route(first)
+    }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_of_a_pipeline_share_its_requests_and_are_counted_by_the_class_of_the_error() {
+    let one = Figures { requests: 1, latencies: 1, ..Figures::default() };
+    let causes = [
+        (Code::InvalidArgument, Figures { client_errors: 1, ..one }),
+        (Code::Internal, Figures { server_errors: 1, ..one }),
+        (Code::Unavailable, Figures { server_errors: 1, ..one }),
+        (Code::DeadlineExceeded, Figures { timeouts: 1, ..one }),
+    ];
+    for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        split(&pipelined, 3, 30);
+        let mut candidates = 0;
+        for _ in 0..200 {
+            let answer = pipelined.infer("p", &["x"]).await;
+            assert_eq!(answer.status, 200);
+            candidates += u64::from(answer.header("x-pipeline-version") == "2");
+        }
+        // 60 with a standard deviation of 6.5.
+        assert!((25..=95).contains(&candidates), "{candidates}");
+        let tally = Tally::taken(&pipelined.running, 200).await;
+        assert_eq!(tally.of("p.pipeline", 3, 2), Figures::successes(candidates));
+        assert_eq!(tally.of("p.pipeline", 3, 1), Figures::successes(200 - candidates));
+        split(&pipelined, 4, 100);
+        for (code, expected) in causes {
+            pipelined.models.fails("b", code, "broken");
+            assert_ne!(pipelined.infer("p", &["x"]).await.status, 200);
+            let tally = Tally::taken(&pipelined.running, 1).await;
+            assert_eq!(tally.of("p.pipeline", 4, 2), expected, "{code:?} {placement:?}");
+        }
+        pipelined.models.returns("b", &[]);
+        assert_eq!(pipelined.infer("p", &["x"]).await.status, 400);
+        let tally = Tally::taken(&pipelined.running, 1).await;
+        let no_output = Figures { server_errors: 1, ..one };
+        assert_eq!(tally.of("p.pipeline", 4, 2), no_output, "{placement:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_ends_on_the_version_of_the_pipeline_that_it_started_on() {
+    let pipelined = Pipelined::start(Placement::Local).await;
+    split(&pipelined, 1, 100);
+    pipelined.models.waits("b");
+    let client = pipelined.running.client();
+    let started =
+        tokio::spawn(async move { client.send("POST", "/v2/pipelines/p/infer", &[], request(&["x"])).await });
+    until("it arrives", || async { pipelined.models.calls("b_1") == 1 }).await;
+    split(&pipelined, 2, 0);
+    assert_eq!(pipelined.infer("p", &["x"]).await.header("x-pipeline-version"), "1");
+    pipelined.models.release();
+    assert_eq!(started.await.unwrap().header("x-pipeline-version"), "2");
+    let tally = Tally::taken(&pipelined.running, 2).await;
+    assert_eq!(tally.of("p.pipeline", 1, 2), Figures::successes(1), "under the weights that chose it");
+    assert_eq!(tally.of("p.pipeline", 2, 1), Figures::successes(1));
 }

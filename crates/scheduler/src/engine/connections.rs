@@ -45,13 +45,23 @@ pub(super) struct Gateway {
     last_sent: u64,
     /// Time of the last acknowledgement, or of the first change sent after it.
     progress: Duration,
-    /// Sequence number of its last traffic report.
-    reported: u64,
+    /// Its last traffic report.
+    reported: ReportId,
+}
+
+/// Identifies a traffic report of a gateway, so that it counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ReportId {
+    /// Of a start of the gateway; 0 if it is not known.
+    pub(super) instance: u64,
+    /// Increases within an instance.
+    pub(super) sequence: u64,
 }
 
 /// A disconnected gateway: it may still route requests.
 struct DisconnectedGateway {
     acknowledged: Acknowledged,
+    reported: ReportId,
     since: Duration,
 }
 
@@ -141,12 +151,14 @@ impl Connections {
         guard: StreamGuard,
     ) {
         let progress = self.now;
-        let disconnected = self.disconnected.remove(&name).map(|g| g.acknowledged);
-        let previous = self.gateways.remove(&name).map(|g| g.acknowledged).or(disconnected);
+        let disconnected = self.disconnected.remove(&name).map(|g| (g.acknowledged, g.reported));
+        let previous = self.gateways.remove(&name).map(|g| (g.acknowledged, g.reported)).or(disconnected);
+        let (previous, reported) = previous.unwrap_or_default();
         // Until it acknowledges again, its requests may be in flight.
-        let undrained = previous.map(|p| p.undrained).unwrap_or_default();
-        let acknowledged = Acknowledged { undrained, ..Acknowledged::default() };
-        let (last_sent, reported) = (0, 0);
+        let acknowledged = Acknowledged { undrained: previous.undrained, ..Acknowledged::default() };
+        let last_sent = 0;
+        // Sequences without an instance begin again with each connection.
+        let reported = if reported.instance == 0 { ReportId::default() } else { reported };
         let gateway =
             Gateway { connection, outbox, _guard: guard, acknowledged, last_sent, progress, reported };
         self.gateways.insert(name, gateway);
@@ -159,21 +171,25 @@ impl Connections {
             || self.awaiting_reconnect.contains(name)
     }
 
-    /// Whether the current connection of the gateway ended.
     /// Whether a traffic report of a connected gateway has not been counted yet.
-    pub(super) fn is_new_traffic(&mut self, name: &Arc<str>, sequence: u64) -> bool {
+    pub(super) fn is_new_traffic(&mut self, name: &Arc<str>, report: ReportId) -> bool {
         let Some(gateway) = self.gateways.get_mut(name) else { return false };
-        let is_new = sequence > gateway.reported;
-        gateway.reported = gateway.reported.max(sequence);
+        let last = gateway.reported;
+        let is_new = report.instance != last.instance || report.sequence > last.sequence;
+        if is_new {
+            gateway.reported = report;
+        }
         is_new
     }
 
+    /// Whether the current connection of the gateway ended.
     pub(super) fn gateway_left(&mut self, name: &Arc<str>, connection: u64) -> bool {
         if self.gateways.get(name).is_none_or(|g| g.connection != connection) {
             return false;
         }
-        let Some(Gateway { acknowledged, .. }) = self.gateways.remove(name) else { return false };
-        self.disconnected.insert(name.clone(), DisconnectedGateway { acknowledged, since: self.now });
+        let Some(Gateway { acknowledged, reported, .. }) = self.gateways.remove(name) else { return false };
+        let disconnected = DisconnectedGateway { acknowledged, reported, since: self.now };
+        self.disconnected.insert(name.clone(), disconnected);
         true
     }
 

@@ -8,6 +8,7 @@ mod writer;
 pub(crate) use connections::Acknowledged;
 
 use crate::{
+    clock::Clock,
     definitions::{Encoded, EncodedDefinition, digest},
     liveness::{Heartbeat, Liveness},
     metrics::Metrics,
@@ -17,7 +18,8 @@ use crate::{
     scheduler::Config,
 };
 use gantry_core::scheduling::{
-    Command, ExperimentDefinition, Owner, PipelineDefinition, Rejection, ReplicaId, State,
+    Command, ExperimentDefinition, Millis, Owner, PipelineDefinition, Rejection, ReplicaId, RolloutTarget,
+    State,
 };
 use gantry_proto::gantry::{ModelDemand, ModelTraffic};
 use std::{
@@ -114,9 +116,10 @@ pub(crate) enum Message {
         gateway: Arc<str>,
         models: Vec<ModelDemand>,
     },
-    /// A gateway's statistics of models with a rollout policy.
+    /// A gateway's statistics of models and pipelines with a rollout policy.
     Traffic {
         gateway: Arc<str>,
+        instance: u64,
         sequence: u64,
         models: Vec<ModelTraffic>,
     },
@@ -148,8 +151,9 @@ pub(crate) struct Handle {
     pub(crate) pipelines: Arc<Subscribers>,
     pub(crate) experiments: Arc<Subscribers>,
     pub(crate) services: Arc<Subscribers>,
-    pub(crate) rollouts: Arc<Subscribers>,
+    pub(crate) rollouts: Arc<Subscribers<RolloutTarget>>,
     pub(crate) policies: Arc<Subscribers>,
+    clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) start: Start,
     pub(crate) stop: CancellationToken,
@@ -160,6 +164,11 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    /// Wall-clock time.
+    pub(crate) fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
     /// Unique connection number.
     pub(crate) fn next_connection(&self) -> u64 {
         self.last_connection.fetch_add(1, Ordering::Relaxed) + 1
@@ -300,6 +309,7 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
         services: Arc::default(),
         rollouts: Arc::default(),
         policies: Arc::default(),
+        clock: config.clock.clone(),
         metrics: Arc::new(Metrics::new()),
         start: Start { state_id: config.store.state_id(), epoch: config.store.epoch() },
         stop: CancellationToken::new(),

@@ -3,7 +3,7 @@
 use super::{
     CommandError, Handle, Message, Query, Start,
     commit_batch::CommitBatch,
-    connections::{Acknowledged, Agent, Connections, Disconnect},
+    connections::{Acknowledged, Agent, Connections, Disconnect, ReportId},
 };
 use crate::{
     clock::Clock,
@@ -20,7 +20,7 @@ use gantry_core::{
     rollout::{Event, Exposure, Finding, ObservationId},
     scheduling::{
         Command, Effects, Kind, LoadedVersion, Millis, Order, Rejection, Removal, ReplicaId, ReplicaState,
-        State, Traffic, Version,
+        RolloutTarget, State, Traffic, Version,
     },
 };
 use gantry_proto::gantry::ModelTraffic;
@@ -61,7 +61,7 @@ pub(super) struct Writer {
     pipelines: Arc<Subscribers>,
     experiments: Arc<Subscribers>,
     services: Arc<Subscribers>,
-    rollouts: Arc<Subscribers>,
+    rollouts: Arc<Subscribers<RolloutTarget>>,
     policies: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     /// Of the last report that core received.
@@ -348,8 +348,8 @@ impl Writer {
                     }
                 }
             }
-            Message::Traffic { gateway, sequence, models } => {
-                if self.connections.is_new_traffic(&gateway, sequence) {
+            Message::Traffic { gateway, instance, sequence, models } => {
+                if self.connections.is_new_traffic(&gateway, ReportId { instance, sequence }) {
                     for traffic in models {
                         self.observe_traffic(traffic, batch);
                     }
@@ -360,15 +360,14 @@ impl Writer {
     }
 
     fn observe_traffic(&mut self, traffic: ModelTraffic, batch: &mut CommitBatch) {
-        let Some((model, _)) = self.state.models().get_key_value(&*traffic.model) else { return };
-        let model = model.clone();
+        let target = convert::rollout_target(&traffic.model, &traffic.pipeline);
         self.observation.sequence += 1;
         let traffic = Traffic {
             id: self.observation,
             generation: traffic.generation,
             versions: traffic.versions.into_iter().map(convert::version_traffic).collect(),
         };
-        self.apply_report(Command::TrafficObserved { model, traffic }, batch);
+        self.apply_report(Command::TrafficObserved { target, traffic }, batch);
     }
 
     fn apply(&mut self, command: Command, batch: &mut CommitBatch) -> Result<(), Rejection> {
@@ -537,8 +536,8 @@ impl Writer {
         self.services.notify(&effects.services);
         self.rollouts.notify(&effects.rollouts);
         self.policies.notify(&effects.store_rollout_policies);
-        for (model, event) in &effects.rollout_events {
-            log_rollout(model, event);
+        for (target, event) in &effects.rollout_events {
+            log_rollout(target, event);
         }
     }
 
@@ -610,34 +609,34 @@ impl Writer {
     }
 }
 
-fn log_rollout(model: &str, event: &Event) {
+fn log_rollout(target: &RolloutTarget, event: &Event) {
     match event {
         // The caller of a rejected command has the reason.
         Event::Deployed { .. } | Event::BakeEnded { .. } | Event::CommandRejected { .. } => {}
         Event::RolledBack { revision, to, finding } => {
             let Finding { reason, message } = finding;
-            tracing::warn!(model, %revision, %to, %reason, "rolled back: {message}");
+            tracing::warn!(%target, %revision, %to, %reason, "rolled back: {message}");
         }
         Event::Degraded { revision, finding: Finding { reason, message } } => {
-            tracing::warn!(model, %revision, %reason, "the version that serves has a problem: {message}");
+            tracing::warn!(%target, %revision, %reason, "the version that serves has a problem: {message}");
         }
         Event::RevertFailed { revision, to } => {
-            tracing::warn!(model, %revision, %to, "not reverted: the previous version is not ready");
+            tracing::warn!(%target, %revision, %to, "not reverted: the previous version is not ready");
         }
-        Event::Started { revision } => tracing::info!(model, %revision, "rollout started"),
+        Event::Started { revision } => tracing::info!(%target, %revision, "rollout started"),
         Event::StageEntered { revision, exposure } => match exposure {
-            Exposure::Weight(percent) => tracing::info!(model, %revision, "rolled out to {percent}"),
-            Exposure::Mirror(percent) => tracing::info!(model, %revision, "mirrored at {percent}"),
+            Exposure::Weight(percent) => tracing::info!(%target, %revision, "rolled out to {percent}"),
+            Exposure::Mirror(percent) => tracing::info!(%target, %revision, "mirrored at {percent}"),
         },
-        Event::Paused { revision } => tracing::info!(model, %revision, "rollout paused"),
-        Event::ApprovalNeeded { revision } => tracing::info!(model, %revision, "rollout needs approval"),
-        Event::Resumed { revision } => tracing::info!(model, %revision, "rollout resumed"),
-        Event::Promoted { revision } => tracing::info!(model, %revision, "rollout promoted"),
+        Event::Paused { revision } => tracing::info!(%target, %revision, "rollout paused"),
+        Event::ApprovalNeeded { revision } => tracing::info!(%target, %revision, "rollout needs approval"),
+        Event::Resumed { revision } => tracing::info!(%target, %revision, "rollout resumed"),
+        Event::Promoted { revision } => tracing::info!(%target, %revision, "rollout promoted"),
         Event::Cancelled { revision } => {
-            tracing::info!(model, %revision, "rollout cancelled: the desired version changed");
+            tracing::info!(%target, %revision, "rollout cancelled: the desired version changed");
         }
-        Event::Reverting { revision, to } => tracing::info!(model, %revision, %to, "reverting"),
-        Event::Reverted { revision, to } => tracing::info!(model, %revision, %to, "reverted"),
+        Event::Reverting { revision, to } => tracing::info!(%target, %revision, %to, "reverting"),
+        Event::Reverted { revision, to } => tracing::info!(%target, %revision, %to, "reverted"),
     }
 }
 

@@ -1,12 +1,13 @@
-//! `gantry.v1.Rollouts`: policies, and the rollouts of models.
+//! `gantry.v1.Rollouts`: policies, and the rollouts of models and pipelines.
 
 use super::{Stream, identity, subscribe, within_deadline};
 use crate::{convert, engine::Handle, status};
-use gantry_core::scheduling::{Command, Owner};
+use gantry_core::scheduling::{Command, Owner, ReplicaState, Resource, RolloutTarget, Version};
 use gantry_proto::gantry::{
     DeletePolicyRequest, DeletePolicyResponse, ListPoliciesRequest, ListPoliciesResponse, PolicyEvent,
-    PutPolicyResponse, Reset, RolloutEvent, RolloutPolicy, SteerRolloutRequest, SteerRolloutResponse, Synced,
-    WatchPoliciesRequest, WatchRolloutsRequest, policy_event, rollout_event::Event, rollouts_server,
+    PutPolicyResponse, Reset, RolloutEvent, RolloutPolicy, RolloutStatus, SteerRolloutRequest,
+    SteerRolloutResponse, Synced, WatchPoliciesRequest, WatchRolloutsRequest, policy_event,
+    rollout_event::Event, rollouts_server,
 };
 use prost::Message as _;
 use std::sync::Arc;
@@ -52,6 +53,24 @@ impl Rollouts {
 fn policy(engine: &Handle, name: &str) -> Option<RolloutPolicy> {
     // Encoded by `convert::rollout_policy`.
     RolloutPolicy::decode(&*engine.read_model.policy(name)?.content).ok()
+}
+
+/// `None` without a rollout policy.
+fn status_of(engine: &Handle, target: &RolloutTarget) -> Option<RolloutStatus> {
+    let (read_model, now) = (&engine.read_model, engine.now());
+    match target.resource {
+        Resource::Model => {
+            let model = &read_model.model(&target.name)?.model;
+            let available = |v: &Version| v.count(|state| state == ReplicaState::Available);
+            let versions = model.versions.iter().map(|v| (v.number, v.revision(), available(v)));
+            Some(status::rollout(target, model.rollout.as_deref()?, versions, now))
+        }
+        Resource::Pipeline => {
+            let pipeline = &read_model.pipeline(&target.name)?.pipeline;
+            let versions = pipeline.versions.iter().map(|v| (v.number, v.revision(), 0));
+            Some(status::rollout(target, pipeline.rollout.as_deref()?, versions, now))
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -110,11 +129,14 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<SteerRolloutRequest>,
     ) -> Result<Response<SteerRolloutResponse>, Status> {
-        let SteerRolloutRequest { model, action } = request.into_inner();
+        let SteerRolloutRequest { model, action, pipeline } = request.into_inner();
         let Some(steer) = convert::steer(action) else {
             return Err(Status::invalid_argument(format!("action: {action} is unknown")));
         };
-        let command = Command::SteerRollout { model: model.into(), steer };
+        if model.is_empty() == pipeline.is_empty() {
+            return Err(Status::invalid_argument("either model or pipeline must be set"));
+        }
+        let command = Command::SteerRollout { target: convert::rollout_target(&model, &pipeline), steer };
         within_deadline(self.engine.command(command)).await?;
         Ok(Response::new(SteerRolloutResponse {}))
     }
@@ -126,20 +148,20 @@ impl rollouts_server::Rollouts for Rollouts {
         _: Request<WatchRolloutsRequest>,
     ) -> Result<Response<Self::WatchRolloutsStream>, Status> {
         let event = |event| RolloutEvent { event: Some(event) };
-        let describe = |engine: &Handle, name: &Arc<str>| {
-            let snapshot = engine.read_model.model(name);
-            let event = match snapshot.and_then(|snapshot| status::rollout(name, &snapshot.model)) {
-                Some(status) => Event::Upsert(status),
-                None => Event::Delete(name.to_string()),
+        let describe = |engine: &Handle, target: &RolloutTarget| {
+            let name = target.name.to_string();
+            let event = match (status_of(engine, target), target.resource) {
+                (Some(status), _) => Event::Upsert(status),
+                (None, Resource::Model) => Event::Delete(name),
+                (None, Resource::Pipeline) => Event::DeletePipeline(name),
             };
             vec![RolloutEvent { event: Some(event) }]
         };
         let frame = [Event::Reset(Reset {}), Event::Synced(Synced {})].map(|e| Some(event(e)));
         let everything = |engine: &Handle| {
-            let has_rollout = |name: &Arc<str>| {
-                engine.read_model.model(name).is_some_and(|snapshot| snapshot.model.rollout.is_some())
-            };
-            engine.read_model.models().into_iter().filter(has_rollout).collect()
+            let models = engine.read_model.models().into_iter().map(RolloutTarget::model);
+            let pipelines = engine.read_model.pipelines().into_iter().map(RolloutTarget::pipeline);
+            models.chain(pipelines).filter(|target| status_of(engine, target).is_some()).collect()
         };
         let subscribers = &self.engine.rollouts;
         Ok(subscribe::subscribe_between(&self.engine, "rollout", subscribers, everything, describe, frame))

@@ -267,9 +267,9 @@ impl Routing for Gateways {
         &self,
         request: Request<TrafficReport>,
     ) -> Result<Response<TrafficResponse>, Status> {
-        let TrafficReport { subscriber, sequence, models } = request.into_inner();
+        let TrafficReport { subscriber, sequence, models, instance } = request.into_inner();
         let gateway = subscriber.into();
-        self.engine.send(Message::Traffic { gateway, sequence, models }).await;
+        self.engine.send(Message::Traffic { gateway, instance, sequence, models }).await;
         Ok(Response::new(TrafficResponse {}))
     }
 }

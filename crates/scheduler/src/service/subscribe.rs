@@ -19,12 +19,12 @@ pub(super) fn subscribe<T: Send + 'static>(
 }
 
 /// As [`subscribe`], with messages before and after the current state.
-pub(super) fn subscribe_between<T: Send + 'static>(
+pub(super) fn subscribe_between<K: Clone + Ord + Send + Sync + 'static, T: Send + 'static>(
     engine: &Handle,
     kind: &'static str,
-    subscribers: &Subscribers,
-    everything: fn(&Handle) -> Vec<Arc<str>>,
-    describe: fn(&Handle, &Arc<str>) -> Vec<T>,
+    subscribers: &Subscribers<K>,
+    everything: fn(&Handle) -> Vec<K>,
+    describe: fn(&Handle, &K) -> Vec<T>,
     [before, after]: [Option<T>; 2],
 ) -> Response<Stream<T>> {
     let outbox = subscribers.join();

@@ -63,16 +63,21 @@ pub(crate) fn pipeline_route(name: &str, snapshot: &PipelineSnapshot) -> Option<
         return None;
     }
     let shown = pipeline.shown()?;
-    let routed = pipeline.routed().and_then(|routed| {
+    let mut split = pipeline.split().into_iter().filter_map(|(routed, percent)| {
         let mut versions = pipeline.versions.iter().zip(&snapshot.definitions);
         let (version, encoded) = versions.find(|(version, _)| version.uid == routed.uid)?;
-        Some(definition(version, encoded))
+        Some((definition(version, encoded), percent))
     });
+    let routed = split.next().map(|(definition, _)| definition);
+    let (candidate, candidate_percent) = split.next().unzip();
     let reason = shown.unready_step();
     Some(own::PipelineRoute {
         pipeline: name.to_owned(),
         ready: routed.is_some() && reason.is_none(),
         definition: routed,
         reason: reason.unwrap_or_default(),
+        rollout_generation: pipeline.rollout_generation(),
+        candidate,
+        candidate_percent: candidate_percent.unwrap_or(0),
     })
 }

@@ -2,19 +2,33 @@
 
 use gantry_core::{
     rollout::{
-        Candidate, Exposure, FailedRevision, Finding, HistoryEntry, Outcome, Pause, Phase, Progress, Watch,
+        Candidate, Exposure, FailedRevision, Finding, HistoryEntry, Outcome, Pause, Phase, Progress,
+        Revision, Watch,
     },
-    scheduling::{Model, ModelRollout, ReplicaState},
+    scheduling::{Millis, ObjectRollout, Resource, RolloutTarget},
 };
 use gantry_proto::gantry as own;
 
-/// `None` without a rollout policy.
-pub(crate) fn rollout(name: &str, model: &Model) -> Option<own::RolloutStatus> {
-    let rollout = model.rollout.as_deref()?;
+/// The rollout of an object with these versions, oldest first, each with its available replicas.
+pub(crate) fn rollout(
+    target: &RolloutTarget,
+    rollout: &ObjectRollout,
+    versions: impl DoubleEndedIterator<Item = (u32, Revision, u32)> + Clone,
+    now: Millis,
+) -> own::RolloutStatus {
     let state = &rollout.state;
-    let revision = |name: &str| revision(model, rollout, name);
+    let revision = |name: &str| {
+        let of_revision = || versions.clone().filter(|(_, revision, _)| **revision == *name);
+        let newest = of_revision().next_back().map_or(0, |(number, ..)| number);
+        revision_status(rollout, name, newest, of_revision().map(|(.., available)| available).sum())
+    };
+    let (model, pipeline) = match target.resource {
+        Resource::Model => (target.name.to_string(), String::new()),
+        Resource::Pipeline => (String::new(), target.name.to_string()),
+    };
     let mut status = own::RolloutStatus {
-        model: name.to_owned(),
+        model,
+        pipeline,
         policy: rollout.policy.to_string(),
         phase: state.phase.name().to_owned(),
         message: message(rollout),
@@ -33,12 +47,17 @@ pub(crate) fn rollout(name: &str, model: &Model) -> Option<own::RolloutStatus> {
         ..own::RolloutStatus::default()
     };
     if let Phase::Progressing { candidate, .. } = &state.phase {
-        describe_stage(&mut status, rollout, candidate);
+        describe_stage(&mut status, rollout, candidate, now);
     }
-    Some(status)
+    status
 }
 
-fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candidate: &Candidate) {
+fn describe_stage(
+    status: &mut own::RolloutStatus,
+    rollout: &ObjectRollout,
+    candidate: &Candidate,
+    now: Millis,
+) {
     status.pause = String::from(match candidate.pause {
         None => "",
         Some(Pause::Command) => "Command",
@@ -46,7 +65,10 @@ fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candi
     });
     if let Progress::Stage { index, exposure, entered } = candidate.progress {
         status.stage = u32::try_from(index + 1).unwrap_or(u32::MAX);
-        status.stage_ms = rollout.state.clock.elapsed.saturating_sub(entered);
+        // The engine's clock stands still between its steps.
+        let clock = rollout.state.clock;
+        let since = clock.wall.map_or(0, |wall| now.saturating_sub(wall)).min(rollout.rules.max_clock_step);
+        status.stage_ms = clock.elapsed.saturating_add(since).saturating_sub(entered);
         status.hold_ms = rollout.rules.strategy.stage(index).map_or(0, |stage| stage.hold);
         if let Exposure::Mirror(percent) = exposure {
             status.mirror_percent = percent.get();
@@ -54,24 +76,27 @@ fn describe_stage(status: &mut own::RolloutStatus, rollout: &ModelRollout, candi
     }
 }
 
-fn revision(model: &Model, rollout: &ModelRollout, revision: &str) -> own::RevisionStatus {
-    let of_revision = || model.versions.iter().filter(|version| *version.revision() == *revision);
-    let version = of_revision().next_back();
+fn revision_status(
+    rollout: &ObjectRollout,
+    revision: &str,
+    version: u32,
+    available_replicas: u32,
+) -> own::RevisionStatus {
     let observed = rollout.observed(revision);
     let p99 = observed.and_then(|stats| stats.latency.quantile_ms(0.99)).unwrap_or(0.0);
     own::RevisionStatus {
         revision: revision.to_owned(),
-        version: version.map_or(0, |version| version.number),
+        version,
         weight: rollout.percent(revision).unwrap_or(0),
         ready: rollout.state.is_ready(revision),
         requests: observed.map_or(0, |stats| stats.requests),
         failures: observed.map_or(0, |stats| stats.errors.failures()),
         p99_micros: (p99 * 1000.0) as u64,
-        available_replicas: of_revision().map(|v| v.count(|s| s == ReplicaState::Available)).sum(),
+        available_replicas,
     }
 }
 
-fn message(rollout: &ModelRollout) -> String {
+fn message(rollout: &ObjectRollout) -> String {
     match &rollout.state.phase {
         Phase::Deploying { .. } => "the first version is not ready yet".to_owned(),
         Phase::Progressing { candidate, .. } if candidate.progress == Progress::Waiting => {

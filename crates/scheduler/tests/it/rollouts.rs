@@ -1,9 +1,9 @@
 //! Rollouts over gRPC: policies, weights of routes, statistics of gateways, commands, durability.
 
-use crate::harness::{Agent, Gateway, client, model, scheduler, within};
+use crate::harness::{Agent, Gateway, client, model, pipeline, scheduler, within};
 use gantry_proto::gantry::{
-    DeletePolicyRequest, ListPoliciesRequest, ModelTraffic, RolloutPolicy, RolloutStatus, Route,
-    SteerRolloutRequest, TrafficReport, VersionTraffic, WatchPoliciesRequest, WatchRolloutsRequest,
+    DeletePolicyRequest, ListPoliciesRequest, ModelTraffic, PipelineRoute, RolloutPolicy, RolloutStatus,
+    Route, SteerRolloutRequest, TrafficReport, VersionTraffic, WatchPoliciesRequest, WatchRolloutsRequest,
     policy_event, rollout_event, rollouts_client::RolloutsClient, route_event, steer_rollout_request::Action,
 };
 use gantry_scheduler::Running;
@@ -19,7 +19,21 @@ fn policy(name: &str, models: &[&str]) -> RolloutPolicy {
 }
 
 fn steer(action: Action) -> SteerRolloutRequest {
-    SteerRolloutRequest { model: "m".into(), action: action.into() }
+    SteerRolloutRequest { model: "m".into(), action: action.into(), pipeline: String::new() }
+}
+
+/// Models first.
+async fn statuses(rollouts: &mut Rollouts) -> Vec<RolloutStatus> {
+    let request = WatchRolloutsRequest { subscriber: "test".into() };
+    let mut events = rollouts.watch_rollouts(request).await.unwrap().into_inner();
+    let mut found = Vec::new();
+    loop {
+        match within(events.message()).await.unwrap().unwrap().event.unwrap() {
+            rollout_event::Event::Upsert(status) => found.push(status),
+            rollout_event::Event::Synced(_) => return found,
+            _ => {}
+        }
+    }
 }
 
 /// Model `m` with version 1 under policy `p`; agent and gateway are tasks of the test.
@@ -31,6 +45,8 @@ struct Setup {
     /// The last route that the gateway applied.
     route: Route,
     sequence: u64,
+    /// Of the gateway.
+    instance: u64,
 }
 
 impl Setup {
@@ -39,7 +55,8 @@ impl Setup {
         let rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
         let agent = Agent::join(&running).await;
         let (gateway, _) = Gateway::sync(&running).await;
-        let mut setup = Self { running, rollouts, agent, gateway, route: Route::default(), sequence: 0 };
+        let mut setup =
+            Self { running, rollouts, agent, gateway, route: Route::default(), sequence: 0, instance: 7 };
         setup.rollouts.put_policy(policy("p", &["m"])).await.unwrap();
         setup.load("/a").await;
         setup.until(|status| status.phase == "Running").await;
@@ -52,14 +69,16 @@ impl Setup {
     }
 
     async fn status(&mut self) -> Option<RolloutStatus> {
-        let request = WatchRolloutsRequest { subscriber: "test".into() };
-        let mut events = self.rollouts.watch_rollouts(request).await.unwrap().into_inner();
-        let mut found = None;
+        statuses(&mut self.rollouts).await.pop()
+    }
+
+    /// Applies routes until that of a pipeline is as wanted.
+    async fn pipeline_route(&mut self, wanted: impl Fn(&PipelineRoute) -> bool) -> PipelineRoute {
         loop {
-            match within(events.message()).await.unwrap().unwrap().event.unwrap() {
-                rollout_event::Event::Upsert(status) => found = Some(status),
-                rollout_event::Event::Synced(_) => return found,
-                _ => {}
+            if let route_event::Event::UpsertPipeline(route) = self.gateway.apply().await
+                && wanted(&route)
+            {
+                return route;
             }
         }
     }
@@ -111,8 +130,14 @@ impl Setup {
             model: "m".into(),
             generation: self.route.rollout_generation,
             versions: versions.iter().map(version).collect(),
+            pipeline: String::new(),
         };
-        let report = TrafficReport { subscriber: "g".into(), sequence: self.sequence, models: vec![traffic] };
+        let report = TrafficReport {
+            subscriber: "g".into(),
+            sequence: self.sequence,
+            models: vec![traffic],
+            instance: self.instance,
+        };
         self.gateway.client.report_traffic(report).await.unwrap();
     }
 }
@@ -199,13 +224,22 @@ async fn invalid_calls_have_a_code_and_a_reason() {
         (Action::Retry, "m", "there is nothing to retry"),
         (Action::Abort, "none", "model none not found"),
     ] {
-        let request = SteerRolloutRequest { model: model.into(), action: action.into() };
+        let request = SteerRolloutRequest { model: model.into(), ..steer(action) };
         let error = rollouts.steer_rollout(request).await.unwrap_err();
         assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
         assert!(error.message().contains(expected), "{error}");
     }
-    let unknown = SteerRolloutRequest { model: "m".into(), action: 99 };
-    assert_eq!(rollouts.steer_rollout(unknown).await.unwrap_err().code(), Code::InvalidArgument);
+    for invalid in [
+        SteerRolloutRequest { action: 99, ..steer(Action::Abort) },
+        SteerRolloutRequest { model: String::new(), ..steer(Action::Abort) },
+        SteerRolloutRequest { pipeline: "p".into(), ..steer(Action::Abort) },
+    ] {
+        assert_eq!(rollouts.steer_rollout(invalid).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    let of_pipeline =
+        SteerRolloutRequest { model: String::new(), pipeline: "none".into(), ..steer(Action::Abort) };
+    let error = rollouts.steer_rollout(of_pipeline).await.unwrap_err();
+    assert!(error.message().contains("pipeline none not found"), "{error}");
     for invalid in [
         RolloutPolicy { name: "UPPER".into(), ..policy("p", &[]) },
         RolloutPolicy { spec: b"{".to_vec(), ..policy("p", &[]) },
@@ -280,5 +314,72 @@ async fn policies_are_watched() {
     assert_eq!(next().await, "b []");
     rollouts.delete_policy(DeletePolicyRequest { name: "a".into() }).await.unwrap();
     assert_eq!(next().await, "no a");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn report_that_is_repeated_after_a_reconnect_counts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    setup.report(&[(1, 40, 0), (2, 10, 1)]).await;
+    setup.gateway = Gateway::sync(&setup.running).await.0;
+    for (instance, requests) in [(7, 10), (8, 20)] {
+        // A gateway that was started again begins with the same number.
+        setup.instance = instance;
+        setup.repeat(&[(1, 40, 0), (2, 10, 1)]).await;
+        let counted = setup.status().await.unwrap().candidate.unwrap();
+        assert_eq!(counted.requests, requests);
+    }
+    setup.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipeline_is_rolled_out_beside_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    let of_pipeline = RolloutPolicy { pipelines: vec!["p".into()], ..policy("q", &[]) };
+    setup.rollouts.put_policy(of_pipeline).await.unwrap();
+    let mut clients = client(&setup.running).await;
+    clients.load_pipeline(pipeline("p", &["m"])).await.unwrap();
+    let first = setup.pipeline_route(|route| route.ready).await;
+    assert!(first.candidate.is_none() && first.rollout_generation > 0, "{first:?}");
+    let mut second = pipeline("p", &["m"]);
+    second.pipeline.as_mut().unwrap().steps[0].batch =
+        Some(gantry_proto::scheduler::Batch { size: Some(2), ..Default::default() });
+    clients.load_pipeline(second).await.unwrap();
+    let split = setup.pipeline_route(|route| route.candidate.is_some()).await;
+    assert_eq!(split.definition.unwrap().version, 1);
+    assert_eq!((split.candidate.unwrap().version, split.candidate_percent), (2, 20));
+    let bad = ModelTraffic {
+        pipeline: "p".into(),
+        generation: split.rollout_generation,
+        versions: vec![
+            VersionTraffic { version: 1, requests: 400, latency: vec![400], ..Default::default() },
+            VersionTraffic {
+                version: 2,
+                requests: 100,
+                server_errors: 100,
+                latency: vec![100],
+                ..Default::default()
+            },
+        ],
+        ..Default::default()
+    };
+    let report = TrafficReport { subscriber: "g".into(), sequence: 1, instance: 7, models: vec![bad] };
+    setup.gateway.client.report_traffic(report).await.unwrap();
+    setup.pipeline_route(|route| route.candidate.is_none()).await;
+    let find = |statuses: Vec<RolloutStatus>| statuses.into_iter().find(|s| s.pipeline == "p").unwrap();
+    let status = find(statuses(&mut setup.rollouts).await);
+    assert_eq!((status.stable.unwrap().version, status.model.as_str()), (1, ""));
+    assert_eq!(status.failed.len(), 1, "{:?}", status.failed);
+    setup.running.stop().await;
+
+    let running = scheduler(dir.path()).await;
+    let mut rollouts = RolloutsClient::connect(format!("http://{}", running.clients)).await.unwrap();
+    assert_eq!(find(statuses(&mut rollouts).await).failed, status.failed, "it is durable");
+    rollouts.delete_policy(DeletePolicyRequest { name: "q".into() }).await.unwrap();
+    assert!(statuses(&mut rollouts).await.iter().all(|status| status.pipeline.is_empty()));
     running.stop().await;
 }

@@ -1,4 +1,4 @@
-//! `gantry rollout`: the rollouts of models under a policy.
+//! `gantry rollout`: the rollouts of models and pipelines under a policy.
 
 mod document;
 mod simulate;
@@ -7,7 +7,7 @@ mod text;
 use super::status::redraw;
 use crate::{
     args::Global,
-    client::{Scheduler, block_on},
+    client::{Scheduler, block_on, rolled_out},
     error::{CommandError, Exit},
     object_ref::{self, ObjectRef},
     output::{PLACEHOLDER, Style, Table, Tone, emit, emit_line, is_terminal, print_stderr},
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Changes within this window are drawn once.
 const REDRAW_DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// Watch and steer the rollouts of models under a RolloutPolicy.
+/// Watch and steer the rollouts of models and pipelines under a RolloutPolicy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry rollout status iris\n  gantry rollout watch iris\n  \
     gantry rollout promote iris --full\n  gantry rollout simulate -f careful.yaml --success 0.97 --rate 50")]
@@ -82,7 +82,7 @@ enum Command {
         #[command(flatten)]
         target: Target,
     },
-    /// List the past rollouts of a model, newest first
+    /// List the past rollouts of a model or pipeline, newest first
     History {
         #[command(flatten)]
         target: Target,
@@ -94,24 +94,67 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// Name of a model, or model/NAME
+    /// Name of a model or pipeline, or model/NAME or pipeline/NAME
     #[arg(value_name = "NAME")]
     name: String,
 }
 
 impl Target {
-    fn model(&self) -> Result<ObjectRef, CommandError> {
+    /// `None` for a name without a kind.
+    fn object(&self) -> Result<Option<ObjectRef>, CommandError> {
         if !self.name.contains('/') {
-            return Ok(ObjectRef { kind: Kind::Model, name: self.name.clone() });
+            return Ok(None);
         }
         let objects = object_ref::named(std::slice::from_ref(&self.name))?;
-        let model = objects.into_iter().find(|object| object.kind == Kind::Model);
-        model.ok_or_else(|| {
-            let message =
-                format!("rollouts of {} are not supported yet: name a model", self.name.escape_debug());
-            CommandError::usage(message)
+        let is_supported = |object: &ObjectRef| matches!(object.kind, Kind::Model | Kind::Pipeline);
+        let object = objects.into_iter().find(is_supported);
+        object.map(Some).ok_or_else(|| {
+            let shown = self.name.escape_debug();
+            CommandError::usage(format!("{shown} has no rollouts: name a model or a pipeline"))
         })
     }
+
+    /// The rollout of the object, or why there is none. A name without a kind is that of a model or a pipeline.
+    async fn find(&self, scheduler: &Scheduler) -> Result<(ObjectRef, RolloutStatus), CommandError> {
+        let named = self.object()?;
+        let is_named = |object: &ObjectRef| match &named {
+            Some(named) => object == named,
+            None => object.name == self.name,
+        };
+        let rollouts = scheduler.rollouts().await?.into_iter().map(|rollout| (rolled_out(&rollout), rollout));
+        let mut found: Vec<_> = rollouts.filter(|(object, _)| is_named(object)).collect();
+        match (found.pop(), found.pop()) {
+            (Some(found), None) => Ok(found),
+            (Some(_), Some(_)) => {
+                let name = &self.name;
+                let message = format!(
+                    "{name} is a model and a pipeline, and both have rollouts: write model/{name} or pipeline/{name}"
+                );
+                Err(CommandError::usage(message))
+            }
+            (None, _) => Err(no_rollout(scheduler, named, &self.name).await?),
+        }
+    }
+}
+
+/// Why a model or pipeline has no rollout.
+async fn no_rollout(
+    scheduler: &Scheduler,
+    named: Option<ObjectRef>,
+    name: &str,
+) -> Result<CommandError, CommandError> {
+    let of_kind = |kind| ObjectRef { kind, name: name.to_owned() };
+    let candidates = match &named {
+        Some(named) => vec![named.clone()],
+        None => vec![of_kind(Kind::Model), of_kind(Kind::Pipeline)],
+    };
+    for object in &candidates {
+        let resource = scheduler.resource(object, false).await?;
+        if resource.is_some_and(|resource| !resource.is_deleted()) {
+            return Ok(without_policy(object));
+        }
+    }
+    Ok(scheduler.not_found(&named.unwrap_or_else(|| of_kind(Kind::Model))).await)
 }
 
 #[derive(Debug, clap::Args)]
@@ -138,9 +181,9 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
         match &args.command {
             Command::Simulate(_) => Ok(()),
             Command::List { output } => list(&scheduler, output.form).await,
-            Command::Status { target, output } => status(&scheduler, &target.model()?, output.form).await,
-            Command::Watch { target } => watch(&scheduler, &target.model()?).await,
-            Command::History { target, output } => history(&scheduler, &target.model()?, output.form).await,
+            Command::Status { target, output } => status(&scheduler, target, output.form).await,
+            Command::Watch { target } => watch(&scheduler, target).await,
+            Command::History { target, output } => history(&scheduler, target, output.form).await,
             Command::Promote { target, full: false } => steer(&scheduler, target, Action::Promote).await,
             Command::Promote { target, full: true } => steer(&scheduler, target, Action::PromoteFull).await,
             Command::Pause { target } => steer(&scheduler, target, Action::Pause).await,
@@ -159,20 +202,20 @@ async fn list(scheduler: &Scheduler, form: Form) -> Result<(), CommandError> {
         return emit(format!("{list:#}\n"));
     }
     if rollouts.is_empty() {
-        print_stderr("No rollouts: apply a RolloutPolicy for a model.");
+        print_stderr("No rollouts: apply a RolloutPolicy for a model or a pipeline.");
         return Ok(());
     }
     emit(table(&rollouts).render(Style::stdout()))
 }
 
 fn table(rollouts: &[RolloutStatus]) -> Table {
-    let mut table = Table::new(&["MODEL", "POLICY", "PHASE", "STABLE", "CANDIDATE", "WEIGHT", "MESSAGE"]);
+    let mut table = Table::new(&["NAME", "POLICY", "PHASE", "STABLE", "CANDIDATE", "WEIGHT", "MESSAGE"]);
     for rollout in rollouts {
         let candidate = rollout.candidate.as_ref();
         let placeholder = || PLACEHOLDER.to_owned();
         let plain = |text: String| (text, Tone::Plain);
         table.row(vec![
-            plain(rollout.model.clone()),
+            plain(text::reference(rollout)),
             plain(rollout.policy.clone()),
             (text::state(rollout), text::tone(rollout)),
             plain(rollout.stable.as_ref().map_or_else(placeholder, text::version)),
@@ -184,8 +227,8 @@ fn table(rollouts: &[RolloutStatus]) -> Table {
     table
 }
 
-async fn status(scheduler: &Scheduler, model: &ObjectRef, form: Form) -> Result<(), CommandError> {
-    let rollout = find(scheduler, model).await?;
+async fn status(scheduler: &Scheduler, target: &Target, form: Form) -> Result<(), CommandError> {
+    let (_, rollout) = target.find(scheduler).await?;
     match form {
         Form::Json => emit(format!("{:#}\n", document::rollout(&rollout))),
         Form::Text => {
@@ -195,35 +238,35 @@ async fn status(scheduler: &Scheduler, model: &ObjectRef, form: Form) -> Result<
     }
 }
 
-async fn history(scheduler: &Scheduler, model: &ObjectRef, form: Form) -> Result<(), CommandError> {
-    let rollout = find(scheduler, model).await?;
+async fn history(scheduler: &Scheduler, target: &Target, form: Form) -> Result<(), CommandError> {
+    let (object, rollout) = target.find(scheduler).await?;
     match form {
         Form::Json => emit(format!("{:#}\n", document::history(&rollout))),
         Form::Text if rollout.history.is_empty() => {
-            print_stderr(&format!("{model} has no past rollouts."));
+            print_stderr(&format!("{object} has no past rollouts."));
             Ok(())
         }
         Form::Text => emit(text::history(&rollout).render(Style::stdout())),
     }
 }
 
-async fn watch(scheduler: &Scheduler, model: &ObjectRef) -> Result<(), CommandError> {
-    let first = find(scheduler, model).await?;
+async fn watch(scheduler: &Scheduler, target: &Target) -> Result<(), CommandError> {
+    let (object, first) = target.find(scheduler).await?;
     let objective = success_objective(scheduler, &first.policy).await?;
     let mut changes = scheduler.watch_rollouts().await?;
     let (terminal, style) = (is_terminal(), Style::stdout());
     let mut drawn = 0;
     let mut printed = None;
     loop {
-        let mut rollout = changes.next().await?.get(&model.name).cloned();
+        let mut rollout = changes.next().await?.get(&object).cloned();
         if terminal {
             let debounce = tokio::time::Instant::now() + REDRAW_DEBOUNCE;
             while let Ok(rollouts) = tokio::time::timeout_at(debounce, changes.next()).await {
-                rollout = rollouts?.get(&model.name).cloned();
+                rollout = rollouts?.get(&object).cloned();
             }
         }
         let Some(rollout) = rollout else {
-            return Err(without_policy(model));
+            return Err(without_policy(&object));
         };
         if terminal {
             drawn = redraw(&text::page(&rollout, objective, style), drawn)?;
@@ -238,38 +281,27 @@ async fn watch(scheduler: &Scheduler, model: &ObjectRef) -> Result<(), CommandEr
 }
 
 async fn steer(scheduler: &Scheduler, target: &Target, action: Action) -> Result<(), CommandError> {
-    let model = target.model()?;
-    let rollout = find(scheduler, &model).await?;
-    if let Err(error) = scheduler.steer_rollout(&model.name, action).await {
+    let (object, rollout) = target.find(scheduler).await?;
+    if let Err(error) = scheduler.steer_rollout(&object, action).await {
         let remedy = match error.exit {
             Exit::Refused => {
-                format!("\n{}\nSee gantry rollout status {}.", text::sentence(&rollout, None), model.name)
+                let (sentence, name) = (text::sentence(&rollout, None), text::reference(&rollout));
+                format!("\n{sentence}\nSee gantry rollout status {name}.")
             }
             _ => String::new(),
         };
         return Err(CommandError::new(error.exit, format!("{}{remedy}", error.message)));
     }
-    emit_line(&format!("{} {}", model.name, text::steered(&rollout, action)))
+    emit_line(&format!("{} {}", object.name, text::steered(&rollout, action)))
 }
 
-/// The rollout of a model, or why there is none.
-async fn find(scheduler: &Scheduler, model: &ObjectRef) -> Result<RolloutStatus, CommandError> {
-    let found = scheduler.rollouts().await?.into_iter().find(|rollout| rollout.model == model.name);
-    match found {
-        Some(rollout) => Ok(rollout),
-        None if scheduler.model(&model.name, false).await?.is_some_and(|found| !found.deleted) => {
-            Err(without_policy(model))
-        }
-        None => Err(scheduler.not_found(model).await),
-    }
-}
-
-fn without_policy(model: &ObjectRef) -> CommandError {
-    let name = &model.name;
+fn without_policy(object: &ObjectRef) -> CommandError {
+    let name = &object.name;
+    let kind = if object.kind == Kind::Pipeline { "Pipeline" } else { "Model" };
     CommandError::new(
         Exit::NotFound,
         format!(
-            "{model} has no rollout policy: apply a RolloutPolicy with targetRef {{kind: Model, name: {name}}}"
+            "{object} has no rollout policy: apply a RolloutPolicy with targetRef {{kind: {kind}, name: {name}}}"
         ),
     )
 }

@@ -9,6 +9,18 @@ use gantry_proto::gantry::{RevisionStatus, RolloutHistory, RolloutStatus, steer_
 use jiff::Timestamp;
 use std::time::Duration;
 
+fn name(rollout: &RolloutStatus) -> &str {
+    if rollout.pipeline.is_empty() { &rollout.model } else { &rollout.pipeline }
+}
+
+/// The object as commands name it: a model by its name, a pipeline with its kind.
+pub(super) fn reference(rollout: &RolloutStatus) -> String {
+    match rollout.pipeline.as_str() {
+        "" => rollout.model.clone(),
+        pipeline => format!("pipeline/{pipeline}"),
+    }
+}
+
 /// `version 2`, or the digest of a version that is gone.
 pub(super) fn version(revision: &RevisionStatus) -> String {
     match revision.version {
@@ -116,7 +128,7 @@ pub(super) fn tone(rollout: &RolloutStatus) -> Tone {
 
 /// The answer to "how is the rollout?".
 pub(super) fn sentence(rollout: &RolloutStatus, objective: Option<f64>) -> String {
-    let name = &rollout.model;
+    let name = name(rollout);
     let (stable, candidate) = (rollout.stable.as_ref(), rollout.candidate.as_ref());
     let text = match rollout.phase.as_str() {
         "Deploying" => format!("{name} deploys {}: {}.", named_version(candidate), message(rollout)),
@@ -255,19 +267,24 @@ fn holds(rollout: &RolloutStatus) -> Option<String> {
 
 /// One command.
 fn next(rollout: &RolloutStatus) -> String {
-    let name = &rollout.model;
+    let name = reference(rollout);
+    let (kind, object) = if rollout.pipeline.is_empty() {
+        ("model", format!("model/{name}"))
+    } else {
+        ("pipeline", name.clone())
+    };
     match (rollout.phase.as_str(), rollout.pause.as_str()) {
-        ("Deploying", _) => format!("gantry explain model/{name}"),
+        ("Deploying", _) => format!("gantry explain {object}"),
         ("Progressing", "Command") => format!("gantry rollout resume {name}"),
         ("Progressing", "Approval") => format!("gantry rollout promote {name}"),
-        ("Progressing", _) if rollout.stage == 0 => format!("gantry explain model/{name}"),
+        ("Progressing", _) if rollout.stage == 0 => format!("gantry explain {object}"),
         ("Running", _) if last_rollback(rollout).is_some() => {
-            format!("gantry rollout retry {name}; a changed model starts a new rollout")
+            format!("gantry rollout retry {name}; a changed {kind} starts a new rollout")
         }
         ("Running", _) if is_baking(rollout) => {
             format!("gantry rollout undo {name}, if this version is not the right one")
         }
-        ("Running", _) => format!("gantry rollout history {name}; a changed model starts a rollout"),
+        ("Running", _) => format!("gantry rollout history {name}; a changed {kind} starts a rollout"),
         _ => format!("gantry rollout watch {name}"),
     }
 }

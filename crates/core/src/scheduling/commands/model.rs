@@ -1,7 +1,7 @@
 //! Commands about models.
 
 use crate::scheduling::{
-    Millis,
+    Millis, RolloutTarget,
     command::{Effects, Rejection},
     index::Timer,
     model::{Definition, Demand, Digest, Model, Version},
@@ -42,7 +42,7 @@ impl State {
         effects.models.insert(name.clone());
         if known.is_none_or(|m| m.deleted) {
             self.create_model(definition, by, now);
-            let policy = self.policy_for(&name);
+            let policy = self.policy_for(&RolloutTarget::model(name.clone()));
             self.with(&name, now, effects, |ctx, model| ctx.assign_policy(model, policy));
             effects.store_models.insert(name.clone());
         } else {

@@ -77,7 +77,7 @@ impl State {
         effects.store_pipelines.insert(name.clone());
         effects.pipelines.insert(name.clone());
         self.pipelines.insert(name.clone(), pipeline);
-        self.with_pipeline(&name, now, effects, |_| ());
+        self.assign_pipeline_policy(&name, now, effects);
     }
 
     pub(in crate::scheduling) fn unload_pipeline(

@@ -36,7 +36,12 @@ fn pipeline(new: &Pipeline, old: Option<&Pipeline>) -> Vec<String> {
     let unready = new.latest().and_then(|v| v.unready.as_ref());
     let effect = match (unready, serving) {
         (None, None) => "would serve at once".to_owned(),
-        (None, Some(old)) => format!("would take the traffic of version {old}"),
+        (None, Some(old)) => match &new.rollout {
+            Some(rollout) => {
+                format!("would take the traffic of version {old} in steps of {}", rollout.policy)
+            }
+            None => format!("would take the traffic of version {old}"),
+        },
         (Some(unready), _) => format!("would wait: step {}: {}", unready.name, unready.reason),
     };
     let stays = unready.and(serving).map(|old| format!("version {old} would continue to serve"));

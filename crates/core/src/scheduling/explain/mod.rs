@@ -103,3 +103,9 @@ fn capabilities(server: &Server) -> String {
     }
     if all.is_empty() { "offers nothing".to_owned() } else { all.join(", ") }
 }
+
+/// A foreign message without its full stop.
+fn strip_period(sentence: &str) -> &str {
+    let strip_period = sentence.trim().trim_end_matches('.');
+    if strip_period.is_empty() { "no reason given" } else { strip_period }
+}

@@ -1,6 +1,9 @@
 //! Explains the state of a model.
 
-use super::{Answer, CHECK_GATEWAYS, Explanation, Fact, Span, State, ago, capabilities, fact, managed, many};
+use super::{
+    Answer, CHECK_GATEWAYS, Explanation, Fact, Span, State, ago, capabilities, fact, managed, many,
+    strip_period,
+};
 use crate::scheduling::{
     Millis, Model, ModelState, Reason, ReplicaState, Server, Unschedulable, Version,
     placement::{Placement, admits, free, place},
@@ -409,10 +412,4 @@ impl Case<'_> {
 
 fn check_agent(location: &str) -> String {
     format!("check that the agent of {location} runs and can reach the scheduler")
-}
-
-/// A foreign message without its full stop.
-fn strip_period(sentence: &str) -> &str {
-    let strip_period = sentence.trim().trim_end_matches('.');
-    if strip_period.is_empty() { "no reason given" } else { strip_period }
 }

@@ -1,8 +1,10 @@
 //! Explains the state of a pipeline.
 
-use super::{Answer, CHECK_GATEWAYS, Explanation, Fact, State, ago, fact, managed, many, unready_model};
+use super::{
+    Answer, CHECK_GATEWAYS, Explanation, Fact, State, ago, fact, managed, many, strip_period, unready_model,
+};
 use crate::scheduling::{
-    Millis, Pipeline, PipelineState, PipelineVersion, Reason, dependants, pipeline::UNACKNOWLEDGED,
+    Millis, Obstacle, Pipeline, PipelineState, PipelineVersion, Reason, dependants, pipeline::UNACKNOWLEDGED,
 };
 
 /// `None` for an unknown pipeline.
@@ -23,6 +25,18 @@ fn answer(state: &State, name: &str, pipeline: &Pipeline, version: &PipelineVers
         None => format!("{name} is not ready: {cause}."),
     };
     let status = pipeline.version_status(version);
+    match pipeline.rollout_obstacle(version) {
+        Some(rolled_back @ Obstacle::RolledBack(_)) => {
+            let next =
+                format!("change the pipeline and apply it, or run: gantry rollout retry pipeline/{name}");
+            return (Reason::RolledBack, not_ready(strip_period(&rolled_back.to_string())), next);
+        }
+        Some(obstacle) if version.unready.is_none() && version.failure.is_none() => {
+            let next = format!("see the evidence: gantry rollout status pipeline/{name}");
+            return (Reason::RollingOut, not_ready(&obstacle.to_string()), next);
+        }
+        _ => {}
+    }
     match (status.state, &version.unready) {
         (PipelineState::Terminated, _) => (
             Reason::Deleted,

@@ -52,6 +52,12 @@ fn any_definition() -> impl Strategy<Value = Box<Definition>> {
     )
 }
 
+fn target() -> impl Strategy<Value = RolloutTarget> {
+    (name(), any::<bool>()).prop_map(|(name, is_pipeline)| {
+        if is_pipeline { RolloutTarget::pipeline(name) } else { RolloutTarget::model(name) }
+    })
+}
+
 fn generation() -> impl Strategy<Value = Option<i64>> {
     prop::option::of(0i64..3)
 }
@@ -143,16 +149,16 @@ fn command() -> impl Strategy<Value = Command> {
             Command::ServiceDemanded { name, waiting, is_active }
         }),
         1 => prop::option::of(bytes()).prop_map(|applied| Command::GatewaysAcknowledged { applied }),
-        2 => (name(), name(), any::<bool>()).prop_map(|(name, model, short)| {
-            Command::PutRolloutPolicy(rollouts::policy(&name, &[&model], short))
+        2 => (name(), target(), any::<bool>()).prop_map(|(name, target, short)| {
+            Command::PutRolloutPolicy(rollouts::policy(&name, [target], short))
         }),
         1 => name().prop_map(|name| Command::DeleteRolloutPolicy { name }),
-        2 => (name(), rollouts::steer()).prop_map(|(model, steer)| Command::SteerRollout { model, steer }),
-        3 => (name(), bytes(), bytes(), count(), bytes()).prop_map(
-            |(model, sequence, generation, version, requests)| {
+        2 => (target(), rollouts::steer()).prop_map(|(target, steer)| Command::SteerRollout { target, steer }),
+        3 => (target(), bytes(), bytes(), count(), bytes()).prop_map(
+            |(target, sequence, generation, version, requests)| {
                 let versions = vec![(version, rollouts::stats(requests, requests / 2)), (1, rollouts::stats(1, 0))];
                 let id = ObservationId { epoch: 1, sequence };
-                Command::TrafficObserved { model, traffic: Traffic { id, generation, versions } }
+                Command::TrafficObserved { target, traffic: Traffic { id, generation, versions } }
             }
         ),
         3 => Just(Command::Tick),

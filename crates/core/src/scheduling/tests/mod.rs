@@ -7,6 +7,7 @@ mod explain;
 mod faults;
 mod lifecycle;
 mod ownership;
+mod pipeline_rollouts;
 mod pipelines;
 mod placement;
 mod properties;
@@ -121,12 +122,21 @@ fn proptest_config() -> proptest::prelude::ProptestConfig {
 /// The record of a model, without the statistics of a rollout: they may be lost.
 fn durable_record(state: &State, name: &str) -> Option<(ModelRecord, Option<String>)> {
     let mut record = state.model_record(name)?;
-    let rollout = record.rollout.take().map(|RolloutRecord { policy, state }| {
-        let stable = state.phase.stable().map(|stable| (&stable.revision, &stable.previous));
-        let decided = (state.phase.name(), stable, state.phase.other(), state.generation, &state.ready);
-        format!("{policy} {decided:?} {:?} {:?} {}", state.failed, state.history, state.handled)
-    });
+    let rollout = record.rollout.take().map(decisions);
     Some((record, rollout))
+}
+
+/// As [`durable_record`].
+fn durable_pipeline(state: &State, name: &str) -> Option<(PipelineRecord, Option<String>)> {
+    let mut record = state.pipeline_record(name)?;
+    let rollout = record.rollout.take().map(decisions);
+    Some((record, rollout))
+}
+
+fn decisions(RolloutRecord { policy, state }: RolloutRecord) -> String {
+    let stable = state.phase.stable().map(|stable| (&stable.revision, &stable.previous));
+    let decided = (state.phase.name(), stable, state.phase.other(), state.generation, &state.ready);
+    format!("{policy} {decided:?} {:?} {:?} {}", state.failed, state.history, state.handled)
 }
 
 /// Replicas with the version that each serves.
@@ -414,7 +424,10 @@ impl Harness {
                     p.versions.iter().map(|v| p.version_status(v)).collect::<Vec<_>>(),
                 )
             },
-            |p| (p.routed().map(|v| v.uid.clone()), p.obstacle().filter(|_| !p.deleted), p.deleted),
+            |p| {
+                let split: Vec<_> = p.split().iter().map(|(v, percent)| (v.uid.clone(), *percent)).collect();
+                (split, p.rollout_generation(), p.obstacle().filter(|_| !p.deleted), p.deleted)
+            },
             [&effects.pipelines, &effects.pipeline_routes],
             shown,
         );
@@ -429,7 +442,7 @@ impl Harness {
         let names = before.pipelines().keys().chain(self.state.pipelines().keys());
         for name in names.chain(before.experiments().keys()).chain(self.state.experiments().keys()) {
             assert!(
-                before.pipeline_record(name) == self.state.pipeline_record(name)
+                durable_pipeline(before, name) == durable_pipeline(&self.state, name)
                     || effects.store_pipelines.contains(name),
                 "{shown}: pipeline {name} is missing from the stored records"
             );
@@ -523,11 +536,16 @@ impl Harness {
                 assert_eq!(version.unready.is_none(), ready, "{name} version {}", version.number);
                 assert!(!pipeline.version_status(version).models_ready || ready, "{name}");
             }
-            if let Some(routed) = pipeline.routed() {
+            let split = pipeline.split();
+            for (routed, _) in &split {
                 assert!(routed.was_ready, "{name}: a version is executed that was never ready");
                 assert!(!pipeline.deleted, "{name} is deleted and executed");
             }
-            assert!(pipeline.versions.len() <= 2 || pipeline.awaits != 0, "{name} keeps old versions");
+            let percents: u32 = split.iter().map(|(_, percent)| percent).sum();
+            assert!(split.is_empty() || percents == 100, "{name}: {percents} % of the requests");
+            // With a rollout: the stable version, the one before, a candidate and the desired one.
+            let most = if pipeline.rollout.is_some() { 4 } else { 2 };
+            assert!(pipeline.versions.len() <= most || pipeline.awaits != 0, "{name} keeps old versions");
             let ready = pipeline.version_status(latest);
             assert!(
                 ready.state != PipelineState::Ready || latest.created || pipeline.deleted,

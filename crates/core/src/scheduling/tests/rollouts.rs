@@ -8,7 +8,12 @@ use crate::rollout::{
 use crate::scheduling::explain;
 use proptest::prelude::{Just, Strategy as Generator, prop_oneof};
 
-pub(super) fn policy(name: &str, models: &[&str], short: bool) -> PolicyRecord {
+pub(super) fn policy(
+    name: &str,
+    targets: impl IntoIterator<Item = RolloutTarget>,
+    short: bool,
+) -> PolicyRecord {
+    let targets: BTreeSet<RolloutTarget> = targets.into_iter().collect();
     let steps: &[u32] = if short { &[20] } else { &[20, 50] };
     let mut policy = RolloutPolicy::new(Strategy::Canary(CanarySteps::weights(steps).unwrap()));
     if short {
@@ -16,10 +21,14 @@ pub(super) fn policy(name: &str, models: &[&str], short: bool) -> PolicyRecord {
     }
     PolicyRecord {
         name: name.into(),
-        models: models.iter().map(|model| (*model).into()).collect(),
+        content: format!("{targets:?} {short}").into_bytes().into(),
+        targets,
         policy: Arc::new(policy),
-        content: format!("{models:?} {short}").into_bytes().into(),
     }
+}
+
+fn of_model(name: &str) -> RolloutTarget {
+    RolloutTarget::model(name)
 }
 
 pub(super) fn steer() -> impl Generator<Value = Steer> {
@@ -46,14 +55,14 @@ fn harness() -> Harness {
     for index in 0..2 {
         harness.join(&id("s", index), 100);
     }
-    harness.apply(Command::PutRolloutPolicy(policy("p", &["m"], false))).unwrap();
+    harness.apply(Command::PutRolloutPolicy(policy("p", [of_model("m")], false))).unwrap();
     harness.load(definition("m", 1, 2)).unwrap();
     harness.quiesce();
     harness
 }
 
 impl Harness {
-    fn rollout(&self, model: &str) -> &ModelRollout {
+    fn rollout(&self, model: &str) -> &ObjectRollout {
         self.state.models()[model].rollout.as_deref().expect("the model has a policy")
     }
 
@@ -69,7 +78,7 @@ impl Harness {
     }
 
     fn steer(&mut self, steer: Steer) -> Result<Effects, Rejection> {
-        self.apply(Command::SteerRollout { model: "m".into(), steer })
+        self.apply(Command::SteerRollout { target: of_model("m"), steer })
     }
 
     /// One report of requests and failures by version, under the current weights.
@@ -82,7 +91,7 @@ impl Harness {
             generation: state.generation,
             versions: versions.collect(),
         };
-        self.apply(Command::TrafficObserved { model: "m".into(), traffic }).unwrap()
+        self.apply(Command::TrafficObserved { target: of_model("m"), traffic }).unwrap()
     }
 
     /// Reports of good requests, until the phase is another one.
@@ -137,7 +146,7 @@ fn failing_version_is_rolled_back_and_not_tried_again() {
     for _ in 0..20 {
         events.extend(harness.observe(&[(1, 40, 0), (2, 10, 10)]).rollout_events);
     }
-    let rolled_back = |(_, event): &(Arc<str>, Event)| matches!(event, Event::RolledBack { .. });
+    let rolled_back = |(_, event): &(RolloutTarget, Event)| matches!(event, Event::RolledBack { .. });
     assert_eq!(events.iter().filter(|event| rolled_back(event)).count(), 1, "{events:?}");
     assert_eq!(harness.shares(), [(1, 100)]);
     harness.quiesce();
@@ -214,11 +223,11 @@ fn commands_are_handled_or_rejected_with_the_reason() {
         harness.rollout("m").state.history.back().unwrap().outcome,
         RolloutOutcome::RolledBack(Finding::Undone)
     );
-    let unknown = harness.apply(Command::SteerRollout { model: "none".into(), steer: Steer::Abort });
+    let unknown = harness.apply(Command::SteerRollout { target: of_model("none"), steer: Steer::Abort });
     assert_eq!(unknown, Err(Rejection::UnknownModel("none".into())));
     harness.load(definition("plain", 1, 1)).unwrap();
-    let without = harness.apply(Command::SteerRollout { model: "plain".into(), steer: Steer::Abort });
-    assert_eq!(without, Err(Rejection::NoRolloutPolicy("plain".into())));
+    let without = harness.apply(Command::SteerRollout { target: of_model("plain"), steer: Steer::Abort });
+    assert_eq!(without, Err(Rejection::NoRolloutPolicy(of_model("plain"))));
 }
 
 #[test]
@@ -258,7 +267,7 @@ fn policy_applies_to_a_model_that_serves_and_its_removal_ends_the_steps() {
     harness.join(&id("s", 0), 100);
     harness.load(definition("m", 1, 1)).unwrap();
     harness.quiesce();
-    harness.apply(Command::PutRolloutPolicy(policy("p", &["m"], true))).unwrap();
+    harness.apply(Command::PutRolloutPolicy(policy("p", [of_model("m")], true))).unwrap();
     harness.quiesce();
     assert_eq!((harness.phase(), harness.shares()), ("Running", vec![(1, 100)]));
     harness.load(definition("m", 2, 1)).unwrap();
@@ -279,10 +288,10 @@ fn policy_applies_to_a_model_that_serves_and_its_removal_ends_the_steps() {
 #[test]
 fn rollback_of_the_state_reverts_policies() {
     let mut state = State::new(Policy::default());
-    state.apply(Command::PutRolloutPolicy(policy("kept", &[], true)), 1).unwrap();
+    state.apply(Command::PutRolloutPolicy(policy("kept", [], true)), 1).unwrap();
     state.begin();
-    state.apply(Command::PutRolloutPolicy(policy("kept", &["m"], true)), 2).unwrap();
-    state.apply(Command::PutRolloutPolicy(policy("new", &[], true)), 3).unwrap();
+    state.apply(Command::PutRolloutPolicy(policy("kept", [of_model("m")], true)), 2).unwrap();
+    state.apply(Command::PutRolloutPolicy(policy("new", [], true)), 3).unwrap();
     state.rollback();
-    assert_eq!(state.records().rollout_policies, [policy("kept", &[], true)]);
+    assert_eq!(state.records().rollout_policies, [policy("kept", [], true)]);
 }

@@ -1,4 +1,4 @@
-//! Statistics per version of models with a rollout.
+//! Statistics per version of models and pipelines with a rollout.
 //!
 //! A request counts for the generation of the weights that chose its version, also when it ends under newer weights. A worker
 //! thread adds to counters of its own, and [`Routes::take_traffic`] collects them.
@@ -9,7 +9,7 @@ mod tests;
 
 pub(crate) use counters::Attribution;
 
-use super::Routes;
+use super::{Kind, Routes};
 use counters::{Counters, Totals};
 use gantry_proto::gantry as pb;
 use std::{
@@ -46,7 +46,9 @@ struct State {
 #[derive(Debug)]
 pub(super) struct VersionCounters {
     state_id: u64,
-    model: Arc<str>,
+    kind: Kind,
+    /// Of the model or pipeline.
+    name: Arc<str>,
     generation: u64,
     version: u32,
     /// Created by the first request of a thread, since most of ten thousand models get none.
@@ -98,7 +100,7 @@ impl Traffic {
     /// The counters of a version in a route; `old` has those of the same version before. `None` without a rollout.
     pub(super) fn counters(
         &self,
-        model: &Arc<str>,
+        (kind, name): (Kind, &Arc<str>),
         generation: u64,
         version: u32,
         old: Option<&Arc<VersionCounters>>,
@@ -113,7 +115,8 @@ impl Traffic {
         }
         let new = Arc::new(VersionCounters {
             state_id,
-            model: Arc::clone(model),
+            kind,
+            name: Arc::clone(name),
             generation,
             version,
             shards: Default::default(),
@@ -143,10 +146,10 @@ impl State {
 }
 
 impl Routes {
-    /// Statistics of models with a rollout since the previous call, by model and generation, and the ID of the scheduler's
-    /// state that numbered the generations. Versions without requests are omitted.
+    /// Statistics of models and pipelines with a rollout since the previous call, by name and generation, and the ID of the
+    /// scheduler's state that numbered the generations. Versions without requests are omitted.
     pub fn take_traffic(&self) -> (u64, Vec<pb::ModelTraffic>) {
-        let mut totals: BTreeMap<(Arc<str>, u64, u32), Totals> = BTreeMap::new();
+        let mut totals: BTreeMap<VersionKey, Totals> = BTreeMap::new();
         let mut state = self.inner.traffic.lock();
         state.versions.retain_mut(|version| {
             // Before the counts are taken, so that none is recorded between them and the removal.
@@ -154,7 +157,7 @@ impl Routes {
             let mut total = Totals::default();
             version.take(&mut total);
             if !total.is_zero() {
-                let key = (Arc::clone(&version.model), version.generation, version.version);
+                let key = (version.kind, Arc::clone(&version.name), version.generation, version.version);
                 totals.entry(key).or_default().add(&total);
             }
             !is_final
@@ -169,7 +172,7 @@ impl Routes {
         self.inner.traffic.lock().state_id
     }
 
-    /// Resolves when a model has a rollout.
+    /// Resolves when a model or pipeline has a rollout.
     pub async fn rollout_started(&self) {
         let traffic = &self.inner.traffic;
         loop {
@@ -184,21 +187,31 @@ impl Routes {
     }
 }
 
-/// One entry per model and generation.
-fn grouped(totals: &BTreeMap<(Arc<str>, u64, u32), Totals>) -> Vec<pb::ModelTraffic> {
-    let mut models: Vec<pb::ModelTraffic> = Vec::new();
-    for ((model, generation, version), total) in totals {
+/// Name, generation of the weights, and version.
+type VersionKey = (Kind, Arc<str>, u64, u32);
+
+/// One entry per model or pipeline and generation.
+fn grouped(totals: &BTreeMap<VersionKey, Totals>) -> Vec<pb::ModelTraffic> {
+    let mut objects: Vec<pb::ModelTraffic> = Vec::new();
+    for ((kind, name, generation, version), total) in totals {
+        let (model, pipeline) = match kind {
+            Kind::Model => (name.to_string(), String::new()),
+            Kind::Pipeline => (String::new(), name.to_string()),
+        };
         let report = total.report(*version);
-        match models.last_mut() {
-            Some(last) if *last.model == **model && last.generation == *generation => {
+        match objects.last_mut() {
+            Some(last)
+                if (&last.model, &last.pipeline, last.generation) == (&model, &pipeline, *generation) =>
+            {
                 last.versions.push(report);
             }
-            _ => models.push(pb::ModelTraffic {
-                model: model.to_string(),
+            _ => objects.push(pb::ModelTraffic {
+                model,
                 generation: *generation,
                 versions: vec![report],
+                pipeline,
             }),
         }
     }
-    models
+    objects
 }

@@ -305,7 +305,7 @@ pub(crate) fn pipeline_route(definition: Pipeline) -> PipelineRoute {
         pipeline: definition.name.clone(),
         definition: Some(definition),
         ready: true,
-        reason: String::new(),
+        ..PipelineRoute::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sums of traffic figures by model, generation and version.
+//! Sums of traffic figures by model or pipeline, generation and version.
 
 use super::{Running, until};
 use gantry_proto::gantry::{ModelTraffic, Route};
@@ -30,7 +30,11 @@ impl Tally {
     pub(crate) fn add(&mut self, models: &[ModelTraffic]) {
         for model in models {
             for version in &model.versions {
-                let key = (model.model.clone(), model.generation, version.version);
+                let name = match model.pipeline.as_str() {
+                    "" => model.model.clone(),
+                    pipeline => format!("{pipeline}.pipeline"),
+                };
+                let key = (name, model.generation, version.version);
                 let sum = self.by_version.entry(key).or_default();
                 sum.requests += version.requests;
                 sum.client_errors += version.client_errors;
