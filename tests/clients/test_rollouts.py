@@ -198,3 +198,62 @@ def test_good_version_of_a_pipeline_is_promoted_and_bad_one_is_rolled_back(start
             until("all requests at version 4", lambda: set(load.since(load.mark(), 100)) == {"4"})
         assert set(load.results()) == {"1", "2", "3 failed", "4"}
         assert gantry.stop() == 0, gantry.output()
+
+
+DRIFT = """
+apiVersion: gantry.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: watchful}
+spec:
+  targetRef: {kind: Model, name: risk}
+  strategy: {blueGreen: {}}
+  analysis: {interval: 1s}
+  bake: 3s
+  drift: {output: predict, windows: 2, minOutputs: 50}
+"""
+
+
+def test_model_whose_outputs_drift_after_the_bake_returns_to_the_version_before(start, tmp_path):
+    """In `gantry up`. The distribution during the bake is the reference; other payments have other scores."""
+    other = shutil.copytree(EXAMPLES / "fraud", tmp_path / "other")
+    text = (EXAMPLES / "fraud" / "model.json").read_text()
+    (other / "model.json").write_text(re.sub(r'"base_score": ?"[^"]*"', '"base_score":"[2.5E-1]"', text))
+    with start() as gantry:
+
+        def apply(text, *flags):
+            file = tmp_path / "applied.yaml"
+            file.write_text(text)
+            ended = gantry.command("apply", "-f", file, *flags)
+            assert ended.returncode == 0, ended.stderr
+
+        def rollout():
+            ended = gantry.command("rollout", "status", "risk", "--output=json")
+            assert ended.returncode == 0, ended.stderr
+            return json.loads(ended.stdout)
+
+        def score(result):
+            status, _, body = result
+            assert status == 200, body
+            return body["model_version"], body["outputs"][0]["data"][0]
+
+        apply(DRIFT)
+        apply(model("risk", EXAMPLES / "fraud", "xgboost"), "--wait")
+        path = "/v2/models/risk/infer"
+        clients = [Rest(gantry.inference, path, "input-0", PAYMENT) for _ in range(WORKERS)]
+        with Load(RATE, clients, score) as load:
+            apply(model("risk", other, "xgboost"))
+            until("the bake has ended", lambda: (found := rollout())["stable"]["version"] == 2 and found["watch"] == "Drift")
+            # Windows with the same payments show no drift.
+            load.since(load.mark(), 3 * RATE)
+            assert rollout()["stable"]["version"] == 2
+            [(_, before)] = set(load.since(load.mark(), 40))
+            for client in clients:
+                client.request = Rest(gantry.inference, path, "input-0", [[20.0, 14.0, 1.0, 0.0]]).request
+            until("the return", lambda: rollout()["stable"]["version"] == 1)
+            assert all(after != before for version, after in load.since(load.mark(), 100) if version == "2")
+            found = rollout()
+            assert found["failed"][-1]["reason"] == "Drifted", found
+            assert "output predict" in found["failed"][-1]["message"], found
+            print(found["failed"][-1]["message"])
+        load.results()
+        assert gantry.stop() == 0, gantry.output()

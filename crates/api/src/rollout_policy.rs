@@ -361,6 +361,15 @@ impl JsonSchema for DriftMeasureSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftSpec {
+    /// Name of the output tensor whose values are compared with those of the bake; none unless set. Of a Pipeline, one of its
+    /// outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub output: Option<String>,
+    /// Name of the input tensor whose values are compared; mutually exclusive with output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub input: Option<String>,
     /// PSI (population stability index) or KS (Kolmogorov-Smirnov); default PSI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measure: Option<DriftMeasureSpec>,
@@ -372,7 +381,7 @@ pub struct DriftSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub windows: Option<i32>,
-    /// Outputs per window below which it is not compared; default 500.
+    /// Values per window below which it is not compared; default 500.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub min_outputs: Option<i64>,

@@ -188,6 +188,8 @@ impl Streamed {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     upstream.guard.on_trailers(trailers);
+                } else if let Some(data) = frame.data_ref() {
+                    upstream.guard.on_data(data);
                 }
                 if upstream.body.is_end_stream() {
                     state.end();

@@ -11,6 +11,7 @@ pub(crate) use rollout::rollout;
 pub(crate) use service::{service, service_name, service_route};
 
 use crate::{convert, read_model::ModelSnapshot};
+use gantry_core::rollout::ObservedTensor;
 use gantry_core::scheduling::{
     Millis, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State, Version,
     VersionStatus,
@@ -144,7 +145,8 @@ pub(crate) fn route(
     if model.deleted {
         return None;
     }
-    let Route { versions, scaled_to_zero, rollout_generation } = Route::of(model);
+    let Route { versions, scaled_to_zero, rollout_generation, observed } = Route::of(model);
+    let observed = observed.as_ref().map(observed_tensor);
     let versions = versions
         .into_iter()
         .map(|v| own::RouteVersion {
@@ -156,7 +158,20 @@ pub(crate) fn route(
     let reason = summary.map(|s| s.reason.clone()).unwrap_or_default();
     let failed = summary.is_some_and(|s| s.state == ModelState::Failed);
     let (model, sleeps) = (name.to_owned(), scaled_to_zero);
-    Some(own::Route { model, versions, reason, sleeps, failed, service_namespace, rollout_generation })
+    Some(own::Route {
+        model,
+        versions,
+        reason,
+        sleeps,
+        failed,
+        service_namespace,
+        rollout_generation,
+        observed,
+    })
+}
+
+pub(crate) fn observed_tensor(tensor: &ObservedTensor) -> own::ObservedTensor {
+    own::ObservedTensor { name: tensor.name.to_string(), input: tensor.is_input }
 }
 
 fn endpoint(id: &ReplicaId, state: &State) -> Option<own::Endpoint> {

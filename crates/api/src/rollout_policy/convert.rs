@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{FieldError, SpecDuration, parse::decode_envelope, yaml};
 use gantry_core::rollout::{
-    CanarySteps, DriftMeasure, DriftRules, LatencyComparison, LatencyObjective, Margins, Percent, Ratio,
-    RolloutPolicy, Rules, SequentialRules, Step, Strategy, ThresholdRules,
+    CanarySteps, DriftMeasure, DriftRules, LatencyComparison, LatencyObjective, Margins, ObservedTensor,
+    Percent, Ratio, RolloutPolicy, Rules, SequentialRules, Step, Strategy, ThresholdRules,
 };
 use serde_json::{Value, json};
 
@@ -46,6 +46,7 @@ impl RolloutPolicySpec {
             analysis.apply(&mut policy)?;
         }
         policy.drift = self.drift.as_ref().map(DriftSpec::to_core);
+        policy.observed = self.drift.as_ref().and_then(DriftSpec::observed);
         Ok(policy)
     }
 }
@@ -167,6 +168,15 @@ fn margins(
 }
 
 impl DriftSpec {
+    fn observed(&self) -> Option<ObservedTensor> {
+        let (name, is_input) = match (&self.output, &self.input) {
+            (Some(output), _) => (output, false),
+            (None, Some(input)) => (input, true),
+            (None, None) => return None,
+        };
+        Some(ObservedTensor { name: name.as_str().into(), is_input })
+    }
+
     fn to_core(&self) -> DriftRules {
         let mut rules = DriftRules::default();
         let measure = |measure| match measure {

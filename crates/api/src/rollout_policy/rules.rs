@@ -101,6 +101,18 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
     },
     Rule {
         cel: cel(
+            "spec.drift",
+            "input",
+            "!has(self.output) || !has(self.input)",
+            "is mutually exclusive with output: remove one",
+        ),
+        check: Check::Spec(|s| {
+            let both = s.drift.as_ref().is_some_and(|d| d.output.is_some() && d.input.is_some());
+            violation_if(both, "spec.drift.input")
+        }),
+    },
+    Rule {
+        cel: cel(
             "spec.analysis",
             "thresholds",
             "!has(self.sequential) || !has(self.thresholds)",
@@ -137,6 +149,15 @@ pub(crate) fn rollout_policy_errors(_name: &str, spec: &RolloutPolicySpec) -> Ve
         && let Err(invalid) = check_name(&target.name)
     {
         errors.push(("spec.targetRef.name".to_owned(), invalid.to_string()));
+    }
+    let drift = spec.drift.as_ref();
+    for (path, name) in [
+        ("spec.drift.output", drift.and_then(|d| d.output.as_deref())),
+        ("spec.drift.input", drift.and_then(|d| d.input.as_deref())),
+    ] {
+        if name == Some("") {
+            errors.push((path.to_owned(), "is empty: name a tensor, or remove the field".to_owned()));
+        }
     }
     let analysis = spec.analysis.as_ref();
     for (path, duration, least) in [

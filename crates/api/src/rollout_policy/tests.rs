@@ -2,7 +2,8 @@
 
 use super::policy_of_json;
 use gantry_core::rollout::{
-    CanarySteps, DriftMeasure, DriftRules, Percent, RolloutPolicy, Rules, Step, Strategy, ThresholdRules,
+    CanarySteps, DriftMeasure, DriftRules, ObservedTensor, Percent, RolloutPolicy, Rules, Step, Strategy,
+    ThresholdRules,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +35,11 @@ fn absent_fields_have_the_defaults_of_the_engine() {
     }
     let expected = RolloutPolicy { drift: Some(DriftRules::default()), ..defaults() };
     assert_eq!(policy(&with("drift", json!({}))), Ok(expected));
+    for (field, is_input) in [("output", false), ("input", true)] {
+        let observed = Some(ObservedTensor { name: "score".into(), is_input });
+        let expected = RolloutPolicy { drift: Some(DriftRules::default()), observed, ..defaults() };
+        assert_eq!(policy(&with("drift", json!({ field: "score" }))), Ok(expected));
+    }
     let expected = RolloutPolicy { rules: Rules::Thresholds(ThresholdRules::default()), ..defaults() };
     assert_eq!(policy(&with("analysis", json!({ "thresholds": {} }))), Ok(expected));
 }

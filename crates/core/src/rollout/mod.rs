@@ -42,14 +42,15 @@ pub use analysis::{Analysis, BaselineHealth, Method, Provider, Totals};
 pub use command::{Command, CommandRejection, Event, Request};
 pub use comparison::{Block, Comparison, LatencyCut, Reference, SequentialState};
 pub use distribution::{
-    Distribution, MAX_BINS, kolmogorov_smirnov, kolmogorov_smirnov_critical, population_stability_index,
+    Distribution, bin_of, bin_of_text, kolmogorov_smirnov, kolmogorov_smirnov_critical,
+    population_stability_index,
 };
 pub use evidence::{DriftScore, Errors, Evidence, ObservationId, Readiness, Revision, Stats, Window};
 pub use histogram::{BUCKETS, Bucket, LatencyHistogram};
 pub use policy::{
     CanarySteps, DriftMeasure, DriftRules, Exposure, InvalidPolicy, LatencyComparison, LatencyObjective,
-    MAX_STEPS, Margins, Objectives, Percent, Ratio, RolloutPolicy, Rules, SequentialRules, Stage, Step,
-    Strategy, ThresholdRules,
+    MAX_STEPS, Margins, Objectives, ObservedTensor, Percent, Ratio, RolloutPolicy, Rules, SequentialRules,
+    Stage, Step, Strategy, ThresholdRules,
 };
 pub use sequential::{ALTERNATIVES, Baseline, FitnessTest, HarmTest, Sample};
 pub use simulate::{Behaviour, Scenario, Simulation, simulate};

@@ -2,7 +2,7 @@
 
 use crate::scheduling::Millis;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// The most steps of a policy.
 pub const MAX_STEPS: usize = 20;
@@ -277,6 +277,20 @@ pub enum DriftMeasure {
     KolmogorovSmirnov,
 }
 
+/// A tensor whose values are observed, named as in requests or responses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedTensor {
+    pub name: Arc<str>,
+    /// Of the requests, not of the responses.
+    pub is_input: bool,
+}
+
+impl fmt::Display for ObservedTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.is_input { "input" } else { "output" }, self.name)
+    }
+}
+
 /// Watches the stable revision after the bake.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DriftRules {
@@ -321,6 +335,8 @@ pub struct RolloutPolicy {
     /// How long the previous revision is kept after a promotion.
     pub bake: Millis,
     pub drift: Option<DriftRules>,
+    /// The values that drift compares; none without it.
+    pub observed: Option<ObservedTensor>,
     /// Time after a rollback in which drift does not cause another one.
     pub cool_down: Millis,
     /// Limit on one step of the logical clock, so that a jump of the wall clock expires nothing.
@@ -340,6 +356,7 @@ impl RolloutPolicy {
             progress_deadline: 600_000,
             bake: 600_000,
             drift: None,
+            observed: None,
             cool_down: 600_000,
             max_clock_step: 60_000,
         }

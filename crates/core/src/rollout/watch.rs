@@ -4,7 +4,7 @@ use super::{
     analysis::{Analysis, Position},
     distribution::{Distribution, kolmogorov_smirnov, population_stability_index},
     evidence::{DriftScore, Evidence, Stats, Window},
-    policy::{DriftMeasure, DriftRules, RolloutPolicy},
+    policy::{DriftMeasure, DriftRules, ObservedTensor, RolloutPolicy},
     thresholds::Tally,
     verdict::{Finding, Reason},
 };
@@ -197,7 +197,10 @@ impl DriftState {
         let has_outputs = self.outputs.total() >= rules.min_outputs.max(1);
         let compared = has_outputs || self.score.is_some();
         let enough = self.tally.totals.sample.total >= policy.min_requests.max(1);
-        let measured = self.measure(rules).filter(|_| has_outputs).or_else(|| self.scored(rules));
+        let measured = self
+            .measure(rules, policy.observed.as_ref())
+            .filter(|_| has_outputs)
+            .or_else(|| self.scored(rules));
         let found = measured.or_else(|| {
             let missed = self.tally.missed("stable", &policy.objectives)?;
             (rules.objectives && enough).then(|| Finding::new(Reason::ObjectivesMissed, missed.message))
@@ -227,7 +230,7 @@ impl DriftState {
         Some(Finding::new(Reason::Drifted, text))
     }
 
-    fn measure(&self, rules: &DriftRules) -> Option<Finding> {
+    fn measure(&self, rules: &DriftRules, observed: Option<&ObservedTensor>) -> Option<Finding> {
         let (name, value) = match rules.measure {
             DriftMeasure::PopulationStabilityIndex => {
                 ("PSI", population_stability_index(&self.reference, &self.outputs)?)
@@ -236,7 +239,8 @@ impl DriftState {
         };
         (value >= rules.threshold).then(|| {
             let text = format!(
-                "{name} of the outputs is {value:.2}, at least {:.2}, over {} outputs",
+                "{name} of the {} is {value:.2}, at least {:.2}, over {} values",
+                observed.map_or_else(|| "outputs".to_owned(), ToString::to_string),
                 rules.threshold,
                 self.outputs.total()
             );

@@ -10,7 +10,7 @@ use super::{
     rollout::{ObjectRollout, Obstacle, PipelineInput, RolloutTarget, Times},
     state::State,
 };
-use crate::rollout::CommandRejection;
+use crate::rollout::{CommandRejection, ObservedTensor};
 use std::{collections::BTreeMap, ops::Bound::Included, sync::Arc};
 
 /// The desired state of a pipeline. The caller keeps the graph; scheduling needs the models of its steps.
@@ -79,6 +79,7 @@ pub(super) struct PublishedPipeline {
     /// The version that is rolled out, with its percentage.
     candidate: Option<(Arc<str>, u32)>,
     rollout_generation: u64,
+    observed: Option<ObservedTensor>,
 }
 
 /// State of a version. The numbers are those of the Seldon gRPC API.
@@ -241,6 +242,7 @@ impl Pipeline {
             unready,
             candidate,
             rollout_generation: self.rollout_generation(),
+            observed: self.observed_tensor().cloned(),
         });
         if self.published == published {
             return false;

@@ -4,6 +4,7 @@ use super::{
     model::{Model, ReplicaState, Version},
     server::ReplicaId,
 };
+use crate::rollout::ObservedTensor;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct Route {
     pub scaled_to_zero: bool,
     /// Changes with the weights of a rollout; 0 without a rollout policy.
     pub rollout_generation: u64,
+    /// The tensor whose values gateways report.
+    pub observed: Option<ObservedTensor>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +65,7 @@ impl Route {
             versions,
             scaled_to_zero: model.latest().is_some_and(Version::scaled_to_zero),
             rollout_generation: rollout.map_or(0, |rollout| rollout.state.generation),
+            observed: rollout.and_then(|rollout| rollout.rules.observed.clone()),
         }
     }
 }

@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn trace_is_json_in_ascii() {
         let skipped = vec![Skipped { step: "b".into(), reason: "tensor a.y is absent".into() }];
-        let record = Record { steps: vec![step("a", "größe \u{1f600}")], skipped, tensors: None };
+        let record = Record { steps: vec![step("a", "größe \u{1f600}")], skipped, ..Record::default() };
         let trace = record.trace("p", 3, Duration::from_millis(2)).unwrap();
         let parsed: serde_json::Value = serde_json::from_str(trace.to_str().unwrap()).unwrap();
         let expected = serde_json::json!({

@@ -337,7 +337,8 @@ impl Inner {
                 let before = before.find_map(|known| known.counters.as_ref());
                 let generation = wanted.rollout_generation;
                 let of_model = (Kind::Model, &slot.model);
-                let counters = self.traffic.counters(of_model, generation, v.version, before);
+                let observed = wanted.observed.as_ref();
+                let counters = self.traffic.counters(of_model, generation, v.version, observed, before);
                 Some(WeightedVersion { weight: v.weight, version, targets, counters })
             })
             .collect();

@@ -30,7 +30,7 @@ pub(crate) use pipeline::Pipeline;
 pub(crate) use select::{InFlightRequest, SelectError, Selector};
 pub(crate) use service::{Role, Service, role_name};
 pub use test_support::TestRequest;
-pub(crate) use traffic::Attribution;
+pub(crate) use traffic::{Attribution, BodyCopy, ObservedValues};
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;

@@ -111,6 +111,7 @@ impl Pipeline {
                     (Kind::Pipeline, &name),
                     wanted.rollout_generation,
                     version,
+                    wanted.observed.as_ref(),
                     counters,
                 ),
                 candidate: None,

@@ -239,6 +239,7 @@ impl Worker {
             let mut guard =
                 RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);
             guard.trace(call, &mut head.headers);
+            guard.observe_request(&head.headers, &payload);
             if let Some(local) = guard.in_flight.endpoint.local() {
                 return self.local(call, guard, &local.0, target, head, payload).await;
             }
@@ -389,6 +390,7 @@ impl Worker {
                 if let Some(trailers) = response.body().trailers() {
                     guard.on_trailers(trailers);
                 }
+                guard.on_data(response.body().data());
                 headers::to_client(response.headers_mut(), &guard.in_flight.version);
                 Ok(local_response::from_reply(response))
             }
@@ -407,6 +409,7 @@ impl Worker {
         request.model_name = in_flight.version.internal.to_string();
         let mut guard = RequestGuard::new(&self.shared, in_flight, call.protocol, call.infer, call.started);
         guard.trace(call, &mut head);
+        guard.observe_tensors(true, &request.inputs);
         let calling = AssertUnwindSafe(server.infer(request, head)).catch_unwind();
         let Ok(answered) = tokio::time::timeout_at(call.deadline, calling).await else {
             guard.on_timeout(false);
@@ -417,6 +420,9 @@ impl Worker {
             Err(Error::internal(format!("the server of model {} panicked", call.model)))
         });
         guard.on_answer(answer.as_ref().err());
+        if let Ok(response) = &answer {
+            guard.observe_tensors(false, &response.outputs);
+        }
         answer
     }
 }
@@ -500,6 +506,7 @@ async fn respond(
     match tokio::time::timeout_at(call.deadline, collecting).await {
         Ok(Ok(data)) => {
             reuse();
+            guard.on_data(&data);
             guard.done();
             Ok(Response::from_parts(parts, ResponseBody::Whole(Reply::new(data))))
         }

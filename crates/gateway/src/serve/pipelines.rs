@@ -56,6 +56,16 @@ struct Recorded<'a> {
     class: ResultClass,
 }
 
+impl Recorded<'_> {
+    /// Counts the values of a request or a response, if they are observed.
+    fn observe(&self, is_input: bool, tensors: &[InferTensor]) {
+        let sample = self.attribution.as_ref().and_then(|attribution| attribution.sample.as_ref());
+        if let Some(sample) = sample.filter(|sample| sample.is_input() == is_input) {
+            sample.record(tensors);
+        }
+    }
+}
+
 impl Drop for Recorded<'_> {
     fn drop(&mut self) {
         let Self { worker, pipeline, experiment, protocol, started, code, attribution, class } = self;
@@ -181,6 +191,7 @@ impl Worker {
             }
             let mut decoded = self.decode(protocol, parts, body, bytes).await?;
             drop(inflated);
+            recorded.observe(true, &decoded.inputs);
             let inputs = StepTensor::hold(std::mem::take(&mut decoded.inputs), memory).map_err(exhausted)?;
             let run = Arc::new(RunContext {
                 worker: Arc::clone(self),
@@ -202,6 +213,7 @@ impl Worker {
             }
             context = Some(Arc::clone(&run));
             let outputs = execute(&run, inputs, &mut record).await?;
+            recorded.observe(false, &outputs);
             respond(protocol, decoded, outputs).await
         };
         let result = run.await;

@@ -3,10 +3,11 @@
 use super::{Call, Shared, spans};
 use crate::{
     policy::{breaker::Outcome, result_class::ResultClass},
-    routes::{Attribution, InFlightRequest},
+    routes::{Attribution, BodyCopy, InFlightRequest, ObservedValues},
 };
-use gantry_oip::Error;
-use gantry_transport::Protocol;
+use bytes::Bytes;
+use gantry_oip::{Error, InferTensor};
+use gantry_transport::{Protocol, body::Payload};
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -23,6 +24,10 @@ pub(crate) struct RequestGuard {
     /// The replica was unreachable or the connection was lost.
     is_lost: bool,
     span: gantry_trace::Span,
+    /// Set for a request whose values are observed.
+    sample: Option<Arc<ObservedValues>>,
+    /// The response of such a request.
+    copy: Option<BodyCopy>,
 }
 
 impl RequestGuard {
@@ -37,6 +42,7 @@ impl RequestGuard {
         if let Some(unreachable) = unreachable {
             unreachable.record(ResultClass::NoResponse, Instant::now());
         }
+        let sample = in_flight.attribution.as_mut().filter(|_| infer).and_then(|a| a.sample.take());
         // Recorded unless another outcome is set: cancelled by the client.
         let code = if protocol == Protocol::Grpc { 1 } else { 499 };
         Self {
@@ -49,6 +55,8 @@ impl RequestGuard {
             outcome: Outcome::Cancelled,
             is_lost: false,
             span: gantry_trace::Span::default(),
+            sample,
+            copy: None,
         }
     }
 
@@ -58,11 +66,36 @@ impl RequestGuard {
         self.span.inject(headers);
     }
 
+    /// Counts the values of a request that is sent, if its inputs are observed.
+    pub(super) fn observe_request(&mut self, headers: &HeaderMap, payload: &Payload) {
+        if let Payload::Whole(body) = payload
+            && let Some(sample) = self.sample.take_if(|sample| sample.is_input())
+        {
+            sample.record_request(self.protocol, headers, body);
+        }
+    }
+
+    /// Counts the values of tensors that were not encoded.
+    pub(super) fn observe_tensors(&mut self, is_input: bool, tensors: &[InferTensor]) {
+        if let Some(sample) = self.sample.take_if(|sample| sample.is_input() == is_input) {
+            sample.record(tensors);
+        }
+    }
+
+    /// A part of the response's body.
+    pub(crate) fn on_data(&mut self, data: &Bytes) {
+        if let Some(copy) = &mut self.copy {
+            copy.push(data);
+        }
+    }
+
     /// Response headers received from the replica.
     pub(super) fn on_response(&mut self, status: StatusCode, headers: &HeaderMap) {
         // A proxy in front of the server responds 502 when the server is gone.
         let is_gone = status == StatusCode::BAD_GATEWAY;
         self.outcome = if is_gone { Outcome::Failed } else { Outcome::Answered };
+        let sample = self.sample.take_if(|sample| !sample.is_input());
+        self.copy = sample.and_then(|sample| BodyCopy::new(sample, self.protocol, headers));
         match self.protocol {
             Protocol::Rest => self.code = status.as_u16(),
             Protocol::Grpc => {
@@ -140,6 +173,9 @@ impl Drop for RequestGuard {
             let took = end.saturating_duration_since(self.started);
             if let Some(attribution) = &self.in_flight.attribution {
                 attribution.record(self.result_class(), end);
+            }
+            if let Some(copy) = self.copy.take().filter(|_| self.result_class() == ResultClass::Success) {
+                copy.record();
             }
             self.in_flight.record_inference(took);
             self.shared.metrics.record_inference(&self.in_flight, self.protocol, self.code, took);

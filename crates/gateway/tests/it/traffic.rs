@@ -2,8 +2,9 @@
 
 use crate::{
     support::{
-        FakeLocal, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config, local_endpoint,
-        pipeline, pipeline_route, remote_endpoint, request, rolled_out, route, step, until, unused_address,
+        FakeLocal, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config, grpc_request,
+        local_endpoint, pipeline, pipeline_route, remote_endpoint, request, rolled_out, route, step, until,
+        unused_address,
     },
     v1::Adder,
 };
@@ -13,7 +14,7 @@ use gantry_oip::{
     server::{grpc_error, rest_error},
 };
 use gantry_proto::{
-    gantry::{ExperimentRoute, PipelineRoute, route_event::Event},
+    gantry::{ExperimentRoute, ObservedTensor, PipelineRoute, Route, route_event::Event},
     inference::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
     scheduler::{Experiment, ExperimentCandidate, Pipeline},
 };
@@ -257,4 +258,54 @@ async fn request_ends_on_the_version_of_the_pipeline_that_it_started_on() {
     let tally = Tally::taken(&pipelined.running, 2).await;
     assert_eq!(tally.of("p.pipeline", 1, 2), Figures::successes(1), "under the weights that chose it");
     assert_eq!(tally.of("p.pipeline", 2, 1), Figures::successes(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_the_observed_tensor_are_counted_in_every_protocol() {
+    for placement in [Placement::Local, Placement::Grpc, Placement::Rest] {
+        let pipelined = Pipelined::start(placement).await;
+        pipelined.pipeline(pipeline("p", vec![step("a", &[])], &["a"]));
+        let (running, there) = (&pipelined.running, [pipelined.endpoint()]);
+        let mut grpc =
+            GrpcInferenceServiceClient::connect(format!("http://{}", running.address)).await.unwrap();
+        let (is_rest, is_grpc) = (placement != Placement::Grpc, placement != Placement::Rest);
+        // As a step of the pipeline, too.
+        let requests = 1 + u64::from(is_rest) + u64::from(is_grpc);
+        for (generation, name, input, is_counted) in [
+            (1, "y", false, true),
+            (2, "x", true, true),
+            (3, "other", false, false),
+            (4, "other", true, false),
+        ] {
+            let counted = if is_counted { requests } else { 0 };
+            let observed = Some(ObservedTensor { name: name.into(), input });
+            let model = Route { observed: observed.clone(), ..route("a", &[(1, 1, &there)]) };
+            running.route(rolled_out(generation, model));
+            pipelined.apply(Event::UpsertPipeline(PipelineRoute {
+                rollout_generation: generation,
+                observed,
+                ..pipeline_route(pipeline("p", vec![step("a", &[])], &["a"]))
+            }));
+            if is_rest {
+                let answer = running.client().send("POST", "/v2/models/a/infer", &[], request(&["x"])).await;
+                assert_eq!(answer.status, 200);
+            }
+            if is_grpc {
+                let over_grpc = ModelInferRequest { model_name: "a".into(), ..grpc_request(&["x"]) };
+                grpc.model_infer(over_grpc).await.unwrap();
+            }
+            assert_eq!(pipelined.infer("p", &["x"]).await.status, 200);
+            let mut tally = Tally::default();
+            until(&format!("{counted} values of {name} {placement:?}"), || {
+                tally.add(&running.routes.take_traffic().1);
+                let of_model = tally.of("a", generation, 1);
+                let is_complete = of_model.requests == requests && of_model.values == counted;
+                async move { is_complete }
+            })
+            .await;
+            let of_pipeline = tally.of("p.pipeline", generation, 1);
+            let expected = (1, u64::from(is_counted));
+            assert_eq!((of_pipeline.requests, of_pipeline.values), expected, "{name} {placement:?}");
+        }
+    }
 }

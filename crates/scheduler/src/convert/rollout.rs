@@ -63,6 +63,7 @@ pub(crate) fn version_traffic(traffic: VersionTraffic) -> (u32, Stats) {
             client: traffic.client_errors,
         },
         latency: LatencyHistogram::from_counts(traffic.latency),
+        outputs: traffic.value_bins.into_iter().zip(traffic.value_counts).collect(),
         ..Stats::default()
     };
     (traffic.version, stats)

@@ -1,6 +1,6 @@
 //! Statuses and routes of pipelines.
 
-use super::timestamp;
+use super::{observed_tensor, timestamp};
 use crate::read_model::PipelineSnapshot;
 use gantry_core::scheduling::{Owner, PipelineStatus, PipelineVersion};
 use gantry_proto::{gantry as own, scheduler as pb};
@@ -79,5 +79,6 @@ pub(crate) fn pipeline_route(name: &str, snapshot: &PipelineSnapshot) -> Option<
         rollout_generation: pipeline.rollout_generation(),
         candidate,
         candidate_percent: candidate_percent.unwrap_or(0),
+        observed: pipeline.observed_tensor().map(observed_tensor),
     })
 }

@@ -82,7 +82,7 @@ fn drift_returns_to_the_previous_revision() {
     assert_eq!(harness.failure(), Some(("b", Reason::Drifted)));
     assert_eq!(
         harness.stored.state.failed[0].finding.message,
-        "PSI of the outputs is 0.55, at least 0.25, over 1000 outputs"
+        "PSI of the outputs is 0.55, at least 0.25, over 1000 values"
     );
 }
 

@@ -2,7 +2,7 @@
 
 use super::{ObjectRollout, Observation, RolloutTarget, Steer, Times, Traffic, revision};
 use crate::{
-    rollout::{CommandRejection, Readiness, Revision, Rollout, RolloutPolicy, Weights},
+    rollout::{CommandRejection, ObservedTensor, Readiness, Revision, Rollout, RolloutPolicy, Weights},
     scheduling::{
         command::Effects,
         pipeline::{Pipeline, PipelineVersion},
@@ -57,6 +57,11 @@ impl Pipeline {
     /// Changes with the weights of a rollout; 0 without a rollout policy.
     pub fn rollout_generation(&self) -> u64 {
         self.rollout.as_ref().map_or(0, |rollout| rollout.state.generation)
+    }
+
+    /// The tensor whose values gateways report.
+    pub fn observed_tensor(&self) -> Option<&ObservedTensor> {
+        self.rollout.as_ref().and_then(|rollout| rollout.rules.observed.as_ref())
     }
 
     /// Whether the definition of a version is kept by a rollout.

@@ -1,7 +1,8 @@
 //! Counters of one version on one thread, and their totals.
 
+use super::ObservedValues;
 use crate::policy::result_class::ResultClass;
-use gantry_core::rollout::{BUCKETS, Bucket};
+use gantry_core::rollout::{BUCKETS, Bucket, Distribution};
 use gantry_proto::gantry as pb;
 use std::{
     sync::{
@@ -27,6 +28,8 @@ pub(crate) struct Attribution {
     pub(super) counters: Arc<Counters>,
     /// When the version was chosen.
     pub(super) since: Instant,
+    /// Set for a request whose values are observed.
+    pub(crate) sample: Option<Arc<ObservedValues>>,
 }
 
 impl Attribution {
@@ -79,17 +82,18 @@ impl Counters {
 pub(super) struct Totals {
     results: [u64; ResultClass::COUNT],
     latency: [u64; BUCKETS],
+    pub(super) values: Distribution,
 }
 
 impl Default for Totals {
     fn default() -> Self {
-        Self { results: [0; ResultClass::COUNT], latency: [0; BUCKETS] }
+        Self { results: [0; ResultClass::COUNT], latency: [0; BUCKETS], values: Distribution::default() }
     }
 }
 
 impl Totals {
     pub(super) fn is_zero(&self) -> bool {
-        self.results.iter().chain(&self.latency).all(|count| *count == 0)
+        self.results.iter().chain(&self.latency).all(|count| *count == 0) && self.values.total() == 0
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -97,6 +101,7 @@ impl Totals {
         for (mine, theirs) in self.results.iter_mut().chain(&mut self.latency).zip(others) {
             *mine = mine.saturating_add(*theirs);
         }
+        self.values.merge(&other.values);
     }
 
     fn of(&self, class: ResultClass) -> u64 {
@@ -114,6 +119,8 @@ impl Totals {
             connection_errors: self.of(ResultClass::NoResponse),
             client_errors: self.of(ResultClass::ClientError),
             latency: self.latency.iter().take(used).copied().collect(),
+            value_bins: self.values.counts().map(|(bin, _)| bin).collect(),
+            value_counts: self.values.counts().map(|(_, count)| count).collect(),
         }
     }
 }

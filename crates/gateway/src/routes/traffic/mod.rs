@@ -6,8 +6,10 @@
 mod counters;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub(crate) use counters::Attribution;
+pub(crate) use values::{BodyCopy, ObservedValues};
 
 use super::{Kind, Routes};
 use counters::{Counters, Totals};
@@ -51,6 +53,8 @@ pub(super) struct VersionCounters {
     name: Arc<str>,
     generation: u64,
     version: u32,
+    /// If the policy watches a tensor.
+    observed: Option<Arc<ObservedValues>>,
     /// Created by the first request of a thread, since most of ten thousand models get none.
     shards: [OnceLock<Arc<Counters>>; SHARDS],
 }
@@ -68,11 +72,15 @@ impl VersionCounters {
     /// Attributes a request whose version is chosen now.
     pub(super) fn attribute(&self) -> Option<Attribution> {
         let counters = self.shards.get(shard())?.get_or_init(Arc::default);
-        Some(Attribution { counters: Arc::clone(counters), since: Instant::now() })
+        let sample = self.observed.as_ref().filter(|observed| observed.is_sampled()).map(Arc::clone);
+        Some(Attribution { counters: Arc::clone(counters), since: Instant::now(), sample })
     }
 
     fn take(&self, total: &mut Totals) {
         self.shards.iter().filter_map(OnceLock::get).for_each(|counters| counters.take(total));
+        if let Some(observed) = &self.observed {
+            total.values.merge(&observed.take());
+        }
     }
 
     /// Whether no request can be recorded any more: no route and no request in flight refers to the counters.
@@ -103,6 +111,7 @@ impl Traffic {
         (kind, name): (Kind, &Arc<str>),
         generation: u64,
         version: u32,
+        observed: Option<&pb::ObservedTensor>,
         old: Option<&Arc<VersionCounters>>,
     ) -> Option<Arc<VersionCounters>> {
         if generation == 0 {
@@ -110,7 +119,11 @@ impl Traffic {
         }
         let mut state = self.lock();
         let state_id = state.state_id;
-        if let Some(old) = old.filter(|old| old.generation == generation && old.state_id == state_id) {
+        let is_same = |old: &&Arc<VersionCounters>| {
+            let known = old.observed.as_ref().map(|observed| &observed.tensor);
+            (old.generation, old.state_id, known) == (generation, state_id, observed)
+        };
+        if let Some(old) = old.filter(is_same) {
             return Some(Arc::clone(old));
         }
         let new = Arc::new(VersionCounters {
@@ -119,6 +132,7 @@ impl Traffic {
             name: Arc::clone(name),
             generation,
             version,
+            observed: observed.cloned().map(ObservedValues::new).map(Arc::new),
             shards: Default::default(),
         });
         state.versions.push(Arc::clone(&new));

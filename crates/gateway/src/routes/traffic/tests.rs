@@ -80,6 +80,7 @@ fn figures_are_reported_once_by_class_and_latency() {
         timeouts: 8,
         connection_errors: 16,
         latency,
+        ..pb::VersionTraffic::default()
     };
     assert_eq!(models[0].versions, [expected]);
     assert_eq!(routes.take_traffic().1, []);

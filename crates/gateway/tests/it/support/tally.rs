@@ -13,6 +13,8 @@ pub(crate) struct Figures {
     pub(crate) connection_errors: u64,
     /// Requests in the latency histogram.
     pub(crate) latencies: u64,
+    /// Of the observed tensor.
+    pub(crate) values: u64,
 }
 
 impl Figures {
@@ -42,6 +44,7 @@ impl Tally {
                 sum.timeouts += version.timeouts;
                 sum.connection_errors += version.connection_errors;
                 sum.latencies += version.latency.iter().sum::<u64>();
+                sum.values += version.value_counts.iter().sum::<u64>();
             }
         }
     }
