@@ -24,12 +24,19 @@ pub(crate) struct Service {
     /// What a step of a graph calls.
     pub(crate) predict_path: PathAndQuery,
     pub(super) graph: Option<(graph::Source, graph::Compiled)>,
+    /// Models of the scheduler that belong to the service.
+    models: BTreeSet<String>,
 }
 
 impl Service {
     /// The graph of an InferenceGraph.
     pub(crate) fn graph(&self) -> Option<graph::Compiled> {
         self.graph.as_ref().map(|(_, compiled)| Arc::clone(compiled))
+    }
+
+    /// Whether the scheduler serves a model of this name for the service.
+    pub(crate) fn has_model(&self, name: &str) -> bool {
+        self.models.contains(name)
     }
 
     /// The entry of a component.
@@ -134,6 +141,7 @@ impl Inner {
                 .collect(),
             hosts: wanted.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             predict_path: predict_path(wanted),
+            models: wanted.models.iter().cloned().collect(),
             graph,
             key,
         });

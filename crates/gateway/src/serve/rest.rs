@@ -69,7 +69,12 @@ impl Worker {
         request_id: HeaderValue,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
-        let (named, text) = self.named(&parts)?;
+        let (mut named, text) = self.named(&parts)?;
+        if let Named::Service(service, None) = &named
+            && matches!(Path::parse(text), Some(Path::Model { model, .. }) if service.has_model(model))
+        {
+            named = Named::Gateway;
+        }
         if let Named::Service(service, role) = named {
             let path = pods::path(text, &parts.uri)?;
             let is_graph = service.graph().is_some();

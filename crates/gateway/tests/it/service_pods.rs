@@ -167,6 +167,35 @@ async fn services_of_models_and_of_pods_are_served_side_by_side() {
     assert_eq!(running.metric(line), 1);
 }
 
+/// `TrainedModels`: other models of the service pass to its pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn models_of_the_scheduler_are_reached_by_the_host_of_their_service() {
+    let iris = FakePod::start("iris-0").await;
+    let fake = FakeLocal::new();
+    let running = Running::start(config(), |g| g.register_local("builtin", 0, Arc::clone(&fake) as _));
+    running.route(route("wine", &[(1, 1, &[local_endpoint("builtin", 0)])]));
+    let components = vec![component(Role::Predictor, vec![backend("iris", 1, &[&iris])])];
+    let many = |models: &[&str]| ServiceRoute {
+        models: models.iter().map(|&name| name.into()).collect(),
+        ..service("iris", components.clone())
+    };
+    let paths = [(HOST, "/v2/models/wine/infer"), ("x", "/serving/default/iris/v2/models/wine/infer")];
+    running.service(many(&["beer", "wine"]));
+    for (host, path) in paths {
+        let answer = ask(&running, host, path).await;
+        assert_eq!(answer.text(), "{\"model\":\"wine_1\",\"path\":\"/v2/models/wine_1/infer\"}", "{host}");
+    }
+    assert_eq!(pod(&ask(&running, HOST, PREDICT).await), "200 iris-0");
+    assert_eq!(pod(&ask(&running, HOST, "/v2/models/cider/infer").await), "200 iris-0");
+    assert_eq!(pod(&ask(&running, HOST, "/v2/models/beer/infer").await), "404 there is no model \"beer\"");
+    let component = "iris-predictor-default.example.com";
+    assert_eq!(pod(&ask(&running, component, "/v2/models/wine/infer").await), "200 iris-0");
+    running.service(many(&[]));
+    for (host, path) in paths {
+        assert_eq!(pod(&ask(&running, host, path).await), "200 iris-0");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn large_body_is_forwarded_up_to_the_limit() {
     let iris = FakePod::start("iris-0").await;

@@ -13,6 +13,7 @@ const MAX_HOST: usize = 253;
 const MAX_HOSTS: usize = 64;
 const MAX_BACKENDS: usize = 64;
 const MAX_PODS: usize = 5_000;
+const MAX_MODELS: usize = 10_000;
 const MAX_REASON: usize = 4 << 10;
 const MAX_ROUTE: usize = 2 << 20;
 
@@ -33,6 +34,12 @@ pub(crate) fn service(route: &ServiceRoute) -> Result<ServiceRecord, Invalid> {
     check(route.graph.is_empty() != route.components.is_empty(), "components", || {
         "a route has either components or a graph".to_owned()
     })?;
+    at_most("models", "models", route.models.len(), MAX_MODELS)?;
+    for (i, model) in route.models.iter().enumerate() {
+        check(!model.is_empty() && model.len() <= MAX_HOST, format_args!("models[{i}]"), || {
+            "is empty or too long".to_owned()
+        })?;
+    }
     let mut roles = BTreeSet::new();
     for (i, component) in route.components.iter().enumerate() {
         let known = Role::try_from(component.role).is_ok();
