@@ -69,7 +69,7 @@ pub use pipeline::{
     Drawing, JoinType, KEEP_PAYLOADS, Pipeline, PipelineBatch, PipelineInput, PipelineOutput, PipelineSpec,
     PipelineStep,
 };
-pub use quantity::Quantity;
+pub use quantity::{Quantity, is_quantity};
 pub use rollout_policy::{
     GANTRY_V1ALPHA1, RolloutPolicy, RolloutPolicySpec, RolloutPolicyStatus, RolloutResult, RolloutVersion,
     TargetKind, TargetRollout,

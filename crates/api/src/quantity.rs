@@ -4,6 +4,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::{borrow::Cow, fmt};
 
+/// Whether a text is an amount of any resource that is not negative: `500m`, `1`, `2Gi`, `1e3`.
+pub fn is_quantity(text: &str) -> bool {
+    const SUFFIXES: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let is_number =
+        number.starts_with(|c: char| c.is_ascii_digit() || c == '.') && number.parse::<f64>().is_ok();
+    is_number && text.get(number.len()..).is_some_and(|suffix| SUFFIXES.contains(&suffix))
+}
+
 /// An amount of memory in bytes; serialized as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
@@ -64,6 +74,18 @@ impl JsonSchema for Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_of_resources_are_quantities() {
+        for text in ["0", "1", "0.5", ".5", "500m", "2Gi", "1e3", "+1", "1E", "100k"] {
+            assert!(is_quantity(text), "{text}");
+        }
+        for text in
+            ["", "eight", "-1", "1 Gi", "1gi", "Gi", "1Gib", "inf", "NaN", "1,5", "0x1", "1e", "\u{661}"]
+        {
+            assert!(!is_quantity(text), "{text}");
+        }
+    }
 
     proptest::proptest! {
         #[test]

@@ -1,6 +1,6 @@
 //! Names of the fields of inline pod specs and containers, which have no schema of their own.
 
-use crate::{FieldError, nearest};
+use crate::{FieldError, is_quantity, nearest};
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
@@ -93,8 +93,22 @@ pub(super) fn pod_errors<T: JsonSchema>(pod: &Map<String, Value>, path: &str) ->
 /// Errors of a list of containers.
 pub(super) fn container_errors(containers: &[Value], path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
+    let name =
+        |container: &Value| container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     for (i, container) in containers.iter().enumerate() {
         let path = format!("{path}[{i}]");
+        let own = name(container);
+        if !own.is_empty() && !own.contains("{{") && (own.len() > 63 || crate::check_name(&own).is_err()) {
+            let message =
+                format!("{own:?} is not a DNS label: use up to 63 lower-case letters, digits and '-'");
+            errors.push((format!("{path}.name"), message));
+        }
+        if !own.is_empty() && containers.iter().take(i).any(|other| name(other) == own) {
+            errors.push((
+                format!("{path}.name"),
+                format!("{own} is the name of a container above: rename one of the two"),
+            ));
+        }
         match container {
             Value::Object(fields) => errors.extend(inline_container_errors::<NoFields>(fields, &path)),
             _ => errors.push((path, "must be an object with the fields of a Container".into())),
@@ -118,6 +132,16 @@ pub(super) fn inline_container_errors<T: JsonSchema>(
         if let Some(value) = variable.get("value").filter(|value| !value.is_string() && !value.is_null()) {
             let message = format!("must be a string, got {value}: put it in quotes");
             errors.push((format!("{path}.env[{i}].value"), message));
+        }
+    }
+    for list in ["limits", "requests"] {
+        let amounts = container.get("resources").and_then(|resources| resources.get(list)?.as_object());
+        for (resource, amount) in amounts.into_iter().flatten() {
+            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+            if !is_quantity(&text) && !text.contains("{{") {
+                let message = format!("{text:?} is not a quantity: write an amount such as 500m, 1 or 2Gi");
+                errors.push((format!("{path}.resources.{list}.{resource}"), message));
+            }
         }
     }
     errors

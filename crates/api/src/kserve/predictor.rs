@@ -1,7 +1,7 @@
 //! The predictor: the component that runs the model.
 
 use super::component::ComponentSpec;
-use crate::k8s_passthrough::objects_with_name;
+use crate::{Quantity, k8s_passthrough::objects_with_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -112,6 +112,35 @@ impl PredictorSpec {
         }
         let model_format = ModelFormat { name: framework.as_str().into(), version: None };
         Some(PredictorModel { model_format, runtime: None, framework: spec })
+    }
+
+    /// Whether `TrainedModels` bring its models: it has no artifact, or a custom container has `MULTI_MODEL_SERVER`. Servers of
+    /// Hugging Face download the model that an argument names.
+    pub fn is_multi_model(&self) -> bool {
+        if let Some(first) = self.containers.first() {
+            let variables = first.get("env").and_then(Value::as_array);
+            let text = |variable: &Value, field: &str, expected: &str| {
+                variable.get(field).and_then(Value::as_str) == Some(expected)
+            };
+            return variables
+                .into_iter()
+                .flatten()
+                .any(|v| text(v, "name", "MULTI_MODEL_SERVER") && text(v, "value", "true"));
+        }
+        self.model().is_some_and(|model| {
+            let PredictorModel { model_format, framework, .. } = model;
+            model_format.name != Framework::HuggingFace.as_str()
+                && framework.storage_uri.is_none()
+                && framework.storage.is_none()
+                && self.storage_uris.is_empty()
+        })
+    }
+
+    /// The memory limit of the container that runs the model.
+    pub fn memory_limit(&self) -> Option<Quantity> {
+        let model = self.model().map(|model| Value::Object(model.framework.container));
+        let container = self.containers.first().cloned().or(model)?;
+        serde_json::from_value(container.pointer("/resources/limits/memory")?.clone()).ok()
     }
 }
 
