@@ -6,7 +6,7 @@ use gantry_api::{
     ServerConfigSpec, ServerSpec, ServerStatus,
     kserve::{
         ClusterStorageContainerSpec, InferenceGraphSpec, InferenceGraphStatus, InferenceServiceSpec,
-        InferenceServiceStatus, ServingRuntimeSpec,
+        InferenceServiceStatus, ServingRuntimeSpec, TrainedModelSpec, TrainedModelStatus,
     },
     switch_errors,
 };
@@ -112,6 +112,7 @@ kinds! { "serving.kserve.io", "v1beta1", Namespaced:
 kinds! { "serving.kserve.io", "v1alpha1", Namespaced:
     ServingRuntime, "servingruntimes", ServingRuntimeSpec, PlainStatus;
     InferenceGraph, "inferencegraphs", InferenceGraphSpec, InferenceGraphStatus;
+    TrainedModel, "trainedmodels", TrainedModelSpec, TrainedModelStatus;
 }
 
 kinds! { "serving.kserve.io", "v1alpha1", Cluster:

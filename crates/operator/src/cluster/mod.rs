@@ -19,7 +19,7 @@ pub use cache::{Cache, Change, Origin};
 pub use custom_resource::{
     Algorithm, ClusterServingRuntime, ClusterStorageContainer, Custom, CustomKind, Experiment,
     InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, ResourceScope, RolloutPolicy,
-    SeldonConfig, SeldonRuntime, Server, ServerConfig, ServingRuntime,
+    SeldonConfig, SeldonRuntime, Server, ServerConfig, ServingRuntime, TrainedModel,
 };
 pub use drift::{drifted_fields, is_subset};
 pub use error::ApiError;

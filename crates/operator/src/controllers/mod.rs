@@ -14,6 +14,7 @@ pub mod seldon_config;
 pub mod seldon_runtime;
 pub mod server;
 pub mod server_config;
+pub mod trained_model;
 mod validate_only;
 mod validation;
 

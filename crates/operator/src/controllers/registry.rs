@@ -5,7 +5,7 @@ use super::{
     inference_graph::InferenceGraphController, inference_service::InferenceServiceController,
     model::ModelController, pipeline::PipelineController, rollout_policy::RolloutPolicyController,
     seldon_config::SeldonConfigController, seldon_runtime::SeldonRuntimeController, server::ServerController,
-    server_config::ServerConfigController,
+    server_config::ServerConfigController, trained_model::TrainedModelController,
 };
 use crate::{
     admission::{AdmissionRequest, Decision},
@@ -63,6 +63,7 @@ impl Registry {
             .with::<Cached<ClusterStorageContainer>>()
             .with::<InferenceServiceController>()
             .with::<InferenceGraphController>()
+            .with::<TrainedModelController>()
     }
 
     #[must_use]
@@ -203,11 +204,20 @@ mod tests {
     fn registered_kinds_are_the_kinds_with_a_crd() {
         let registry = Registry::built_in().with_inference_services().with_algorithms();
         let registered: BTreeSet<_> = registry.iter().map(|r| (r.id.kind, r.id.plural)).collect();
-        let mut defined: BTreeSet<_> =
+        let defined: BTreeSet<_> =
             gantry_api::resources().map(|resource| (resource.kind, resource.plural)).into();
-        // It has no controller yet.
-        defined.remove(&("TrainedModel", "trainedmodels"));
         assert_eq!(registered, defined);
+    }
+
+    /// Complaint 17: the objects of users stay as they are, so that GitOps shows no difference.
+    #[test]
+    fn complaint_17_users_objects_of_kserve_are_never_written() {
+        let registry = Registry::built_in().with_inference_services();
+        let rules = registry.rbac_rules();
+        let of_users = |rule: &&RbacRule| rule.group == "serving.kserve.io" && !rule.resource.contains('/');
+        let rules: Vec<_> = rules.iter().filter(of_users).collect();
+        assert_eq!(rules.len(), 6);
+        assert!(rules.iter().all(|rule| rule.verbs == ["list", "watch"]), "{rules:?}");
     }
 
     #[test]

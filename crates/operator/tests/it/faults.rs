@@ -122,7 +122,9 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
         Scenario::InferenceServices => {
             &["InferenceService", "ClusterServingRuntime", "Deployment", "Ingress"]
         }
-        Scenario::ServiceModes => &["InferenceService", "InferenceGraph", "ScaledObject", "Model"],
+        Scenario::ServiceModes => {
+            &["InferenceService", "InferenceGraph", "TrainedModel", "ScaledObject", "Model"]
+        }
         Scenario::ScaleToZero => &["InferenceService", "Deployment"],
     }
 }

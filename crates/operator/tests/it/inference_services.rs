@@ -501,3 +501,166 @@ async fn service_scales_to_zero_and_back() {
     assert_eq!(pods(&harness).await, ["10.0.0.2:8080"]);
     assert!(!sleeps().await);
 }
+
+/// A Deployment and an autoscaler as KServe's controller writes them for a service without an artifact, scaled to five.
+async fn create_objects_of_kserve(harness: &Harness, uid: &str, image: &str) {
+    let labels = json!({
+        "app": "isvc.iris-predictor", "component": "predictor", "serving.kserve.io/inferenceservice": "iris",
+    });
+    let metadata = || {
+        json!({
+            "name": "iris-predictor", "namespace": NAMESPACE, "labels": labels,
+            "ownerReferences": [{
+                "apiVersion": "serving.kserve.io/v1beta1", "kind": KIND, "name": "iris", "uid": uid,
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        })
+    };
+    let container = json!({
+        "name": "kserve-container", "image": image, "env": [{ "name": "INFERENCE_SERVICE_NAME", "value": "iris" }],
+        "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log",
+        "readinessProbe": {
+            "tcpSocket": { "port": 8080 }, "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1,
+            "failureThreshold": 3,
+        },
+        "resources": {
+            "limits": { "cpu": "1", "memory": "2Gi" }, "requests": { "cpu": "1", "memory": "2Gi" },
+        },
+    });
+    let template = json!({
+        "metadata": { "labels": labels },
+        "spec": { "automountServiceAccountToken": false, "containers": [container], "dnsPolicy": "ClusterFirst" },
+    });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(),
+        "spec": {
+            "replicas": 5, "selector": { "matchLabels": { "app": "isvc.iris-predictor" } }, "template": template,
+        },
+    });
+    harness.create_built_in(deployment).await;
+    let target = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "iris-predictor" });
+    let scaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata(),
+        "spec": { "scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5 },
+    });
+    harness.create_built_in(scaler).await;
+}
+
+/// Moving in: a service of KServe is left alone, then taken over; its pods stay, whatever its replicas are.
+#[tokio::test(start_paused = true)]
+async fn adopted_service_keeps_its_pods() {
+    for (image, is_restarted) in [("mine:1", false), ("changed-by-hand:1", true)] {
+        let harness = Harness::started().await;
+        harness.set_gateway(true);
+        let metadata = json!({ "name": "iris", "finalizers": ["inferenceservice.finalizers"] });
+        let containers = json!([{ "name": "kserve-container", "image": "mine:1" }]);
+        let spec = json!({ "predictor": { "maxReplicas": 5, "containers": containers } });
+        harness.create_with(NAMESPACE, KIND, metadata, spec).await;
+        let uid = harness.get(KIND, "iris").await.unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        create_objects_of_kserve(&harness, &uid, image).await;
+        harness.settle().await;
+        let deployment = || found(&harness, "deployments.apps", "iris-predictor").unwrap();
+        let before = deployment();
+        assert_eq!(harness.get(KIND, "iris").await.unwrap().get("status"), None, "it belongs to KServe");
+
+        let adopt = json!({ "metadata": { "annotations": { "gantry.dev/adopt": "true" } } });
+        harness.patch_custom(NAMESPACE, KIND, "iris", adopt).await;
+        harness.settle().await;
+        let after = deployment();
+        let pods = |object: &Value| object["spec"]["template"].clone();
+        assert_eq!(pods(&before) == pods(&after), !is_restarted, "{image}");
+        assert_eq!(after["spec"]["replicas"], 5, "the autoscaler's replicas stay");
+        assert_eq!(harness.ready(KIND, "iris").await.0, "True");
+        let image = after.pointer("/spec/template/spec/containers/0/image").unwrap();
+        assert_eq!(image, "mine:1");
+        let scaler = || found(&harness, "horizontalpodautoscalers.autoscaling", "iris-predictor");
+        assert_eq!(scaler().unwrap()["metadata"]["labels"]["app.kubernetes.io/managed-by"], "gantry");
+        let writes = harness.writes();
+        harness.kill_operator();
+        harness.start_operator();
+        harness.settle().await;
+        assert_eq!(harness.writes(), writes, "a restart writes nothing");
+        // A new spec replaces the pods.
+        let newer = json!({ "maxReplicas": null, "containers": [{ "image": "mine:2" }] });
+        harness.change(KIND, "iris", json!({ "predictor": newer })).await;
+        harness.settle().await;
+        let image = deployment().pointer("/spec/template/spec/containers/0/image").cloned().unwrap();
+        assert_eq!((image, scaler()), (json!("mine:2"), None));
+    }
+}
+
+/// KServe has an autoscaler for every Deployment, which would undo later changes of the replicas.
+#[tokio::test(start_paused = true)]
+async fn autoscaler_of_kserve_goes_when_none_is_desired() {
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    let metadata = json!({ "name": "iris", "finalizers": ["inferenceservice.finalizers"] });
+    let containers = json!([{ "name": "kserve-container", "image": "mine:1" }]);
+    let spec = json!({ "predictor": { "minReplicas": 5, "containers": containers } });
+    harness.create_with(NAMESPACE, KIND, metadata, spec).await;
+    let uid = harness.get(KIND, "iris").await.unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    create_objects_of_kserve(&harness, &uid, "mine:1").await;
+    harness.settle().await;
+    let scaler = || found(&harness, "horizontalpodautoscalers.autoscaling", "iris-predictor");
+    assert!(scaler().is_some());
+    let adopt = json!({ "metadata": { "annotations": { "gantry.dev/adopt": "true" } } });
+    harness.patch_custom(NAMESPACE, KIND, "iris", adopt).await;
+    harness.settle().await;
+    assert_eq!((scaler(), harness.ready(KIND, "iris").await.0.as_str()), (None, "True"));
+}
+
+/// Complaint 11: KServe's controller stops at 112 of 300 services, because its webhook and its one worker do not keep up. A burst
+/// costs few writes for each service, however many there are.
+#[tokio::test(start_paused = true)]
+async fn complaint_11_services_of_a_burst_become_ready() {
+    const SERVICES: usize = 30;
+    let harness = Harness::started().await;
+    harness.set_gateway(true);
+    harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+    harness.settle().await;
+    let before = harness.writes();
+    for number in 0..SERVICES {
+        harness.create(NAMESPACE, KIND, &format!("s{number}"), plain()).await;
+    }
+    harness.settle().await;
+    for number in 0..SERVICES {
+        assert_eq!(harness.ready(KIND, &format!("s{number}")).await.0, "True", "s{number}");
+    }
+    let written = harness.writes() - before;
+    assert!(written <= 6 * SERVICES, "{written} writes");
+}
+
+/// Complaint 12: services at rest are not reconciled again and again, which would fill the log.
+#[tokio::test(start_paused = true)]
+async fn complaint_12_services_at_rest_cause_no_calls() {
+    let harness = routed().await;
+    let calls = || harness.kube.trace().lines().len();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    harness.settle().await;
+    let (before, writes) = (calls(), harness.writes());
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    harness.settle().await;
+    assert_eq!(harness.writes(), writes);
+    // Watches end and start again, and leases are renewed; a reconcile every second would make 1,800 calls.
+    assert!(calls() - before < 900, "{} calls", calls() - before);
+}
+
+/// Complaint 6: a third party that adds labels to objects and pods does not start a fight.
+#[tokio::test(start_paused = true)]
+async fn complaint_6_labels_of_others_cause_no_writes() {
+    let harness = routed().await;
+    let before = harness.writes();
+    let injected = json!({ "metadata": { "labels": { "injected.example.com/by": "policy" } } });
+    for (version, kind) in [("apps/v1", "Deployment"), ("v1", "Service")] {
+        harness.patch(version, kind, "iris-predictor", injected.clone()).await;
+    }
+    let pods = json!({ "spec": { "template": injected } });
+    harness.patch("apps/v1", "Deployment", "iris-predictor", pods).await;
+    harness.settle().await;
+    let trace = harness.kube.trace();
+    let written: Vec<_> =
+        trace.writes(Some(OPERATOR)).skip(before).map(|entry| entry.object.clone()).collect();
+    assert!(!written.iter().any(|object| object.contains("iris-predictor")), "{written:?}");
+    let label = "/spec/template/metadata/labels/injected.example.com~1by";
+    assert_eq!(harness.field("deployments.apps", "iris-predictor", label), Some(json!("policy")));
+}

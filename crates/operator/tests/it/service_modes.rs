@@ -12,6 +12,7 @@ use std::time::Duration;
 
 const KIND: &str = "InferenceService";
 const GRAPH: &str = "InferenceGraph";
+const TRAINED_MODEL: &str = "TrainedModel";
 
 pub(crate) const STEPS: usize = 9;
 pub(crate) const SCALE_TO_ZERO_STEPS: usize = 4;
@@ -71,6 +72,17 @@ fn predictor(uri: &str) -> Value {
     json!({ "model": { "modelFormat": { "name": "onnx" }, "storageUri": uri } })
 }
 
+/// A predictor with memory for one model, without a model of its own.
+fn multi_model() -> Value {
+    let limits = json!({ "limits": { "memory": "100Mi" } });
+    json!({ "model": { "modelFormat": { "name": "onnx" }, "resources": limits } })
+}
+
+fn trained_model(uri: &str) -> Value {
+    let model = json!({ "storageUri": uri, "framework": "onnx", "memory": "60Mi" });
+    json!({ "inferenceService": "many", "model": model })
+}
+
 /// With a share of the traffic for the latest revision.
 fn canary(uri: &str, percent: Value) -> Value {
     let mut predictor = predictor(uri);
@@ -127,16 +139,22 @@ pub(crate) async fn step(harness: &Harness, number: usize) {
             )
             .await;
             harness.create(NAMESPACE, GRAPH, "chain", graph(&["scaled"])).await;
+            harness.create(NAMESPACE, KIND, "many", json!({ "predictor": multi_model() })).await;
+            harness.create(NAMESPACE, TRAINED_MODEL, "extra", trained_model("s3://m/1")).await;
         }
         7 => {
             let class =
                 json!({ "metadata": { "annotations": { "serving.kserve.io/autoscalerClass": "hpa" } } });
             harness.patch_custom(NAMESPACE, KIND, "scaled", class).await;
             harness.change(GRAPH, "chain", graph(&["scaled", "mesh"])).await;
+            harness.change(TRAINED_MODEL, "extra", trained_model("s3://m/2")).await;
+            harness.create(NAMESPACE, TRAINED_MODEL, "large", trained_model("s3://m/3")).await;
         }
         8 => {
             harness.delete(GRAPH, "chain").await;
-            for name in ["serverless", "mesh", "scaled"] {
+            harness.delete(TRAINED_MODEL, "extra").await;
+            harness.delete(TRAINED_MODEL, "large").await;
+            for name in ["serverless", "mesh", "scaled", "many"] {
                 harness.delete(KIND, name).await;
             }
         }
@@ -200,14 +218,19 @@ async fn scenario_of_modes_reaches_the_expected_states() {
             4 => assert_eq!(shares(), [100]),
             6 => {
                 assert_eq!(names(&harness, &autoscalers), [true, false]);
-                assert_eq!(
-                    (ready(KIND, "scaled").await, ready(GRAPH, "chain").await),
-                    ("True".into(), "True".into())
-                );
+                for (kind, name) in [(KIND, "scaled"), (GRAPH, "chain"), (TRAINED_MODEL, "extra")] {
+                    assert_eq!(ready(kind, name).await, "True", "{kind}");
+                }
+                assert_eq!(harness.scheduler_models().await["extra"], "s3://m/1");
+                let url = harness.get(TRAINED_MODEL, "extra").await.unwrap()["status"]["url"].clone();
+                assert_eq!(url, "http://many-ml.example.com/v1/models/extra:predict");
             }
             7 => {
                 assert_eq!(names(&harness, &autoscalers), [false, true]);
                 assert_eq!(ready(GRAPH, "chain").await, "True");
+                assert_eq!(harness.scheduler_models().await["extra"], "s3://m/2");
+                let large = harness.ready(TRAINED_MODEL, "large").await;
+                assert_eq!(large, ("False".into(), "MemoryResourceNotAvailable".into()));
             }
             _ => {
                 assert!(

@@ -3,10 +3,12 @@
 use super::{
     LABEL,
     agent::{AgentError, AgentSidecar},
+    art::Art,
     config::{Config, ResourceConfig},
     keda,
+    multi_node::{BACKEND, GENERATION, GPU_TYPES, MultiNode, MultiNodeError, Workers, annotated_gpu_types},
     objects::{is_deployed, owner},
-    pod::{MAIN, MODEL_DIR, add_env, add_flag, custom_pod, model_pod, set},
+    pod::{MAIN, MODEL_DIR, add_env, add_flag, custom_pod, model_pod, server_labels, set},
     runtime::{NoRuntime, RecordedRuntime, Runtime, select},
     snapshot::Snapshot,
     storage::Storage,
@@ -16,7 +18,10 @@ use crate::{
     cluster::{Custom, InferenceService, Key, ResourceKind},
     workload::{merge, with_default_image},
 };
-use gantry_api::kserve::{CanarySpec, ComponentSpec, InferenceServiceSpec, PredictorSpec};
+use gantry_api::kserve::{
+    CanarySpec, ComponentSpec, FrameworkSpec, InferenceServiceSpec, PredictorModel, PredictorSpec,
+    TransformerComponent, WorkerSpec,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -103,6 +108,8 @@ pub(super) struct Component {
     pub is_v2: bool,
     /// Whether it has no pods while the service is idle.
     pub scales_to_zero: bool,
+    /// The other nodes of a predictor that needs several.
+    pub workers: Option<Workers>,
 }
 
 /// Which autoscaler sets the replicas of a component.
@@ -191,26 +198,32 @@ pub(super) fn components(
         all.push(builder.canary(&spec.predictor, canary)?);
     }
     if let Some(transformer) = &spec.transformer {
-        let kind = ComponentKind::Transformer;
-        let resources = default_resources(&config.inference_service.resource);
-        let mut pod = custom_pod(&transformer.containers, &transformer.pod, MAIN, &resources);
-        builder.storage(kind, |storage| storage.add_uris(&mut pod, &transformer.storage_uris))?;
-        builder.add_component_flags(&mut pod, &transformer.component);
-        let first = pod.pointer_mut("/containers/0");
-        if let Some(first) = first {
-            add_env(first, "INFERENCE_SERVICE_NAME", &snapshot.key.name);
-        }
-        all.push(builder.component(kind, &transformer.component, pod, None, None)?);
+        all.push(builder.transformer(transformer, None)?);
     }
     if let Some(explainer) = &spec.explainer {
         let kind = ComponentKind::Explainer;
-        if explainer.art.is_some() {
-            return Err(not_supported(kind, "spec.explainer.art", "use containers"));
-        }
         let resources = default_resources(&config.inference_service.resource);
-        let mut pod = custom_pod(&explainer.containers, &explainer.pod, MAIN, &resources);
-        builder.storage(kind, |storage| storage.add_uris(&mut pod, &explainer.storage_uris))?;
-        builder.add_component_flags(&mut pod, &explainer.component);
+        let mut containers = explainer.containers.clone();
+        let art = explainer.art.as_ref().and_then(Value::as_object).map(|spec| Art {
+            spec,
+            config: &config.explainers.art,
+            service: &snapshot.key,
+            component: &explainer.component,
+            resources: &resources,
+        });
+        if let Some(art) = art {
+            let error = |message| BuildError { component: kind, reason: "InvalidSpec", message };
+            containers.insert(0, art.container().map_err(error)?);
+        }
+        let mut pod = custom_pod(&containers, &explainer.pod, MAIN, &resources);
+        builder.storage(kind, |storage| {
+            storage.add_uris(&mut pod, &explainer.storage_uris)?;
+            let storage_uri = art.and_then(|art| art.storage_uri().map(str::to_owned));
+            storage.add_model(&mut pod, &FrameworkSpec { storage_uri, ..FrameworkSpec::default() })
+        })?;
+        if art.is_none() {
+            builder.add_component_flags(&mut pod, &explainer.component, None);
+        }
         all.push(builder.component(kind, &explainer.component, pod, None, None)?);
     }
     if all.iter().all(|c| c.autoscaler == Autoscaler::Keda && !keda::is_scaled(&c.spec)) {
@@ -220,6 +233,18 @@ pub(super) fn components(
         return Err(BuildError { component, reason: "InvalidAutoscaler", message });
     }
     Ok(Components { all, runtime })
+}
+
+/// The transformer in front of a Model, which gateways serve at a host.
+pub(super) fn transformer_of_model(
+    snapshot: &Snapshot,
+    object: &Custom<InferenceService>,
+    transformer: &TransformerComponent,
+    config: &Config,
+    gateway: &str,
+) -> Result<Components, BuildError> {
+    let builder = Builder { snapshot, object, config, mode: Mode::Standard, none: Pairs::new() };
+    Ok(Components { all: vec![builder.transformer(transformer, Some(gateway))?], runtime: None })
 }
 
 /// A field that Gantry does not act on yet is refused, never ignored.
@@ -264,18 +289,16 @@ impl Builder<'_> {
     fn predictor(&self, predictor: &PredictorSpec) -> Result<(Component, Option<Runtime>), BuildError> {
         let kind = ComponentKind::Predictor;
         let invalid = |message| BuildError { component: kind, reason: "InvalidPredictorSpec", message };
-        if predictor.worker_spec.is_some() {
-            return Err(not_supported(
-                kind,
-                "spec.predictor.workerSpec",
-                "use a model that fits on one node",
-            ));
+        let worker_spec = predictor.worker_spec.as_ref();
+        if worker_spec.is_some() {
+            self.check_multi_node(predictor)?;
         }
         let Some(model) = predictor.model() else {
             let resources = default_resources(&self.config.inference_service.resource);
             let mut pod = custom_pod(&predictor.containers, &predictor.pod, MAIN, &resources);
-            if let Some(main) = pod.pointer_mut("/containers/0") {
-                add_env(main, "INFERENCE_SERVICE_NAME", &self.snapshot.key.name);
+            let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
+                add_env(container, "INFERENCE_SERVICE_NAME", &self.snapshot.key.name);
             }
             self.storage(kind, |storage| {
                 storage.add_uris(&mut pod, &predictor.storage_uris)?;
@@ -292,16 +315,21 @@ impl Builder<'_> {
         let recorded = namespaced
             .map(|name| RecordedRuntime { name, is_cluster_wide: false })
             .or_else(|| cluster_wide.map(|name| RecordedRuntime { name, is_cluster_wide: true }));
-        let runtime = select(&model, false, &self.snapshot.runtimes, recorded)
+        let runtime = select(&model, worker_spec.is_some(), &self.snapshot.runtimes, recorded)
             .map_err(|NoRuntime { reason, message }| BuildError { component: kind, reason, message })?;
+        let of_server = server_labels(&model, runtime);
+        let mut labels = self.labels().clone();
+        labels.extend(of_server.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let placeholders = Placeholders {
             name: &self.snapshot.key.name,
             namespace: &self.snapshot.key.namespace,
             ingress_domain: &self.config.ingress.ingress_domain,
-            labels: self.labels(),
+            labels: &labels,
             annotations: self.annotations(),
         };
         let mut pod = model_pod(predictor, &model, runtime, &placeholders).map_err(invalid)?;
+        let workers = worker_spec.map(|spec| self.workers(spec, runtime, &placeholders, &mut pod, &model));
+        let workers = workers.transpose()?;
         self.storage(kind, |storage| {
             storage.add_uris(&mut pod, &predictor.storage_uris)?;
             storage.add_model(&mut pod, &model.framework)
@@ -312,7 +340,95 @@ impl Builder<'_> {
         let known =
             || runtime.spec.protocol_versions.iter().map(String::as_str).find(|p| ["v1", "v2"].contains(p));
         let is_v2 = protocol.or_else(known) == Some("v2");
-        Ok((Component { is_v2, ..component }, Some(runtime.clone())))
+        let mut component = Component { is_v2, workers, ..component };
+        if let Some((name, value)) = of_server {
+            component.labels.entry(name.into()).or_insert_with(|| value.into());
+        }
+        if component.workers.is_some() {
+            component.autoscaler = Autoscaler::None;
+            component.labels.insert(GENERATION.into(), self.object.generation().to_string());
+        }
+        Ok((component, Some(runtime.clone())))
+    }
+
+    /// What a predictor on several nodes cannot have.
+    fn check_multi_node(&self, predictor: &PredictorSpec) -> Result<(), BuildError> {
+        let kind = ComponentKind::Predictor;
+        let field = "spec.predictor.workerSpec";
+        if self.mode == Mode::Knative {
+            return Err(not_supported(
+                kind,
+                &format!("{field} in the mode Knative"),
+                "use the mode Standard",
+            ));
+        }
+        let spec = &predictor.component;
+        if spec.min_replicas.is_some_and(|min| min != 1)
+            || spec.canary_traffic_percent.is_some_and(|p| p < 100)
+        {
+            let remedy = "it runs once: remove minReplicas and canaryTrafficPercent";
+            return Err(not_supported(kind, &format!("{field} with several replicas"), remedy));
+        }
+        let invalid = |reason, message: String| Err(BuildError { component: kind, reason, message });
+        let class =
+            self.annotations().get("serving.kserve.io/autoscalerClass").map_or("none", String::as_str);
+        if class != "none" {
+            let message = format!(
+                "{field} needs the annotation serving.kserve.io/autoscalerClass none, which is {class}"
+            );
+            return invalid("InvalidAutoscaler", message);
+        }
+        let model = predictor.model();
+        let uri = model.as_ref().and_then(|model| model.framework.storage_uri.as_deref()).unwrap_or_default();
+        if !["pvc://", "oci://", "oci+"].iter().any(|scheme| uri.starts_with(scheme)) {
+            let message = format!(
+                "{field} needs spec.predictor.model.storageUri with pvc:// or oci://: every node reads the model"
+            );
+            return invalid("InvalidPredictorSpec", message);
+        }
+        Ok(())
+    }
+
+    /// The workers beside a head.
+    fn workers(
+        &self,
+        spec: &WorkerSpec,
+        runtime: &Runtime,
+        placeholders: &Placeholders<'_>,
+        head: &mut Value,
+        model: &PredictorModel,
+    ) -> Result<Workers, BuildError> {
+        let kind = ComponentKind::Predictor;
+        let error = |MultiNodeError { reason, message }| BuildError { component: kind, reason, message };
+        let annotation = |name: &str| self.annotations().get(name).map(String::as_str);
+        let mut gpu_types = annotated_gpu_types(annotation(GPU_TYPES)).map_err(error)?;
+        gpu_types.extend(self.config.multi_node.gpu_types.iter().cloned());
+        let nodes = MultiNode {
+            service: &self.snapshot.key,
+            generation: self.object.generation(),
+            spec,
+            runtime,
+            placeholders,
+            gpu_types: &gpu_types,
+            is_mp: annotation(BACKEND) == Some("mp"),
+        };
+        let name = format!("{}-{}", self.snapshot.key.name, kind.as_str());
+        let mut workers = nodes.build(head, &name).map_err(error)?;
+        self.storage(kind, |storage| storage.add_model(&mut workers.pod, &model.framework))?;
+        if let Some(name) =
+            [&workers.head_service, &workers.worker_service].into_iter().find(|name| name.len() > 63)
+        {
+            let message =
+                format!("workerSpec needs a Service {name}, whose name is too long: shorten metadata.name");
+            return Err(BuildError { component: kind, reason: "NameTooLong", message });
+        }
+        workers.pod = with_default_image(workers.pod, &self.snapshot.image);
+        if self.config.security.auto_mount_service_account_token != Some(true)
+            && workers.pod.get("automountServiceAccountToken").is_none()
+        {
+            set(&mut workers.pod, "automountServiceAccountToken", false.into());
+        }
+        Ok(workers)
     }
 
     /// The predictor of the latest spec, beside one that keeps the previous spec while `canaryTrafficPercent` is less than
@@ -331,7 +447,7 @@ impl Builder<'_> {
         }
         stable.is_held = true;
         let name = format!("{}-canary", stable.key.name);
-        if name.len() > 63 {
+        if name.len() > 58 {
             let message = format!(
                 "canaryTrafficPercent needs a Service {name}, whose name is too long: shorten metadata.name"
             );
@@ -371,12 +487,35 @@ impl Builder<'_> {
         })
     }
 
+    /// A transformer; `gateway` is the host of a predictor without pods of its own.
+    fn transformer(
+        &self,
+        transformer: &TransformerComponent,
+        gateway: Option<&str>,
+    ) -> Result<Component, BuildError> {
+        let kind = ComponentKind::Transformer;
+        let resources = default_resources(&self.config.inference_service.resource);
+        let mut pod = custom_pod(&transformer.containers, &transformer.pod, MAIN, &resources);
+        self.storage(kind, |storage| storage.add_uris(&mut pod, &transformer.storage_uris))?;
+        self.add_component_flags(&mut pod, &transformer.component, gateway);
+        if let Some(first) = pod.pointer_mut("/containers/0") {
+            add_env(first, "INFERENCE_SERVICE_NAME", &self.snapshot.key.name);
+        }
+        self.component(kind, &transformer.component, pod, None, None)
+    }
+
     /// Flags that KServe gives to transformers and explainers.
-    fn add_component_flags(&self, pod: &mut Value, spec: &ComponentSpec) {
+    fn add_component_flags(&self, pod: &mut Value, spec: &ComponentSpec, gateway: Option<&str>) {
         let Key { namespace, name } = &self.snapshot.key;
         if let Some(first) = pod.pointer_mut("/containers/0") {
             add_flag(first, "--model_name", name);
-            add_flag(first, "--predictor_host", &format!("{name}-predictor.{namespace}"));
+            match gateway {
+                None => add_flag(first, "--predictor_host", &format!("{name}-predictor.{namespace}")),
+                Some(gateway) => {
+                    add_flag(first, "--predictor_host", gateway);
+                    add_flag(first, "--protocol", "v2");
+                }
+            }
             add_flag(first, "--http_port", "8080");
             if let Some(workers) = spec.container_concurrency.filter(|n| *n > 0) {
                 add_flag(first, "--workers", &workers.to_string());
@@ -415,10 +554,12 @@ impl Builder<'_> {
             Some(own) => format!("{}-{own}-{}", self.snapshot.key.name, kind.as_str()),
             None => format!("{}-{}", self.snapshot.key.name, kind.as_str()),
         };
-        if name.len() > 63 {
-            let most = (63 + self.snapshot.key.name.len()).saturating_sub(name.len());
+        // Pods of Deployments have the label `app: isvc.{name}`, and labels have at most 63 characters too.
+        let (limit, named) = if is_knative { (63, "Service") } else { (58, "the label app of Service") };
+        if name.len() > limit {
+            let most = (limit + self.snapshot.key.name.len()).saturating_sub(name.len());
             let message = format!(
-                "metadata.name has {} characters, at most {most} are possible: Service {name} would have more than 63",
+                "metadata.name has {} characters, at most {most} are possible: {named} {name} would have more than 63",
                 self.snapshot.key.name.len()
             );
             return Err(BuildError { component: kind, reason: "NameTooLong", message });
@@ -469,6 +610,7 @@ impl Builder<'_> {
             grpc_port,
             is_v2: false,
             scales_to_zero: false,
+            workers: None,
         })
     }
 
@@ -529,7 +671,7 @@ fn add_custom_uri(pod: &mut Value, storage: &Storage<'_>) -> Result<(), String> 
     let is_uri = |variable: &&Value| variable.get("name") == Some(&"STORAGE_URI".into());
     let uri = env.iter().find(is_uri).and_then(|v| v.get("value")).and_then(Value::as_str);
     let Some(uri) = uri.map(str::to_owned) else { return Ok(()) };
-    let framework = gantry_api::kserve::FrameworkSpec { storage_uri: Some(uri), ..Default::default() };
+    let framework = FrameworkSpec { storage_uri: Some(uri), ..FrameworkSpec::default() };
     storage.add_model(pod, &framework)?;
     let rewritten = env.into_iter().map(|mut variable| {
         if is_uri(&&variable) {

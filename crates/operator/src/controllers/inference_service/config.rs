@@ -24,7 +24,7 @@ const MODES: [&str; 6] = ["", "Standard", "RawDeployment", "Knative", "Serverles
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     pub ingress: IngressConfig,
-    pub storage_initializer: SidecarResources,
+    pub storage_initializer: StorageInitializerConfig,
     pub deploy: DeployConfig,
     pub credentials: CredentialsConfig,
     pub inference_service: InferenceServiceConfig,
@@ -35,6 +35,100 @@ pub struct Config {
     pub agent: SidecarResources,
     pub logger: LoggerConfig,
     pub batcher: BatcherConfig,
+    pub explainers: ExplainersConfig,
+    pub multi_node: MultiNodeConfig,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ExplainersConfig {
+    pub art: ArtConfig,
+}
+
+/// The image of the Adversarial Robustness Toolbox.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ArtConfig {
+    pub image: String,
+    pub default_image_version: String,
+}
+
+impl Default for ArtConfig {
+    fn default() -> Self {
+        Self { image: "kserve/art-explainer".into(), default_image_version: "latest".into() }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct MultiNodeConfig {
+    /// GPU resources beside the well-known ones.
+    #[serde(rename = "customGPUResourceTypeList")]
+    pub gpu_types: Vec<String>,
+}
+
+/// How a pod reads a model that is an OCI image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OciMode {
+    /// Through a container of the image.
+    Modelcar,
+    /// Through a volume of the image.
+    Native,
+}
+
+impl OciMode {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "modelcar" => Ok(Self::Modelcar),
+            "native" => Ok(Self::Native),
+            "fetch" => {
+                Err("images are not downloaded into a directory: use the mode modelcar or native".into())
+            }
+            other => Err(format!("there is no mode {other} of OCI images: use modelcar or native")),
+        }
+    }
+}
+
+/// Settings of downloads and of OCI images.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct StorageInitializerConfig {
+    #[serde(flatten)]
+    pub resources: SidecarResources,
+    pub enable_modelcar: Option<bool>,
+    pub enable_oci_model_support: Option<bool>,
+    pub oci_model_mode: String,
+    pub cpu_modelcar: String,
+    pub memory_modelcar: String,
+    /// User of the containers that share the model.
+    pub uid_modelcar: Option<i64>,
+}
+
+impl Default for StorageInitializerConfig {
+    fn default() -> Self {
+        Self {
+            resources: SidecarResources::default(),
+            enable_modelcar: None,
+            enable_oci_model_support: None,
+            oci_model_mode: String::new(),
+            cpu_modelcar: "10m".into(),
+            memory_modelcar: "15Mi".into(),
+            uid_modelcar: None,
+        }
+    }
+}
+
+impl StorageInitializerConfig {
+    /// The mode of `oci://`; why there is none.
+    pub fn oci_mode(&self) -> Result<OciMode, String> {
+        match self.oci_model_mode.as_str() {
+            "" if self.enable_modelcar == Some(false) && self.enable_oci_model_support != Some(true) => {
+                Err("enableModelcar is false in the key storageInitializer of inferenceservice-config".into())
+            }
+            "" => Ok(OciMode::Modelcar),
+            mode => OciMode::parse(mode),
+        }
+    }
 }
 
 /// Settings of loggers. Images and resources are those of `agent`: one container has all roles.
@@ -154,7 +248,7 @@ impl Default for IngressConfig {
 }
 
 /// Resources of a container that the operator adds to pods.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SidecarResources {
     pub memory_request: String,
@@ -387,14 +481,61 @@ impl Config {
             agent: section(data, "agent", &mut errors).unwrap_or_default(),
             logger: section(data, "logger", &mut errors).unwrap_or_default(),
             batcher: section(data, "batcher", &mut errors).unwrap_or_default(),
+            explainers: section(data, "explainers", &mut errors).unwrap_or_default(),
+            multi_node: section(data, "multiNode", &mut errors).unwrap_or_default(),
         };
+        errors.extend(config.quantity_errors());
+        let oci = &config.storage_initializer.oci_model_mode;
+        if !["", "modelcar", "native", "fetch"].contains(&oci.as_str()) {
+            errors.push(format!("key storageInitializer has the ociModelMode {oci}: use modelcar or native"));
+        }
         let mode = config.deploy.default_deployment_mode.as_deref().unwrap_or_default();
         if !MODES.contains(&mode) {
             errors.push(format!(
                 "key deploy has the defaultDeploymentMode {mode}: use Standard, Knative or ModelMesh"
             ));
         }
+        let gateway = &config.ingress.kserve_ingress_gateway;
+        let is_name = |(namespace, name): (&str, &str)| {
+            gantry_api::check_name(namespace).is_ok() && gantry_api::check_name(name).is_ok()
+        };
+        if config.ingress.enable_gateway_api && !gateway.split_once('/').is_some_and(is_name) {
+            errors.push(format!(
+                "key ingress has the kserveIngressGateway {gateway:?}: write NAMESPACE/NAME of a Gateway"
+            ));
+        }
         if errors.is_empty() { Ok(config) } else { Err(errors.join("; ")) }
+    }
+
+    /// Amounts that no pod could have: each would fail the pods of all services.
+    fn quantity_errors(&self) -> Vec<String> {
+        let sidecar = |key: &'static str, resources: &SidecarResources| {
+            let SidecarResources { memory_request, memory_limit, cpu_request, cpu_limit } = resources.clone();
+            [
+                (key, "memoryRequest", memory_request),
+                (key, "memoryLimit", memory_limit),
+                (key, "cpuRequest", cpu_request),
+                (key, "cpuLimit", cpu_limit),
+            ]
+        };
+        let storage = &self.storage_initializer;
+        let ResourceConfig { cpu_limit, memory_limit, cpu_request, memory_request } =
+            self.inference_service.resource.clone();
+        let custom = SidecarResources { memory_request, memory_limit, cpu_request, cpu_limit };
+        let all = sidecar("storageInitializer", &storage.resources)
+            .into_iter()
+            .chain(sidecar("agent", &self.agent))
+            .chain(sidecar("inferenceService.resource", &custom))
+            .chain([
+                ("storageInitializer", "cpuModelcar", storage.cpu_modelcar.clone()),
+                ("storageInitializer", "memoryModelcar", storage.memory_modelcar.clone()),
+            ]);
+        let wrong = all.filter(|(_, _, amount)| !gantry_api::is_quantity(amount));
+        wrong
+            .map(|(key, field, amount)| {
+                format!("key {key} has the {field} {amount:?}: write a quantity such as 500m, 1 or 2Gi")
+            })
+            .collect()
     }
 }
 
@@ -434,7 +575,7 @@ mod tests {
         assert!(config.ingress.is_configured && config.ingress.disable_http_route_timeout);
         assert!(config.service.service_cluster_ip_none);
         assert_eq!(config.ingress.url_scheme, "http");
-        assert_eq!(config.storage_initializer.memory_limit, "1Gi");
+        assert_eq!(config.storage_initializer.resources.memory_limit, "1Gi");
     }
 
     #[test]

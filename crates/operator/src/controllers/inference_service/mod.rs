@@ -1,6 +1,8 @@
 //! InferenceServices of KServe: a Deployment and a Service per component, and the route to them.
 
+mod adoption;
 mod agent;
+mod art;
 mod component;
 pub mod config;
 mod credentials;
@@ -8,6 +10,7 @@ mod keda;
 mod knative;
 mod model_mesh;
 mod model_status;
+mod multi_node;
 mod objects;
 mod plan;
 mod pod;
@@ -22,8 +25,11 @@ mod template;
 #[cfg(test)]
 mod tests;
 
+pub use adoption::{AdoptionInput, preview};
 pub(super) use config::Config;
 pub use credentials::Credentials;
+pub(super) use model_mesh::{MODELS, model_condition};
+pub(super) use plan::{is_ours, is_stopped};
 pub use pods::strip_pod;
 pub(super) use route::{Admission, admission, service_host};
 pub(super) use snapshot::config_key;
@@ -33,9 +39,10 @@ use crate::{
     caches::Caches,
     cluster::{
         Change, ClusterServingRuntime, ClusterStorageContainer, Custom, InferenceService, Key, OwnedObject,
-        ResourceKind, ServingRuntime,
+        ResourceKind, ServingRuntime, TrainedModel,
     },
     controller::Controller,
+    controllers::trained_model::services_of,
     inputs::InputRef,
     plan::Plan,
     triggers::Relation,
@@ -71,7 +78,7 @@ impl Controller for InferenceServiceController {
         ResourceKind::SCALED_OBJECT,
         ResourceKind::KNATIVE_SERVICE,
     ];
-    const READS: &'static [ResourceKind] = &[Self::PODS];
+    const READS: &'static [ResourceKind] = &[Self::PODS, ResourceKind::HORIZONTAL_POD_AUTOSCALER];
     const INPUTS: &'static [ResourceKind] =
         &[ResourceKind::CONFIG_MAP, ResourceKind::SERVICE_ACCOUNT, ResourceKind::SECRET];
     const MANY: bool = true;
@@ -90,6 +97,7 @@ impl Controller for InferenceServiceController {
                 caches.of::<InferenceService>().all().iter().map(|service| service.key()).collect()
             }),
             Relation::to_read_kind(Self::PODS, service_of_pod),
+            Relation::to::<TrainedModel>(|_, change| services_of(change)),
         ]
     }
 

@@ -2,14 +2,16 @@
 
 use super::{
     LABEL,
+    component::transformer_of_model,
+    config::Config,
     objects::owner,
-    plan::{ServicePlan, finish, not_deployed},
-    snapshot::Snapshot,
+    plan::{ServicePlan, deploy_components, finish, not_built, not_deployed},
+    snapshot::{RouteScheduler, Snapshot},
     status::{Fact, INGRESS_READY, Observed, PREDICTOR_READY, STOPPED},
 };
 use crate::{
     cluster::{Custom, Desired, InferenceService, OwnedObject, ResourceKind},
-    conditions::ConditionStatus,
+    conditions::{ConditionStatus, ConditionUpdate, Progress},
     plan::{ClusterAction, Plan},
     workload::{ApplyFailure, apply_actions},
 };
@@ -24,19 +26,33 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// The Models of InferenceServices.
-pub(super) const MODELS: ResourceKind =
+pub(in crate::controllers) const MODELS: ResourceKind =
     ResourceKind::new("mlops.seldon.io", "v1alpha1", "Model", "models").with_label(LABEL);
 
 pub(super) fn plan(
     snapshot: &Snapshot,
     object: &Custom<InferenceService>,
     spec: &InferenceServiceSpec,
+    config: &Config,
     now: Timestamp,
 ) -> ServicePlan {
+    if spec.predictor.is_multi_model() {
+        return plan_multi_model(snapshot, object, spec, now);
+    }
     let desired = match model(snapshot, object, spec) {
         Ok(desired) => [desired],
         Err(message) => return not_deployed(object, "NotSupported".into(), message, now),
     };
+    if let Some(transformer) = &spec.transformer {
+        let [desired] = desired;
+        let gateway = format!("seldon-mesh.{}", snapshot.key.namespace);
+        return match transformer_of_model(snapshot, object, transformer, config, &gateway) {
+            Ok(built) => {
+                deploy_components(snapshot, object, built, config, now, Some(&MeshModel { desired }))
+            }
+            Err(error) => not_built(object, &error, now),
+        };
+    }
     let applies = apply_actions(&desired, &snapshot.owned, &snapshot.failures);
     let mut plan = Plan { requeue_after: applies.retry_after, actions: applies.actions, ..Plan::default() };
     if applies.failures.is_empty() {
@@ -46,6 +62,38 @@ pub(super) fn plan(
     let live = snapshot.owned.get(MODELS, &snapshot.key.name);
     let state = State::of(live, applies.failures.first());
     finish(object, &observe(snapshot, &state), now, plan)
+}
+
+/// A service whose models are `TrainedModels`: it has none of its own, and is ready when the gateways can be reached.
+fn plan_multi_model(
+    snapshot: &Snapshot,
+    object: &Custom<InferenceService>,
+    spec: &InferenceServiceSpec,
+    now: Timestamp,
+) -> ServicePlan {
+    if spec.transformer.is_some() || spec.explainer.is_some() || !spec.predictor.containers.is_empty() {
+        let message = "the deployment mode ModelMesh serves models without pods of their own: remove transformer, explainer and \
+                       containers, or use the mode Standard";
+        return not_deployed(object, "NotSupported".into(), message.into(), now);
+    }
+    let ready = match &snapshot.scheduler {
+        None => Fact::new(
+            false,
+            "NoScheduler",
+            "there is no scheduler that loads the models: create a SeldonRuntime in this namespace",
+        ),
+        Some(RouteScheduler { unreachable_for: Some(_), namespace, .. }) => Fact::new(
+            ConditionStatus::Unknown,
+            "SchedulerUnreachable",
+            format!("the scheduler in namespace {namespace} cannot be reached"),
+        ),
+        Some(_) => Fact::new(true, "", ""),
+    };
+    let available = i64::try_from(snapshot.trained_models.len()).unwrap_or_default();
+    let observed = observe(snapshot, &State { ready, available, has_failed: false });
+    let orphans = snapshot.owned.orphans(&[], false);
+    let actions = orphans.into_iter().map(|target| ClusterAction::Delete(target).into()).collect();
+    finish(object, &observed, now, Plan { actions, ..Plan::default() })
 }
 
 /// The Model, with the same name.
@@ -59,7 +107,9 @@ fn model(
         namespace: Some(snapshot.key.namespace.clone()),
         ..Metadata::default()
     };
-    let model = spec.to_model(&metadata).map_err(|errors| {
+    // It has pods of its own.
+    let predictor = InferenceServiceSpec { transformer: None, ..spec.clone() };
+    let model = predictor.to_model(&metadata).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(|(path, message)| format!("{path} {message}")).collect();
         format!(
             "the deployment mode ModelMesh serves models without pods of their own: {}",
@@ -74,6 +124,24 @@ fn model(
         "spec": model.spec,
     });
     Ok(Desired::new(MODELS, snapshot.key.clone(), body))
+}
+
+/// The Model behind a transformer.
+pub(super) struct MeshModel {
+    pub desired: Desired,
+}
+
+impl MeshModel {
+    /// Adds its state to that of the transformer.
+    pub(super) fn report(&self, snapshot: &Snapshot, failures: &[ApplyFailure], observed: &mut Observed) {
+        let live = snapshot.owned.get(MODELS, &snapshot.key.name);
+        let state = State::of(live, failures.iter().find(|f| f.kind == MODELS));
+        let of_model = observe(snapshot, &state);
+        observed.fact(PREDICTOR_READY, state.ready);
+        observed.status.components.extend(of_model.status.components);
+        observed.status.model_status = of_model.status.model_status;
+        observed.status.deployment_mode = of_model.status.deployment_mode;
+    }
 }
 
 /// The state of the Model.
@@ -122,6 +190,16 @@ impl State {
         );
         Self { ready, available, has_failed: FAILED.contains(&reason) }
     }
+}
+
+/// The condition of a Model that another kind owns.
+pub(in crate::controllers) fn model_condition(
+    live: Option<&OwnedObject>,
+    failure: Option<&ApplyFailure>,
+) -> ConditionUpdate {
+    let Fact { status, reason, message } = State::of(live, failure).ready;
+    let progress = if status == ConditionStatus::True { Progress::Settled } else { Progress::InProgress };
+    ConditionUpdate::new(status, reason, message, progress)
 }
 
 /// Reasons of Models that cannot be loaded.

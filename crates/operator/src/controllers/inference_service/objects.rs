@@ -4,9 +4,10 @@ use super::agent;
 use super::component::{Autoscaler, Component};
 use super::config::Config;
 use super::keda::{is_scaled, scaled_object};
+use super::multi_node::{GENERATION, ROLE, Workers, service_spec};
 use super::scale_to_zero::replicas;
 use crate::{
-    cluster::{Desired, InferenceService, KindId, OwnedObject, ResourceKind},
+    cluster::{Desired, InferenceService, Key, KindId, OwnedObject, ResourceKind},
     workload::{Inherited, OwnedObjects, Owner, Workload, pod_disruption_budget},
 };
 use serde_json::{Map, Value, json};
@@ -18,12 +19,14 @@ pub(super) fn objects(
     owner: Owner<'_>,
     config: &Config,
     owned: &OwnedObjects,
+    is_adopted: bool,
 ) -> Vec<Desired> {
     // A HorizontalPodAutoscaler does not scale up from zero.
     let is_stuck =
         |replicas| replicas == 0 && component.autoscaler == Autoscaler::Hpa && !component.scales_to_zero;
     let live = owned.get(ResourceKind::DEPLOYMENT, &component.key.name);
-    let has_replicas = live.is_some_and(|live| !is_stuck(replicas(live)));
+    // A Deployment of KServe's controller is not cached, and has the replicas of its autoscaler.
+    let has_replicas = live.map_or(is_adopted, |live| !is_stuck(replicas(live)));
     let mut objects =
         vec![service(component, owner, config), deployment(component, owner, config, has_replicas)];
     match component.autoscaler {
@@ -33,6 +36,7 @@ pub(super) fn objects(
         }
         Autoscaler::None | Autoscaler::External => {}
     }
+    objects.extend(component.workers.iter().flat_map(|workers| worker_objects(component, workers, owner)));
     if component.min_replicas() > 1 {
         let labels = json!(component.labels);
         objects.push(pod_disruption_budget(component.key.clone(), &owner, &component.selector(), &labels));
@@ -67,8 +71,9 @@ pub(super) fn is_deployed(
     live: &OwnedObject,
 ) -> bool {
     // With and without the replicas, which an autoscaler takes over.
-    let applied =
-        [false, true].map(|has_replicas| deployment(component, owner, config, has_replicas).digest());
+    let applied = [false, true].map(|has_replicas| {
+        deployment(component, owner, config, has_replicas).adopted_from(Some(live)).digest()
+    });
     applied.iter().any(|digest| live.applied() == Some(digest.as_str()))
 }
 
@@ -100,6 +105,43 @@ fn deployment(component: &Component, owner: Owner<'_>, config: &Config, has_repl
         more,
     };
     workload.desired()
+}
+
+/// The Deployment of the workers, and the Services by which head and workers find each other.
+fn worker_objects(component: &Component, workers: &Workers, owner: Owner<'_>) -> Vec<Desired> {
+    let app = |name: &str| format!("isvc.{name}");
+    // Old workers hold the GPUs that the new ones need.
+    let rolling = json!({ "maxSurge": "0%", "maxUnavailable": "100%" });
+    let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": rolling });
+    let workload = Workload {
+        kind: ResourceKind::DEPLOYMENT,
+        key: workers.key.clone(),
+        owner,
+        selector: BTreeMap::from([("app".to_owned(), app(&workers.key.name))]),
+        inherited: Inherited { labels: component.labels.clone(), annotations: component.annotations.clone() },
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        pod_annotations: BTreeMap::new(),
+        replicas: Some(workers.replicas),
+        pod: workers.pod.clone(),
+        bare: workers.pod.clone(),
+        claims: &[],
+        more: Map::from_iter([("strategy".to_owned(), strategy)]),
+    };
+    let mut objects = vec![workload.desired()];
+    let generation = component.labels.get(GENERATION).cloned().unwrap_or_default();
+    for (name, role, pods) in [
+        (&workers.head_service, "head", &component.key.name),
+        (&workers.worker_service, "worker", &workers.key.name),
+    ] {
+        let mut labels = component.labels.clone();
+        labels.insert(ROLE.into(), role.into());
+        let metadata = json!({ "labels": labels, "ownerReferences": owner.references() });
+        let body = json!({ "metadata": metadata, "spec": service_spec(&app(pods), &generation) });
+        let key = Key::new(component.key.namespace.clone(), name);
+        objects.push(Desired::new(ResourceKind::SERVICE, key, body));
+    }
+    objects
 }
 
 /// Ports of a Service: those of the container that receives requests. An agent is in front of the first one.

@@ -1,11 +1,13 @@
 //! Plan of an `InferenceService`.
 
 use super::{
+    adoption,
     component::{Autoscaler, BuildError, Component, ComponentKind, Components, Mode, components},
     config::Config,
     knative,
-    model_mesh::{self, MODELS},
+    model_mesh::{self, MODELS, MeshModel},
     model_status,
+    multi_node::{Workers, is_node_service},
     objects::{is_autoscaled, is_autoscaler, objects, owner},
     pods::failure,
     route::{Admission, Route, RouteBuilder, admission, not_admitted},
@@ -36,7 +38,7 @@ const MODE: &str = "serving.kserve.io/deploymentMode";
 /// The finalizer of KServe's own controller: its services are left alone.
 const KSERVE_FINALIZER: &str = "inferenceservice.finalizers";
 /// Takes a service over from KServe's controller.
-const ADOPT: &str = "gantry.dev/adopt";
+pub(super) const ADOPT: &str = "gantry.dev/adopt";
 
 pub(super) type ServicePlan = Plan<InferenceServiceStatus>;
 
@@ -60,7 +62,10 @@ fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         return plan;
     };
     if !is_ours(object) {
-        return Plan::default();
+        // Gateways would keep the pods of one that was given back.
+        let mut plan = Plan::default();
+        delete_routes(snapshot, None, &mut plan);
+        return plan;
     }
     let config = match config(snapshot) {
         Ok(config) => config,
@@ -72,7 +77,6 @@ fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         Err(condition) => return not_deployed(object, condition.reason, condition.message, now),
     };
     let mode = deployment_mode(object, &config);
-    let is_stopped = annotation(object, STOP).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if !["Standard", "Knative", "ModelMesh"].contains(&mode.as_str()) {
         let message = format!(
             "there is no deployment mode {mode}: set the annotation {MODE} to Standard, Knative or ModelMesh, or \
@@ -80,14 +84,15 @@ fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         );
         return not_deployed(object, "DeploymentModeNotSupported".into(), message, now);
     }
-    if is_stopped {
+    if is_stopped(object) {
         return stop(snapshot, object, mode, now);
     }
-    if mode == "ModelMesh" {
-        return model_mesh::plan(snapshot, object, spec, now);
-    }
-    if !snapshot.credentials.are_known() {
+    let is_mesh = mode == "ModelMesh";
+    if !snapshot.credentials.are_known() && !(is_mesh && spec.transformer.is_none()) {
         return wait_for_credentials(snapshot, object, now);
+    }
+    if is_mesh {
+        return model_mesh::plan(snapshot, object, spec, &config, now);
     }
     if mode == "Knative" {
         return knative::plan(snapshot, object, spec, &config, now);
@@ -113,8 +118,16 @@ fn wait_for_credentials(
 }
 
 /// KServe's controller has a finalizer on its services. They are taken over on request only.
-fn is_ours(object: &Custom<InferenceService>) -> bool {
-    !object.has_finalizer(KSERVE_FINALIZER) || annotation(object, ADOPT).is_some_and(|value| value == "true")
+pub(in crate::controllers) fn is_ours(object: &Custom<InferenceService>) -> bool {
+    !object.has_finalizer(KSERVE_FINALIZER) || is_adopted(object)
+}
+
+fn is_adopted(object: &Custom<InferenceService>) -> bool {
+    annotation(object, ADOPT).is_some_and(|value| value == "true")
+}
+
+pub(in crate::controllers) fn is_stopped(object: &Custom<InferenceService>) -> bool {
+    annotation(object, STOP).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 fn annotation<'a>(object: &'a Custom<InferenceService>, name: &str) -> Option<&'a str> {
@@ -266,10 +279,21 @@ fn deploy(
     config: &Config,
     now: Timestamp,
 ) -> ServicePlan {
-    let mut built = match components(snapshot, object, spec, config, Mode::Standard) {
-        Ok(built) => built,
-        Err(error) => return not_built(object, &error, now),
-    };
+    match components(snapshot, object, spec, config, Mode::Standard) {
+        Ok(built) => deploy_components(snapshot, object, built, config, now, None),
+        Err(error) => not_built(object, &error, now),
+    }
+}
+
+/// The objects, the route and the status of components, in front of a Model if there is one.
+pub(super) fn deploy_components(
+    snapshot: &Snapshot,
+    object: &Custom<InferenceService>,
+    mut built: Components,
+    config: &Config,
+    now: Timestamp,
+    model: Option<&MeshModel>,
+) -> ServicePlan {
     let none = BTreeMap::new();
     let route = RouteBuilder {
         key: &snapshot.key,
@@ -292,10 +316,10 @@ fn deploy(
     let backends = backends(snapshot, &built);
     let route =
         RouteBuilder { components: &built.all, backends: &backends, idle_timeout, is_down, ..route }.build();
-    let mut desired: Vec<Desired> = Vec::new();
+    let mut desired: Vec<Desired> = model.iter().map(|model| model.desired.clone()).collect();
     for component in built.all.iter().filter(|component| !component.is_held) {
         let owner = owner(&snapshot.key.name, object.uid());
-        desired.extend(objects(component, owner, config, &snapshot.owned));
+        desired.extend(objects(component, owner, config, &snapshot.owned, is_adopted(object)));
     }
     if let Ok(route) = &route {
         desired.extend(route.objects.iter().cloned());
@@ -305,7 +329,8 @@ fn deploy(
     // KEDA refuses a workload that has another autoscaler.
     let (replaced, orphans): (Vec<_>, Vec<_>) =
         orphans(snapshot, &built, &desired).partition(|target| is_autoscaler(target.kind));
-    plan.actions.extend(replaced.into_iter().map(|target| ClusterAction::Delete(target).into()));
+    let replaced = replaced.into_iter().chain(adoption::autoscalers(snapshot, &desired));
+    plan.actions.extend(replaced.map(|target| ClusterAction::Delete(target).into()));
     plan.actions.extend(applies.actions);
     let wanted = route.as_ref().ok().and_then(|route| route.service.as_ref());
     if let Some(service) = wanted {
@@ -329,7 +354,10 @@ fn deploy(
         plan.actions.retain(|action| matches!(action, Action::Scheduler(_)));
     }
     plan.actions.extend(scale_to_zero::actions(snapshot, &built, is_down, is_in_effect));
-    let observed = observe(snapshot, object, &built, &route, &applies.failures, is_down);
+    let mut observed = observe(snapshot, object, &built, &route, &applies.failures, is_down);
+    if let Some(model) = model {
+        model.report(snapshot, &applies.failures, &mut observed);
+    }
     let mut plan = finish(object, &observed, now, plan);
     if let Some(status) = &plan.status
         && let Some(left) = status::write_delay(object, status, snapshot.status_age)
@@ -346,10 +374,16 @@ fn orphans<'a>(
     built: &'a Components,
     desired: &[Desired],
 ) -> impl Iterator<Item = DeleteTarget> + use<'a> {
-    let is_held = |target: &DeleteTarget| built.all.iter().any(|c| c.is_held && c.key == target.key);
+    let is_held = move |target: &DeleteTarget| built.all.iter().any(|c| c.is_held && c.key == target.key);
     let is_route = |target: &DeleteTarget| target.kind == ResourceKind::HTTP_ROUTE;
+    // Pods of an older generation find each other until they are replaced.
+    let is_rolling = built.all.iter().any(|c| c.workers.is_some() && !is_rolled_out(snapshot, c));
+    let name = snapshot.key.name.clone();
+    let is_of_nodes = move |target: &DeleteTarget| {
+        is_rolling && target.kind == ResourceKind::SERVICE && is_node_service(&name, &target.key.name)
+    };
     let orphans = snapshot.owned.orphans(desired, false).into_iter();
-    orphans.filter(move |target| is_route(target) || !is_held(target))
+    orphans.filter(move |target| is_route(target) || !(is_held(target) || is_of_nodes(target)))
 }
 
 /// Sends the route to the scheduler if it has another one.
@@ -495,7 +529,7 @@ fn observe(
     if let Some(predictor) = built.all.first().map(|stable| built.latest(stable)) {
         let pods = pods_of(snapshot, predictor);
         let revision = created_revision(predictor, object);
-        let is_done = rollout(snapshot, predictor).is_done();
+        let is_done = is_rolled_out(snapshot, predictor);
         let before = status::model_status(object);
         let is_standby = scale_to_zero::fact(snapshot, object, predictor, is_down).is_some() && is_down;
         observed.status.model_status = Some(if is_standby {
@@ -539,9 +573,14 @@ fn canaries_fact(canaries: &[CanaryStatus]) -> Fact {
 /// Pods of a component, newest first.
 fn pods_of<'a>(snapshot: &'a Snapshot, component: &Component) -> Vec<&'a Arc<OwnedObject>> {
     let app = component.selector().remove("app");
+    pods_named(snapshot, app.as_deref().unwrap_or_default())
+}
+
+/// Pods with this label `app`, newest first.
+fn pods_named<'a>(snapshot: &'a Snapshot, app: &str) -> Vec<&'a Arc<OwnedObject>> {
     let is_of = |pod: &&Arc<OwnedObject>| {
-        pod.metadata.labels.as_ref().and_then(|labels| labels.get("app")) == app.as_ref()
-            && pod.metadata.deletion_timestamp.is_none()
+        let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app"));
+        label.is_some_and(|label| label == app) && pod.metadata.deletion_timestamp.is_none()
     };
     let mut pods: Vec<&Arc<OwnedObject>> = snapshot.pods.iter().filter(is_of).collect();
     let created = |pod: &OwnedObject| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -561,26 +600,55 @@ pub(super) fn rollout(snapshot: &Snapshot, component: &Component) -> Rollout {
     Rollout::of(ResourceKind::DEPLOYMENT, live, replicas.unwrap_or_else(|| component.min_replicas().into()))
 }
 
+/// Of the workers of a predictor on several nodes.
+fn worker_rollout(snapshot: &Snapshot, workers: &Workers) -> Rollout {
+    let live = snapshot.owned.get(ResourceKind::DEPLOYMENT, &workers.key.name);
+    Rollout::of(ResourceKind::DEPLOYMENT, live, workers.replicas.into())
+}
+
+/// Whether all pods run the latest spec and are ready.
+fn is_rolled_out(snapshot: &Snapshot, component: &Component) -> bool {
+    let has_workers = |workers: &Workers| worker_rollout(snapshot, workers).is_done();
+    rollout(snapshot, component).is_done() && component.workers.as_ref().is_none_or(has_workers)
+}
+
 /// A component is ready when all its pods run the latest spec.
 pub(super) fn component_fact(snapshot: &Snapshot, component: &Component) -> Fact {
-    let rollout = rollout(snapshot, component);
-    if rollout.is_done() {
+    if is_rolled_out(snapshot, component) {
         return Fact::new(true, "", "");
     }
     if let Some(failure) = component_failure(snapshot, component) {
         return failure;
     }
-    let selector = format!("app=isvc.{}", component.key.name);
-    let message = rollout.condition(&component.key.namespace, &selector).message;
+    let message = |rollout: &Rollout, name: &str| {
+        rollout.condition(&component.key.namespace, &format!("app=isvc.{name}")).message
+    };
+    let head = rollout(snapshot, component);
+    let unready = |rollout: &Rollout, container: &str, name: &str| {
+        (!rollout.is_done()).then(|| format!("{container}: {}", message(rollout, name)))
+    };
+    let message = match &component.workers {
+        None => message(&head, &component.key.name),
+        Some(workers) => {
+            let of_head = unready(&head, "predictor-container", &component.key.name);
+            let of_workers =
+                unready(&worker_rollout(snapshot, workers), "worker-container", &workers.key.name);
+            of_head.into_iter().chain(of_workers).collect::<Vec<_>>().join(", ")
+        }
+    };
     Fact::new(false, "MinimumReplicasUnavailable", message)
 }
 
 /// Why a component cannot become ready: the failure of a pod, or of the Deployment.
 pub(super) fn component_failure(snapshot: &Snapshot, component: &Component) -> Option<Fact> {
-    if let Some(failed) = pods_of(snapshot, component).iter().find_map(|pod| failure(pod)) {
+    let workers = component.workers.as_ref();
+    let of_workers = workers.map(|workers| pods_named(snapshot, &format!("isvc.{}", workers.key.name)));
+    let mut pods = pods_of(snapshot, component).into_iter().chain(of_workers.into_iter().flatten());
+    if let Some(failed) = pods.find_map(|pod| failure(pod)) {
         return Some(Fact::new(false, failed.reason, format!("pod {}: {}", failed.pod, failed.message)));
     }
-    let refused = live(snapshot, component).and_then(deployment_failure);
+    let of_workers = workers.and_then(|w| snapshot.owned.get(ResourceKind::DEPLOYMENT, &w.key.name));
+    let refused = live(snapshot, component).into_iter().chain(of_workers).find_map(deployment_failure);
     refused.map(|(reason, message)| Fact::new(false, reason, message))
 }
 

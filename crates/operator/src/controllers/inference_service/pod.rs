@@ -63,6 +63,9 @@ pub(super) fn model_pod(
     }
     let is_new = |c: &&Value| !runtime.spec.containers.iter().any(|known| name_of(known) == name_of(c));
     containers.extend(predictor.containers.iter().filter(is_new).cloned());
+    for container in &mut containers {
+        add_env(container, "INFERENCE_SERVICE_NAME", placeholders.name);
+    }
     // The transformer follows the model server, as in KServe.
     if let Some(index) = containers.iter().position(|c| name_of(c) == TRANSFORMER) {
         let transformer = containers.remove(index);
@@ -101,11 +104,16 @@ pub(super) fn custom_pod(
     spec
 }
 
+pub(super) fn has_flag(args: &[Value], flag: &str) -> bool {
+    let is_flag =
+        |arg: &str| arg.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    args.iter().filter_map(Value::as_str).any(is_flag)
+}
+
 /// Adds a flag with its value unless the container has the flag.
 pub(super) fn add_flag(container: &mut Value, flag: &str, value: &str) {
     let args = array(container.get("args"));
-    let has = args.iter().filter_map(Value::as_str).any(|a| a == flag || a.starts_with(&format!("{flag}=")));
-    if !has {
+    if !has_flag(args, flag) {
         let args: Vec<Value> = args.iter().cloned().chain([flag.into(), value.into()]).collect();
         set(container, "args", args.into());
     }
@@ -150,6 +158,23 @@ fn server_type(runtime: &Runtime) -> &str {
         "kserve-huggingfaceserver" => "huggingfaceserver",
         _ => "",
     })
+}
+
+/// Labels that tell a server what to load; its container refers to them by placeholders.
+pub(super) fn server_labels(
+    model: &PredictorModel,
+    runtime: &Runtime,
+) -> Option<(&'static str, &'static str)> {
+    let is_v2 = model.framework.protocol_version.as_deref() == Some("v2");
+    match (server_type(runtime), model.model_format.name.as_str()) {
+        ("mlserver", "sklearn") => Some(("modelClass", "mlserver_sklearn.SKLearnModel")),
+        ("mlserver", "xgboost") => Some(("modelClass", "mlserver_xgboost.XGBoostModel")),
+        ("mlserver", "lightgbm") => Some(("modelClass", "mlserver_lightgbm.LightGBMModel")),
+        ("mlserver", "mlflow") => Some(("modelClass", "mlserver_mlflow.MLflowRuntime")),
+        ("torchserve", _) if is_v2 => Some(("serviceEnvelope", "kservev2")),
+        ("torchserve", _) => Some(("serviceEnvelope", "kserve")),
+        _ => None,
+    }
 }
 
 fn apply_server_type(main: &mut Value, model: &PredictorModel, runtime: &Runtime, name: &str) {
@@ -254,14 +279,15 @@ mod tests {
             },
         });
         let pod = pod(spec, &runtime).unwrap();
+        let name = json!([{ "name": "INFERENCE_SERVICE_NAME", "value": "iris" }]);
         let expected = json!({
             "serviceAccountName": "sa", "nodeSelector": { "a": "1", "b": "2" }, "tolerations": [{ "key": "x" }],
             "containers": [
                 { "name": "kserve-container", "image": "server:1", "args": ["--name=iris", "--more"],
                   "env": [{ "name": "A", "value": "2" }, { "name": "INFERENCE_SERVICE_NAME", "value": "iris" }],
                   "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } } },
-                { "name": "transformer-container", "image": "t" },
-                { "name": "sidecar", "image": "side" },
+                { "name": "transformer-container", "image": "t", "env": name },
+                { "name": "sidecar", "image": "side", "env": name },
             ],
         });
         assert_eq!(pod, expected);

@@ -13,6 +13,7 @@ use crate::{
         OwnedObject, ResourceKind, ServingRuntime,
     },
     controller::Controller as _,
+    controllers::trained_model::{allocated, models_of},
     inputs::InputRef,
     plan::{Known, Plan, SchedulerAction},
     schedulers::{LastRequest, RouteKind, ServiceView, service_at},
@@ -44,6 +45,10 @@ pub struct Snapshot {
     /// Our own image, which downloads artifacts.
     pub image: String,
     pub owned: OwnedObjects,
+    /// HorizontalPodAutoscalers that it controls, also those of KServe's controller.
+    pub autoscalers: Vec<Arc<OwnedObject>>,
+    /// Names of its `TrainedModels`, if these bring its models.
+    pub trained_models: Vec<String>,
     /// Pods of its components.
     pub pods: Vec<Arc<OwnedObject>>,
     /// Whether the cluster has `HTTPRoutes`.
@@ -168,6 +173,8 @@ impl Snapshot {
                 .collect(),
             image: caches.settings.image.clone(),
             owned: OwnedObjects::of(caches, InferenceServiceController::OWNS, &key.namespace, uid),
+            autoscalers: autoscalers(caches, key, uid),
+            trained_models: trained_models(caches, object.as_deref()),
             pods: pods.into_iter().filter(is_of).collect(),
             has_http_routes: caches.is_served(ResourceKind::HTTP_ROUTE),
             scheduler: RouteScheduler::of::<InferenceService>(caches, key),
@@ -178,6 +185,22 @@ impl Snapshot {
             object,
         }
     }
+}
+
+fn autoscalers(caches: &Caches, key: &Key, uid: &str) -> Vec<Arc<OwnedObject>> {
+    let mut all = caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER).in_namespace(&key.namespace);
+    all.retain(|scaler| !uid.is_empty() && scaler.controller().is_some_and(|(_, owner)| owner == uid));
+    all
+}
+
+fn trained_models(caches: &Caches, object: Option<&Custom<InferenceService>>) -> Vec<String> {
+    let Some(object) = object else { return Vec::new() };
+    let predictor = object.spec.as_ref().ok().map(|spec| &spec.predictor);
+    let Some(predictor) = predictor.filter(|predictor| predictor.is_multi_model()) else {
+        return Vec::new();
+    };
+    let Key { namespace, name } = object.key();
+    allocated(predictor, &models_of(caches, &namespace, &name)).into_iter().collect()
 }
 
 /// A runtime whose spec can be read.

@@ -1,5 +1,7 @@
 //! How a pod gets its model: an init container that downloads, or a volume.
 
+mod oci;
+
 use super::{
     config::Config,
     credentials::{Credentials, CredentialsBuilder},
@@ -65,7 +67,7 @@ impl Storage<'_> {
         let mut downloads = Vec::new();
         for storage in uris {
             let mount = storage.mount_path.as_deref().unwrap_or(MODEL_DIR);
-            if storage.uri.starts_with("pvc://") {
+            if storage.uri.starts_with("pvc://") || self.is_image(&storage.uri) {
                 self.add_uri(pod, &storage.uri, mount)?;
             } else {
                 downloads.push((storage.uri.clone(), mount.to_owned()));
@@ -104,10 +106,18 @@ impl Storage<'_> {
             mount_volume(pod, &at);
             return Ok(());
         }
+        if self.is_image(uri) {
+            return self.add_oci(pod, uri, mount);
+        }
         let mut init = self.initializer(&[(uri.to_owned(), mount.to_owned())])?;
         self.credentials_builder().add(pod, &mut init)?;
         self.add_initializer(pod, init, mount);
         Ok(())
+    }
+
+    /// A container of the cluster for these URIs comes first.
+    fn is_image(&self, uri: &str) -> bool {
+        oci::is_oci(uri) && !self.containers.iter().any(|container| supports(container, uri))
     }
 
     const fn credentials_builder(&self) -> CredentialsBuilder<'_> {
@@ -126,7 +136,7 @@ impl Storage<'_> {
     fn initializer(&self, downloads: &[(String, String)]) -> Result<Value, String> {
         let pairs = downloads.iter().flat_map(|(uri, path)| [uri.clone(), path.clone()]);
         let uri = downloads.first().map(|(uri, _)| uri.as_str()).unwrap_or_default();
-        let resources = &self.config.storage_initializer;
+        let resources = &self.config.storage_initializer.resources;
         let base = json!({
             "name": INIT,
             "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -143,7 +153,7 @@ impl Storage<'_> {
         }
         if let Some((uri, _)) = downloads.iter().find(|(uri, _)| !is_supported(uri)) {
             return Err(format!(
-                "storageUri {uri} is not supported: use one of {}, pvc://, or install a ClusterStorageContainer for it",
+                "storageUri {uri} is not supported: use one of {}, pvc://, oci://, or install a ClusterStorageContainer for it",
                 SCHEMES.join(", ")
             ));
         }

@@ -65,6 +65,9 @@ struct Situation {
     /// Objects of an earlier spec, as the plan of this situation.
     #[serde(default)]
     after: Option<Box<Situation>>,
+    /// Names of its `TrainedModels`.
+    #[serde(default)]
+    trained_models: Vec<String>,
     /// Statuses of the predictor's pods by name.
     #[serde(default)]
     pods: BTreeMap<String, Value>,
@@ -133,11 +136,19 @@ struct Expected {
     events: Vec<String>,
 }
 
+const FILES: [&str; 5] = [
+    "inference_services.yaml",
+    "components.yaml",
+    "bad_inputs.yaml",
+    "model_mesh.yaml",
+    "scale_to_zero.yaml",
+];
+
 fn situations() -> Vec<Situation> {
     let read = |file: &str| {
         std::fs::read_to_string(format!("{}/testdata/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
     };
-    let text = ["inference_services.yaml", "model_mesh.yaml", "scale_to_zero.yaml"].map(read).join("\n---\n");
+    let text = FILES.map(read).join("\n---\n");
     let documents = text.split("\n---\n").filter(|document| !document.trim().is_empty());
     documents
         .map(|document| serde_saphyr::from_str(document).unwrap_or_else(|e| panic!("{e}\n{document}")))
@@ -268,6 +279,8 @@ impl Situation {
             storage_containers: containers.collect(),
             image: "gantry:1".into(),
             owned: OwnedObjects::default(),
+            autoscalers: Vec::new(),
+            trained_models: self.trained_models.clone(),
             pods: pods.chain(self.pod_objects.iter().map(pod_object)).collect(),
             has_http_routes: has("gateway"),
             served: [
@@ -348,6 +361,7 @@ fn described(route: &ServiceRoute) -> Vec<String> {
     lines.extend(
         Some(&route.predict_path).filter(|path| !path.is_empty()).map(|path| format!("predict {path}")),
     );
+    lines.extend(route.models.iter().map(|model| format!("model {model}")));
     lines.extend(route.idle_timeout_ms.map(|timeout| format!("idle after {timeout} ms")));
     for component in &route.components {
         let role = component.role().as_str_name().to_lowercase();
@@ -512,6 +526,32 @@ fn situations_give_their_objects_and_status() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(situations().len() >= 120);
+}
+
+/// Every complaint of the list in `inference_services.yaml` has its rows, or its test.
+#[test]
+fn every_complaint_has_a_row_or_a_test() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let list = std::fs::read_to_string(format!("{root}/crates/operator/testdata/{}", FILES[0])).unwrap();
+    let names: Vec<String> = situations().into_iter().map(|situation| situation.name).collect();
+    let mut complaints = std::collections::BTreeSet::new();
+    for line in list.lines().filter_map(|line| line.strip_prefix("# complaint ")) {
+        let (number, place) = line.split_once(": ").unwrap();
+        complaints.insert(number.parse::<usize>().unwrap());
+        if place.ends_with("rows") {
+            assert!(names.iter().any(|name| name.starts_with(&format!("complaint {number}:"))), "{line}");
+        } else {
+            let (file, test) = place.split_once(' ').unwrap();
+            let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+            assert!(text.contains(&format!("fn {test}()")), "{line}");
+        }
+    }
+    assert_eq!(complaints, (1..=25).collect());
+    let is_listed = |name: &String| {
+        let number = name.strip_prefix("complaint ").and_then(|rest| rest.split_once(':')?.0.parse().ok());
+        number.is_none_or(|number: usize| complaints.contains(&number))
+    };
+    assert!(names.iter().all(is_listed));
 }
 
 /// A second plan with the objects of the first one in place, and its status written, changes nothing.

@@ -43,6 +43,7 @@ impl RouteBuilder<'_> {
             timeout_ms: timeout.unwrap_or_default().saturating_mul(1_000),
             predict_path: self.predict_path(),
             idle_timeout_ms: self.idle_timeout,
+            models: self.snapshot.trained_models.clone(),
             ..ServiceRoute::default()
         })
     }
