@@ -66,7 +66,7 @@ impl SchedulerCache {
         use rollout_event::Event;
         match event {
             Event::Upsert(status) => self.apply_rollout(scheduler, status),
-            Event::Delete(model) => self.remove_rollout(scheduler, (TargetKind::Model.name(), model)),
+            Event::Delete(model) => self.remove_rollout(scheduler, &(TargetKind::Model.name(), model)),
             Event::Reset(_) => {
                 self.update(scheduler, |state| state.rollouts.clear());
                 Vec::new()
@@ -75,9 +75,9 @@ impl SchedulerCache {
         }
     }
 
-    fn remove_rollout(&self, scheduler: &str, target: Target) -> Vec<(KindId, String)> {
-        self.update(scheduler, |state| match state.rollouts.remove(&target) {
-            Some(before) => changed(state, &target, vec![before.policy]),
+    fn remove_rollout(&self, scheduler: &str, target: &Target) -> Vec<(KindId, String)> {
+        self.update(scheduler, |state| match state.rollouts.remove(target) {
+            Some(before) => changed(state, target, vec![before.policy]),
             None => Vec::new(),
         })
     }

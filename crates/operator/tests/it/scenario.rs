@@ -97,8 +97,7 @@ impl Scenario {
 
     pub(crate) const fn steps(self) -> usize {
         match self {
-            Self::Models => 6,
-            Self::Rollouts => 6,
+            Self::Models | Self::Rollouts => 6,
             Self::Pipelines => 5,
             Self::Workloads | Self::InferenceServices => 9,
             Self::ServiceModes => service_modes::STEPS,

@@ -201,7 +201,7 @@ pub(super) fn events(before: Option<&RolloutPolicyStatus>, facts: &Facts) -> Vec
                     event(false, "RolloutNeedsApproval", what);
                 }
                 Some(_) => {
-                    event(false, "RolloutPaused", format!("the rollout of version {version} is paused"))
+                    event(false, "RolloutPaused", format!("the rollout of version {version} is paused"));
                 }
                 None if now.phase == "Progressing" => {
                     event(false, "RolloutResumed", format!("the rollout of version {version} continues"));

@@ -63,7 +63,7 @@ fn snapshot(object: Option<Custom<RolloutPolicy>>, scheduler: Known<PolicyView>,
     }
 }
 
-fn sent(targets: &[&str], age: u64, rejection: Option<&str>) -> Option<(LastRequest, Duration)> {
+fn sent(targets: &[&str], age: u64, rejection: Option<&str>) -> (LastRequest, Duration) {
     let request = SchedulerRequest::new(Operation::Load, Some(&policy(|_| {})));
     let request = LastRequest {
         at: tokio::time::Instant::now(),
@@ -73,7 +73,7 @@ fn sent(targets: &[&str], age: u64, rejection: Option<&str>) -> Option<(LastRequ
         rejection: rejection.map(str::to_owned),
         failure: None,
     };
-    Some((request, Duration::from_secs(age)))
+    (request, Duration::from_secs(age))
 }
 
 fn actions(plan: &Plan<RolloutPolicyStatus>) -> Vec<String> {
@@ -93,6 +93,10 @@ fn condition(status: &RolloutPolicyStatus, name: &str) -> Option<(String, String
     Some((found.status.clone(), found.reason.clone().unwrap()))
 }
 
+/// Name, snapshot, actions; `Ready`, its reason, and `Accepted`.
+type Case =
+    (&'static str, Snapshot, &'static [&'static str], Option<(&'static str, &'static str, &'static str)>);
+
 #[test]
 fn plan_for_every_situation() {
     let conflict = || Conflict { target: "iris".into(), policy: "older".into() };
@@ -100,11 +104,8 @@ fn plan_for_every_situation() {
     let deleted = || Some(policy(|o| o["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z")));
     let kind = |kind: &str| Some(policy(|o| o["spec"]["targetRef"]["kind"] = json!(kind)));
     let unknown = || Known::Unknown("connection refused".into());
-    let with = |snapshot: Snapshot, last_request| Snapshot { last_request, ..snapshot };
+    let with = |snapshot: Snapshot, last| Snapshot { last_request: Some(last), ..snapshot };
     let iris = || facts(&["iris"]);
-    type Case =
-        (&'static str, Snapshot, &'static [&'static str], Option<(&'static str, &'static str, &'static str)>);
-    // Name, snapshot, actions; `Ready`, its reason, and `Accepted`.
     let cases: Vec<Case> = vec![
         (
             "new",
@@ -261,8 +262,8 @@ fn plan_for_every_situation() {
     }
 }
 
-fn revision(version: u32, weight: u32) -> Option<RevisionStatus> {
-    Some(RevisionStatus { revision: format!("r{version}"), version, weight, ..Default::default() })
+fn revision(version: u32, weight: u32) -> RevisionStatus {
+    RevisionStatus { revision: format!("r{version}"), version, weight, ..Default::default() }
 }
 
 fn running(name: &str) -> RolloutStatus {
@@ -270,7 +271,7 @@ fn running(name: &str) -> RolloutStatus {
         model: name.into(),
         policy: "careful".into(),
         phase: "Running".into(),
-        stable: revision(1, 100),
+        stable: Some(revision(1, 100)),
         stages: 3,
         ..Default::default()
     }
@@ -280,8 +281,8 @@ fn progressing(name: &str, stage: u32, weight: u32) -> RolloutStatus {
     RolloutStatus {
         phase: "Progressing".into(),
         message: format!("{weight} requests show neither harm nor fitness"),
-        stable: revision(1, 100 - weight),
-        candidate: revision(2, weight),
+        stable: Some(revision(1, 100 - weight)),
+        candidate: Some(revision(2, weight)),
         stage,
         ..running(name)
     }
@@ -303,7 +304,7 @@ fn ended(name: &str, outcome: &str, version: u32, at: u64) -> RolloutStatus {
         at_ms: at,
     };
     RolloutStatus {
-        stable: revision(version, 100),
+        stable: Some(revision(version, 100)),
         history: vec![entry(1), entry(at)],
         failed: if reason.is_empty() { Vec::new() } else { vec![failed] },
         ..running(name)
@@ -593,7 +594,7 @@ fn any_rollout() -> impl Strategy<Value = RolloutStatus> {
             phase: phase.into(),
             pause: pause.into(),
             stage,
-            candidate: revision(stage, weight),
+            candidate: Some(revision(stage, weight)),
             ..last.map_or_else(|| running(model), |(outcome, at)| ended(model, outcome, weight, at))
         },
     )
