@@ -275,10 +275,11 @@ fn missing_lease_fails_only_with_leader_election() {
 #[test]
 fn missing_or_outdated_crds_fail() {
     let (text, failures) = FakeApiServer::new().check(&[]);
-    assert_eq!((failures, text.lines().count()), (1, 3), "{text}");
+    assert_eq!((failures, text.lines().count()), (2, 4), "{text}");
+    assert!(text.contains("rolloutpolicies not installed"), "{text}");
     assert!(text.contains("models") && text.contains("gantry install --crds"), "{text}");
     let (text, failures) = installed().crds(false).check(&[]);
-    assert_eq!(failures, 1, "{text}");
+    assert_eq!(failures, 2, "{text}");
     assert!(text.contains("not of the current version"), "{text}");
 }
 

@@ -17,6 +17,7 @@ fn revision(version: u32, weight: u32, requests: u64, failures: u64) -> Revision
         requests,
         failures,
         p99_micros: if requests == 0 { 0 } else { 40_000 + u64::from(version) * 1000 },
+        available_replicas: 1,
     }
 }
 
