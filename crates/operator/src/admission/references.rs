@@ -13,7 +13,7 @@ use crate::{
     plan::Known,
     schedulers::{ServerView, is_under_way, target_of},
 };
-use gantry_api::{PipelineSpec, ResourceType};
+use gantry_api::{PipelineSpec, ResourceType, TargetKind};
 
 /// Dependents listed by name.
 const MAX_LISTED: usize = 3;
@@ -261,21 +261,27 @@ impl References for RolloutPolicy {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let facts = Facts::of(caches, object);
+        let is_model = facts.kind == Some(TargetKind::Model);
+        let kind = facts.kind.map_or("object", TargetKind::name);
         let mut warnings: Vec<String> = facts
             .conflicts
             .iter()
             .take(MAX_LISTED)
             .map(|Conflict { target, policy }| {
-                format!("spec: Model \"{target}\" is selected by RolloutPolicy \"{policy}\", too, which is older and applies")
+                format!("spec: {kind} \"{target}\" is selected by RolloutPolicy \"{policy}\", too, which is older and applies")
             })
             .collect();
         if let Some(target) = &spec.target_ref {
-            warnings.extend(missing("spec.targetRef.name", true, caches, namespace, &target.name));
+            warnings.extend(missing("spec.targetRef.name", is_model, caches, namespace, &target.name));
         } else if warnings.is_empty()
             && facts.targets.is_empty()
-            && is_synced(&caches.of::<Model>(), caches, namespace)
+            && if is_model {
+                is_synced(&caches.of::<Model>(), caches, namespace)
+            } else {
+                is_synced(&caches.of::<Pipeline>(), caches, namespace)
+            }
         {
-            warnings.push(format!("spec.selector: selects no Model in namespace {namespace}"));
+            warnings.push(format!("spec.selector: selects no {kind} in namespace {namespace}"));
         }
         warnings
     }

@@ -6,7 +6,7 @@ use super::{
     views::{LoadedView, ModelView, PolicyView, ServingVersion},
 };
 use crate::{
-    cluster::{Key, KindId, Model, RolloutPolicy},
+    cluster::{Key, KindId, Model, Pipeline, RolloutPolicy},
     plan::Known,
 };
 use gantry_api::TargetKind;
@@ -15,21 +15,20 @@ use gantry_proto::gantry::{self as own, RevisionStatus, RolloutStatus, policy_ev
 /// An object by kind and name.
 pub(super) type Target = (&'static str, String);
 
-/// Kinds that schedulers roll out.
-pub const fn is_rolled_out(kind: TargetKind) -> bool {
-    matches!(kind, TargetKind::Model)
-}
-
 /// The object of a rollout.
 pub fn target_of(status: &RolloutStatus) -> (TargetKind, &str) {
-    (TargetKind::Model, &status.model)
+    match status.pipeline.as_str() {
+        "" => (TargetKind::Model, &status.model),
+        pipeline => (TargetKind::Pipeline, pipeline),
+    }
 }
 
 /// The objects of a kind that a policy of the scheduler applies to.
 pub fn targets_in(policy: &own::RolloutPolicy, kind: TargetKind) -> &[String] {
     match kind {
         TargetKind::Model => &policy.models,
-        TargetKind::Pipeline | TargetKind::InferenceService | TargetKind::Algorithm => &[],
+        TargetKind::Pipeline => &policy.pipelines,
+        TargetKind::InferenceService | TargetKind::Algorithm => &[],
     }
 }
 
@@ -67,6 +66,9 @@ impl SchedulerCache {
         match event {
             Event::Upsert(status) => self.apply_rollout(scheduler, status),
             Event::Delete(model) => self.remove_rollout(scheduler, &(TargetKind::Model.name(), model)),
+            Event::DeletePipeline(pipeline) => {
+                self.remove_rollout(scheduler, &(TargetKind::Pipeline.name(), pipeline))
+            }
             Event::Reset(_) => {
                 self.update(scheduler, |state| state.rollouts.clear());
                 Vec::new()
@@ -94,6 +96,11 @@ impl SchedulerCache {
             let policies = before.map(|before| before.policy).into_iter().chain([status.policy]);
             changed(state, &target, policies.collect())
         })
+    }
+
+    pub fn rollout_of(&self, kind: TargetKind, object: &Key) -> Option<RolloutStatus> {
+        let target = (kind.name(), object.name.clone());
+        self.read(&object.namespace, |state| state.rollouts.get(&target).cloned()).flatten()
     }
 
     /// Rollouts under a policy.
@@ -129,6 +136,9 @@ fn changed(
         if state.set_view(name, ModelView { serving, ..view }) {
             objects.push((KindId::of::<Model>(), name.clone()));
         }
+    }
+    if *kind == TargetKind::Pipeline.name() {
+        objects.push((KindId::of::<Pipeline>(), name.clone()));
     }
     objects
 }

@@ -522,8 +522,10 @@ impl Harness {
             model: model.into(),
             generation: self.generations.lock().unwrap()[model],
             versions: versions.iter().map(version).collect(),
+            ..Default::default()
         };
-        let report = TrafficReport { subscriber: "gateway".into(), sequence, models: vec![traffic] };
+        let report =
+            TrafficReport { subscriber: "gateway".into(), sequence, instance: 1, models: vec![traffic] };
         let mut client = RoutingClient::new(self.listener.connect(false).await.unwrap());
         client.report_traffic(report).await.unwrap();
     }
@@ -534,7 +536,8 @@ impl Harness {
 
     /// As `gantry rollout` does.
     pub(crate) async fn steer(&self, model: &str, action: Action) {
-        let request = SteerRolloutRequest { model: model.into(), action: action.into() };
+        let request =
+            SteerRolloutRequest { model: model.into(), action: action.into(), ..Default::default() };
         self.rollouts_client().await.steer_rollout(request).await.unwrap();
     }
 

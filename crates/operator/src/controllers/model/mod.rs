@@ -12,7 +12,7 @@ use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Custom, Key, Model},
-    conditions::{ConditionUpdate, Progress},
+    conditions::ConditionUpdate,
     controller::{Controller, SchedulerRole},
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, ModelView},
@@ -88,12 +88,8 @@ impl Scheduled for Model {
         SchedulerAction::LoadModel { model: Box::new(model), replaces }
     }
 
-    /// Without its policy the new version would get all requests at once.
     fn hold(facts: &Facts) -> Option<ConditionUpdate> {
-        let policy = facts.awaited_policy.as_ref()?;
-        let message =
-            format!("waiting until the scheduler has RolloutPolicy {policy}, which selects the model");
-        Some(ConditionUpdate::new(false, "WaitingForPolicy", message, Progress::InProgress))
+        rollout_policy::hold(facts.awaited_policy.as_ref()?, "model")
     }
 
     fn unload(key: &Key, generation: i64) -> SchedulerAction {

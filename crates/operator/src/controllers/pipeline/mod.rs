@@ -5,6 +5,7 @@ mod status;
 mod tests;
 
 use super::{
+    rollout_policy,
     scheduled::{self, Scheduled, Words},
     validation,
 };
@@ -12,16 +13,24 @@ use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
     cluster::{Custom, Key, Pipeline},
-    conditions::ConditionUpdate,
+    conditions::{ConditionUpdate, Progress},
     controller::{Controller, SchedulerRole},
     plan::{Plan, SchedulerAction},
     schedulers::{LoadedView as _, PipelineView},
 };
-use gantry_api::{Condition, KEEP_PAYLOADS, PipelineSpec, PlainStatus};
-use gantry_proto::scheduler as pb;
+use gantry_api::{Condition, KEEP_PAYLOADS, PipelineSpec, PlainStatus, TargetKind};
+use gantry_proto::{gantry::RolloutStatus, scheduler as pb};
 use k8s_openapi::jiff::Timestamp;
 
 pub type Snapshot = scheduled::Snapshot<Pipeline>;
+
+/// Facts from other objects.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// A policy that selects the pipeline, as long as the scheduler does not know so.
+    pub awaited_policy: Option<String>,
+    pub rollout: Option<RolloutStatus>,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct PipelineController;
@@ -51,7 +60,7 @@ impl Controller for PipelineController {
 impl Scheduled for Pipeline {
     type View = PipelineView;
     type Definition = pb::Pipeline;
-    type Facts = ();
+    type Facts = Facts;
     const FINALIZER: &'static str = "seldon.pipeline.finalizer";
     const WORDS: Words = Words {
         noun: "pipeline",
@@ -64,7 +73,14 @@ impl Scheduled for Pipeline {
         not_ready: "PipelineNotReady",
     };
 
-    fn definition(object: &Custom<Self>, spec: &PipelineSpec, (): &()) -> pb::Pipeline {
+    fn facts(caches: &Caches, key: &Key) -> Facts {
+        Facts {
+            awaited_policy: rollout_policy::awaited::<Self>(caches, TargetKind::Pipeline, key),
+            rollout: caches.schedulers.rollout_of(TargetKind::Pipeline, key),
+        }
+    }
+
+    fn definition(object: &Custom<Self>, spec: &PipelineSpec, _: &Facts) -> pb::Pipeline {
         let Key { namespace, name } = object.key();
         let keep_payloads = object.annotation(KEEP_PAYLOADS) == Some("true");
         let pipeline = spec.to_proto(&name, Some(&namespace), Some(object.generation()));
@@ -73,6 +89,10 @@ impl Scheduled for Pipeline {
 
     fn load(pipeline: pb::Pipeline, replaces: i64) -> SchedulerAction {
         SchedulerAction::LoadPipeline { pipeline: Box::new(pipeline), replaces }
+    }
+
+    fn hold(facts: &Facts) -> Option<ConditionUpdate> {
+        rollout_policy::hold(facts.awaited_policy.as_ref()?, "pipeline")
     }
 
     fn unload(key: &Key, _: i64) -> SchedulerAction {
@@ -86,15 +106,17 @@ impl Scheduled for Pipeline {
         same_meta && (is_partial || normalized(&view.pipeline) == normalized(desired))
     }
 
-    fn ready(spec: &PipelineSpec, view: &PipelineView, (): &()) -> ConditionUpdate {
-        status::Conditions::of(spec, view).ready()
+    fn ready(spec: &PipelineSpec, view: &PipelineView, facts: &Facts) -> ConditionUpdate {
+        let ready = status::Conditions::of(spec, view).ready();
+        let rollout = facts.rollout.as_ref().filter(|_| ready.progress != Progress::Stalled);
+        rollout.and_then(|rollout| status::of_rollout(view, rollout)).unwrap_or(ready)
     }
 
     fn build_status(
         object: &Custom<Self>,
         ready: &ConditionUpdate,
         view: Option<&PipelineView>,
-        (): &(),
+        _: &Facts,
         now: Timestamp,
     ) -> PlainStatus {
         let own = status::own(object, ready, view);

@@ -6,7 +6,10 @@ use crate::{
     schedulers::PipelineView,
 };
 use gantry_api::PipelineSpec;
-use gantry_proto::scheduler::{PipelineVersionState, pipeline_version_state::PipelineStatus};
+use gantry_proto::{
+    gantry::RolloutStatus,
+    scheduler::{PipelineVersionState, pipeline_version_state::PipelineStatus},
+};
 
 /// Steps listed by name.
 const MAX_LISTED: usize = 5;
@@ -70,6 +73,29 @@ impl Conditions {
         let obstacle = stalled.or_else(|| [models, pipeline, gateways].into_iter().find(|c| !is_ready(c)));
         obstacle.unwrap_or(pipeline).clone()
     }
+}
+
+/// The condition of a pipeline whose latest version does not have all requests.
+pub(super) fn of_rollout(view: &PipelineView, rollout: &RolloutStatus) -> Option<ConditionUpdate> {
+    let version = view.state.pipeline_version;
+    let stable = rollout.stable.as_ref().map(|stable| stable.version).filter(|stable| *stable > 0)?;
+    if stable == version {
+        return None;
+    }
+    let candidate = rollout.candidate.as_ref().filter(|candidate| candidate.version == version);
+    if let Some(candidate) = candidate.filter(|_| rollout.phase == "Progressing") {
+        let weight = candidate.weight;
+        let message = format!(
+            "version {version} is rolled out to {weight} % of the requests; version {stable} serves the others"
+        );
+        return Some(ConditionUpdate::new(false, "RollingOut", message, Progress::InProgress));
+    }
+    let failed = rollout.failed.last().map(|failed| format!(": {}", failed.message)).unwrap_or_default();
+    let message = format!(
+        "version {version} was rolled back{failed}; version {stable} serves: change the Pipeline, or allow it again \
+         with `gantry rollout retry`"
+    );
+    Some(ConditionUpdate::new(false, "RolledBack", message, Progress::Stalled))
 }
 
 /// A condition from the state of a pipeline, or of its gateways.

@@ -1,6 +1,6 @@
 //! Conditions of pipelines.
 
-use super::{Snapshot, scheduled::plan};
+use super::{Facts, Snapshot, scheduled::plan};
 use crate::{
     cluster::{Custom, Key, Pipeline},
     conditions::{READY, RECONCILING, STALLED},
@@ -8,7 +8,10 @@ use crate::{
     schedulers::{LoadedView as _, PipelineView},
 };
 use gantry_api::{Condition, PlainStatus};
-use gantry_proto::scheduler::{self as pb, pipeline_version_state::PipelineStatus};
+use gantry_proto::{
+    gantry::{FailedRevision, RevisionStatus, RolloutStatus},
+    scheduler::{self as pb, pipeline_version_state::PipelineStatus},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
@@ -48,7 +51,7 @@ fn snapshot(object: Custom<Pipeline>, scheduler: Known<PipelineView>) -> Snapsho
         unreachable_for: None,
         last_request: None,
         status_age: None,
-        facts: (),
+        facts: Facts::default(),
     }
 }
 
@@ -203,5 +206,46 @@ fn pipeline_ends_when_its_gateways_have_unloaded_it() {
     ] {
         let view = view(state, gateways, true, "");
         assert_eq!((view.is_deleted(), view.has_ended()), expected, "{state:?} {gateways:?}");
+    }
+}
+
+#[test]
+fn pipeline_under_a_policy_is_ready_when_its_latest_version_has_all_requests() {
+    let view = || view(PipelineStatus::PipelineReady, PipelineStatus::PipelineReady, true, "");
+    let revision = |version, weight| Some(RevisionStatus { version, weight, ..Default::default() });
+    let failed = FailedRevision { message: "12 of 20 requests failed".into(), ..Default::default() };
+    for (phase, stable, candidate, expected) in [
+        ("Running", revision(7, 100), None, ("True", "PipelineReady", "serves version 7")),
+        (
+            "Progressing",
+            revision(6, 80),
+            revision(7, 20),
+            (
+                "False",
+                "RollingOut",
+                "version 7 is rolled out to 20 % of the requests; version 6 serves the others",
+            ),
+        ),
+        (
+            "Running",
+            revision(6, 100),
+            None,
+            (
+                "False",
+                "RolledBack",
+                "version 7 was rolled back: 12 of 20 requests failed; version 6 serves: change the Pipeline, or allow \
+                 it again with `gantry rollout retry`",
+            ),
+        ),
+        ("Deploying", None, None, ("True", "PipelineReady", "serves version 7")),
+    ] {
+        let failed = vec![failed.clone()];
+        let rollout = RolloutStatus { phase: phase.into(), stable, candidate, failed, ..Default::default() };
+        let facts = Facts { rollout: Some(rollout), ..Facts::default() };
+        let snapshot = Snapshot { facts, ..snapshot(object(), Known::Present(view())) };
+        let status = plan(&snapshot, Timestamp::UNIX_EPOCH).status.unwrap();
+        let ready = condition(&status, READY);
+        let (reason, message) = (ready.reason.as_deref().unwrap(), ready.message.as_deref().unwrap());
+        assert_eq!((ready.status.as_str(), reason, message), expected, "{phase}");
     }
 }

@@ -10,17 +10,19 @@ use super::scheduled::{self, Scheduled, Words};
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Change, Custom, EventDraft, Key, KindId, Model, RolloutPolicy},
+    cluster::{Change, Custom, CustomKind, EventDraft, Key, KindId, Model, Pipeline, RolloutPolicy},
     conditions::ConditionUpdate,
     controller::{Controller, SchedulerRole},
     plan::{Plan, SchedulerAction, variant_of},
     schedulers::PolicyView,
     triggers::Relation,
 };
-use gantry_api::{Condition, RolloutPolicySpec, RolloutPolicyStatus};
+use gantry_api::{Condition, RolloutPolicySpec, RolloutPolicyStatus, TargetKind};
 use gantry_proto::gantry as pb;
 use k8s_openapi::jiff::Timestamp;
+use snapshot::target_kind;
 pub(crate) use snapshot::{Conflict, Facts, awaited};
+pub(crate) use status::hold;
 use std::time::Duration;
 
 pub type Snapshot = scheduled::Snapshot<RolloutPolicy>;
@@ -40,11 +42,8 @@ impl Controller for RolloutPolicyController {
 
     fn relations() -> Vec<Relation> {
         vec![
-            Relation::to::<Model>(|caches, change| {
-                let labels = |model: &Custom<Model>| model.metadata.labels.clone().unwrap_or_default();
-                let is_same = change.before.as_deref().map(labels) == change.after.as_deref().map(labels);
-                if is_same { Vec::new() } else { policies_in(caches, &change.key.namespace) }
-            }),
+            Relation::to::<Model>(policies_by_labels),
+            Relation::to::<Pipeline>(policies_by_labels),
             // The older of two policies applies to an object that both select.
             Relation::to::<RolloutPolicy>(|caches, change: &Change<Custom<RolloutPolicy>>| {
                 let selection = |policy: &Custom<RolloutPolicy>| (policy.spec.clone(), policy.is_deleted());
@@ -70,6 +69,13 @@ impl Controller for RolloutPolicyController {
     fn admit(request: &AdmissionRequest, caches: &Caches) -> Decision {
         validate_kind::<RolloutPolicy>(request, caches)
     }
+}
+
+/// The policies to reconcile after a change of labels, or of the set of objects.
+fn policies_by_labels<K: CustomKind>(caches: &Caches, change: &Change<Custom<K>>) -> Vec<Key> {
+    let labels = |object: &Custom<K>| object.metadata.labels.clone().unwrap_or_default();
+    let is_same = change.before.as_deref().map(labels) == change.after.as_deref().map(labels);
+    if is_same { Vec::new() } else { policies_in(caches, &change.key.namespace) }
 }
 
 fn policies_in(caches: &Caches, namespace: &str) -> Vec<Key> {
@@ -98,9 +104,11 @@ impl Scheduled for RolloutPolicy {
 
     fn definition(object: &Custom<Self>, spec: &RolloutPolicySpec, facts: &Facts) -> pb::RolloutPolicy {
         let Key { namespace, name } = object.key();
+        let of_kind = |kind| if target_kind(spec) == Some(kind) { facts.targets.clone() } else { Vec::new() };
         pb::RolloutPolicy {
             name,
-            models: facts.targets.clone(),
+            models: of_kind(TargetKind::Model),
+            pipelines: of_kind(TargetKind::Pipeline),
             manager: format!("operator:{namespace}"),
             namespace,
             generation: object.generation(),

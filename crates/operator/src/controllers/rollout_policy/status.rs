@@ -5,7 +5,7 @@ use crate::{
     cluster::{Custom, EventDraft, RolloutPolicy},
     conditions::{ConditionStatus, ConditionUpdate, Progress, conditions},
     controllers::validation::validate,
-    schedulers::{PolicyView, is_rolled_out, is_under_way, target_of},
+    schedulers::{PolicyView, is_under_way, target_of},
 };
 use gantry_api::{RolloutPolicyStatus, RolloutResult, RolloutVersion, TargetKind, TargetRollout};
 use gantry_proto::gantry::{RevisionStatus, RolloutHistory, RolloutStatus};
@@ -26,13 +26,18 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) fn unsupported(object: &Custom<RolloutPolicy>) -> Option<ConditionUpdate> {
     let kind = target_kind(object.spec.as_ref().ok()?)?;
     let remedy = match kind {
-        kind if is_rolled_out(kind) => return None,
-        TargetKind::Model | TargetKind::Pipeline => "select the Models of its steps",
+        TargetKind::Model | TargetKind::Pipeline => return None,
         TargetKind::InferenceService => "set canaryTrafficPercent of its predictor",
         TargetKind::Algorithm => "an Algorithm has its own analysis and lifecycle fields",
     };
     let message = format!("targets of kind {} are not supported: {remedy}", kind.name());
     Some(ConditionUpdate::new(false, "UnsupportedTarget", message, Progress::Stalled))
+}
+
+/// Why a changed object waits for its policy: without it the new version would get all requests at once.
+pub(crate) fn hold(policy: &str, noun: &str) -> Option<ConditionUpdate> {
+    let message = format!("waiting until the scheduler has RolloutPolicy {policy}, which selects the {noun}");
+    Some(ConditionUpdate::new(false, "WaitingForPolicy", message, Progress::InProgress))
 }
 
 /// `Ready` of a policy that the scheduler has.

@@ -80,7 +80,12 @@ fn actions(plan: &Plan<RolloutPolicyStatus>) -> Vec<String> {
     let show = |action: &Action| match action {
         Action::Cluster(ClusterAction::AddFinalizer(_)) => "add finalizer".to_owned(),
         Action::Cluster(ClusterAction::RemoveFinalizer(_)) => "remove finalizer".to_owned(),
-        Action::Scheduler(SchedulerAction::PutPolicy(policy)) => format!("put {}", policy.models.join(" ")),
+        Action::Scheduler(SchedulerAction::PutPolicy(policy)) if policy.pipelines.is_empty() => {
+            format!("put {}", policy.models.join(" "))
+        }
+        Action::Scheduler(SchedulerAction::PutPolicy(policy)) => {
+            format!("put pipelines {}", policy.pipelines.join(" "))
+        }
         Action::Scheduler(SchedulerAction::DeletePolicy(name)) => format!("delete {name}"),
         other => panic!("{other:?}"),
     };
@@ -183,9 +188,9 @@ fn plan_for_every_situation() {
         ),
         (
             "Pipeline",
-            snapshot(kind("Pipeline"), Known::Absent, facts(&[])),
-            &[],
-            Some(("False", "UnsupportedTarget", "False")),
+            snapshot(kind("Pipeline"), Known::Absent, facts(&["risk"])),
+            &["put pipelines risk"],
+            None,
         ),
         (
             "InferenceService",
@@ -230,7 +235,7 @@ fn plan_for_every_situation() {
             snapshot(
                 Some(policy(|o| {
                     o["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z");
-                    o["spec"]["targetRef"]["kind"] = json!("Pipeline");
+                    o["spec"]["targetRef"]["kind"] = json!("InferenceService");
                 })),
                 view(&["iris"]),
                 facts(&[]),
