@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(registered, defined);
     }
 
-    /// Complaint 17: the objects of users stay as they are, so that GitOps shows no difference.
+    /// Complaint 17: the objects of users stay as they are, so that `GitOps` shows no difference.
     #[test]
     fn complaint_17_users_objects_of_kserve_are_never_written() {
         let registry = Registry::built_in().with_inference_services();

@@ -122,11 +122,15 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
         Scenario::InferenceServices => {
             &["InferenceService", "ClusterServingRuntime", "Deployment", "Ingress"]
         }
-        Scenario::ServiceModes => {
-            &["InferenceService", "InferenceGraph", "TrainedModel", "ScaledObject", "Model"]
-        }
+        Scenario::ServiceModes => &["InferenceService", "InferenceGraph", "ScaledObject", "Model"],
+        Scenario::TrainedModels => &["TrainedModel", "InferenceService", "Model"],
         Scenario::ScaleToZero => &["InferenceService", "Deployment"],
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trained_model_scenario_survives_failed_writes() {
+    assert_every_write_may_fail(Scenario::TrainedModels, &[Fault::Conflict, LOST[1].clone()]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -586,6 +586,16 @@ async fn adopted_service_keeps_its_pods() {
         harness.settle().await;
         let image = deployment().pointer("/spec/template/spec/containers/0/image").cloned().unwrap();
         assert_eq!((image, scaler()), (json!("mine:2"), None));
+        // Back again: KServe's controller has its finalizer.
+        assert_eq!(harness.scheduler_services().await.len(), 1);
+        let release = json!({ "metadata": { "annotations": { "gantry.dev/adopt": null } } });
+        harness.patch_custom(NAMESPACE, KIND, "iris", release).await;
+        harness.settle().await;
+        assert!(harness.scheduler_services().await.is_empty(), "gateways would keep its pods");
+        let writes = harness.writes();
+        harness.delete_built_in("v1", "Service", "iris-predictor").await;
+        harness.settle().await;
+        assert_eq!(harness.writes(), writes, "it belongs to KServe");
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) enum Scenario {
     ServiceModes,
     /// A service that is scaled to zero and back.
     ScaleToZero,
+    /// Create, change and delete models of a service.
+    TrainedModels,
 }
 
 /// The states of a scenario without faults.
@@ -102,6 +104,7 @@ impl Scenario {
             Self::Workloads | Self::InferenceServices => 9,
             Self::ServiceModes => service_modes::STEPS,
             Self::ScaleToZero => service_modes::SCALE_TO_ZERO_STEPS,
+            Self::TrainedModels => service_modes::TRAINED_MODEL_STEPS,
         }
     }
 
@@ -114,6 +117,7 @@ impl Scenario {
             Self::InferenceServices => inference_services(harness, number).await,
             Self::ServiceModes => service_modes::step(harness, number).await,
             Self::ScaleToZero => service_modes::scale_to_zero_step(harness, number).await,
+            Self::TrainedModels => service_modes::trained_model_step(harness, number).await,
         }
     }
 

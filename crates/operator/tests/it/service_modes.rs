@@ -16,6 +16,7 @@ const TRAINED_MODEL: &str = "TrainedModel";
 
 pub(crate) const STEPS: usize = 9;
 pub(crate) const SCALE_TO_ZERO_STEPS: usize = 4;
+pub(crate) const TRAINED_MODEL_STEPS: usize = 2;
 
 /// A CRD that accepts everything.
 pub(crate) async fn create_crd(harness: &Harness, group: &str, version: &str, kind: &str) {
@@ -139,22 +140,16 @@ pub(crate) async fn step(harness: &Harness, number: usize) {
             )
             .await;
             harness.create(NAMESPACE, GRAPH, "chain", graph(&["scaled"])).await;
-            harness.create(NAMESPACE, KIND, "many", json!({ "predictor": multi_model() })).await;
-            harness.create(NAMESPACE, TRAINED_MODEL, "extra", trained_model("s3://m/1")).await;
         }
         7 => {
             let class =
                 json!({ "metadata": { "annotations": { "serving.kserve.io/autoscalerClass": "hpa" } } });
             harness.patch_custom(NAMESPACE, KIND, "scaled", class).await;
             harness.change(GRAPH, "chain", graph(&["scaled", "mesh"])).await;
-            harness.change(TRAINED_MODEL, "extra", trained_model("s3://m/2")).await;
-            harness.create(NAMESPACE, TRAINED_MODEL, "large", trained_model("s3://m/3")).await;
         }
         8 => {
             harness.delete(GRAPH, "chain").await;
-            harness.delete(TRAINED_MODEL, "extra").await;
-            harness.delete(TRAINED_MODEL, "large").await;
-            for name in ["serverless", "mesh", "scaled", "many"] {
+            for name in ["serverless", "mesh", "scaled"] {
                 harness.delete(KIND, name).await;
             }
         }
@@ -180,6 +175,50 @@ pub(crate) async fn scale_to_zero_step(harness: &Harness, number: usize) {
         3 => harness.delete(KIND, "iris").await,
         _ => unreachable!("no such step"),
     }
+}
+
+/// A model of a service.
+pub(crate) async fn trained_model_step(harness: &Harness, number: usize) {
+    match number {
+        0 => {
+            harness.set_gateway(true);
+            harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
+            harness.create(NAMESPACE, KIND, "many", json!({ "predictor": multi_model() })).await;
+            harness.create(NAMESPACE, TRAINED_MODEL, "extra", trained_model("s3://m/1")).await;
+        }
+        1 => {
+            harness.change(TRAINED_MODEL, "extra", trained_model("s3://m/2")).await;
+            harness.delete(KIND, "many").await;
+        }
+        _ => unreachable!("no such step"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_of_trained_models_reaches_the_expected_states() {
+    let harness = Harness::started().await;
+    let ready = async |name: &str| harness.ready(TRAINED_MODEL, name).await;
+    let models = async || harness.scheduler_models().await;
+    trained_model_step(&harness, 0).await;
+    harness.settle().await;
+    assert_eq!((ready("extra").await.0.as_str(), models().await["extra"].as_str()), ("True", "s3://m/1"));
+    let url = harness.get(TRAINED_MODEL, "extra").await.unwrap()["status"]["url"].clone();
+    assert_eq!(url, "http://many-ml.example.com/v1/models/extra:predict");
+    // The memory is for one of them, and goes to the other one.
+    harness.create(NAMESPACE, TRAINED_MODEL, "large", trained_model("s3://m/3")).await;
+    harness.settle().await;
+    assert_eq!(ready("large").await, ("False".into(), "MemoryResourceNotAvailable".into()));
+    harness.delete(TRAINED_MODEL, "extra").await;
+    harness.settle().await;
+    assert_eq!((ready("large").await.0.as_str(), models().await.len()), ("True", 1));
+    harness.create(NAMESPACE, TRAINED_MODEL, "extra", trained_model("s3://m/1")).await;
+    harness.settle().await;
+    assert_eq!(ready("extra").await, ("False".into(), "MemoryResourceNotAvailable".into()));
+    // They wait for a service that is gone.
+    trained_model_step(&harness, 1).await;
+    harness.settle().await;
+    assert!(models().await.is_empty());
+    assert_eq!(ready("large").await, ("False".into(), "InferenceServiceNotFound".into()));
 }
 
 fn names(harness: &Harness, kinds: &[(&str, &str)]) -> Vec<bool> {
@@ -218,19 +257,14 @@ async fn scenario_of_modes_reaches_the_expected_states() {
             4 => assert_eq!(shares(), [100]),
             6 => {
                 assert_eq!(names(&harness, &autoscalers), [true, false]);
-                for (kind, name) in [(KIND, "scaled"), (GRAPH, "chain"), (TRAINED_MODEL, "extra")] {
-                    assert_eq!(ready(kind, name).await, "True", "{kind}");
-                }
-                assert_eq!(harness.scheduler_models().await["extra"], "s3://m/1");
-                let url = harness.get(TRAINED_MODEL, "extra").await.unwrap()["status"]["url"].clone();
-                assert_eq!(url, "http://many-ml.example.com/v1/models/extra:predict");
+                assert_eq!(
+                    (ready(KIND, "scaled").await, ready(GRAPH, "chain").await),
+                    ("True".into(), "True".into())
+                );
             }
             7 => {
                 assert_eq!(names(&harness, &autoscalers), [false, true]);
                 assert_eq!(ready(GRAPH, "chain").await, "True");
-                assert_eq!(harness.scheduler_models().await["extra"], "s3://m/2");
-                let large = harness.ready(TRAINED_MODEL, "large").await;
-                assert_eq!(large, ("False".into(), "MemoryResourceNotAvailable".into()));
             }
             _ => {
                 assert!(

@@ -47,9 +47,7 @@ pub(super) fn plan(
         let [desired] = desired;
         let gateway = format!("seldon-mesh.{}", snapshot.key.namespace);
         return match transformer_of_model(snapshot, object, transformer, config, &gateway) {
-            Ok(built) => {
-                deploy_components(snapshot, object, built, config, now, Some(&MeshModel { desired }))
-            }
+            Ok(built) => deploy_components(snapshot, object, built, config, now, Some(desired)),
             Err(error) => not_built(object, &error, now),
         };
     }
@@ -126,22 +124,15 @@ fn model(
     Ok(Desired::new(MODELS, snapshot.key.clone(), body))
 }
 
-/// The Model behind a transformer.
-pub(super) struct MeshModel {
-    pub desired: Desired,
-}
-
-impl MeshModel {
-    /// Adds its state to that of the transformer.
-    pub(super) fn report(&self, snapshot: &Snapshot, failures: &[ApplyFailure], observed: &mut Observed) {
-        let live = snapshot.owned.get(MODELS, &snapshot.key.name);
-        let state = State::of(live, failures.iter().find(|f| f.kind == MODELS));
-        let of_model = observe(snapshot, &state);
-        observed.fact(PREDICTOR_READY, state.ready);
-        observed.status.components.extend(of_model.status.components);
-        observed.status.model_status = of_model.status.model_status;
-        observed.status.deployment_mode = of_model.status.deployment_mode;
-    }
+/// Adds the state of a Model to that of the transformer in front of it.
+pub(super) fn report(snapshot: &Snapshot, failures: &[ApplyFailure], observed: &mut Observed) {
+    let live = snapshot.owned.get(MODELS, &snapshot.key.name);
+    let state = State::of(live, failures.iter().find(|f| f.kind == MODELS));
+    let of_model = observe(snapshot, &state);
+    observed.fact(PREDICTOR_READY, state.ready);
+    observed.status.components.extend(of_model.status.components);
+    observed.status.model_status = of_model.status.model_status;
+    observed.status.deployment_mode = of_model.status.deployment_mode;
 }
 
 /// The state of the Model.

@@ -5,7 +5,7 @@ use super::{
     component::{Autoscaler, BuildError, Component, ComponentKind, Components, Mode, components},
     config::Config,
     knative,
-    model_mesh::{self, MODELS, MeshModel},
+    model_mesh::{self, MODELS},
     model_status,
     multi_node::{Workers, is_node_service},
     objects::{is_autoscaled, is_autoscaler, objects, owner},
@@ -88,7 +88,8 @@ fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
         return stop(snapshot, object, mode, now);
     }
     let is_mesh = mode == "ModelMesh";
-    if !snapshot.credentials.are_known() && !(is_mesh && spec.transformer.is_none()) {
+    let downloads = !is_mesh || spec.transformer.is_some();
+    if downloads && !snapshot.credentials.are_known() {
         return wait_for_credentials(snapshot, object, now);
     }
     if is_mesh {
@@ -292,7 +293,7 @@ pub(super) fn deploy_components(
     mut built: Components,
     config: &Config,
     now: Timestamp,
-    model: Option<&MeshModel>,
+    model: Option<Desired>,
 ) -> ServicePlan {
     let none = BTreeMap::new();
     let route = RouteBuilder {
@@ -316,7 +317,8 @@ pub(super) fn deploy_components(
     let backends = backends(snapshot, &built);
     let route =
         RouteBuilder { components: &built.all, backends: &backends, idle_timeout, is_down, ..route }.build();
-    let mut desired: Vec<Desired> = model.iter().map(|model| model.desired.clone()).collect();
+    let has_model = model.is_some();
+    let mut desired: Vec<Desired> = model.into_iter().collect();
     for component in built.all.iter().filter(|component| !component.is_held) {
         let owner = owner(&snapshot.key.name, object.uid());
         desired.extend(objects(component, owner, config, &snapshot.owned, is_adopted(object)));
@@ -355,8 +357,8 @@ pub(super) fn deploy_components(
     }
     plan.actions.extend(scale_to_zero::actions(snapshot, &built, is_down, is_in_effect));
     let mut observed = observe(snapshot, object, &built, &route, &applies.failures, is_down);
-    if let Some(model) = model {
-        model.report(snapshot, &applies.failures, &mut observed);
+    if has_model {
+        model_mesh::report(snapshot, &applies.failures, &mut observed);
     }
     let mut plan = finish(object, &observed, now, plan);
     if let Some(status) = &plan.status

@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// Our own image, which downloads artifacts.
     pub image: String,
     pub owned: OwnedObjects,
-    /// HorizontalPodAutoscalers that it controls, also those of KServe's controller.
+    /// `HorizontalPodAutoscalers` that it controls, also those of KServe's controller.
     pub autoscalers: Vec<Arc<OwnedObject>>,
     /// Names of its `TrainedModels`, if these bring its models.
     pub trained_models: Vec<String>,

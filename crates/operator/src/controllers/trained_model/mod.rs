@@ -31,6 +31,7 @@ impl Controller for TrainedModelController {
     const NAME: &'static str = "trainedmodel";
     const OWNS: &'static [ResourceKind] = &[MODELS];
     const MANY: bool = true;
+    const PACED: bool = true;
 
     fn relations() -> Vec<Relation> {
         vec![

@@ -8,8 +8,7 @@ use crate::{
         inference_service::{LABEL, MODELS, is_ours, is_stopped, model_condition},
         validation::validate,
     },
-    plan::{ClusterAction, Plan},
-    schedulers::ServiceView,
+    plan::{ClusterAction, Known, Plan},
     workload::{Owner, apply_actions},
 };
 use gantry_api::{
@@ -29,6 +28,8 @@ const MODEL_READY: &str = "ModelReady";
 const KSERVE_FINALIZER: &str = "trainedmodel.finalizer";
 /// How often the URL is compared with the route of the service, which changes without an event of this kind.
 const ROUTE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of status writes.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 type ModelPlan = Plan<TrainedModelStatus>;
 
@@ -74,22 +75,62 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> ModelPlan {
     let ready = ready
         .cloned()
         .unwrap_or_else(|| ConditionUpdate::new(true, "TrainedModelReady", "", Progress::Settled));
-    let is_routed = |view: &ServiceView| view.admitted && view.route.models.contains(&snapshot.key.name);
-    let is_routed = snapshot.route.as_ref().map(is_routed);
-    if is_routed == Some(false) && checks.is_served() {
-        plan.requeue_within(ROUTE_INTERVAL);
-    }
     let url = service.map(|service| {
-        let of_service = service.status.as_ref().and_then(|status| status.url.clone());
-        let host = of_service.filter(|_| is_routed == Some(true)).unwrap_or_else(|| gateway(snapshot));
-        format!("{host}{}", path(service, &snapshot.key.name))
+        let path = path(service, &snapshot.key.name);
+        let (url, is_final) = url(snapshot, object, service, &path);
+        // While the service is not ready, its next status triggers the next plan.
+        if !is_final && checks.is_served() && checks.service.status == ConditionStatus::True {
+            plan.requeue_within(ROUTE_INTERVAL);
+        }
+        url
     });
     let plan = report(object, &all, &ready, url, now, plan);
     let address = service.map(|service| {
         let url = format!("{}{}", gateway(snapshot), path(service, &snapshot.key.name));
         StatusAddress { url: Some(url) }
     });
-    Plan { status: plan.status.map(|status| TrainedModelStatus { address, ..status }), ..plan }
+    let status = plan.status.clone().map(|status| TrainedModelStatus { address, ..status });
+    pace(snapshot, object, Plan { status, ..plan })
+}
+
+/// A model passes through several states within a second. A change of `Ready` is written at once, others at intervals.
+fn pace(snapshot: &Snapshot, object: &Custom<TrainedModel>, mut plan: ModelPlan) -> ModelPlan {
+    let ready = |status: &TrainedModelStatus| condition_status(&status.conditions, READY);
+    let left =
+        snapshot.status_age.and_then(|age| STATUS_INTERVAL.checked_sub(age)).filter(|left| !left.is_zero());
+    if let (Some(before), Some(status), Some(left)) = (&object.status, &plan.status, left)
+        && before.observed_generation == status.observed_generation
+        && ready(before) == ready(status)
+        && before != status
+    {
+        plan.status = None;
+        plan.requeue_within(left);
+    }
+    plan
+}
+
+/// The URL for predictions, and whether it is final: gateways may not have the latest route of the service yet. What the
+/// scheduler has is unknown for a moment after a restart.
+fn url(
+    snapshot: &Snapshot,
+    object: &Custom<TrainedModel>,
+    service: &Custom<InferenceService>,
+    path: &str,
+) -> (String, bool) {
+    let inside = format!("{}{path}", gateway(snapshot));
+    let of_service = service.status.as_ref().and_then(|status| status.url.as_ref());
+    let of_service = of_service.map(|url| format!("{url}{path}"));
+    let before = object.status.as_ref().and_then(|status| status.url.clone());
+    let before = before.filter(|url| *url == inside || Some(url) == of_service.as_ref());
+    match (&snapshot.route, of_service) {
+        (Known::Absent, _) | (Known::Present(_), None) => (inside, true),
+        (Known::Present(view), Some(url)) if view.route.models.contains(&snapshot.key.name) => {
+            let is_kept = before.as_ref() == Some(&url);
+            if view.admitted || is_kept { (url, true) } else { (inside, false) }
+        }
+        (Known::Present(_), Some(_)) => (inside, false),
+        (Known::Unknown(_), _) => (before.unwrap_or(inside), false),
+    }
 }
 
 /// The gateways of the namespace, inside the cluster.

@@ -10,7 +10,7 @@ use crate::{
     schedulers::ServiceView,
     workload::{ApplyFailure, OwnedObjects},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -22,10 +22,12 @@ pub struct Snapshot {
     /// All models of that service, itself included.
     pub models: Vec<Arc<Custom<TrainedModel>>>,
     /// The route of the service in Gantry's gateways, if these are its ingress.
-    pub route: Option<ServiceView>,
+    pub route: Known<ServiceView>,
     pub owned: OwnedObjects,
     /// Rejected applies.
     pub failures: Vec<ApplyFailure>,
+    /// Time since the last status write.
+    pub status_age: Option<Duration>,
 }
 
 impl Snapshot {
@@ -33,17 +35,15 @@ impl Snapshot {
         let object = caches.of::<TrainedModel>().get(key);
         let uid = object.as_ref().map_or("", |o| o.uid());
         let parent = object.as_deref().and_then(service_of).map(|name| Key::new(key.namespace.clone(), name));
-        let route = |parent: &Key| match RouteScheduler::of::<InferenceService>(caches, parent)?.service {
-            Known::Present(view) => Some(view),
-            Known::Absent | Known::Unknown(_) => None,
-        };
+        let route = |parent: &Key| Some(RouteScheduler::of::<InferenceService>(caches, parent)?.service);
         Self {
             key: key.clone(),
             service: parent.as_ref().and_then(|parent| caches.of::<InferenceService>().get(parent)),
             models: parent.iter().flat_map(|p| models_of(caches, &p.namespace, &p.name)).collect(),
-            route: parent.as_ref().and_then(route),
+            route: parent.as_ref().and_then(route).unwrap_or(Known::Absent),
             owned: OwnedObjects::of(caches, TrainedModelController::OWNS, &key.namespace, uid),
             failures: caches.recent_failures.of::<TrainedModel>(key),
+            status_age: caches.recent_failures.status_age::<TrainedModel>(key),
             object,
         }
     }

@@ -4,7 +4,7 @@ use super::{Snapshot, plan::plan};
 use crate::{
     cluster::{Custom, InferenceService, TrainedModel},
     controllers::inference_service::MODELS,
-    plan::{Action, ClusterAction, Plan},
+    plan::{Action, ClusterAction, Known, Plan},
     schedulers::ServiceView,
     workload::OwnedObjects,
 };
@@ -12,7 +12,7 @@ use gantry_api::kserve::TrainedModelStatus;
 use gantry_proto::gantry::ServiceRoute;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -51,9 +51,10 @@ fn snapshot_of(service: Option<Value>) -> Snapshot {
         models: vec![Arc::clone(&object)],
         object: Some(object),
         service: service.map(parse),
-        route: None,
+        route: Known::Absent,
         owned: OwnedObjects::default(),
         failures: Vec::new(),
+        status_age: None,
     }
 }
 
@@ -212,18 +213,29 @@ fn url_is_that_of_the_service_once_gateways_route_it() {
         admitted,
         ..ServiceView::default()
     };
-    for (route, expected) in [
-        (view(&[], true), "http://seldon-mesh.ml/v2/models/iris/infer"),
-        (view(&["iris"], false), "http://seldon-mesh.ml/v2/models/iris/infer"),
-        (view(&["iris"], true), "http://many-ml.example.com/v2/models/iris/infer"),
+    let inside = "http://seldon-mesh.ml/v2/models/iris/infer";
+    let outside = "http://many-ml.example.com/v2/models/iris/infer";
+    for (route, before, expected, is_final) in [
+        (Known::Absent, None, inside, true),
+        (Known::Present(view(&[], true)), None, inside, false),
+        (Known::Present(view(&["iris"], false)), None, inside, false),
+        (Known::Present(view(&["iris"], true)), None, outside, true),
+        // A change of the route on its way, or a restart of the operator, changes nothing.
+        (Known::Present(view(&["iris"], false)), Some(outside), outside, true),
+        (Known::Unknown("not synced".into()), Some(outside), outside, false),
+        (Known::Unknown("not synced".into()), Some("http://other"), inside, false),
+        (Known::Present(view(&[], true)), Some(outside), inside, false),
     ] {
-        snapshot.route = Some(route);
+        snapshot.route = route;
+        let mut object = (*snapshot.object.clone().unwrap()).clone();
+        object.status =
+            before.map(|url| TrainedModelStatus { url: Some(url.into()), ..TrainedModelStatus::default() });
+        snapshot.object = Some(Arc::new(object));
         let planned = plan(&snapshot, NOW);
-        assert_eq!(url(&planned), expected);
-        let is_routed = expected.contains("many");
-        assert_eq!(planned.requeue_after.is_some(), !is_routed, "the route is compared again");
+        assert_eq!(url(&planned), expected, "{:?} {before:?}", snapshot.route);
+        assert_eq!(planned.requeue_after.is_none(), is_final, "the route is compared again");
         let address = planned.status.unwrap().address.unwrap().url.unwrap();
-        assert_eq!(address, "http://seldon-mesh.ml/v2/models/iris/infer");
+        assert_eq!(address, inside);
     }
     let v1 = json!({ "sklearn": {} });
     let planned = plan(&snapshot_of(Some(service(&v1))), NOW);
@@ -271,4 +283,23 @@ fn plan_of_a_ready_model_changes_nothing() {
         let Action::Cluster(ClusterAction::Apply(desired)) = action else { panic!("{action:?}") };
         assert!(desired.matches(live));
     }
+}
+
+#[test]
+fn progress_is_written_at_intervals() {
+    let mut snapshot = with_model(snapshot(), "False", "ModelProgressing");
+    let first = plan(&snapshot, NOW);
+    let mut object = (*snapshot.object.clone().unwrap()).clone();
+    object.status.clone_from(&first.status);
+    snapshot.object = Some(Arc::new(object));
+    let ready = snapshot.clone();
+    let mut snapshot = with_model(snapshot, "False", "Loading");
+    snapshot.status_age = Some(Duration::from_millis(300));
+    let soon = plan(&snapshot, NOW);
+    assert_eq!((soon.status, soon.requeue_after), (None, Some(Duration::from_millis(700))));
+    snapshot.status_age = Some(Duration::from_secs(1));
+    assert!(plan(&snapshot, NOW).status.is_some());
+    let mut ready = with_model(ready, "True", "ModelAvailable");
+    ready.status_age = Some(Duration::from_millis(300));
+    assert!(plan(&ready, NOW).status.is_some(), "ready is written at once");
 }

@@ -1,6 +1,6 @@
 //! Models in OCI images: a container whose file system the model server reads ("modelcar"), or a volume of the image.
 
-use super::{Storage, VOLUME, mount_volume, volume_name};
+use super::{Storage, VOLUME, main_container, mount_volume, volume_name};
 use crate::{
     controllers::inference_service::{
         config::OciMode,
@@ -30,7 +30,7 @@ impl Storage<'_> {
         }
         match mode {
             OciMode::Native => {
-                self.add_image_volume(pod, image, mount);
+                add_image_volume(pod, image, mount);
                 Ok(())
             }
             OciMode::Modelcar => self.add_modelcar(pod, uri, image, mount),
@@ -45,14 +45,6 @@ impl Storage<'_> {
             Some(mode) => OciMode::parse(mode),
         };
         mode.map(|mode| (mode, image)).map_err(|problem| format!("storageUri {uri}: {problem}"))
-    }
-
-    fn add_image_volume(&self, pod: &mut Value, image: &str, mount: &str) {
-        let name = if mount == MODEL_DIR { IMAGE_VOLUME.into() } else { volume_name(mount) };
-        let source = json!({ "reference": image, "pullPolicy": "IfNotPresent" });
-        *pod = merge(pod, &json!({ "volumes": [{ "name": name, "image": source }] }));
-        let at = json!({ "name": name, "mountPath": mount, "subPath": IMAGE_DIR, "readOnly": true });
-        mount_volume(pod, &at);
     }
 
     /// The containers of a pod share their processes: the model server reads the model below `/proc` of the modelcar.
@@ -80,16 +72,7 @@ impl Storage<'_> {
                 "terminationMessagePolicy": "FallbackToLogsOnError",
             })
         };
-        let mut modelcar = merge(&container(MODELCAR, link), &json!({ "volumeMounts": [at] }));
-        let mut init = container(INIT, check);
         let user = config.uid_modelcar.map(|uid| json!({ "securityContext": { "runAsUser": uid } }));
-        if let Some(user) = &user {
-            modelcar = merge(&modelcar, user);
-            init = merge(&init, user);
-        }
-        let added = json!({ "volumes": [{ "name": VOLUME, "emptyDir": {} }], "initContainers": [init] });
-        *pod = merge(&added, pod);
-        set(pod, "shareProcessNamespace", true.into());
         let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
         for (index, container) in containers.into_iter().flatten().enumerate() {
             if index == 0 || [MAIN, TRANSFORMER].contains(&name_of(container)) {
@@ -101,9 +84,27 @@ impl Storage<'_> {
                 }
             }
         }
+        // A process reads the files of another one of the same user only.
+        let context = main_container(pod).and_then(|main| main.get("securityContext")).cloned();
+        let context = context.unwrap_or_default();
+        let mut modelcar = merge(&container(MODELCAR, link), &json!({ "volumeMounts": [at] }));
+        let mut init = container(INIT, check);
+        set(&mut modelcar, "securityContext", context.clone());
+        set(&mut init, "securityContext", context);
+        let added = json!({ "volumes": [{ "name": VOLUME, "emptyDir": {} }], "initContainers": [init] });
+        *pod = merge(&added, pod);
+        set(pod, "shareProcessNamespace", true.into());
         if let Some(containers) = pod.get_mut("containers").and_then(Value::as_array_mut) {
             containers.push(modelcar);
         }
         Ok(())
     }
+}
+
+fn add_image_volume(pod: &mut Value, image: &str, mount: &str) {
+    let name = if mount == MODEL_DIR { IMAGE_VOLUME.into() } else { volume_name(mount) };
+    let source = json!({ "reference": image, "pullPolicy": "IfNotPresent" });
+    *pod = merge(pod, &json!({ "volumes": [{ "name": name, "image": source }] }));
+    let at = json!({ "name": name, "mountPath": mount, "subPath": IMAGE_DIR, "readOnly": true });
+    mount_volume(pod, &at);
 }
