@@ -1,5 +1,6 @@
 //! `gantry install`: prints the Kubernetes manifests of Gantry.
 
+mod kserve;
 mod rewrite;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,8 @@ const CONFIG_KINDS: [&str; 2] = ["SeldonConfig", "ServerConfig"];
 #[command(after_help = "Examples:\n  \
     gantry install --crds | kubectl apply --server-side --force-conflicts -f -\n  \
     gantry install --no-crds | kubectl apply -f -\n  \
+    gantry install --crds --inference-services | kubectl apply --server-side -f -\n  \
+    gantry install --no-crds --inference-services --runtime | kubectl apply -f -\n  \
     gantry install --no-crds --runtime --image registry.example/gantry:0.1.0 | kubectl apply -f -\n  \
     gantry install --no-crds --watch-namespaces ml,shop | kubectl diff -f -")]
 pub(crate) struct Args {
@@ -61,6 +64,12 @@ pub(crate) struct Args {
     /// Include the admission webhook, which rejects invalid objects and warns about unresolved references
     #[arg(long)]
     webhook: bool,
+    /// Reconcile the kinds of KServe too, with runtimes for ONNX and tree models, MLServer and Triton
+    #[arg(long)]
+    inference_services: bool,
+    /// Omit the CRDs of KServe: it is installed and has its own
+    #[arg(long, requires = "inference_services")]
+    no_kserve_crds: bool,
     /// Include a SeldonRuntime and a Server with the built-in runtime, in the operator's namespace
     #[arg(long)]
     runtime: bool,
@@ -93,8 +102,10 @@ fn objects(args: &Args) -> Result<Vec<Value>, CommandError> {
     let mut objects = Vec::new();
     if !args.no_crds {
         // Those of KServe are applied on request: KServe may have installed its own.
-        let own = gantry_api::resources().into_iter().filter(|resource| resource.folder() == "crds");
-        objects.extend(own.map(|resource| gantry_api::crd(&resource)));
+        let has_kserve = args.inference_services && !args.no_kserve_crds;
+        let is_printed = |folder: &str| folder == "crds" || (has_kserve && folder == "crds-kserve");
+        let printed = gantry_api::resources().into_iter().filter(|resource| is_printed(resource.folder()));
+        objects.extend(printed.map(|resource| gantry_api::crd(&resource)));
     }
     if args.crds {
         return Ok(objects);
@@ -121,9 +132,21 @@ fn objects(args: &Args) -> Result<Vec<Value>, CommandError> {
         name.split('.').try_for_each(gantry_api::check_name).map_err(problem)?;
     }
     rewrite::agent_secrets(&mut rest, &args.agent_secrets);
+    if args.inference_services {
+        kserve::add_to(&mut rest);
+        for text in kserve::RUNTIMES {
+            rest.extend(read(text)?);
+        }
+    }
+    let cluster_role = (args.inference_services && !args.watch_namespaces.is_empty())
+        .then(|| kserve::cluster_role(&rest))
+        .into_iter()
+        .flatten();
+    let cluster_role: Vec<Value> = cluster_role.collect();
     let watched: Vec<&str> = args.watch_namespaces.iter().map(String::as_str).collect();
     let scope = if watched.is_empty() { Scope::Cluster } else { Scope::Namespaces(&watched) };
     rest = rewrite::scope(rest, &args.namespace, &scope);
+    rest.extend(cluster_role);
     rewrite::namespace(&mut rest, &args.namespace);
     if let Some(image) = &args.image {
         if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-const OPERATOR_CONTAINER: &str = "operator";
+pub(super) const OPERATOR_CONTAINER: &str = "operator";
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Environment variable with the image of the components that the operator creates.
 const IMAGE_VARIABLE: &str = "GANTRY_IMAGE";
@@ -115,9 +115,7 @@ pub(super) fn agent_secrets(objects: &mut [Value], secrets: &[String]) {
             args.push(json!(format!("--agent-secrets={}", secrets.join(","))));
         }
     }
-    let bound = objects.iter().find(|o| kind(o) == "ClusterRoleBinding").and_then(role_of);
-    let is_role = |o: &&mut Value| kind(o) == "ClusterRole" && Some(name(o)) == bound.as_deref();
-    let role = objects.iter_mut().find(is_role);
+    let role = operator_role(objects);
     let rules = role.and_then(|role| role.get_mut("rules")?.as_array_mut());
     let mut rule = json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] });
     if let Value::Object(fields) = &mut rule
@@ -128,6 +126,12 @@ pub(super) fn agent_secrets(objects: &mut [Value], secrets: &[String]) {
     if let Some(rules) = rules {
         rules.push(rule);
     }
+}
+
+/// The ClusterRole that is bound to the operator.
+pub(super) fn operator_role(objects: &mut [Value]) -> Option<&mut Value> {
+    let bound = objects.iter().find(|o| kind(o) == "ClusterRoleBinding").and_then(role_of);
+    objects.iter_mut().find(|o| kind(o) == "ClusterRole" && Some(name(o)) == bound.as_deref())
 }
 
 /// Whether it is aggregated into Kubernetes' default user roles.
@@ -167,7 +171,7 @@ fn webhooks(object: &mut Value) -> impl Iterator<Item = &mut Value> {
     object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-fn containers(object: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+pub(super) fn containers(object: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
     let list = object.pointer_mut("/spec/template/spec/containers").and_then(Value::as_array_mut);
     list.into_iter().flatten().filter_map(Value::as_object_mut)
 }

@@ -198,6 +198,98 @@ fn agent_secrets_star_grants_every_secret() {
     assert_eq!(rule, &expected);
 }
 
+/// Group, resource and verb of each rule of a role.
+fn grants(role: &Value) -> std::collections::BTreeSet<[String; 3]> {
+    let words = |rule: &Value, field: &str| -> Vec<String> {
+        rule[field].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let mut all = std::collections::BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for group in words(rule, "apiGroups") {
+            for resource in words(rule, "resources") {
+                all.extend(
+                    words(rule, "verbs").into_iter().map(|verb| [group.clone(), resource.clone(), verb]),
+                );
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn inference_services_add_crds_runtimes_flag_and_rules() {
+    let plain = printed(&[]);
+    let objects = printed(&["--inference-services", "--webhook"]);
+    let crds = |objects: &[Value]| -> Vec<String> {
+        let crds = objects.iter().filter(|o| o["kind"] == "CustomResourceDefinition");
+        crds.map(|crd| text(crd, "/spec/group").to_owned()).filter(|g| g == "serving.kserve.io").collect()
+    };
+    assert_eq!((crds(&plain).len(), crds(&objects).len()), (0, 6));
+    assert_eq!(crds(&printed(&["--crds", "--inference-services"])).len(), 6);
+    for beside_kserve in [&["--crds"][..], &[]] {
+        let args = [&["--inference-services", "--no-kserve-crds"], beside_kserve].concat();
+        assert_eq!(crds(&printed(&args)).len(), 0, "KServe has its own");
+    }
+    for runtime in ["gantry", "gantry-mlserver", "gantry-triton"] {
+        find(&objects, "ClusterServingRuntime", runtime);
+    }
+    let flags = |objects: &[Value]| {
+        let operator = find(objects, "Deployment", "gantry-operator");
+        operator["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone()
+    };
+    let is_flag = |arg: &&Value| **arg == "--inference-services";
+    assert_eq!(flags(&objects).iter().filter(is_flag).count(), 1);
+    assert!(flags(&objects).contains(&"--webhook".into()), "beside the webhook");
+    assert_eq!(flags(&plain).iter().find(is_flag), None);
+    // As the chart grants them.
+    let registry = gantry_operator::controllers::Registry::built_in().with_inference_services();
+    let granted = grants(find(&objects, "ClusterRole", "gantry-operator"));
+    for rule in registry.rbac_rules() {
+        for verb in rule.verbs {
+            let needed = [rule.group.to_owned(), rule.resource.clone(), (*verb).to_owned()];
+            assert!(granted.contains(&needed), "{needed:?}");
+        }
+    }
+    assert!(TestCli::try_parse_from(["install", "--no-kserve-crds"]).is_err());
+}
+
+/// Complaint 18: an installation for some namespaces, which reads cluster-wide runtimes and nothing else outside of them.
+#[test]
+fn complaint_18_inference_services_of_some_namespaces() {
+    let objects = printed(&["--no-crds", "--inference-services", "--watch-namespaces", "ml", "-n", "ops"]);
+    let role = find(&objects, "ClusterRole", "gantry-operator-serving-runtimes");
+    let group = || "serving.kserve.io".to_owned();
+    let expected = ["clusterservingruntimes", "clusterstoragecontainers"].map(str::to_owned);
+    let expected = expected
+        .into_iter()
+        .flat_map(|resource| ["list", "watch"].map(|verb| [group(), resource.clone(), verb.to_owned()]));
+    assert_eq!(grants(role), expected.collect());
+    let binding = find(&objects, "ClusterRoleBinding", "gantry-operator-serving-runtimes");
+    assert_eq!(text(binding, "/subjects/0/namespace"), "ops");
+    assert_eq!(text(binding, "/roleRef/name"), "gantry-operator-serving-runtimes");
+    let is_operator =
+        |o: &&Value| text(o, "/metadata/name") == "gantry-operator" && text(o, "/kind") == "ClusterRole";
+    assert_eq!(objects.iter().find(is_operator), None);
+    let in_namespace = objects.iter().find(|o| o["kind"] == "Role" && text(o, "/metadata/namespace") == "ml");
+    let services = [group(), "inferenceservices".to_owned(), "list".to_owned()];
+    assert!(grants(in_namespace.unwrap()).contains(&services));
+}
+
+/// Complaint 15: no installation waits for cert-manager, and no webhook stands before the objects of KServe.
+#[test]
+fn complaint_15_installation_needs_no_cert_manager() {
+    for args in [&["--inference-services"][..], &["--inference-services", "--webhook"]] {
+        let objects = printed(args);
+        let text = serde_json::to_string(&objects).unwrap();
+        assert!(!text.contains("cert-manager"));
+        for hook in objects.iter().filter(|o| o["kind"] == "ValidatingWebhookConfiguration") {
+            let hooks = hook["webhooks"].as_array().unwrap();
+            assert!(hooks.iter().all(|hook| hook["failurePolicy"] == "Ignore"));
+        }
+        assert!(objects.iter().all(|o| o["kind"] != "MutatingWebhookConfiguration"));
+    }
+}
+
 #[test]
 fn invalid_names_are_rejected() {
     for (args, message) in [
