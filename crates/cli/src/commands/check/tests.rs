@@ -74,9 +74,10 @@ impl FakeApiServer {
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let server = Arc::clone(&server);
             async move {
-                let path = request.uri().path().to_owned();
+                let uri = request.uri().clone();
                 let body = request.into_body().collect_bytes().await?;
-                let (code, body) = server.respond(&path, &body);
+                let (code, mut body) = server.respond(uri.path(), &body);
+                select(&mut body, uri.query().unwrap_or_default());
                 let response = http::Response::builder().status(code);
                 Ok::<_, kube::Error>(
                     response.body(kube::client::Body::from(body.to_string().into_bytes())).unwrap(),
@@ -102,6 +103,22 @@ impl FakeApiServer {
             super::check(&api, &cli.args, Duration::from_secs(4), &mut report).await;
             (report.text(), report.failures())
         })
+    }
+}
+
+/// Removes listed objects whose labels do not match the selector of a query.
+fn select(body: &mut Value, query: &str) {
+    let selector = query.split('&').find_map(|part| part.strip_prefix("labelSelector="));
+    let Some(selector) = selector.map(|text| text.replace("%2F", "/").replace("%3D", "=")) else { return };
+    let matches = |object: &Value| {
+        let Some(labels) = object.pointer("/metadata/labels") else { return true };
+        match selector.split_once('=') {
+            Some((name, value)) => labels[name] == value,
+            None => labels.get(&selector).is_some(),
+        }
+    };
+    if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
+        items.retain(matches);
     }
 }
 
@@ -390,14 +407,61 @@ fn migrate_reports_services_of_kserve() {
     let manager = json!({
         "metadata": { "name": "kserve-controller-manager", "namespace": "kserve" }, "status": { "replicas": 1 },
     });
+    let with_predictor = |name: &str, predictor: Value| {
+        let mut service = service(name, theirs, json!({}));
+        service["spec"]["predictor"] = predictor;
+        service
+    };
     let services = [
         service("iris", theirs, json!({})),
         taken,
         service("logged", theirs, json!({ "logger": { "storage": { "path": "/logs" } } })),
         service("wrong", theirs, json!({ "minReplicas": 3, "maxReplicas": 1 })),
+        with_predictor(
+            "custom",
+            json!({ "containers": [{ "name": "kserve-container", "image": "mine:1" }] }),
+        ),
+        with_predictor("pmml", json!({ "model": { "modelFormat": { "name": "pmml" } } })),
     ];
+    let labels = |name: &str| {
+        json!({
+            "serving.kserve.io/inferenceservice": name, "component": "predictor",
+            "app": format!("isvc.{name}-predictor"),
+        })
+    };
+    // As KServe writes it: its webhook adds downloads to pods.
+    let deployment = |name: &str, container: Value| {
+        let template = json!({
+            "metadata": { "labels": labels(name) }, "spec": { "containers": [container] },
+        });
+        json!({
+            "metadata": { "name": format!("{name}-predictor"), "namespace": "ml", "labels": labels(name) },
+            "spec": { "replicas": 2, "template": template },
+        })
+    };
+    let name = |value: &str| json!([{ "name": "INFERENCE_SERVICE_NAME", "value": value }]);
+    let probe = json!({
+        "tcpSocket": { "port": 8080 }, "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1,
+        "failureThreshold": 3,
+    });
+    let iris =
+        json!({ "name": "kserve-container", "image": "sk:1", "env": name("iris"), "readinessProbe": probe });
+    let amounts = json!({ "cpu": "1", "memory": "2Gi" });
+    let custom = json!({
+        "name": "kserve-container", "image": "mine:1", "env": name("custom"), "readinessProbe": probe,
+        "resources": { "limits": amounts, "requests": amounts },
+    });
+    let runtime = json!({
+        "metadata": { "name": "sk" },
+        "spec": {
+            "supportedModelFormats": [{ "name": "onnx", "autoSelect": true }],
+            "containers": [{ "name": "kserve-container", "image": "sk:1" }],
+        },
+    });
+    let deployments = [manager, deployment("iris", iris), deployment("custom", custom)];
     let (text, failures) = FakeApiServer::new()
-        .items("/apis/apps/v1/deployments", &[manager])
+        .items("/apis/apps/v1/deployments", &deployments)
+        .items("/apis/serving.kserve.io/v1alpha1/clusterservingruntimes", &[runtime])
         .items("/apis/serving.kserve.io/v1beta1/inferenceservices", &services)
         .items("/apis/serving.kserve.io/v1alpha1/trainedmodels", &[named("TrainedModel", "t", json!({}))])
         .check(&["--migrate"]);
