@@ -220,7 +220,7 @@ impl State {
             let versions: Vec<_> = versions.into_iter().map(restored).collect();
             let Some(name) = versions.last().map(|v| v.definition.name.clone()) else { continue };
             let rollout = self.restored_rollout(rollout);
-            self.pipelines.insert(name, Pipeline { deleted, rollout, ..Pipeline::new(versions, owner) });
+            self.pipelines.insert(name, Pipeline { rollout, deleted, ..Pipeline::new(versions, owner) });
         }
         for ExperimentRecord { deleted, owner, definition } in experiments {
             let name = definition.name.clone();

@@ -228,7 +228,9 @@ mod tests {
     /// Records the events and waits for the write.
     async fn store(directory: &Path, events: &[RouteEvent]) {
         let mut stored = StoredRoutes::open(directory, &Routes::default()).unwrap();
-        events.iter().for_each(|event| stored.record(event));
+        for event in events {
+            stored.record(event);
+        }
         while stored.is_dirty || stored.write.is_some() {
             let written = stored.write_when_due();
             let _ = tokio::time::timeout(Duration::from_millis(10), written).await;

@@ -192,7 +192,9 @@ async fn steps_of_pipelines_and_candidates_of_experiments_are_counted() {
 
 /// Version 1 with step `a`, and version 2 with step `b` for a part of the requests.
 fn split(pipelined: &Pipelined, generation: u64, candidate_percent: u32) {
-    ["a", "b"].iter().for_each(|model| pipelined.model(model));
+    for model in ["a", "b"] {
+        pipelined.model(model);
+    }
     let first = pipeline("p", vec![step("a", &[])], &["a"]);
     let second = Pipeline { uid: "p-2".into(), version: 2, ..pipeline("p", vec![step("b", &[])], &["b"]) };
     let candidate = (candidate_percent > 0).then_some(second);

@@ -63,12 +63,12 @@ fn status_of(engine: &Handle, target: &RolloutTarget) -> Option<RolloutStatus> {
             let model = &read_model.model(&target.name)?.model;
             let available = |v: &Version| v.count(|state| state == ReplicaState::Available);
             let versions = model.versions.iter().map(|v| (v.number, v.revision(), available(v)));
-            Some(status::rollout(target, model.rollout.as_deref()?, versions, now))
+            Some(status::rollout(target, model.rollout.as_deref()?, &versions, now))
         }
         Resource::Pipeline => {
             let pipeline = &read_model.pipeline(&target.name)?.pipeline;
             let versions = pipeline.versions.iter().map(|v| (v.number, v.revision(), 0));
-            Some(status::rollout(target, pipeline.rollout.as_deref()?, versions, now))
+            Some(status::rollout(target, pipeline.rollout.as_deref()?, &versions, now))
         }
     }
 }

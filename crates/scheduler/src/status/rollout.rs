@@ -13,7 +13,7 @@ use gantry_proto::gantry as own;
 pub(crate) fn rollout(
     target: &RolloutTarget,
     rollout: &ObjectRollout,
-    versions: impl DoubleEndedIterator<Item = (u32, Revision, u32)> + Clone,
+    versions: &(impl DoubleEndedIterator<Item = (u32, Revision, u32)> + Clone),
     now: Millis,
 ) -> own::RolloutStatus {
     let state = &rollout.state;

@@ -54,7 +54,9 @@ impl ObservedValues {
         let Some(found) = tensors.iter().find(|t| t.tensor.name() == self.tensor.name) else { return };
         let bins = bins(&found.tensor);
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        bins.into_iter().for_each(|bin| values.add(bin, 1));
+        for bin in bins {
+            values.add(bin, 1);
+        }
     }
 
     /// The values since the last call; a new sample begins.

@@ -89,7 +89,7 @@ impl Scheduled for Model {
     }
 
     fn hold(facts: &Facts) -> Option<ConditionUpdate> {
-        rollout_policy::hold(facts.awaited_policy.as_ref()?, "model")
+        facts.awaited_policy.as_ref().map(|policy| rollout_policy::hold(policy, "model"))
     }
 
     fn unload(key: &Key, generation: i64) -> SchedulerAction {

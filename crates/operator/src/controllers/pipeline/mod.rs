@@ -92,7 +92,7 @@ impl Scheduled for Pipeline {
     }
 
     fn hold(facts: &Facts) -> Option<ConditionUpdate> {
-        rollout_policy::hold(facts.awaited_policy.as_ref()?, "pipeline")
+        facts.awaited_policy.as_ref().map(|policy| rollout_policy::hold(policy, "pipeline"))
     }
 
     fn unload(key: &Key, _: i64) -> SchedulerAction {

@@ -35,9 +35,9 @@ pub(super) fn unsupported(object: &Custom<RolloutPolicy>) -> Option<ConditionUpd
 }
 
 /// Why a changed object waits for its policy: without it the new version would get all requests at once.
-pub(crate) fn hold(policy: &str, noun: &str) -> Option<ConditionUpdate> {
+pub(crate) fn hold(policy: &str, noun: &str) -> ConditionUpdate {
     let message = format!("waiting until the scheduler has RolloutPolicy {policy}, which selects the {noun}");
-    Some(ConditionUpdate::new(false, "WaitingForPolicy", message, Progress::InProgress))
+    ConditionUpdate::new(false, "WaitingForPolicy", message, Progress::InProgress)
 }
 
 /// `Ready` of a policy that the scheduler has.
