@@ -257,3 +257,52 @@ def test_model_whose_outputs_drift_after_the_bake_returns_to_the_version_before(
             print(found["failed"][-1]["message"])
         load.results()
         assert gantry.stop() == 0, gantry.output()
+
+
+MIRROR = """
+apiVersion: gantry.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: shadow}
+spec:
+  targetRef: {kind: Model, name: risk}
+  strategy: {mirrorFirst: {percent: 50, steps: [{weight: 50}], compare: {}}}
+"""
+
+
+def test_version_that_answers_differently_is_found_with_copies(start, tmp_path):
+    """In `gantry up`. No client gets an answer of a version whose answers to copies differ; an equal one is promoted."""
+    other = shutil.copytree(EXAMPLES / "fraud", tmp_path / "other")
+    equal = shutil.copytree(EXAMPLES / "fraud", tmp_path / "equal")
+    text = (EXAMPLES / "fraud" / "model.json").read_text()
+    (other / "model.json").write_text(re.sub(r'"base_score": ?"[^"]*"', '"base_score":"[2.5E-1]"', text))
+    with start() as gantry:
+
+        def apply(text, *flags):
+            file = tmp_path / "applied.yaml"
+            file.write_text(text)
+            ended = gantry.command("apply", "-f", file, *flags)
+            assert ended.returncode == 0, ended.stderr
+
+        def rollout():
+            ended = gantry.command("rollout", "status", "risk", "--output=json")
+            assert ended.returncode == 0, ended.stderr
+            return json.loads(ended.stdout)
+
+        def version(result):
+            status, _, body = result
+            assert status == 200, body
+            return body["model_version"]
+
+        apply(MIRROR)
+        apply(model("risk", EXAMPLES / "fraud", "xgboost"), "--wait")
+        clients = [Rest(gantry.inference, "/v2/models/risk/infer", "input-0", PAYMENT) for _ in range(WORKERS)]
+        with Load(RATE, clients, version) as load:
+            apply(model("risk", other, "xgboost"))
+            until("the rollback", lambda: any(entry["outcome"] == "RolledBack" for entry in rollout()["history"]))
+            found = rollout()
+            assert found["failed"][-1]["reason"] == "OutputsDiffer", found
+            assert set(load.results()) == {"1"}
+            apply(model("risk", equal, "xgboost"))
+            until("the promotion", lambda: rollout()["stable"]["version"] == 3)
+        assert set(load.results()) == {"1", "3"}
+        assert gantry.stop() == 0, gantry.output()

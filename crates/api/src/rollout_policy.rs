@@ -158,7 +158,7 @@ impl TargetSelector {
 }
 
 /// Exactly one of the strategies.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StrategySpec {
     /// Increasing shares of the traffic.
@@ -209,7 +209,7 @@ pub struct BlueGreenSpec {
 }
 
 /// Copies of requests, then increasing shares.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorFirstSpec {
     /// Percentage of the requests that are copied, 1 to 100.
@@ -221,6 +221,27 @@ pub struct MirrorFirstSpec {
     /// Shares of the traffic that follow; 1 to 20.
     #[schemars(length(max = 20))]
     pub steps: Vec<StepSpec>,
+    /// Compares the answers to copies with those of the old version; off unless set. Needs the sequential tests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compare: Option<CompareSpec>,
+}
+
+/// Compares answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CompareSpec {
+    /// Relative difference up to which numbers are equal, 0 to 1; default 0.001.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub tolerance: Option<f64>,
+    /// Up to this share of different answers the versions count as equal, 0 to 1; default 0.01.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub tolerated: Option<f64>,
+    /// A version with this share of different answers is not promoted, 0 to 1; default 0.05.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub rejected: Option<f64>,
 }
 
 /// How a version is judged: objectives of its own, and a comparison with the old version.

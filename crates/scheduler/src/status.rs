@@ -13,8 +13,8 @@ pub(crate) use service::{service, service_name, service_route};
 use crate::{convert, read_model::ModelSnapshot};
 use gantry_core::rollout::ObservedTensor;
 use gantry_core::scheduling::{
-    Millis, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State, Version,
-    VersionStatus,
+    Millis, Mirror, Model, ModelState, Owner, ReplicaId, ReplicaState, ReplicaStatus, Route, Server, State,
+    Version, VersionStatus,
 };
 use gantry_proto::{gantry as own, redact, scheduler as pb};
 
@@ -145,7 +145,7 @@ pub(crate) fn route(
     if model.deleted {
         return None;
     }
-    let Route { versions, scaled_to_zero, rollout_generation, observed } = Route::of(model);
+    let Route { versions, scaled_to_zero, rollout_generation, observed, mirror } = Route::of(model);
     let observed = observed.as_ref().map(observed_tensor);
     let versions = versions
         .into_iter()
@@ -167,6 +167,11 @@ pub(crate) fn route(
         service_namespace,
         rollout_generation,
         observed,
+        mirror: mirror.map(|Mirror { version, percent, tolerance }| own::Mirror {
+            version,
+            percent,
+            tolerance,
+        }),
     })
 }
 

@@ -1,8 +1,8 @@
 //! A spec as a policy of the rollout engine.
 
 use super::{
-    AnalysisSpec, DriftMeasureSpec, DriftSpec, GANTRY_V1ALPHA1, RolloutPolicySpec, SequentialSpec, StepSpec,
-    StrategySpec,
+    AnalysisSpec, CompareSpec, DriftMeasureSpec, DriftSpec, GANTRY_V1ALPHA1, RolloutPolicySpec,
+    SequentialSpec, StepSpec, StrategySpec,
 };
 use crate::{FieldError, SpecDuration, parse::decode_envelope, yaml};
 use gantry_core::rollout::{
@@ -14,6 +14,10 @@ use serde_json::{Value, json};
 /// Quantile and tolerance of a latency objective that has none.
 const LATENCY_QUANTILE: f64 = 0.99;
 const LATENCY_TOLERANCE: f64 = 1.0;
+/// Of a comparison of answers.
+const ANSWER_TOLERANCE: f64 = 0.001;
+const DIFFERENT_TOLERATED: f64 = 0.01;
+const DIFFERENT_REJECTED: f64 = 0.05;
 
 /// Parses and validates the `spec` of a RolloutPolicy.
 ///
@@ -44,6 +48,10 @@ impl RolloutPolicySpec {
         set(&mut policy.cool_down, self.cool_down.map(SpecDuration::millis));
         if let Some(analysis) = &self.analysis {
             analysis.apply(&mut policy)?;
+        }
+        if let Some(compare) = self.strategy.mirror_first.as_ref().and_then(|mirror| mirror.compare.as_ref())
+        {
+            compare.apply(&mut policy)?;
         }
         policy.drift = self.drift.as_ref().map(DriftSpec::to_core);
         policy.observed = self.drift.as_ref().and_then(DriftSpec::observed);
@@ -133,6 +141,24 @@ impl AnalysisSpec {
             set(&mut rules.hard_breach, thresholds.hard_breach);
             policy.rules = Rules::Thresholds(rules);
         }
+        Ok(())
+    }
+}
+
+impl CompareSpec {
+    fn apply(&self, policy: &mut RolloutPolicy) -> Result<(), FieldError> {
+        const PATH: &str = "spec.strategy.mirrorFirst.compare";
+        let tolerance = ratio(self.tolerance.unwrap_or(ANSWER_TOLERANCE), &format!("{PATH}.tolerance"))?;
+        policy.answer_tolerance = Some((tolerance.get() * 1e6).round() as u32);
+        let Rules::Sequential(rules) = &mut policy.rules else {
+            return Err((PATH.into(), "needs the sequential tests: remove spec.analysis.thresholds".into()));
+        };
+        let share =
+            |value: Option<f64>, default, field| ratio(value.unwrap_or(default), &format!("{PATH}.{field}"));
+        rules.outputs = Some(Margins {
+            tolerated: share(self.tolerated, DIFFERENT_TOLERATED, "tolerated")?,
+            rejected: share(self.rejected, DIFFERENT_REJECTED, "rejected")?,
+        });
         Ok(())
     }
 }

@@ -64,41 +64,24 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
     },
     Rule {
         cel: cel(
-            "spec.strategy",
-            "mirrorFirst",
-            "!has(self.mirrorFirst)",
-            "is not supported yet: use canary or blueGreen",
-        ),
-        check: Check::Spec(|s| violation_if(s.strategy.mirror_first.is_some(), "spec.strategy.mirrorFirst")),
-    },
-    Rule {
-        cel: cel(
-            "spec.strategy.canary.steps",
-            "",
-            "self.size() > 0",
-            "is empty: add a step, such as {weight: 20}",
+            "spec",
+            "strategy.mirrorFirst",
+            "!has(self.strategy.mirrorFirst) || ((!has(self.targetRef) || self.targetRef.kind != 'Pipeline') && (!has(self.selector) || self.selector.kind != 'Pipeline'))",
+            "is not supported yet for a Pipeline: use canary or blueGreen",
         ),
         check: Check::Spec(|s| {
-            let is_empty = s.strategy.canary.as_ref().is_some_and(|c| c.steps.is_empty());
-            violation_if(is_empty, "spec.strategy.canary.steps")
+            let of_target = s.target_ref.as_ref().map(|target| target.kind);
+            let of_selector = s.selector.as_ref().map(|selector| selector.kind);
+            let is_pipeline = [of_target, of_selector].contains(&Some(TargetKind::Pipeline));
+            violation_if(is_pipeline && s.strategy.mirror_first.is_some(), "spec.strategy.mirrorFirst")
         }),
     },
-    Rule {
-        cel: cel(
-            "spec.strategy.canary.steps",
-            "",
-            "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].all(i, i + 1 >= self.size() || self[i].weight < self[i + 1].weight)",
-            "must be more than the weight of the step before: sort the steps by weight",
-        ),
-        check: Check::Spec(|s| {
-            let steps = s.strategy.canary.as_ref().map_or(&[] as &[StepSpec], |c| &c.steps);
-            let pairs = steps.iter().zip(steps.iter().skip(1)).enumerate();
-            let broken = pairs.filter(|(_, (before, after))| before.weight >= after.weight);
-            broken
-                .map(|(i, _)| (format!("spec.strategy.canary.steps[{}].weight", i + 1), Vec::new()))
-                .collect()
-        }),
-    },
+    steps_exist("spec.strategy.canary.steps", |s| empty("spec.strategy.canary.steps", canary(s))),
+    steps_increase("spec.strategy.canary.steps", |s| unsorted("spec.strategy.canary.steps", canary(s))),
+    steps_exist("spec.strategy.mirrorFirst.steps", |s| empty("spec.strategy.mirrorFirst.steps", mirrored(s))),
+    steps_increase("spec.strategy.mirrorFirst.steps", |s| {
+        unsorted("spec.strategy.mirrorFirst.steps", mirrored(s))
+    }),
     Rule {
         cel: cel(
             "spec.drift",
@@ -124,6 +107,42 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
         }),
     },
 ];
+
+fn canary(spec: &RolloutPolicySpec) -> Option<&[StepSpec]> {
+    spec.strategy.canary.as_ref().map(|canary| &*canary.steps)
+}
+
+fn mirrored(spec: &RolloutPolicySpec) -> Option<&[StepSpec]> {
+    spec.strategy.mirror_first.as_ref().map(|mirror| &*mirror.steps)
+}
+
+const fn steps_exist(
+    at: &'static str,
+    find: fn(&RolloutPolicySpec) -> Vec<Violation>,
+) -> Rule<RolloutPolicySpec> {
+    let message = "is empty: add a step, such as {weight: 20}";
+    Rule { cel: cel(at, "", "self.size() > 0", message), check: Check::Spec(find) }
+}
+
+fn empty(path: &str, steps: Option<&[StepSpec]>) -> Vec<Violation> {
+    violation_if(steps.is_some_and(<[_]>::is_empty), path)
+}
+
+const fn steps_increase(
+    at: &'static str,
+    find: fn(&RolloutPolicySpec) -> Vec<Violation>,
+) -> Rule<RolloutPolicySpec> {
+    let rule = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].all(i, i + 1 >= self.size() || self[i].weight < self[i + 1].weight)";
+    let message = "must be more than the weight of the step before: sort the steps by weight";
+    Rule { cel: cel(at, "", rule, message), check: Check::Spec(find) }
+}
+
+fn unsorted(path: &str, steps: Option<&[StepSpec]>) -> Vec<Violation> {
+    let steps = steps.unwrap_or_default();
+    let pairs = steps.iter().zip(steps.iter().skip(1)).enumerate();
+    let broken = pairs.filter(|(_, (before, after))| before.weight >= after.weight);
+    broken.map(|(i, _)| (format!("{path}[{}].weight", i + 1), Vec::new())).collect()
+}
 
 const fn supported_kinds(
     at: &'static str,
@@ -175,6 +194,8 @@ pub(crate) fn rollout_policy_errors(_name: &str, spec: &RolloutPolicySpec) -> Ve
             if let Rules::Sequential(rules) = policy.rules {
                 let latency = rules.latency.map(|latency| latency.margins);
                 errors.extend(margin_error("spec.analysis.sequential.success", rules.success));
+                errors
+                    .extend(rules.outputs.and_then(|m| margin_error("spec.strategy.mirrorFirst.compare", m)));
                 errors.extend(latency.and_then(|m| margin_error("spec.analysis.sequential.latency", m)));
             }
         }

@@ -45,6 +45,28 @@ fn absent_fields_have_the_defaults_of_the_engine() {
 }
 
 #[test]
+fn answers_to_copies_are_compared_only_on_request() {
+    let of = |mirror: Value| policy(&with("strategy", json!({ "mirrorFirst": mirror }))).unwrap();
+    let plain = of(json!({ "percent": 30, "steps": [{ "weight": 50 }] }));
+    let then = CanarySteps::weights(&[50]).unwrap();
+    let strategy = Strategy::MirrorFirst { percent: Percent::new(30).unwrap(), hold: 0, then };
+    assert_eq!(plain, RolloutPolicy::new(strategy));
+    for (compare, tolerance, shares) in [
+        (json!({}), 1000, [0.01, 0.05]),
+        (json!({ "tolerance": 0.25, "tolerated": 0.1, "rejected": 0.2 }), 250_000, [0.1, 0.2]),
+    ] {
+        let found = of(json!({ "percent": 30, "steps": [{ "weight": 50 }], "compare": compare }));
+        assert_eq!(found.answer_tolerance, Some(tolerance));
+        let Rules::Sequential(rules) = found.rules else { panic!("{found:?}") };
+        let margins = rules.outputs.unwrap();
+        assert_eq!(
+            [margins.tolerated.get(), margins.rejected.get()].map(f64::to_bits),
+            shares.map(f64::to_bits)
+        );
+    }
+}
+
+#[test]
 fn described_defaults_are_those_of_the_engine() {
     let (policy, drift, thresholds) = (defaults(), DriftRules::default(), ThresholdRules::default());
     let Rules::Sequential(sequential) = policy.rules else { panic!("{policy:?}") };

@@ -335,6 +335,9 @@ pub struct RolloutPolicy {
     /// How long the previous revision is kept after a promotion.
     pub bake: Millis,
     pub drift: Option<DriftRules>,
+    /// Relative difference in millionths up to which the numbers of two answers to a mirrored request are equal. `None`
+    /// compares no answers.
+    pub answer_tolerance: Option<u32>,
     /// The values that drift compares; none without it.
     pub observed: Option<ObservedTensor>,
     /// Time after a rollback in which drift does not cause another one.
@@ -356,6 +359,7 @@ impl RolloutPolicy {
             progress_deadline: 600_000,
             bake: 600_000,
             drift: None,
+            answer_tolerance: None,
             observed: None,
             cool_down: 600_000,
             max_clock_step: 60_000,

@@ -74,7 +74,7 @@ pub use pipeline::{Pipeline, PipelineDefinition, PipelineState, PipelineStatus, 
 pub use policy::Policy;
 pub use reason::Reason;
 pub use rollout::{ObjectRollout, Obstacle, PolicyRecord, RolloutRecord, RolloutTarget, Steer, Traffic};
-pub use route::{Removal, Route, RouteVersion};
+pub use route::{Mirror, Removal, Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use service::{NO_GATEWAY, Service, ServiceRecord};
 pub use state::State;

@@ -17,6 +17,18 @@ pub struct Route {
     pub rollout_generation: u64,
     /// The tensor whose values gateways report.
     pub observed: Option<ObservedTensor>,
+    /// A version that gets copies of requests to the others.
+    pub mirror: Option<Mirror>,
+}
+
+/// Copies of requests to a version that is rolled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    pub version: u32,
+    /// Of the requests to other versions.
+    pub percent: u32,
+    /// Relative difference in millionths up to which numbers are equal; `None` compares no answers.
+    pub tolerance: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +65,13 @@ impl Route {
         }
         let mut versions: Vec<RouteVersion> = model.versions.iter().filter_map(RouteVersion::of).collect();
         let rollout = model.rollout.as_deref();
+        let mirror = rollout.and_then(|rollout| rollout.mirror(&model.versions));
         if let Some(weights) = rollout.and_then(|rollout| rollout.version_weights(&model.versions)) {
             for version in &mut versions {
                 version.weight = weights.get(&version.version).copied().unwrap_or(0);
             }
-            versions.retain(|version| version.weight > 0);
+            let mirror = mirror.map(|mirror| mirror.version);
+            versions.retain(|version| version.weight > 0 || Some(version.version) == mirror);
         } else if let Some(latest) = model.latest().filter(|latest| Self::takes_all(latest)) {
             versions.retain(|version| version.version == latest.number);
         }
@@ -66,6 +80,7 @@ impl Route {
             scaled_to_zero: model.latest().is_some_and(Version::scaled_to_zero),
             rollout_generation: rollout.map_or(0, |rollout| rollout.state.generation),
             observed: rollout.and_then(|rollout| rollout.rules.observed.clone()),
+            mirror,
         }
     }
 }

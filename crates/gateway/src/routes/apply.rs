@@ -1,8 +1,8 @@
 //! Applies route events of the scheduler.
 
 use super::{
-    Experiment, Inner, Kind, ModelSlot, Pipeline, Route, Routes, Target, Version, WeightedVersion,
-    pipeline::Observers, service,
+    Experiment, Inner, Kind, ModelSlot, Pipeline, Route, Routes, Target, Version, VersionMirror,
+    WeightedVersion, pipeline::Observers, service,
 };
 use futures::future::BoxFuture;
 use gantry_proto::gantry::{self as pb, route_event::Event};
@@ -342,7 +342,17 @@ impl Inner {
                 Some(WeightedVersion { weight: v.weight, version, targets, counters })
             })
             .collect();
+        let mirror = wanted.mirror.as_ref().map(|mirror| VersionMirror {
+            version: mirror.version,
+            percent: mirror.percent,
+            counters: versions
+                .iter()
+                .find(|known| known.version.number == mirror.version)
+                .and_then(|known| known.counters.clone()),
+            tolerance: mirror.tolerance,
+        });
         Route {
+            mirror,
             scaled_to_zero: wanted.sleeps,
             failed: wanted.failed,
             service_namespace: wanted.service_namespace.clone(),
@@ -422,6 +432,7 @@ impl Route {
             failed: false,
             service_namespace: String::new(),
             has_alternatives,
+            mirror: None,
         }
     }
 

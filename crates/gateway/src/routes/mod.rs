@@ -27,10 +27,10 @@ pub(crate) use graph::{GraphRoute, StepUrl};
 pub use load::Demand;
 pub(crate) use load::WaitLimits;
 pub(crate) use pipeline::Pipeline;
-pub(crate) use select::{InFlightRequest, SelectError, Selector};
+pub(crate) use select::{InFlightRequest, MirrorCopy, SelectError, Selector};
 pub(crate) use service::{Role, Service, role_name};
 pub use test_support::TestRequest;
-pub(crate) use traffic::{Attribution, BodyCopy, ObservedValues};
+pub(crate) use traffic::{AnswerComparison, Attribution, BodyCopy, ObservedValues};
 
 use crate::metrics::{Metrics, ModelMetrics};
 use arc_swap::ArcSwapOption;
@@ -113,6 +113,17 @@ pub(crate) struct Route {
     service_namespace: String,
     /// Whether a failed request may find another replica.
     has_alternatives: bool,
+    mirror: Option<VersionMirror>,
+}
+
+/// A version that gets copies of requests to the others.
+#[derive(Clone)]
+struct VersionMirror {
+    version: u32,
+    percent: u32,
+    counters: Option<Arc<traffic::VersionCounters>>,
+    /// In millionths; `None` compares no answers.
+    tolerance: Option<u32>,
 }
 
 #[derive(Clone)]

@@ -1,7 +1,8 @@
 //! Target selection.
 
-use super::{Attribution, Experiment, Route, Routes, Target, WeightedVersion};
+use super::{AnswerComparison, Attribution, Experiment, Route, Routes, Target, WeightedVersion};
 use crate::policy::{balance, breaker::Outcome, result_class::ResultClass};
+use gantry_core::traffic::is_within;
 use std::{
     ops::Deref,
     sync::{Arc, Weak, atomic::Ordering},
@@ -19,6 +20,17 @@ pub(crate) struct InFlightRequest {
     pub(crate) attribution: Option<Attribution>,
     /// The version that the weights chose, if all its replicas are unreachable and another version takes the request.
     pub(crate) unreachable: Option<Box<Attribution>>,
+    /// Set for a request that is copied to a version that is rolled out.
+    pub(crate) mirror: Option<Box<MirrorCopy>>,
+    /// Reads the response of a request that is copied, or that is a copy.
+    pub(crate) comparison: Option<Arc<AnswerComparison>>,
+}
+
+/// A copy of a request for a version that is rolled out.
+pub(crate) struct MirrorCopy {
+    pub(crate) version: u32,
+    /// `None` compares no answers.
+    pub(crate) comparison: Option<Arc<AnswerComparison>>,
 }
 
 impl Deref for InFlightRequest {
@@ -192,8 +204,15 @@ impl Route {
             target.in_flight.fetch_add(1, Ordering::SeqCst);
             target.endpoint.begin();
             let (target, has_alternatives) = (Arc::clone(target), self.has_alternatives);
-            let attribution = version.attribution();
-            InFlightRequest { target, has_alternatives, experiment: None, attribution, unreachable }
+            InFlightRequest {
+                target,
+                has_alternatives,
+                experiment: None,
+                attribution: version.attribution(),
+                unreachable,
+                mirror: self.mirror_copy(version),
+                comparison: None,
+            }
         };
         let mut error = match version.select(selector) {
             Ok(target) => return Ok(in_flight(version, target, None)),
@@ -217,6 +236,14 @@ impl Route {
             }
         }
         Err(error)
+    }
+
+    /// The copy of a request to a version, if it is one of the mirrored share.
+    fn mirror_copy(&self, chosen: &WeightedVersion) -> Option<Box<MirrorCopy>> {
+        let mirror = self.mirror.as_ref().filter(|mirror| mirror.version != chosen.version.number)?;
+        let comparison = || Some(Arc::new(mirror.counters.as_ref()?.compare(mirror.tolerance?)));
+        is_within(fastrand::u64(..), mirror.percent)
+            .then(|| Box::new(MirrorCopy { version: mirror.version, comparison: comparison() }))
     }
 
     /// The version that the request names or has tried, if it has a replica. A session leaves a version whose weight is zero.

@@ -106,7 +106,7 @@ impl Worker {
         selected.map_err(|error| self.select_error(&error, &wanted.model, protocol))
     }
 
-    fn selector(&self) -> Selector<'static> {
+    pub(super) fn selector(&self) -> Selector<'static> {
         let max_in_flight = self.shared.config.max_in_flight_per_replica;
         Selector { random: fastrand::u64(..), max_in_flight, ..Selector::default() }
     }

@@ -103,17 +103,15 @@ impl Worker {
         let RoutingFields { name, version, sequence } = Self::routing_fields(&parts, &framed)?;
         let infer = method == "ModelInfer";
         let wanted = wanted.unwrap_or_else(|| Wanted::new(&name)).with_version(version.is_some());
-        let in_flight = if infer {
+        let mut in_flight = if infer {
             self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Grpc, deadline).await?
         } else {
             self.acquire(wanted, sticky.as_ref(), Protocol::Grpc)?
         };
-        if let Some(experiment) = &in_flight.experiment
-            && infer
-        {
+        if infer {
             let (headers, protocol) = (&parts.headers, Protocol::Grpc);
             let original = Original { protocol, headers, request_id: &request_id, body: &framed };
-            self.mirror(experiment, &original);
+            self.mirror_all(&mut in_flight, &original);
         }
         let call = Call {
             model: Arc::clone(&in_flight.version.model),

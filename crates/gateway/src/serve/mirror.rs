@@ -1,4 +1,5 @@
-//! Mirrors of experiments: copies of requests, sent in the background. The response of a mirror is dropped.
+//! Mirrors of experiments and of rollouts: copies of requests, sent in the background. The response of a mirror is dropped, or
+//! compared with that of the request.
 //!
 //! A mirror has limits of its own, so that one that hangs takes nothing from the requests that it copies.
 
@@ -7,7 +8,7 @@ use super::{
     destination::Wanted,
     forward::{Call, Head, Target},
 };
-use crate::routes::{Candidate, Experiment};
+use crate::routes::{Candidate, Experiment, InFlightRequest, MirrorCopy, Selector};
 use bytes::Bytes;
 use gantry_oip::grpc::MODEL_INFER;
 use gantry_transport::{
@@ -70,9 +71,38 @@ pub(super) struct Original<'a> {
 }
 
 impl Worker {
+    /// Copies a share of the requests to the mirrors of an experiment and of a rollout.
+    pub(super) fn mirror_all(self: &Arc<Self>, in_flight: &mut InFlightRequest, original: &Original<'_>) {
+        if let Some(experiment) = in_flight.experiment.clone() {
+            self.mirror(&experiment, original);
+        }
+        self.mirror_version(in_flight, original);
+    }
+
     /// Copies a share of the requests to the experiment's mirror.
-    pub(super) fn mirror(self: &Arc<Self>, experiment: &Experiment, original: &Original<'_>) {
-        let Some((mirrored, held)) = self.mirrored(experiment, original.body.len()) else { return };
+    fn mirror(self: &Arc<Self>, experiment: &Experiment, original: &Original<'_>) {
+        if let Some((mirrored, held)) = self.mirrored(experiment, original.body.len()) {
+            self.spawn_copy(mirrored, held, original, None);
+        }
+    }
+
+    /// Copies a request to a version that is rolled out, if it is one of the mirrored share.
+    fn mirror_version(self: &Arc<Self>, in_flight: &mut InFlightRequest, original: &Original<'_>) {
+        let Some(copy) = in_flight.mirror.take() else { return };
+        let model = Arc::clone(&in_flight.version.model);
+        if let Some((mirrored, held)) = self.copy_in_flight(model, original.body.len()) {
+            in_flight.comparison.clone_from(&copy.comparison);
+            self.spawn_copy(mirrored, held, original, Some(*copy));
+        }
+    }
+
+    fn spawn_copy(
+        self: &Arc<Self>,
+        mirrored: Mirrored,
+        held: Option<Held>,
+        original: &Original<'_>,
+        version: Option<MirrorCopy>,
+    ) {
         let worker = Arc::clone(self);
         let head = Head {
             method: Method::POST,
@@ -82,7 +112,7 @@ impl Worker {
         let (protocol, body) = (original.protocol, original.body.clone());
         tokio::spawn(async move {
             let started = Instant::now();
-            let sending = worker.send_copy(&mirrored, protocol, head, body, started);
+            let sending = worker.send_copy(&mirrored, version, protocol, head, body, started);
             let _ = tokio::time::timeout_at(deadline(started, MIRROR_TIMEOUT), sending).await;
             drop((held, mirrored));
         });
@@ -95,33 +125,50 @@ impl Worker {
         bytes: usize,
     ) -> Option<(Mirrored, Option<Held>)> {
         let target: &Candidate = experiment.mirror(fastrand::u64(..))?;
+        let copy = self.copy_in_flight(Arc::clone(&target.name), bytes);
+        let counter = if copy.is_some() { &target.metrics.mirrored } else { &target.metrics.dropped };
+        counter.inc();
+        copy
+    }
+
+    /// Counts a copy of this size in flight, within the limits of all mirrors.
+    fn copy_in_flight(self: &Arc<Self>, target: Arc<str>, bytes: usize) -> Option<(Mirrored, Option<Held>)> {
         let mirrors = &self.shared.mirrors;
         let before = mirrors.in_flight.fetch_add(1, Ordering::Relaxed);
-        let mirrored = Mirrored { worker: Arc::clone(self), target: Arc::clone(&target.name) };
-        let held = mirrors.memory.hold(bytes).ok().filter(|_| before < MAX_MIRRORED);
-        if held.is_none() {
-            target.metrics.dropped.inc();
-        } else {
-            target.metrics.mirrored.inc();
-        }
-        held.map(|held| (mirrored, held))
+        let mirrored = Mirrored { worker: Arc::clone(self), target };
+        let held = mirrors.memory.hold(bytes).ok().filter(|_| before < MAX_MIRRORED)?;
+        Some((mirrored, held))
     }
 
     async fn send_copy(
         self: &Arc<Self>,
         mirrored: &Mirrored,
+        version: Option<MirrorCopy>,
         protocol: Protocol,
         head: Head,
         body: Bytes,
         started: Instant,
     ) {
-        let wanted = Wanted::internal(&mirrored.target, true);
-        let Ok(in_flight) = self.acquire(wanted, None, protocol) else { return };
+        let number = version.as_ref().map(|copy| copy.version);
+        let in_flight = match version {
+            None => self.acquire(Wanted::internal(&mirrored.target, true), None, protocol).ok(),
+            Some(MirrorCopy { version, comparison }) => {
+                let selector = Selector { version: Some(version), is_chosen: true, ..self.selector() };
+                let selected = self.shared.routes.acquire(&mirrored.target, &selector).inspect_err(|error| {
+                    error.record_unreachable();
+                });
+                selected.ok().map(|mut in_flight| {
+                    in_flight.comparison = comparison;
+                    in_flight
+                })
+            }
+        };
+        let Some(in_flight) = in_flight else { return };
         let Some(body) = copy(body).await else { return };
         let call = Call {
             model: Arc::clone(&in_flight.version.model),
             sticky: None,
-            version: None,
+            version: number,
             sequence: None,
             protocol,
             infer: true,

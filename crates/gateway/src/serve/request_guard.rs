@@ -26,7 +26,7 @@ pub(crate) struct RequestGuard {
     span: gantry_trace::Span,
     /// Set for a request whose values are observed.
     sample: Option<Arc<ObservedValues>>,
-    /// The response of such a request.
+    /// The response of a request whose values are read.
     copy: Option<BodyCopy>,
 }
 
@@ -95,7 +95,8 @@ impl RequestGuard {
         let is_gone = status == StatusCode::BAD_GATEWAY;
         self.outcome = if is_gone { Outcome::Failed } else { Outcome::Answered };
         let sample = self.sample.take_if(|sample| !sample.is_input());
-        self.copy = sample.and_then(|sample| BodyCopy::new(sample, self.protocol, headers));
+        let comparison = self.in_flight.comparison.take();
+        self.copy = BodyCopy::new(sample, comparison, self.protocol, headers);
         match self.protocol {
             Protocol::Rest => self.code = status.as_u16(),
             Protocol::Grpc => {

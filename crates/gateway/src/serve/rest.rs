@@ -184,7 +184,7 @@ impl Worker {
             return self.predict(prediction, &request).await;
         }
         let version = version.map(|text| version_number(model, text)).transpose()?;
-        let in_flight = if infer {
+        let mut in_flight = if infer {
             self.acquire_or_wake(wanted, sticky.as_ref(), Protocol::Rest, deadline).await?
         } else {
             self.acquire(wanted, sticky.as_ref(), Protocol::Rest)?
@@ -192,12 +192,10 @@ impl Worker {
         if operation == Operation::Explain {
             return Err(no_explainer(&in_flight.version.model));
         }
-        if let Some(experiment) = &in_flight.experiment
-            && operation == Operation::Infer
-        {
+        if operation == Operation::Infer {
             let (headers, protocol) = (&parts.headers, Protocol::Rest);
             let original = Original { protocol, headers, request_id: &request_id, body: &whole };
-            self.mirror(experiment, &original);
+            self.mirror_all(&mut in_flight, &original);
         }
         let call = Call {
             model: Arc::clone(&in_flight.version.model),

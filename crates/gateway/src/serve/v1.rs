@@ -68,14 +68,13 @@ impl Worker {
         let Prediction { wanted, mut headers, body, query, trace, step } = prediction;
         let (sticky, deadline) = (request.sticky.as_ref(), request.deadline);
         let in_flight = self.acquire_or_wake(wanted, sticky, Protocol::Rest, deadline).await?;
-        let (in_flight, inputs) = self.with_inputs(in_flight, request).await?;
+        let (mut in_flight, inputs) = self.with_inputs(in_flight, request).await?;
         let is_local = in_flight.endpoint.local().is_some();
         let body = self.v1_request(request, inputs, &mut headers, body, is_local).await?;
         let request_id = request.request_id.clone();
-        if let Some(experiment) = &in_flight.experiment {
-            let (headers, protocol) = (&headers, Protocol::Rest);
-            self.mirror(experiment, &Original { protocol, headers, request_id: &request_id, body: &body });
-        }
+        let original =
+            Original { protocol: Protocol::Rest, headers: &headers, request_id: &request_id, body: &body };
+        self.mirror_all(&mut in_flight, &original);
         let call = Call {
             model: Arc::clone(&in_flight.version.model),
             sticky: request.sticky.clone(),

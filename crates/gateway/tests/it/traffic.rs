@@ -2,9 +2,9 @@
 
 use crate::{
     support::{
-        FakeLocal, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config, grpc_request,
-        local_endpoint, pipeline, pipeline_route, remote_endpoint, request, rolled_out, route, step, until,
-        unused_address,
+        FakeLocal, FakeModels, FakeRemote, Figures, Pipelined, Placement, Running, Tally, config,
+        grpc_request, local_endpoint, pipeline, pipeline_route, remote_endpoint, request, rolled_out, route,
+        step, until, unused_address,
     },
     v1::Adder,
 };
@@ -14,7 +14,7 @@ use gantry_oip::{
     server::{grpc_error, rest_error},
 };
 use gantry_proto::{
-    gantry::{ExperimentRoute, ObservedTensor, PipelineRoute, Route, route_event::Event},
+    gantry::{ExperimentRoute, Mirror, ObservedTensor, PipelineRoute, Route, route_event::Event},
     inference::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
     scheduler::{Experiment, ExperimentCandidate, Pipeline},
 };
@@ -310,4 +310,57 @@ async fn values_of_the_observed_tensor_are_counted_in_every_protocol() {
             assert_eq!((of_pipeline.requests, of_pipeline.values), expected, "{name} {placement:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mirrored_version_gets_copies_whose_answers_are_compared() {
+    let (stable, equal, other) = (FakeModels::new(), FakeModels::new(), FakeModels::new());
+    other.returns("m", &["z"]);
+    let broken = failing(Error::internal("out of memory"));
+    let hanging = FakeLocal::held();
+    let running = Running::start(config(), |gateway| {
+        gateway.register_local("stable", 0, Arc::clone(&stable) as _);
+        gateway.register_local("equal", 0, Arc::clone(&equal) as _);
+        gateway.register_local("other", 0, Arc::clone(&other) as _);
+        gateway.register_local("broken", 0, Arc::clone(&broken) as _);
+        gateway.register_local("hanging", 0, Arc::clone(&hanging) as _);
+    });
+    let mut grpc = GrpcInferenceServiceClient::connect(format!("http://{}", running.address)).await.unwrap();
+    let copies = Figures::successes(2);
+    for (generation, candidate, tolerance, expected) in [
+        (1, "equal", Some(0), Figures { compared: 2, ..copies }),
+        (2, "other", Some(0), Figures { compared: 2, differing: 2, ..copies }),
+        (3, "other", None, copies),
+        (4, "broken", Some(0), Figures { server_errors: 2, ..copies }),
+        (5, "hanging", Some(0), Figures::default()),
+    ] {
+        let (first, second) = ([local_endpoint("stable", 0)], [local_endpoint(candidate, 0)]);
+        let mirror = Some(Mirror { version: 2, percent: 100, tolerance });
+        let versions = route("m", &[(1, 100, &first), (2, 0, &second)]);
+        running.route(rolled_out(generation, Route { mirror, ..versions }));
+        // A copy delays nothing, even one that hangs.
+        let answer = running.client().send("POST", "/v2/models/m/infer", &[], request(&["x"])).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-seldon-route")), (200, ":m_1:"));
+        grpc.model_infer(ModelInferRequest { model_name: "m".into(), ..grpc_request(&["x"]) }).await.unwrap();
+        let mut tally = Tally::default();
+        until(&format!("copies for {candidate}: {expected:?}"), || {
+            tally.add(&running.routes.take_traffic().1);
+            let is_complete = tally.of("m", generation, 1) == Figures::successes(2)
+                && tally.of("m", generation, 2) == expected;
+            async move { is_complete }
+        })
+        .await;
+    }
+    let (first, second) = ([local_endpoint("stable", 0)], [local_endpoint("equal", 0)]);
+    let mirror = Some(Mirror { version: 2, percent: 30, tolerance: None });
+    running.route(rolled_out(6, Route { mirror, ..route("m", &[(1, 100, &first), (2, 0, &second)]) }));
+    let before = equal.calls("m_2");
+    for _ in 0..100 {
+        assert_eq!(
+            running.client().send("POST", "/v2/models/m/infer", &[], request(&["x"])).await.status,
+            200
+        );
+    }
+    // 30 with a standard deviation of 4.6.
+    until("the copies arrive", || async { (10..=60).contains(&(equal.calls("m_2") - before)) }).await;
 }

@@ -2,7 +2,7 @@
 
 use super::Invalid;
 use gantry_core::{
-    rollout::{Errors, LatencyHistogram, Stats},
+    rollout::{Errors, LatencyHistogram, Sample, Stats},
     scheduling::{PolicyRecord, RolloutTarget, Steer},
 };
 use gantry_proto::gantry::{RolloutPolicy, VersionTraffic, steer_rollout_request::Action};
@@ -64,6 +64,7 @@ pub(crate) fn version_traffic(traffic: VersionTraffic) -> (u32, Stats) {
         },
         latency: LatencyHistogram::from_counts(traffic.latency),
         outputs: traffic.value_bins.into_iter().zip(traffic.value_counts).collect(),
+        compared: Sample::new(traffic.differing, traffic.compared),
         ..Stats::default()
     };
     (traffic.version, stats)

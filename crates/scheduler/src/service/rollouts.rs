@@ -61,14 +61,16 @@ fn status_of(engine: &Handle, target: &RolloutTarget) -> Option<RolloutStatus> {
     match target.resource {
         Resource::Model => {
             let model = &read_model.model(&target.name)?.model;
+            let rollout = model.rollout.as_deref()?;
             let available = |v: &Version| v.count(|state| state == ReplicaState::Available);
             let versions = model.versions.iter().map(|v| (v.number, v.revision(), available(v)));
-            Some(status::rollout(target, model.rollout.as_deref()?, &versions, now))
+            Some(status::rollout(target, rollout, &versions.collect::<Vec<_>>(), now))
         }
         Resource::Pipeline => {
             let pipeline = &read_model.pipeline(&target.name)?.pipeline;
+            let rollout = pipeline.rollout.as_deref()?;
             let versions = pipeline.versions.iter().map(|v| (v.number, v.revision(), 0));
-            Some(status::rollout(target, pipeline.rollout.as_deref()?, &versions, now))
+            Some(status::rollout(target, rollout, &versions.collect::<Vec<_>>(), now))
         }
     }
 }

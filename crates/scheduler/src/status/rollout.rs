@@ -13,13 +13,13 @@ use gantry_proto::gantry as own;
 pub(crate) fn rollout(
     target: &RolloutTarget,
     rollout: &ObjectRollout,
-    versions: &(impl DoubleEndedIterator<Item = (u32, Revision, u32)> + Clone),
+    versions: &[(u32, Revision, u32)],
     now: Millis,
 ) -> own::RolloutStatus {
     let state = &rollout.state;
     let revision = |name: &str| {
-        let of_revision = || versions.clone().filter(|(_, revision, _)| **revision == *name);
-        let newest = of_revision().next_back().map_or(0, |(number, ..)| number);
+        let of_revision = || versions.iter().filter(|(_, revision, _)| **revision == *name);
+        let newest = of_revision().next_back().map_or(0, |(number, ..)| *number);
         revision_status(rollout, name, newest, of_revision().map(|(.., available)| available).sum())
     };
     let (model, pipeline) = match target.resource {

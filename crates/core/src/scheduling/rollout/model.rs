@@ -6,6 +6,7 @@ use crate::{
     scheduling::{
         model::{Model, ReplicaState, Version},
         model_context::ModelContext,
+        route::Mirror,
     },
 };
 use std::{
@@ -56,6 +57,16 @@ impl ObjectRollout {
             Some((version.number, u32::try_from(share).unwrap_or(u32::MAX)))
         };
         Some(versions.iter().filter_map(weight).collect())
+    }
+}
+
+impl ObjectRollout {
+    /// The version that gets copies of requests: the newest of the mirrored revision with a replica.
+    pub(in crate::scheduling) fn mirror(&self, versions: &[Version]) -> Option<Mirror> {
+        let (revision, percent) = self.weights.as_ref()?.traffic().mirror?;
+        let is_routed = |v: &&Version| v.any(ReplicaState::is_routed) && v.revision() == revision;
+        let version = versions.iter().rev().find(is_routed)?.number;
+        Some(Mirror { version, percent, tolerance: self.rules.answer_tolerance })
     }
 }
 

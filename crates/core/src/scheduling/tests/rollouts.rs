@@ -3,7 +3,7 @@
 use super::*;
 use crate::rollout::{
     CanarySteps, CommandRejection, Errors, Event, LatencyHistogram, ObservationId, Outcome as RolloutOutcome,
-    Reason as Finding, RolloutPolicy, Stats, Strategy,
+    Percent, Reason as Finding, RolloutPolicy, Stats, Strategy,
 };
 use crate::scheduling::explain;
 use proptest::prelude::{Just, Strategy as Generator, prop_oneof};
@@ -294,4 +294,36 @@ fn rollback_of_the_state_reverts_policies() {
     state.apply(Command::PutRolloutPolicy(policy("new", [], true)), 3).unwrap();
     state.rollback();
     assert_eq!(state.records().rollout_policies, [policy("kept", [], true)]);
+}
+
+#[test]
+fn mirrored_version_gets_copies_first_and_then_requests() {
+    let mut harness = Harness::new();
+    for index in 0..2 {
+        harness.join(&id("s", index), 100);
+    }
+    let mut record = policy("p", [of_model("m")], false);
+    let percent = |percent| Percent::new(percent).unwrap();
+    let then = CanarySteps::weights(&[50]).unwrap();
+    let strategy = Strategy::MirrorFirst { percent: percent(30), hold: 0, then };
+    record.policy = Arc::new(RolloutPolicy { answer_tolerance: Some(7), ..RolloutPolicy::new(strategy) });
+    harness.apply(Command::PutRolloutPolicy(record)).unwrap();
+    harness.load(definition("m", 1, 2)).unwrap();
+    harness.quiesce();
+    assert_eq!(harness.state.route("m").mirror, None);
+    harness.load(definition("m", 2, 2)).unwrap();
+    assert_eq!(harness.state.route("m").mirror, None, "it is not ready");
+    harness.quiesce();
+    assert_eq!(harness.shares(), [(1, 100), (2, 0)]);
+    let mirror = Some(Mirror { version: 2, percent: 30, tolerance: Some(7) });
+    assert_eq!(harness.state.route("m").mirror, mirror);
+    for _ in 0..500 {
+        harness.observe(&[(1, 40, 0), (2, 20, 0)]);
+        harness.quiesce();
+        if harness.shares() == [(1, 50), (2, 50)] {
+            assert_eq!(harness.state.route("m").mirror, None);
+            return;
+        }
+    }
+    panic!("no requests: {:?}", harness.shares());
 }

@@ -83,22 +83,27 @@ pub(super) struct Totals {
     results: [u64; ResultClass::COUNT],
     latency: [u64; BUCKETS],
     pub(super) values: Distribution,
+    /// Compared answers, and those that differ.
+    pub(super) compared: [u64; 2],
 }
 
 impl Default for Totals {
     fn default() -> Self {
-        Self { results: [0; ResultClass::COUNT], latency: [0; BUCKETS], values: Distribution::default() }
+        let (results, latency) = ([0; ResultClass::COUNT], [0; BUCKETS]);
+        Self { results, latency, values: Distribution::default(), compared: [0; 2] }
     }
 }
 
 impl Totals {
     pub(super) fn is_zero(&self) -> bool {
-        self.results.iter().chain(&self.latency).all(|count| *count == 0) && self.values.total() == 0
+        let mut counts = self.results.iter().chain(&self.latency).chain(&self.compared);
+        counts.all(|count| *count == 0) && self.values.total() == 0
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        let others = other.results.iter().chain(&other.latency);
-        for (mine, theirs) in self.results.iter_mut().chain(&mut self.latency).zip(others) {
+        let others = other.results.iter().chain(&other.latency).chain(&other.compared);
+        let counts = self.results.iter_mut().chain(&mut self.latency).chain(&mut self.compared);
+        for (mine, theirs) in counts.zip(others) {
             *mine = mine.saturating_add(*theirs);
         }
         self.values.merge(&other.values);
@@ -120,6 +125,8 @@ impl Totals {
             client_errors: self.of(ResultClass::ClientError),
             latency: self.latency.iter().take(used).copied().collect(),
             value_bins: self.values.counts().map(|(bin, _)| bin).collect(),
+            compared: self.compared[0],
+            differing: self.compared[1],
             value_counts: self.values.counts().map(|(_, count)| count).collect(),
         }
     }

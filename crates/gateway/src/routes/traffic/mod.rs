@@ -3,11 +3,13 @@
 //! A request counts for the generation of the weights that chose its version, also when it ends under newer weights. A worker
 //! thread adds to counters of its own, and [`Routes::take_traffic`] collects them.
 
+mod answers;
 mod counters;
 #[cfg(test)]
 mod tests;
 mod values;
 
+pub(crate) use answers::AnswerComparison;
 pub(crate) use counters::Attribution;
 pub(crate) use values::{BodyCopy, ObservedValues};
 
@@ -19,7 +21,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 use tokio::{sync::Notify, time::Instant};
@@ -55,6 +57,8 @@ pub(super) struct VersionCounters {
     version: u32,
     /// If the policy watches a tensor.
     observed: Option<Arc<ObservedValues>>,
+    /// Answers to copies of requests that were compared, and those that differ.
+    compared: [AtomicU64; 2],
     /// Created by the first request of a thread, since most of ten thousand models get none.
     shards: [OnceLock<Arc<Counters>>; SHARDS],
 }
@@ -76,10 +80,24 @@ impl VersionCounters {
         Some(Attribution { counters: Arc::clone(counters), since: Instant::now(), sample })
     }
 
+    /// A comparison of this version's answers with those of the version that clients got.
+    pub(super) fn compare(self: &Arc<Self>, tolerance_millionths: u32) -> AnswerComparison {
+        AnswerComparison::new(Arc::clone(self), tolerance_millionths)
+    }
+
+    fn record_comparison(&self, are_equal: bool) {
+        let [compared, differing] = &self.compared;
+        compared.fetch_add(1, Ordering::Relaxed);
+        differing.fetch_add(u64::from(!are_equal), Ordering::Relaxed);
+    }
+
     fn take(&self, total: &mut Totals) {
         self.shards.iter().filter_map(OnceLock::get).for_each(|counters| counters.take(total));
         if let Some(observed) = &self.observed {
             total.values.merge(&observed.take());
+        }
+        for (total, count) in total.compared.iter_mut().zip(&self.compared) {
+            *total = total.saturating_add(count.swap(0, Ordering::Relaxed));
         }
     }
 
@@ -133,6 +151,7 @@ impl Traffic {
             generation,
             version,
             observed: observed.cloned().map(ObservedValues::new).map(Arc::new),
+            compared: Default::default(),
             shards: Default::default(),
         });
         state.versions.push(Arc::clone(&new));

@@ -1,5 +1,6 @@
 //! Values of a tensor in a sample of a version's requests, from which the scheduler detects drift.
 
+use super::AnswerComparison;
 use crate::pipeline::off_the_event_loop;
 use bytes::Bytes;
 use gantry_core::rollout::{Distribution, bin_of, bin_of_text};
@@ -21,7 +22,7 @@ const MAX_VALUES: usize = 64;
 /// A larger body is not sampled.
 const MAX_BODY: usize = 64 << 10;
 /// Samples of all models that are decoded at a time; further ones are left out.
-const MAX_DECODING: usize = 64;
+const MAX_DECODING: usize = 256;
 
 static DECODING: AtomicUsize = AtomicUsize::new(0);
 
@@ -67,7 +68,8 @@ impl ObservedValues {
 
     /// Counts the values of a request, in the background.
     pub(crate) fn record_request(self: Arc<Self>, protocol: Protocol, headers: &HeaderMap, body: &Bytes) {
-        if let Some(mut copy) = BodyCopy::new(self, protocol, headers) {
+        if let Some(mut copy) = BodyCopy::new(Some(self), None, protocol, headers) {
+            copy.is_request = true;
             copy.push(body);
             copy.record();
         }
@@ -76,30 +78,40 @@ impl ObservedValues {
 
 /// The bins of the first values.
 fn bins(tensor: &Tensor) -> Vec<i32> {
-    fn numbers<T: Copy>(values: &[T], number: impl Fn(T) -> f64) -> Vec<i32> {
-        values.iter().take(MAX_VALUES).map(|value| bin_of(number(*value))).collect()
-    }
     match tensor.elements() {
-        Elements::Bool(v) => numbers(v, |x| f64::from(u8::from(x))),
-        Elements::Uint8(v) => numbers(v, f64::from),
-        Elements::Uint16(v) => numbers(v, f64::from),
-        Elements::Uint32(v) => numbers(v, f64::from),
-        Elements::Uint64(v) => numbers(v, |x| x as f64),
-        Elements::Int8(v) => numbers(v, f64::from),
-        Elements::Int16(v) => numbers(v, f64::from),
-        Elements::Int32(v) => numbers(v, f64::from),
-        Elements::Int64(v) => numbers(v, |x| x as f64),
-        Elements::Fp16(v) => numbers(v, |x| f16_to_f32(x).into()),
-        Elements::Bf16(v) => numbers(v, |x| bf16_to_f32(x).into()),
-        Elements::Fp32(v) => numbers(v, f64::from),
-        Elements::Fp64(v) => numbers(v, |x| x),
-        Elements::Bytes(v) => v.iter().take(MAX_VALUES).map(|text| bin_of_text(text)).collect(),
+        Elements::Bytes(texts) => texts.iter().take(MAX_VALUES).map(|text| bin_of_text(text)).collect(),
+        elements => numbers(elements, MAX_VALUES).unwrap_or_default().into_iter().map(bin_of).collect(),
     }
 }
 
-/// A copy of a body on its way, whose values are counted when it has ended.
+/// The first values as numbers; `None` for texts.
+pub(super) fn numbers(elements: &Elements, most: usize) -> Option<Vec<f64>> {
+    fn first<T: Copy>(values: &[T], most: usize, number: impl Fn(T) -> f64) -> Vec<f64> {
+        values.iter().take(most).map(|value| number(*value)).collect()
+    }
+    Some(match elements {
+        Elements::Bool(v) => first(v, most, |x| f64::from(u8::from(x))),
+        Elements::Uint8(v) => first(v, most, f64::from),
+        Elements::Uint16(v) => first(v, most, f64::from),
+        Elements::Uint32(v) => first(v, most, f64::from),
+        Elements::Uint64(v) => first(v, most, |x| x as f64),
+        Elements::Int8(v) => first(v, most, f64::from),
+        Elements::Int16(v) => first(v, most, f64::from),
+        Elements::Int32(v) => first(v, most, f64::from),
+        Elements::Int64(v) => first(v, most, |x| x as f64),
+        Elements::Fp16(v) => first(v, most, |x| f16_to_f32(x).into()),
+        Elements::Bf16(v) => first(v, most, |x| bf16_to_f32(x).into()),
+        Elements::Fp32(v) => first(v, most, f64::from),
+        Elements::Fp64(v) => first(v, most, |x| x),
+        Elements::Bytes(_) => return None,
+    })
+}
+
+/// A copy of a body on its way, whose values are read when it has ended.
 pub(crate) struct BodyCopy {
-    observed: Arc<ObservedValues>,
+    observed: Option<Arc<ObservedValues>>,
+    comparison: Option<Arc<AnswerComparison>>,
+    is_request: bool,
     protocol: Protocol,
     header_length: Option<usize>,
     parts: Vec<Bytes>,
@@ -107,12 +119,16 @@ pub(crate) struct BodyCopy {
 }
 
 impl BodyCopy {
-    /// `None` for a compressed body.
+    /// Of a response. `None` for a compressed body, or if nothing reads its values.
     pub(crate) fn new(
-        observed: Arc<ObservedValues>,
+        observed: Option<Arc<ObservedValues>>,
+        comparison: Option<Arc<AnswerComparison>>,
         protocol: Protocol,
         headers: &HeaderMap,
     ) -> Option<Self> {
+        if observed.is_none() && comparison.is_none() {
+            return None;
+        }
         let encoding = match protocol {
             Protocol::Rest => headers.get(header::CONTENT_ENCODING),
             Protocol::Grpc => headers.get("grpc-encoding"),
@@ -121,7 +137,8 @@ impl BodyCopy {
             return None;
         }
         let header_length = rest::header_length(headers).ok()?;
-        Some(Self { observed, protocol, header_length, parts: Vec::new(), length: 0 })
+        let (parts, length, is_request) = (Vec::new(), 0, false);
+        Some(Self { observed, comparison, is_request, protocol, header_length, parts, length })
     }
 
     /// Bytes that the body shares with its reader.
@@ -134,9 +151,9 @@ impl BodyCopy {
         }
     }
 
-    /// Decodes the body and counts the values, in the background.
+    /// Decodes the body and reads the values, in the background.
     pub(crate) fn record(self) {
-        let Self { observed, protocol, header_length, parts, length } = self;
+        let Self { observed, comparison, is_request, protocol, header_length, parts, length } = self;
         if length == 0 || length > MAX_BODY {
             return;
         }
@@ -144,12 +161,17 @@ impl BodyCopy {
         let Some(counted) = Decoding::new() else { return };
         let decode = move || {
             let body = if let [single] = parts.as_slice() { single.clone() } else { parts.concat().into() };
-            let tensors = if observed.is_input() {
+            let tensors = if is_request {
                 request(protocol, header_length, body)?.inputs
             } else {
                 response(protocol, header_length, body)?.outputs
             };
-            observed.record(&tensors);
+            if let Some(observed) = observed {
+                observed.record(&tensors);
+            }
+            if let Some(comparison) = comparison {
+                comparison.answer(tensors);
+            }
             Ok(())
         };
         runtime.spawn(async move {

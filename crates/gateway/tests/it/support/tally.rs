@@ -15,6 +15,9 @@ pub(crate) struct Figures {
     pub(crate) latencies: u64,
     /// Of the observed tensor.
     pub(crate) values: u64,
+    /// Answers to copies.
+    pub(crate) compared: u64,
+    pub(crate) differing: u64,
 }
 
 impl Figures {
@@ -44,6 +47,8 @@ impl Tally {
                 sum.timeouts += version.timeouts;
                 sum.connection_errors += version.connection_errors;
                 sum.latencies += version.latency.iter().sum::<u64>();
+                sum.compared += version.compared;
+                sum.differing += version.differing;
                 sum.values += version.value_counts.iter().sum::<u64>();
             }
         }
