@@ -262,12 +262,12 @@ async fn rollouts(harness: &Harness, number: usize) {
             harness.create(NAMESPACE, KIND, "younger", policy(50)).await;
             harness.change(KIND, "careful", json!({ "strategy": policy(30)["strategy"] })).await;
         }
-        3 => harness.delete(KIND, "careful").await,
+        3 => harness.delete(KIND, "younger").await,
         4 => harness.delete("Model", "iris").await,
         5 => {
-            harness.delete(KIND, "younger").await;
+            harness.delete(KIND, "careful").await;
             create_selected(harness, "iris").await;
-            harness.create(NAMESPACE, KIND, "careful", policy(40)).await;
+            harness.create(NAMESPACE, KIND, "later", policy(40)).await;
         }
         _ => unreachable!("no such step"),
     }
