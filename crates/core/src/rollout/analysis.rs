@@ -177,7 +177,8 @@ impl Analysis {
         self.baseline.observe(policy, window.stable.failures(), elapsed);
         match (&mut self.method, &policy.rules) {
             (Method::Sequential(state), Rules::Sequential(rules)) => {
-                state.observe(policy, rules, window, position.reference(), outage);
+                let (reference, mirrored) = (position.reference(), position.mirrored());
+                state.observe(policy, rules, window, reference, mirrored, outage);
             }
             (Method::Thresholds(state), _) => state.observe(window),
             (Method::Sequential(_), Rules::Thresholds(_)) => {}

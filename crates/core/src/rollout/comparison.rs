@@ -95,9 +95,10 @@ impl SequentialState {
         rules: &SequentialRules,
         window: &Window,
         reference: Reference,
+        mirrored: bool,
         outage: bool,
     ) {
-        self.classify_latency(policy, rules, window);
+        self.classify_latency(policy, rules, window, mirrored);
         let block = &mut self.block;
         block.candidate.add(window.candidate.failures());
         block.stable.add(window.stable.failures());
@@ -116,9 +117,17 @@ impl SequentialState {
     }
 
     /// Counts slow requests, or learns from the stable revision which ones are slow.
-    fn classify_latency(&mut self, policy: &RolloutPolicy, rules: &SequentialRules, window: &Window) {
+    fn classify_latency(
+        &mut self,
+        policy: &RolloutPolicy,
+        rules: &SequentialRules,
+        window: &Window,
+        mirrored: bool,
+    ) {
         let Some(rule) = rules.latency else { return };
         match &mut self.cut {
+            // Copies wait for requests of clients: their latency is not that of the revision.
+            LatencyCut::Fixed(_) if mirrored => {}
             LatencyCut::Fixed(cut) => {
                 for (slow, stats) in [
                     (&mut self.block.slow_candidate, &window.candidate),
@@ -172,6 +181,7 @@ impl SequentialState {
     ) -> Vec<(Reason, &Comparison)> {
         // Without a stable revision that serves, latencies without a known limit cannot be classified.
         let latency = rules.latency.is_some()
+            && !mirrored
             && (reference == Reference::Concurrent || matches!(self.cut, LatencyCut::Fixed(_)));
         let outputs = rules.outputs.is_some() && mirrored;
         [

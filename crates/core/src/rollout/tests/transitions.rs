@@ -315,6 +315,27 @@ fn mirrored_revision_gets_no_traffic_before_it_passes() {
 }
 
 #[test]
+fn latency_of_mirrored_requests_is_not_compared() {
+    let then = CanarySteps::weights(&[20]).unwrap();
+    let percent = Percent::new(50).unwrap();
+    let policy = RolloutPolicy::new(Strategy::MirrorFirst { percent, hold: 0, then });
+    let mut harness = Harness::rolling_out(policy);
+    let mut slow = stats(100, 0);
+    slow.latency = LatencyHistogram::default();
+    (0..100).for_each(|_| slow.latency.record(80.0));
+    let mut windows = 0;
+    while harness.shown() == "Progressing a 100 mirror b 50" && windows < 20 {
+        harness.window_of(stats(200, 0), slow.clone());
+        windows += 1;
+    }
+    assert_eq!(harness.shown(), "Progressing a 80 b 20", "copies are slower than requests of clients");
+    while harness.shown() == "Progressing a 80 b 20" {
+        harness.window((200, 0), (50, 0));
+    }
+    assert_eq!(harness.shown(), "Running b 100");
+}
+
+#[test]
 fn sequential_analysis_compares_latency() {
     let slow = |requests| {
         let mut slow = stats(requests, 0);

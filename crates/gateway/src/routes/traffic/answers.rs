@@ -56,7 +56,7 @@ fn same_values(left: &Tensor, right: &Tensor, tolerance: f64) -> bool {
 fn is_near(left: f64, right: f64, tolerance: f64) -> bool {
     let difference = (left - right).abs();
     left.to_bits() == right.to_bits()
-        || difference <= tolerance * left.abs().max(right.abs())
+        || (difference.is_finite() && difference <= tolerance * left.abs().max(right.abs()))
         || (left.is_nan() && right.is_nan())
 }
 
