@@ -193,6 +193,6 @@ mod tests {
     fn committed_crds_match_deploy_crds() {
         let committed = std::fs::read_to_string(directory().join("crds.yaml")).unwrap();
         assert!(committed.ends_with(&definitions().unwrap()), "run cargo xtask manifests");
-        assert_eq!(committed.matches("\nkind: CustomResourceDefinition\n").count(), 7);
+        assert_eq!(committed.matches("\nkind: CustomResourceDefinition\n").count(), 8);
     }
 }

@@ -40,7 +40,7 @@ fn required(verb: &str, object: &str) -> Vec<Permission> {
         _ => plural.to_owned(),
     };
     let verbs: &[&str] = match verb {
-        "apply" if ["mlops.seldon.io", "serving.kserve.io"].contains(&group) => &["patch"],
+        "apply" if ["mlops.seldon.io", "serving.kserve.io", "gantry.dev"].contains(&group) => &["patch"],
         "apply" => &["patch", "create"],
         other => &[other],
     };
