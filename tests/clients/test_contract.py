@@ -368,6 +368,9 @@ def test_every_call_of_the_api(harness):
     watched = rollouts("WatchRollouts", subscriber="test")
     assert [next(watched).WhichOneof("event") for _ in range(2)] == ["reset", "synced"]
     watched.cancel()
+    watched = rollouts("WatchPolicies", subscriber="test")
+    assert [next(watched).WhichOneof("event") for _ in range(3)] == ["reset", "upsert", "synced"]
+    watched.cancel()
     clients.call(ROUTING, "ReportTraffic", subscriber="test", sequence=1)
     rollouts("DeletePolicy", name="careful")
     assert not rollouts("ListPolicies").policies

@@ -16,6 +16,7 @@ from test_graphs_under_load import PAYMENT, WORKERS, Load, Rest, manifest, model
 
 RATE = 200
 
+# Latencies on a loaded machine say nothing about a version: wide margins.
 POLICY = """
 apiVersion: gantry.dev/v1alpha1
 kind: RolloutPolicy
@@ -25,6 +26,7 @@ spec:
   strategy:
     canary:
       steps: [{weight: 20}, {weight: 50}]
+  analysis: {sequential: {latency: {tolerated: 0.5, rejected: 0.9}}}
 """
 
 
@@ -266,6 +268,7 @@ metadata: {name: shadow}
 spec:
   targetRef: {kind: Model, name: risk}
   strategy: {mirrorFirst: {percent: 50, steps: [{weight: 50}], compare: {}}}
+  analysis: {sequential: {latency: {tolerated: 0.5, rejected: 0.9}}}
 """
 
 
