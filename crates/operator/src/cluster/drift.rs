@@ -138,6 +138,11 @@ fn scalar(desired: &Value, live: &Value) -> bool {
             (Value::Number(n), Value::String(s)) | (Value::String(s), Value::Number(n)) => {
                 n.to_string() == *s
             }
+            // The API server writes 1.0 as 1.
+            (Value::Number(a), Value::Number(b)) => {
+                (a.is_f64() || b.is_f64())
+                    && a.as_f64().zip(b.as_f64()).is_some_and(|(a, b)| a.total_cmp(&b).is_eq())
+            }
             _ => false,
         }
 }
@@ -175,6 +180,7 @@ mod tests {
             ),
             (json!({"targetPort": 9000}), json!({"targetPort": 9000})),
             (json!(["a", "b"]), json!(["a", "b"])),
+            (json!({"minimum": 0.0, "maximum": 1.0}), json!({"minimum": 0, "maximum": 1})),
         ] {
             assert!(is_subset(&desired, &live), "{desired} in {live}");
             assert_eq!(drifted_fields(&desired, &live), [""; 0], "{desired} in {live}");
