@@ -235,7 +235,7 @@ async fn pipelines(harness: &Harness, number: usize) {
     }
 }
 
-/// A policy for the models with a label. Without requests, and without an end of its patience, it holds.
+/// A policy for the models with a label. Without requests and without a progress deadline, its rollouts hold.
 pub(crate) fn policy(weight: u32) -> Value {
     json!({
         "selector": { "kind": "Model", "matchLabels": { "delivery": "careful" } },
