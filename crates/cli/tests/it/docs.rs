@@ -8,7 +8,8 @@ use std::{
 };
 
 /// Examples with these strings may print nothing.
-const SILENT: [&str; 5] = [" lint ", " state ", " --ignore-not-found", " logs server/", " diff "];
+const SILENT: [&str; 6] =
+    [" lint ", " state ", " --ignore-not-found", " logs server/", " diff ", " --input "];
 
 /// `gantry up` on free ports, stopped on drop.
 struct Up {

@@ -10,6 +10,7 @@
 
 mod admin;
 mod basics;
+mod batch;
 mod docs;
 mod explain_diff_adopt;
 mod fetch;

@@ -35,6 +35,13 @@ pub(super) struct InferClient {
     message: Option<pb::ModelInferRequest>,
 }
 
+/// Tensors in the model's metadata.
+#[derive(Clone, Debug)]
+pub(super) struct Signature {
+    pub(super) inputs: Vec<Input>,
+    pub(super) outputs: Vec<Input>,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct InferResponse {
     pub(super) headers: HeaderMap,
@@ -138,8 +145,17 @@ impl InferClient {
         format!("/v2/models/{}{rest}", self.model)
     }
 
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
     /// The model's inputs.
     pub(super) async fn metadata(&mut self) -> Result<Vec<Input>, InferError> {
+        Ok(self.signature().await?.inputs)
+    }
+
+    /// The model's inputs and outputs.
+    pub(super) async fn signature(&mut self) -> Result<Signature, InferError> {
         match self.mode {
             Mode::Rest => {
                 let path = self.path("");
@@ -149,11 +165,11 @@ impl InferClient {
                 let metadata: Metadata = serde_json::from_slice(&body).map_err(|e| {
                     InferError::new(Exit::Failed, None, format!("invalid model metadata: {e}"))
                 })?;
-                Ok(metadata
-                    .inputs
-                    .into_iter()
-                    .map(|i| Input { name: i.name, datatype: i.datatype, shape: i.shape })
-                    .collect())
+                let tensor = |t: TensorMetadata| Input { name: t.name, datatype: t.datatype, shape: t.shape };
+                Ok(Signature {
+                    inputs: metadata.inputs.into_iter().map(tensor).collect(),
+                    outputs: metadata.outputs.into_iter().map(tensor).collect(),
+                })
             }
             Mode::Grpc => {
                 let request = pb::ModelMetadataRequest { name: self.model.clone(), version: String::new() };
@@ -162,11 +178,15 @@ impl InferClient {
                 let mut client = self.client().await?;
                 let response = with_timeout(timeout, client.model_metadata(request)).await;
                 let metadata = response.map_err(|s| self.status_error(&s))?.into_inner();
-                Ok(metadata
-                    .inputs
-                    .into_iter()
-                    .map(|i| Input { name: i.name, datatype: i.datatype, shape: i.shape })
-                    .collect())
+                let tensor = |t: pb::model_metadata_response::TensorMetadata| Input {
+                    name: t.name,
+                    datatype: t.datatype,
+                    shape: t.shape,
+                };
+                Ok(Signature {
+                    inputs: metadata.inputs.into_iter().map(tensor).collect(),
+                    outputs: metadata.outputs.into_iter().map(tensor).collect(),
+                })
             }
         }
     }
@@ -299,6 +319,8 @@ impl InferResponse {
 struct Metadata {
     #[serde(default)]
     inputs: Vec<TensorMetadata>,
+    #[serde(default)]
+    outputs: Vec<TensorMetadata>,
 }
 
 #[derive(Deserialize)]

@@ -4,8 +4,10 @@
 //! payload (user JSON, or zeros in the shape of the metadata) ─▶ client (REST or gRPC) ─▶ response on stdout
 //!                                                           ├─▶ load (many requests)  ─▶ summary on stderr
 //!                                                           └─▶ snippet (curl or Python, nothing is sent)
+//! batch   (rows of a file)                                  ─▶ client ─▶ one line per row in another file
 //! ```
 
+mod batch;
 mod client;
 mod load;
 mod payload;
@@ -38,7 +40,7 @@ const MAX_PAYLOAD_BYTES: u64 = 256 << 20;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry infer iris\n  gantry infer iris '[[5.1, 3.5, 1.4, 0.2]]'\n  \
     gantry infer iris -f request.json --mode grpc\n  gantry infer iris --seconds 10 --concurrency 16\n  \
-    gantry infer iris --show curl")]
+    gantry infer iris --show curl\n  gantry infer iris --input data.csv --output predictions.csv")]
 pub(crate) struct Args {
     /// Model name
     #[arg(value_name = "MODEL")]
@@ -73,9 +75,40 @@ pub(crate) struct Args {
     /// Print the equivalent curl or Python request without sending it
     #[arg(long, value_enum, value_name = "LANGUAGE")]
     show: Option<Language>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = Form::Json, value_name = "FORMAT")]
-    output: Form,
+    /// Predict every row of a file: .csv with a header line, or .ndjson with an object or a list per line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "data_flag", "file", "iterations", "seconds", "show", "show_headers"])]
+    input: Option<PathBuf>,
+    /// With --input: columns for the model's only input, in order [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "input")]
+    columns: Vec<String>,
+    /// With --input: rows per request
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "input", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch_size: u32,
+    /// With --input: continue an output file after its last complete line
+    #[arg(long, requires = "input")]
+    resume: bool,
+    /// Output format: json (the response body, unchanged) or table (one row per output tensor); with --input, the file for the
+    /// predictions
+    #[arg(short, long, default_value = "json", value_name = "FORMAT|FILE", value_parser = Output::parse)]
+    output: Output,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Output {
+    Json,
+    Table,
+    File(PathBuf),
+}
+
+impl Output {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Self::Json),
+            "table" => Ok(Self::Table),
+            file if file.contains(['.', '/']) => Ok(Self::File(file.into())),
+            _ => Err("use json or table, or with --input a file such as predictions.csv".into()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,14 +121,6 @@ enum Mode {
 enum Language {
     Curl,
     Python,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// The response body, unchanged
-    Json,
-    /// One row per output tensor
-    Table,
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
@@ -118,8 +143,12 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     headers
         .entry("seldon-model")
         .or_insert(HeaderValue::from_str(&args.model).map_err(|e| CommandError::usage(e.to_string()))?);
+    let batch = batch_options(args)?;
     let data = read_data(args)?;
     let mut client = InferClient::new(&address, args.mode, &args.model, &headers, global.call_timeout());
+    if let Some(options) = batch {
+        return batch::run(client, &options).await;
+    }
     let payload = match data.as_deref().map(Payload::from_request).transpose()? {
         Some(Some(payload)) => payload,
         // Bare values and zeros need the metadata for names, types and shapes.
@@ -170,6 +199,28 @@ pub(crate) async fn run(global: &Global, args: &Args) -> Result<(), CommandError
     print(args, &response.map_err(|e| e.command_error(&args.model))?)
 }
 
+/// `--input` with its output file.
+fn batch_options(args: &Args) -> Result<Option<batch::BatchOptions>, CommandError> {
+    match (&args.input, &args.output) {
+        (None, Output::File(file)) => Err(CommandError::usage(format!(
+            "--output {}: a file is for --input; use json or table for a single request",
+            file.display()
+        ))),
+        (None, _) => Ok(None),
+        (Some(input), Output::File(output)) => Ok(Some(batch::BatchOptions {
+            input: input.clone(),
+            output: output.clone(),
+            columns: args.columns.clone(),
+            rows_per_request: args.batch_size as usize,
+            concurrency: args.concurrency as usize,
+            resume: args.resume,
+        })),
+        (Some(_), _) => {
+            Err(CommandError::usage("--input needs a file for the predictions: --output predictions.csv"))
+        }
+    }
+}
+
 /// DATA from the argument, the flag, a file or stdin.
 fn read_data(args: &Args) -> Result<Option<Bytes>, CommandError> {
     let stdin = Path::new("-");
@@ -195,7 +246,7 @@ fn read_data(args: &Args) -> Result<Option<Bytes>, CommandError> {
 
 fn print(args: &Args, response: &InferResponse) -> Result<(), CommandError> {
     let json = response.json()?;
-    if args.output == Form::Json {
+    if args.output == Output::Json {
         emit(&json)?;
         return if json.ends_with(b"\n") { Ok(()) } else { emit("\n") };
     }

@@ -14,7 +14,7 @@ pub(super) struct Payload {
     pub(super) json: Bytes,
 }
 
-/// An input tensor in the model's metadata.
+/// A tensor in the model's metadata: an input, or an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Input {
     pub(super) name: String,
