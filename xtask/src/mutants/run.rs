@@ -139,7 +139,7 @@ impl Suite {
     fn detect_all(&self, probes: &Timed<'_>, mutants: &[&Mutant]) -> BTreeMap<String, (String, Duration)> {
         let detected = each(mutants, |mutant| {
             let started = Instant::now();
-            let by = self.detect(probes, &mutant.name)?;
+            let by = self.detect(probes, mutant)?;
             eprintln!("{}: {by}", mutant.name);
             Some((mutant.name.clone(), (by, started.elapsed())))
         });
@@ -147,9 +147,12 @@ impl Suite {
     }
 
     /// The first probe that fails, or that does not end although it takes less than a second without the mutant. Another one
-    /// that times out detects nothing: the machine may be slow.
-    fn detect(&self, probes: &Timed<'_>, mutant: &str) -> Option<String> {
-        probes.iter().find_map(|(probe, time)| {
+    /// that times out detects nothing: the machine may be slow. A mutant with a named test has to be detected by it.
+    fn detect(&self, probes: &Timed<'_>, mutant: &Mutant) -> Option<String> {
+        let named = mutant.detector.test();
+        let mutant = mutant.name.as_str();
+        let mut probes = probes.iter().filter(|(probe, _)| named.is_none_or(|test| test == probe.name));
+        probes.find_map(|(probe, time)| {
             match self.try_once(probe, Some(mutant), *time * 10 + QUICK_TIMEOUT) {
                 Ok(Outcome::Passed) => None,
                 Ok(Outcome::Failed(Some(invariant))) => Some(format!("{}: {invariant}", probe.name)),
