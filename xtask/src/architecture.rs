@@ -120,6 +120,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-store",
             "gantry-tls",
             "gantry-trace",
+            "gantry-transport",
         ],
         &[],
         "composes the parts in one process, without Kubernetes and without the command line",

@@ -145,6 +145,7 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let (readiness, readiness_at) = bind("readiness", "--readiness-port", at(ports.readiness)).await?;
 
     let mut registry = Registry::default();
+    gantry_transport::process_metrics::register(&mut registry);
     let (server, replica) = (settings.server.clone(), settings.replica);
     let metrics = Arc::new(Metrics::new(&server, replica, settings.over_commit, &mut registry));
     let cache = ModelCache::new(CacheConfig {

@@ -1,5 +1,5 @@
 //! HTTP serving shared by the gateway, the agent's proxy and the runtime: listeners, bodies, headers, deadlines,
-//! request IDs and inference metrics.
+//! request IDs, inference and process metrics.
 
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
 
@@ -7,6 +7,7 @@ pub mod body;
 pub mod headers;
 pub mod memory;
 pub mod metrics;
+pub mod process_metrics;
 pub mod request_id;
 
 mod activity;

@@ -25,7 +25,7 @@ use crate::{
 use batcher::Batcher;
 pub use batcher::BatcherSettings;
 use component::ComponentClient;
-use gantry_transport::ServerOptions;
+use gantry_transport::{ServerOptions, process_metrics};
 use handler::Handler;
 use logger::Logger;
 pub use logger::{LogMode, LoggerSettings};
@@ -96,6 +96,7 @@ pub async fn start(settings: Settings) -> Result<Running, String> {
     let (listener, address) = bind("the agent", "--port", settings.listen).await?;
     let (metrics_listener, metrics) = bind("the metrics", "--metrics-port", settings.metrics).await?;
     let mut registry = Registry::default();
+    process_metrics::register(&mut registry);
     let tasks = TaskTracker::new();
     let (stop_serving, stop_logger) = (CancellationToken::new(), CancellationToken::new());
     let requests = settings.requests;

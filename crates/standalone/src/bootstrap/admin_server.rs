@@ -37,7 +37,8 @@ type Runs = Box<dyn Fn(&str) -> Option<serde_json::Value> + Send + Sync>;
 
 impl AdminServer {
     /// A server that is live and ready from the start.
-    pub fn new(registry: Registry, logs: LogBuffer) -> Self {
+    pub fn new(mut registry: Registry, logs: LogBuffer) -> Self {
+        gantry_transport::process_metrics::register(&mut registry);
         Self {
             registry,
             logs,
