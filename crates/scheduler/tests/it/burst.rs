@@ -1,11 +1,15 @@
 //! Concurrent load. The large version is the example `load_test`.
 
-use crate::harness::{Agent, Client, client, model, scheduler, subscribe, subscribe_request};
+use crate::harness::{Agent, Client, client, control, model, scheduler, subscribe, subscribe_request};
 use gantry_proto::{
     agent::{agent_service_client::AgentServiceClient, model_event_message::Event},
+    gantry::PlanRequest,
     scheduler::{ModelStatusRequest, model_status::ModelState},
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 const MODELS: usize = 300;
 
@@ -54,6 +58,29 @@ async fn concurrent_loads_all_become_available() {
         answering.abort();
         running.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_acknowledged_during_a_dry_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut client = client(&running).await;
+    let mut control = control(&running).await;
+    let models = (0..10_000).map(|i| model(&format!("planned{i}"), "/a").model.unwrap()).collect();
+    let started = Instant::now();
+    let dry_run =
+        tokio::spawn(async move { control.plan(PlanRequest { models, ..Default::default() }).await });
+    let mut longest = Duration::ZERO;
+    while !dry_run.is_finished() {
+        let sent = Instant::now();
+        client.load_model(model("iris", "/a")).await.unwrap();
+        longest = longest.max(sent.elapsed());
+    }
+    let whole = started.elapsed();
+    assert_eq!(dry_run.await.unwrap().unwrap().into_inner().changes.len(), 10_000);
+    // A share of the dry run's own time, so that a slow machine changes nothing.
+    assert!(longest < whole / 3, "a change waited {longest:?} of the {whole:?} of the dry run");
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
