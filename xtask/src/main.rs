@@ -6,6 +6,7 @@ mod bench;
 mod cache;
 mod count;
 mod crds;
+mod debian;
 mod deps;
 mod e2e;
 mod image;

@@ -26,6 +26,7 @@ mod metrics;
 mod outbox;
 mod read_model;
 mod restore;
+mod rollout_metrics;
 mod scheduler;
 mod server;
 mod service;

@@ -1,6 +1,6 @@
 //! Metrics of the engine and usage metrics.
 
-use crate::engine::Handle;
+use crate::{engine::Handle, rollout_metrics::RolloutMetrics};
 use gantry_core::scheduling::{Experiment, ModelState, Pipeline, PipelineState};
 use gantry_proto::scheduler as pb;
 use prometheus_client::{
@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     pipelines: Family<StateLabel, Gauge>,
     experiments: Family<StateLabel, Gauge>,
     subscribers: Family<KindLabel, Gauge>,
+    pub(crate) rollouts: RolloutMetrics,
     usage: Usage,
 }
 
@@ -86,6 +87,7 @@ impl Metrics {
             pipelines: Family::default(),
             experiments: Family::default(),
             subscribers: Family::default(),
+            rollouts: RolloutMetrics::new(),
             usage: Usage::default(),
         }
     }
@@ -116,6 +118,7 @@ impl Metrics {
         own.register("pipelines", "Pipelines by the state of their latest version", self.pipelines.clone());
         own.register("experiments", "Experiments by state", self.experiments.clone());
         own.register("subscribers", "Open streams by kind", self.subscribers.clone());
+        self.rollouts.register(own, engine.clone());
         own.register_collector(Box::new(Queue(engine)));
         let usage = registry.sub_registry_with_prefix("gantry_usage");
         usage.register("model_count", "Models", self.usage.models.clone());

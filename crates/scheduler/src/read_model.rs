@@ -228,7 +228,10 @@ impl Publisher {
             });
             let before = replace(&self.read_model.pipelines, name, part.clone());
             let shown = |part: Option<Arc<PipelineSnapshot>>| part.map(|part| part.pipeline.clone());
-            self.metrics.pipeline_changed(shown(before).as_ref(), shown(part).as_ref());
+            let (before, after) = (shown(before), shown(part));
+            self.metrics.pipeline_changed(before.as_ref(), after.as_ref());
+            let [before, after] = [&before, &after].map(|p| p.as_ref().and_then(|p| p.rollout.as_deref()));
+            self.metrics.rollouts.changed("Pipeline", before, after);
         }
     }
 
@@ -268,6 +271,8 @@ impl Publisher {
         }
         let state = |view: &ModelSnapshot| view.summary.as_ref().map(|s| s.state);
         self.metrics.model_changed(before.and_then(state), after.and_then(state));
+        let [before, after] = [before, after].map(|view| view.and_then(|v| v.model.rollout.as_deref()));
+        self.metrics.rollouts.changed("Model", before, after);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Verification of the manifests with Helm, a real API server and kube-score.
 
 use super::{FILES, chart, directory, output, render, tool};
-use crate::{Failure, count::Count, metadata};
+use crate::{Failure, Unavailable, count::Count, debian, metadata};
 use std::{
     io::Write as _,
     path::Path,
@@ -119,6 +119,13 @@ pub(super) fn run(kubeconfig: Option<&Path>) -> Result<Count, Failure> {
         let counted = render(NAMESPACE, monitored).and_then(|r| counted(&r, text, expected));
         step(&format!("with the CRDs of Prometheus it has {expected} of {text}"), counted);
     }
+    match promtool(monitored) {
+        Err(failure) if failure.is::<Unavailable>() => {
+            println!("  {:<60} SKIPPED: {failure}", "promtool");
+            skipped += 1;
+        }
+        tested => step("promtool: the alerts are valid, fire and stay silent as in their tests", tested),
+    }
     match tool("kube-score") {
         Ok(score) => {
             // kube-score requires the network policy, which is off by default: not every cluster meets its assumptions.
@@ -177,6 +184,24 @@ fn statics() -> Result<String, Failure> {
         text += &format!("---\n{}", std::fs::read_to_string(file)?);
     }
     Ok(text)
+}
+
+/// Tests the alerts of the chart with promtool.
+fn promtool(monitored: &[&str]) -> Result<(), Failure> {
+    let promtool = debian::unpacked("prometheus")?.join("usr/bin/promtool");
+    let only = ["--show-only", "templates/prometheusrule.yaml"];
+    let rendered = render(NAMESPACE, &[monitored, &only].concat())?;
+    let (_, spec) = rendered.split_once("\nspec:\n").ok_or("the PrometheusRule has no spec")?;
+    let groups: Vec<&str> = spec.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+    let directory = metadata::target().join(format!("alerts-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(directory.join("alerts.yaml"), groups.join("\n"))?;
+    let tests = "alerts_test.yaml";
+    std::fs::copy(metadata::root().join("testdata").join(tests), directory.join(tests))?;
+    for words in [["check", "rules", "alerts.yaml"], ["test", "rules", tests]] {
+        output(Command::new(&promtool).current_dir(&directory).args(words))?;
+    }
+    std::fs::remove_dir_all(directory).map_err(Into::into)
 }
 
 fn score_of(score: &Path, manifests: &str) -> Result<(), Failure> {
@@ -240,9 +265,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// Sources of registries that prefix their metrics.
-    const PREFIXED: [(&str, &str); 2] = [
-        ("gantry_scheduler_", "crates/scheduler/src/metrics.rs"),
-        ("gantry_kafka_", "crates/kafka/src/engine/metrics.rs"),
+    const PREFIXED: [(&str, &[&str]); 2] = [
+        (
+            "gantry_scheduler_",
+            &["crates/scheduler/src/metrics.rs", "crates/scheduler/src/rollout_metrics.rs"],
+        ),
+        ("gantry_kafka_", &["crates/kafka/src/engine/metrics.rs"]),
     ];
 
     fn sources(directory: &Path, text: &mut String) {
@@ -274,13 +302,13 @@ mod tests {
             for metric in metrics {
                 let name = ["_total", "_bucket"].iter().fold(metric, |name, end| name.trim_end_matches(end));
                 let prefixed =
-                    PREFIXED.iter().find_map(|(prefix, source)| Some((name.strip_prefix(prefix)?, source)));
+                    PREFIXED.iter().find_map(|(prefix, files)| Some((name.strip_prefix(prefix)?, files)));
                 let exists = match prefixed {
                     None => code.contains(&format!("\"{name}\"")),
-                    Some((own, source)) => {
-                        let text = std::fs::read_to_string(metadata::root().join(source)).unwrap();
+                    Some((own, files)) => files.iter().any(|file| {
+                        let text = std::fs::read_to_string(metadata::root().join(file)).unwrap();
                         text.contains(&format!("\"{own}\""))
-                    }
+                    }),
                 };
                 assert!(exists, "{file}: no source registers {metric}");
             }

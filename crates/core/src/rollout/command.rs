@@ -115,3 +115,25 @@ pub enum Event {
         rejection: CommandRejection,
     },
 }
+
+impl Event {
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Deployed { .. } => "Deployed",
+            Self::Started { .. } => "Started",
+            Self::StageEntered { .. } => "StageEntered",
+            Self::Paused { .. } => "Paused",
+            Self::ApprovalNeeded { .. } => "ApprovalNeeded",
+            Self::Resumed { .. } => "Resumed",
+            Self::Promoted { .. } => "Promoted",
+            Self::RolledBack { .. } => "RolledBack",
+            Self::Cancelled { .. } => "Cancelled",
+            Self::BakeEnded { .. } => "BakeEnded",
+            Self::Degraded { .. } => "Degraded",
+            Self::Reverting { .. } => "Reverting",
+            Self::Reverted { .. } => "Reverted",
+            Self::RevertFailed { .. } => "RevertFailed",
+            Self::CommandRejected { .. } => "CommandRejected",
+        }
+    }
+}

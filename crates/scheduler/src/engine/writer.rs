@@ -537,6 +537,7 @@ impl Writer {
         self.rollouts.notify(&effects.rollouts);
         self.policies.notify(&effects.store_rollout_policies);
         for (target, event) in &effects.rollout_events {
+            self.metrics.rollouts.happened(target, event);
             log_rollout(target, event);
         }
     }

@@ -7,6 +7,7 @@ use gantry_proto::gantry::{
     policy_event, rollout_event, rollouts_client::RolloutsClient, route_event, steer_rollout_request::Action,
 };
 use gantry_scheduler::Running;
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::path::Path;
 use tonic::{Code, Request, transport::Channel};
 
@@ -163,8 +164,10 @@ async fn bad_version_is_rolled_back_by_the_statistics_of_gateways() {
     for _ in 0..50 {
         setup.repeat(&[(1, 40, 0), (2, 10, 10)]).await;
     }
-    let counted = setup.status().await.unwrap().candidate.unwrap();
-    assert_eq!((counted.requests, counted.failures), (10, 1), "a repeated report counts once");
+    // The scheduler counts reports in their order, after the response.
+    setup.report(&[(1, 12, 0), (2, 3, 0)]).await;
+    let counted = within(setup.until_candidate_requests(13)).await;
+    assert_eq!(counted, 13, "a repeated report counts once");
     for _ in 0..10 {
         setup.report(&[(1, 40, 0), (2, 10, 10)]).await;
     }
@@ -177,6 +180,46 @@ async fn bad_version_is_rolled_back_by_the_statistics_of_gateways() {
     let model = crate::harness::status(&mut client(&setup.running).await, "m").await;
     let state = model.versions[0].state.clone().unwrap();
     assert!(state.reason.starts_with("rolled back: "), "{state:?}");
+    setup.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_rollouts_and_name_candidates() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    let mut registry = Registry::default();
+    setup.running.scheduler().register_metrics(&mut registry);
+    let text = || {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
+    };
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    let weight = "gantry_scheduler_rollout_candidate_weight{kind=\"Model\",name=\"m\",policy=\"p\"} 20";
+    for line in [
+        weight,
+        "gantry_scheduler_rollouts{kind=\"Model\",phase=\"Progressing\"} 1",
+        "gantry_scheduler_rollouts{kind=\"Model\",phase=\"Running\"} 0",
+        "gantry_scheduler_rollout_events_total{kind=\"Model\",event=\"Started\"} 1",
+        "gantry_scheduler_rollout_events_total{kind=\"Model\",event=\"StageEntered\"} 1",
+        "gantry_scheduler_rollout_events_total{kind=\"Model\",event=\"RolledBack\"} 0",
+    ] {
+        assert!(text().lines().any(|l| l == line), "{line} is not in\n{}", text());
+    }
+    setup.rollouts.steer_rollout(steer(Action::Abort)).await.unwrap();
+    setup.until(|status| status.phase == "Running").await;
+    let ended = text();
+    for line in [
+        "gantry_scheduler_rollouts{kind=\"Model\",phase=\"Running\"} 1",
+        "gantry_scheduler_rollout_events_total{kind=\"Model\",event=\"RolledBack\"} 1",
+    ] {
+        assert!(ended.lines().any(|l| l == line), "{line} is not in\n{ended}");
+    }
+    assert!(!ended.contains("name=\"m\""), "the series ends with the rollout:\n{ended}");
+    setup.rollouts.delete_policy(DeletePolicyRequest { name: "p".into() }).await.unwrap();
+    let none = "gantry_scheduler_rollouts{kind=\"Model\",phase=\"Running\"} 0";
+    assert!(text().lines().any(|l| l == none), "{}", text());
     setup.running.stop().await;
 }
 

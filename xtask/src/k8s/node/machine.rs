@@ -1,12 +1,7 @@
 //! Host requirements of a node, installed where possible.
 
-use crate::{Failure, Unavailable};
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use crate::{Failure, Unavailable, debian};
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 /// Debian packages of the programs that are not built.
 const PACKAGES: &[&str] = &["containerd", "runc", "containernetworking-plugins", "nftables", "iproute2"];
@@ -26,7 +21,7 @@ pub(crate) fn requirements() -> Result<(), Failure> {
         return Ok(());
     }
     if find("apt-get").is_some() {
-        install()?;
+        debian::install(PACKAGES)?;
     }
     match missing().as_slice() {
         [] => Ok(()),
@@ -57,20 +52,4 @@ fn find(program: &str) -> Option<PathBuf> {
         .chain([PathBuf::from("/usr/sbin")])
         .map(|p| p.join(program))
         .find(|p| p.is_file())
-}
-
-fn install() -> Result<(), Failure> {
-    eprintln!("Installing {} (once)", PACKAGES.join(", "));
-    let apt = |words: &[&str]| -> Result<bool, Failure> {
-        let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(words);
-        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).status()?.success())
-    };
-    let install = [&["install", "--yes", "--quiet", "--no-install-recommends"], PACKAGES].concat();
-    // A fresh machine has no package lists, and old ones have removed packages.
-    if !Path::new("/var/lib/apt/lists/lock").exists() || !apt(&install)? {
-        apt(&["update", "--quiet"])?;
-        apt(&install)?;
-    }
-    Ok(())
 }
