@@ -1,15 +1,19 @@
-"""Algorithms on a real API server, with a scripted Prometheus. There is no node: the kubelet of the tests reports pods ready."""
+"""Algorithms on a real API server, with a scripted Prometheus and a real one. There is no node: the kubelet of the tests reports
+pods ready."""
 
 import collections
 import json
+import os
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
 import pytest
 from cluster import CRDS, condition, current
 from gantry import until
+from processes import Process, free_ports, responds
 
 CRDS_ALGORITHM = CRDS.parent / "crds-algorithm"
 # As fast as the rules allow.
@@ -55,6 +59,80 @@ def prometheus():
     made = Prometheus()
     yield made
     made.server.shutdown()
+
+
+class Traffic:
+    """Serves the metrics of revisions that answer RATE requests per second each, with these shares of failures."""
+
+    RATE = 200
+
+    def __init__(self):
+        traffic = self
+        self.failing, self.served, self.at = {}, {}, time.monotonic()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = traffic.metrics().encode()
+                self.send_response(200)
+                self.send_header("content-type", "text/plain; version=0.0.4")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def metrics(self):
+        now = time.monotonic()
+        requests, self.at = (now - self.at) * self.RATE, now
+        lines = []
+        for revision, failing in list(self.failing.items()):
+            good, bad = self.served.get(revision, (0.0, 0.0))
+            good, bad = good + requests * (1 - failing), bad + requests * failing
+            self.served[revision] = good, bad
+            labels = f'algorithm="reco",namespace="{self.namespace}",revision="{revision}"'
+            lines += [f'algorithm_requests_total{{{labels},code="200"}} {good}']
+            lines += [f'algorithm_requests_total{{{labels},code="500"}} {bad}'] if failing else []
+            # Nine in ten take up to 10 ms, all up to 25 ms.
+            for limit, share in (("0.01", 0.9), ("0.025", 1), ("+Inf", 1)):
+                lines += [f'algorithm_request_duration_seconds_bucket{{{labels},le="{limit}"}} {(good + bad) * share}']
+        return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def traffic(kubectl):
+    made = Traffic()
+    made.namespace = kubectl.namespace
+    yield made
+    made.server.shutdown()
+
+
+@pytest.fixture
+def real_prometheus(traffic, tmp_path):
+    """Starts Prometheus, which scrapes the metrics of the test. Each start keeps address and data."""
+    if not (program := os.environ.get("GANTRY_TEST_PROMETHEUS")):
+        pytest.skip("GANTRY_TEST_PROMETHEUS names no Prometheus: run cargo xtask test where Debian's packages are")
+    scrape = {"job_name": "tests", "static_configs": [{"targets": [f"127.0.0.1:{traffic.server.server_address[1]}"]}]}
+    config = tmp_path / "prometheus.json"
+    config.write_text(json.dumps({"global": {"scrape_interval": "250ms", "scrape_timeout": "250ms"}, "scrape_configs": [scrape]}))
+    at = f"127.0.0.1:{free_ports(1)[0]}"
+    started = []
+
+    def start():
+        flags = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={at}"]
+        process = Process([program, *flags])
+        started.append(process)
+        process.until("Prometheus", lambda: responds(at, "/-/ready"))
+        return process
+
+    start.address = f"http://{at}"
+    yield start
+    for process in started:
+        process.kill()
 
 
 @pytest.fixture
@@ -153,6 +231,40 @@ def test_good_revision_is_promoted_and_bad_one_rolled_back(algorithms, kubelet, 
         assert not late, [w[:4] for w in late]
     finally:
         operator.kill()
+
+
+def test_real_prometheus_decides_about_revisions_and_its_outage_holds_them(algorithms, kubelet, traffic, real_prometheus):
+    kubectl = algorithms
+    process = real_prometheus()
+    prometheus = {"prometheus": {"address": real_prometheus.address}}
+    # 24 ms at the 99th percentile: the target is met.
+    made = algorithm(replicas=2, scaling={"targetLatencyMs": 30}, lifecycle=LIFECYCLE, metrics=prometheus)
+    kubectl.apply(made)
+    first = reached(kubectl, "the deployment", lambda s: s["phase"] == "Running")["stableRevision"]
+    traffic.failing[first] = 0.0
+
+    made["spec"]["image"] = "reco:2"
+    kubectl.apply(made)
+    second = reached(kubectl, "the canary", lambda s: s["phase"] == "Canary")["canaryRevision"]
+    process.kill()
+    held = reached(kubectl, "the outage", lambda s: s.get("consecutiveErrors", 0) >= 2)
+    assert (held["phase"], held["canaryRevision"]) == ("Canary", second), held
+    assert condition(kubectl.get("algorithm", "reco"), "MetricsAvailable")[0] == "False"
+    traffic.failing[second] = 0.001
+    real_prometheus()
+    reached(kubectl, "the promotion", lambda s: s["phase"] == "Running" and s["stableRevision"] == second)
+    assert image(kubectl, "reco") == "reco:2"
+
+    made["spec"]["image"] = "reco:3"
+    kubectl.apply(made)
+    third = reached(kubectl, "the canary", lambda s: s["phase"] == "Canary")["canaryRevision"]
+    traffic.failing[third] = 0.2
+    back = reached(kubectl, "the rollback", lambda s: s["phase"] == "Running" and s.get("failedRevisions"))
+    assert (back["stableRevision"], back["failedRevisions"][-1]["revision"]) == (second, third), back
+    message = condition(kubectl.get("algorithm", "reco"), "RolledBack")[2]
+    # The rate of failures as Prometheus extrapolates it.
+    assert re.search(r"(7[89]|8[01])\.?\d*\s?%|0\.(7[89]|8[01])", message), message
+    assert image(kubectl, "reco") == "reco:2"
 
 
 def test_api_server_rejects_invalid_algorithms(algorithms):

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
 //! the real program, then pipelines on a real Kafka broker.
 
-use crate::{Failure, Unavailable, count::Count, k8s, kafka, manifests, metadata, python};
+use crate::{Failure, Unavailable, count::Count, debian, k8s, kafka, manifests, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -141,7 +141,15 @@ fn cluster_tests(options: &Options) -> Result<(Count, bool), Failure> {
         ("GANTRY_TEST_AUDIT", cluster.audit_log()),
         ("KUBECACHEDIR", cluster.kubectl_cache().to_owned()),
     ];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let mut environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    match debian::unpacked("prometheus") {
+        Ok(files) => {
+            environment.push(("GANTRY_TEST_PROMETHEUS".to_owned(), files.join("usr/bin/prometheus")));
+        }
+        // Its tests are skipped with the reason.
+        Err(failure) if failure.is::<Unavailable>() => println!("Without Prometheus: {failure}"),
+        Err(failure) => return Err(failure),
+    }
     let (mut count, ended_well) = pytest(&python, "cluster", environment, options)?;
     if options.filter.is_empty() {
         println!("\nThe manifests, with Helm, kube-score and the same API server");
