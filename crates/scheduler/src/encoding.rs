@@ -229,13 +229,25 @@ pub(crate) fn decode_experiment(
     Ok(ExperimentRecord { deleted, owner: owner(&stored.manager), definition })
 }
 
-/// Stored as it was put. Not validated again, as a pipeline.
+/// As it was put, with the rollout.
+pub(crate) fn encode_service(record: &ServiceRecord) -> Vec<u8> {
+    let mut bytes = record.route.to_vec();
+    if let Some(rollout) = encode_rollout(record.rollout.as_ref()) {
+        // Messages in a row are one message with the fields of all.
+        let with_rollout = ServiceRoute { rollout: Some(rollout), ..ServiceRoute::default() };
+        bytes.extend(with_rollout.encode_to_vec());
+    }
+    bytes
+}
+
+/// Not validated again, as a pipeline.
 pub(crate) fn decode_service(bytes: &[u8]) -> Result<ServiceRecord, Invalid> {
-    let route = ServiceRoute::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
+    let mut route = ServiceRoute::decode(bytes).map_err(|e| Invalid::new(e.to_string()))?;
     if route.name.is_empty() {
         return Err(Invalid::new("empty record"));
     }
-    Ok(convert::accepted_service(&route))
+    let rollout = decode_rollout(route.rollout.take())?;
+    Ok(ServiceRecord { rollout, ..convert::accepted_service(&route)? })
 }
 
 /// Stored as it was put.

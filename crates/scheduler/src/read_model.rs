@@ -5,7 +5,7 @@
 
 use crate::{convert, definitions::Definitions, metrics::Metrics, status};
 use gantry_core::scheduling::{
-    Effects, Experiment, Model, Pipeline, PolicyRecord, ReplicaId, Resource, Service, State, Version,
+    Effects, Experiment, Model, Pipeline, PolicyRecord, ReplicaId, RolloutKind, Service, State, Version,
     VersionStatus,
 };
 use gantry_proto::{gantry as own, scheduler as pb};
@@ -183,7 +183,7 @@ impl Publisher {
             .models
             .iter()
             .chain(&effects.routes)
-            .chain(with_rollout(effects, Resource::Model))
+            .chain(with_rollout(effects, RolloutKind::Model))
             .collect();
         let parts: Vec<_> =
             names.into_iter().map(|name| (name, model_snapshot(name, state, definitions))).collect();
@@ -218,7 +218,7 @@ impl Publisher {
 
     fn publish_pipelines(&self, state: &State, definitions: &Definitions, effects: &Effects) {
         let changed = effects.pipelines.iter().chain(&effects.pipeline_routes);
-        let names: BTreeSet<_> = changed.chain(with_rollout(effects, Resource::Pipeline)).collect();
+        let names: BTreeSet<_> = changed.chain(with_rollout(effects, RolloutKind::Pipeline)).collect();
         for name in names {
             let part = state.pipelines().get(name).map(|pipeline| {
                 let versions = pipeline.versions.iter();
@@ -230,8 +230,8 @@ impl Publisher {
             let shown = |part: Option<Arc<PipelineSnapshot>>| part.map(|part| part.pipeline.clone());
             let (before, after) = (shown(before), shown(part));
             self.metrics.pipeline_changed(before.as_ref(), after.as_ref());
-            let [before, after] = [&before, &after].map(|p| p.as_ref().and_then(|p| p.rollout.as_deref()));
-            self.metrics.rollouts.changed("Pipeline", before, after);
+            let [before, after] = [&before, &after].map(|p| p.as_ref()?.rollout.as_deref());
+            self.metrics.rollouts.changed(RolloutKind::Pipeline, before, after);
         }
     }
 
@@ -249,11 +249,14 @@ impl Publisher {
     }
 
     fn publish_services(&self, state: &State, effects: &Effects) {
-        for name in &effects.services {
+        let with_rollout = with_rollout(effects, RolloutKind::Service);
+        for name in effects.services.iter().chain(with_rollout).collect::<BTreeSet<_>>() {
             let part = state.services().get(name).map(|service| {
                 Arc::new(ServiceSnapshot { service: service.clone(), obstacle: state.service_obstacle() })
             });
-            replace(&self.read_model.services, name, part);
+            let before = replace(&self.read_model.services, name, part.clone());
+            let [before, after] = [&before, &part].map(|p| p.as_ref()?.service.rollout.as_deref());
+            self.metrics.rollouts.changed(RolloutKind::Service, before, after);
         }
     }
 
@@ -272,13 +275,13 @@ impl Publisher {
         let state = |view: &ModelSnapshot| view.summary.as_ref().map(|s| s.state);
         self.metrics.model_changed(before.and_then(state), after.and_then(state));
         let [before, after] = [before, after].map(|view| view.and_then(|v| v.model.rollout.as_deref()));
-        self.metrics.rollouts.changed("Model", before, after);
+        self.metrics.rollouts.changed(RolloutKind::Model, before, after);
     }
 }
 
 /// Objects of a kind whose rollout changed.
-fn with_rollout(effects: &Effects, resource: Resource) -> impl Iterator<Item = &Arc<str>> {
-    effects.rollouts.iter().filter(move |target| target.resource == resource).map(|target| &target.name)
+fn with_rollout(effects: &Effects, kind: RolloutKind) -> impl Iterator<Item = &Arc<str>> {
+    effects.rollouts.iter().filter(move |target| target.kind == kind).map(|target| &target.name)
 }
 
 fn model_snapshot(name: &Arc<str>, state: &State, definitions: &Definitions) -> Option<Arc<ModelSnapshot>> {

@@ -3,7 +3,7 @@
 use crate::engine::Handle;
 use gantry_core::{
     rollout::{Event, Phase},
-    scheduling::{ObjectRollout, RolloutTarget},
+    scheduling::{ObjectRollout, RolloutKind, RolloutTarget},
 };
 use prometheus_client::{
     collector::Collector,
@@ -32,6 +32,7 @@ struct CandidateLabels {
     policy: String,
 }
 
+const KINDS: [RolloutKind; 3] = [RolloutKind::Model, RolloutKind::Pipeline, RolloutKind::Service];
 /// Events with a counter from the start: an alert on the increase of a counter does not see that it appears.
 const COUNTED_FROM_START: [&str; 4] = ["Promoted", "RolledBack", "Degraded", "RevertFailed"];
 
@@ -43,7 +44,7 @@ pub(crate) struct RolloutMetrics {
 impl RolloutMetrics {
     pub(crate) fn new() -> Self {
         let events = Family::<EventLabels, Counter>::default();
-        for kind in ["Model", "Pipeline"] {
+        for kind in KINDS.map(RolloutKind::name) {
             for event in COUNTED_FROM_START {
                 drop(events.get_or_create(&EventLabels { kind, event }));
             }
@@ -58,18 +59,18 @@ impl RolloutMetrics {
     }
 
     pub(crate) fn happened(&self, target: &RolloutTarget, event: &Event) {
-        self.events.get_or_create(&EventLabels { kind: target.kind(), event: event.name() }).inc();
+        self.events.get_or_create(&EventLabels { kind: target.kind.name(), event: event.name() }).inc();
     }
 
     pub(crate) fn changed(
         &self,
-        kind: &'static str,
+        kind: RolloutKind,
         before: Option<&ObjectRollout>,
         after: Option<&ObjectRollout>,
     ) {
         for (rollout, sign) in [(before, -1), (after, 1)] {
             let Some(rollout) = rollout else { continue };
-            let labels = PhaseLabels { kind, phase: rollout.state.phase.name() };
+            let labels = PhaseLabels { kind: kind.name(), phase: rollout.state.phase.name() };
             self.phases.get_or_create(&labels).inc_by(sign);
         }
     }
@@ -83,21 +84,28 @@ impl Candidates {
         let read_model = &self.0.read_model;
         let models = read_model.models().into_iter().filter_map(|name| {
             let snapshot = read_model.model(&name)?;
-            candidate("Model", &name, snapshot.model.rollout.as_deref()?)
+            candidate(RolloutKind::Model, &name, snapshot.model.rollout.as_deref()?)
         });
         let pipelines = read_model.pipeline_snapshots().into_iter().filter_map(|(name, snapshot)| {
-            candidate("Pipeline", &name, snapshot.pipeline.rollout.as_deref()?)
+            candidate(RolloutKind::Pipeline, &name, snapshot.pipeline.rollout.as_deref()?)
         });
-        models.chain(pipelines).collect()
+        let services = read_model.services().into_iter().filter_map(|name| {
+            let snapshot = read_model.service(&name)?;
+            candidate(RolloutKind::Service, &name, snapshot.service.rollout.as_deref()?)
+        });
+        models.chain(pipelines).chain(services).collect()
     }
 }
 
 /// The candidate of an object and its weight.
-fn candidate(kind: &'static str, name: &str, rollout: &ObjectRollout) -> Option<(CandidateLabels, i64)> {
+fn candidate(kind: RolloutKind, name: &str, rollout: &ObjectRollout) -> Option<(CandidateLabels, i64)> {
     let Phase::Progressing { .. } = rollout.state.phase else { return None };
     let candidate = rollout.weights.as_ref().and_then(|weights| weights.candidate.as_ref());
     let weight = candidate.map_or(0, |(_, percent)| i64::from(percent.get()));
-    Some((CandidateLabels { kind, name: name.to_owned(), policy: rollout.policy.to_string() }, weight))
+    Some((
+        CandidateLabels { kind: kind.name(), name: name.to_owned(), policy: rollout.policy.to_string() },
+        weight,
+    ))
 }
 
 impl fmt::Debug for Candidates {

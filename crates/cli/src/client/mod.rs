@@ -15,7 +15,7 @@ pub(crate) use gantry_standalone::{
 };
 pub(crate) use gateway_metrics::{CandidateStats, fetch_gateway_stats};
 pub(crate) use load_stats::{LoadStats, admin_connection, fetch_load_stats, fetch_replica_processes};
-pub(crate) use rollouts::rolled_out;
+pub(crate) use rollouts::RolledOut;
 pub(crate) use scheduler::{Scheduler, as_cli};
 pub(crate) use tls::{TlsArgs, control_plane_tls, reloading_scheduler, resolve_scheduler};
 

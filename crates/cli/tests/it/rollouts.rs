@@ -71,7 +71,11 @@ fn model_under_a_policy_is_rolled_out_promoted_and_undone() {
         (&["status", "plain"], 3, "model/plain has no rollout policy: apply a RolloutPolicy with targetRef"),
         (&["promote", "iris"], 6, "is not in progress: a new version starts the next one"),
         (&["status", "pipeline/x"], 3, "pipeline/x not found"),
-        (&["status", "server/x"], 2, "server/x has no rollouts: name a model or a pipeline"),
+        (
+            &["status", "server/x"],
+            2,
+            "server/x has no rollouts: name a model, a pipeline or an InferenceService",
+        ),
     ] {
         let result = up.rollout(args);
         assert!(result.code == code && result.stderr.contains(message), "{args:?}: {result:?}");

@@ -41,6 +41,8 @@ pub enum CommandRejection {
     NotFailed,
     /// There is no previous revision, or a rollout is in progress.
     NothingToUndo,
+    /// The previous revision does not run any more.
+    PreviousGone,
 }
 
 impl fmt::Display for CommandRejection {
@@ -50,6 +52,9 @@ impl fmt::Display for CommandRejection {
             Self::NotPaused => "is not paused",
             Self::NotReady => "cannot be promoted: the new version is not ready yet",
             Self::NotFailed => "has not failed: there is nothing to retry",
+            Self::PreviousGone => {
+                "cannot be undone: the previous version stopped when the bake ended; apply its spec again"
+            }
             Self::NothingToUndo => "cannot be undone: it is in progress, or there is no previous version",
         })
     }

@@ -316,6 +316,8 @@ pub enum Rejection {
     /// A gateway has not acknowledged the deletion of the pipeline.
     PipelineTerminating(Arc<str>),
     UnknownExperiment(Arc<str>),
+    /// By `namespace/name`.
+    UnknownService(Arc<str>),
     /// No policy selects the object.
     NoRolloutPolicy(RolloutTarget),
     /// The command has no effect.
@@ -370,8 +372,15 @@ impl fmt::Display for Rejection {
             Self::UnknownExperiment(name) => {
                 write!(f, "experiment {name} not found: `gantry get experiments` lists all")
             }
+            Self::UnknownService(name) => {
+                write!(
+                    f,
+                    "InferenceService {name} not found: `gantry rollout list` lists those with rollouts"
+                )
+            }
             Self::NoRolloutPolicy(target) => {
-                let (kind, name) = (target.kind(), &target.name);
+                let name = target.name.rsplit_once('/').map_or(&*target.name, |(_, name)| name);
+                let kind = target.kind.name();
                 let remedy = format!("apply a RolloutPolicy with targetRef {{kind: {kind}, name: {name}}}");
                 write!(f, "{target} has no rollout: {remedy}")
             }

@@ -73,7 +73,10 @@ pub use persisted::{
 pub use pipeline::{Pipeline, PipelineDefinition, PipelineState, PipelineStatus, PipelineVersion};
 pub use policy::Policy;
 pub use reason::Reason;
-pub use rollout::{ObjectRollout, Obstacle, PolicyRecord, RolloutRecord, RolloutTarget, Steer, Traffic};
+pub use rollout::{
+    DeliveredVersion, Delivery, ObjectRollout, Obstacle, PolicyRecord, RolloutKind, RolloutRecord,
+    RolloutTarget, Steer, Traffic,
+};
 pub use route::{Mirror, Removal, Route, RouteVersion};
 pub use server::{Endpoint, ExpectedReplicas, Replica, ReplicaId, Server};
 pub use service::{NO_GATEWAY, Service, ServiceRecord};

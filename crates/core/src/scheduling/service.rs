@@ -1,7 +1,14 @@
 //! Routes of services whose pods are run by others. Core numbers them for gateways and knows which gateways have them;
-//! their content is opaque.
+//! their content is opaque, except for the versions that a rollout policy delivers.
 
-use super::{Millis, command::Effects, index::Timer, pipeline::UNACKNOWLEDGED, state::State};
+use super::{
+    Millis,
+    command::Effects,
+    index::Timer,
+    pipeline::UNACKNOWLEDGED,
+    rollout::{Delivery, ObjectRollout, RolloutRecord, RolloutTarget},
+    state::State,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Why no service is admitted.
@@ -9,7 +16,7 @@ pub const NO_GATEWAY: &str = "no gateway is connected";
 /// Several reports of gateways: less would make a service in use idle between two of them.
 const MIN_IDLE: Millis = 5_000;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Service {
     /// Encoded by the caller, in one way only.
@@ -25,6 +32,9 @@ pub struct Service {
     pub idle_timeout: Option<Millis>,
     /// No request for the time in `idle_timeout`.
     pub idle: bool,
+    /// As in its record; `None` without a rollout policy.
+    pub delivery: Option<Delivery>,
+    pub rollout: Option<Box<ObjectRollout>>,
     /// When gateways last reported a request, in logical time.
     pub(super) active_at: Millis,
     /// Its entry in `Index::timers`.
@@ -32,7 +42,7 @@ pub struct Service {
 }
 
 /// The durable record of a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ServiceRecord {
     /// `namespace/name`.
     pub name: Arc<str>,
@@ -40,6 +50,10 @@ pub struct ServiceRecord {
     pub sleeps: bool,
     /// Time without requests until it is idle, 0 for [`super::Policy::idle`]; `None` if it is never idle.
     pub idle_timeout: Option<Millis>,
+    /// Part of the route.
+    pub delivery: Option<Delivery>,
+    /// Of a stored record: a route is put without it.
+    pub rollout: Option<RolloutRecord>,
 }
 
 impl State {
@@ -55,18 +69,24 @@ impl State {
 
     /// The durable record of a service; `None` removes it.
     pub fn service_record(&self, name: &str) -> Option<ServiceRecord> {
-        let (name, Service { route, sleeps, idle_timeout, .. }) = self.services.get_key_value(name)?;
-        let (route, sleeps, idle_timeout) = (route.clone(), *sleeps, *idle_timeout);
-        Some(ServiceRecord { name: name.clone(), route, sleeps, idle_timeout })
+        let (name, service) = self.services.get_key_value(name)?;
+        Some(ServiceRecord {
+            name: name.clone(),
+            route: service.route.clone(),
+            sleeps: service.sleeps,
+            idle_timeout: service.idle_timeout,
+            delivery: service.delivery.clone(),
+            rollout: service.rollout.as_ref().map(|rollout| rollout.record()),
+        })
     }
 
-    fn save_service(&mut self, name: &Arc<str>) {
+    pub(super) fn save_service(&mut self, name: &Arc<str>) {
         if let Some(undo_log) = &mut self.undo_log {
             undo_log.save_service(name, self.services.get(name));
         }
     }
 
-    pub(super) fn put_service(&mut self, record: ServiceRecord, effects: &mut Effects) {
+    pub(super) fn put_service(&mut self, record: ServiceRecord, now: Millis, effects: &mut Effects) {
         let before = self.services.get(&record.name);
         if before.is_some_and(|service| service.route == record.route) {
             return;
@@ -81,13 +101,18 @@ impl State {
             continues.is_some_and(|service| service.idle),
             before.and_then(|service| service.due),
         );
+        let rollout = before.and_then(|service| service.rollout.clone());
         self.save_service(&record.name);
         self.sequence += 1;
         let name = record.name.clone();
-        let service = Service { waiting, idle, active_at, due, ..Service::new(record, self.sequence) };
+        let mut service =
+            Service { waiting, idle, active_at, due, rollout, ..Service::new(record, self.sequence) };
+        service.assign_policy(&RolloutTarget::service(name.clone()), effects);
         self.services.insert(name.clone(), service);
-        self.schedule_idle(&name);
-        self.service_changed(name, effects);
+        self.schedule_service(&name);
+        self.service_changed(name.clone(), effects);
+        // No command, so that nothing is rejected.
+        let _ = self.step_service(&name, None, None, now, effects);
     }
 
     pub(super) fn delete_service(&mut self, name: Arc<str>, effects: &mut Effects) {
@@ -95,6 +120,9 @@ impl State {
         if let Some(mut service) = self.services.remove(&name) {
             self.index.set_timer(&mut service.due, None, &Timer::Service(name.clone()));
             self.sequence += 1;
+            if service.rollout.is_some() {
+                effects.rollouts.insert(RolloutTarget::service(name.clone()));
+            }
             self.service_changed(name, effects);
         }
     }
@@ -119,26 +147,31 @@ impl State {
                 (service.active_at, service.idle) = (monotonic_now, false);
             }
         });
-        self.schedule_idle(name);
+        self.schedule_service(name);
     }
 
-    /// The time of a service without requests may be over.
-    pub(super) fn service_due(&mut self, name: &Arc<str>, effects: &mut Effects) {
+    /// The time of a service without requests may be over, or that of a step of its rollout.
+    pub(super) fn service_due(&mut self, name: &Arc<str>, now: Millis, effects: &mut Effects) {
         let (monotonic_now, policy_idle) = (self.clock.monotonic_now, self.policy.idle);
         self.with_service(name, effects, |service| {
             service.idle = service.idle_at(policy_idle).is_some_and(|at| at <= monotonic_now);
         });
+        let rollout_due = |service: &Service| service.rollout.as_ref().and_then(|rollout| rollout.due);
         if let Some(service) = self.services.get_mut(name) {
             self.index.set_timer(&mut service.due, None, &Timer::Service(name.clone()));
+            if rollout_due(service).is_some_and(|due| due <= monotonic_now) {
+                let _ = self.step_service(name, None, None, now, effects);
+            }
         }
-        self.schedule_idle(name);
+        self.schedule_service(name);
     }
 
     /// A timer is not moved by each report: when it is due, it is set again.
-    fn schedule_idle(&mut self, name: &Arc<str>) {
+    pub(super) fn schedule_service(&mut self, name: &Arc<str>) {
         let Some(service) = self.services.get_mut(name) else { return };
         let idle_at = service.idle_at(self.policy.idle).filter(|_| !service.idle);
-        let due = match (service.due, idle_at) {
+        let rollout_due = service.rollout.as_ref().and_then(|rollout| rollout.due);
+        let due = match (service.due, idle_at.into_iter().chain(rollout_due).min()) {
             (Some(due), Some(at)) => Some(due.min(at)),
             (_, at) => at,
         };
@@ -146,7 +179,7 @@ impl State {
     }
 
     /// Every connected gateway has applied routes up to `applied`; `None` without a gateway.
-    pub(super) fn gateways_acknowledged(&mut self, applied: Option<u64>, effects: &mut Effects) {
+    pub(super) fn gateways_acknowledged(&mut self, applied: Option<u64>, now: Millis, effects: &mut Effects) {
         let obstacle_changed = self.has_gateway != applied.is_some();
         self.has_gateway = applied.is_some();
         let admitted = |service: &Service| match applied {
@@ -163,6 +196,19 @@ impl State {
         for name in self.services.iter().filter_map(changed).collect::<Vec<_>>() {
             self.with_service(&name, effects, |service| service.admitted = applied.is_some());
         }
+        let Some(applied) = applied else { return };
+        let awaits = |service: &Service| service.rollout.as_ref().and_then(|rollout| rollout.awaits());
+        let awaiting = |(name, service): (&Arc<str>, &Service)| {
+            awaits(service).is_some_and(|sequence| sequence <= applied).then(|| name.clone())
+        };
+        for name in self.services.iter().filter_map(awaiting).collect::<Vec<_>>() {
+            self.save_service(&name);
+            let service = self.services.get_mut(&name);
+            if let Some(rollout) = service.and_then(|service| service.rollout.as_mut()) {
+                rollout.acknowledge(applied);
+            }
+            let _ = self.step_service(&name, None, None, now, effects);
+        }
     }
 
     fn with_service(&mut self, name: &Arc<str>, effects: &mut Effects, change: impl FnOnce(&mut Service)) {
@@ -178,20 +224,29 @@ impl State {
     /// Gateways have what was routed, until their first acknowledgement tells otherwise.
     pub(super) fn restore_services(&mut self, services: Vec<ServiceRecord>) {
         self.has_gateway = true;
-        for record in services {
+        for mut record in services {
             self.sequence += 1;
             let name = record.name.clone();
             let active_at = self.clock.monotonic_now;
-            let service = Service { admitted: true, active_at, ..Service::new(record, self.sequence) };
+            let rollout = record.rollout.take().zip(record.delivery.as_ref());
+            let rollout = rollout.map(|(RolloutRecord { policy, state }, delivery)| {
+                // Its next step is stored, which a restore is not.
+                let mut rollout = ObjectRollout::new(policy, delivery.rules.clone(), state);
+                rollout.due = Some(active_at);
+                rollout.publish(self.sequence);
+                Box::new(rollout)
+            });
+            let service =
+                Service { admitted: true, active_at, rollout, ..Service::new(record, self.sequence) };
             self.services.insert(name.clone(), service);
-            self.schedule_idle(&name);
+            self.schedule_service(&name);
         }
     }
 }
 
 impl Service {
     fn new(record: ServiceRecord, route_sequence: u64) -> Self {
-        let ServiceRecord { name: _, route, sleeps, idle_timeout } = record;
+        let ServiceRecord { name: _, route, sleeps, idle_timeout, delivery, rollout: _ } = record;
         Self {
             route,
             sleeps,
@@ -200,6 +255,8 @@ impl Service {
             route_sequence,
             idle_timeout,
             idle: false,
+            delivery,
+            rollout: None,
             active_at: 0,
             due: None,
         }

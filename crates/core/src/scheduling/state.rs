@@ -119,7 +119,7 @@ impl State {
             Command::RoutesAcknowledged { applied, drained, undrained } => {
                 self.routes_acknowledged(applied, drained, undrained, now, effects);
             }
-            Command::GatewaysAcknowledged { applied } => self.gateways_acknowledged(applied, effects),
+            Command::GatewaysAcknowledged { applied } => self.gateways_acknowledged(applied, now, effects),
             Command::ScaleModel { name, version, change } => {
                 self.with(&name, now, effects, |ctx, model| {
                     ctx.scale_by(model, version, change);
@@ -145,7 +145,7 @@ impl State {
             }
             Command::StopExperiment { name, by } => self.stop_experiment(name, &by, now, effects)?,
             Command::AdoptExperiment { name, by } => self.adopt_experiment(name, by, now, effects)?,
-            Command::PutService(record) => self.put_service(record, effects),
+            Command::PutService(record) => self.put_service(record, now, effects),
             Command::DeleteService { name } => self.delete_service(name, effects),
             Command::ServiceDemanded { name, waiting, is_active } => {
                 self.service_demanded(&name, waiting, is_active, effects);

@@ -34,7 +34,7 @@ impl State {
                 Timer::Server(name) => self.scale_down_server(&name, now, effects),
                 Timer::Pipeline(name) => self.pipeline_due(&name, now, effects),
                 Timer::Experiment(name) => self.forget_experiment(&name, effects),
-                Timer::Service(name) => self.service_due(&name, effects),
+                Timer::Service(name) => self.service_due(&name, now, effects),
             }
         }
         self.retry_queued(now, effects);

@@ -2,7 +2,7 @@
 
 use super::{
     Experiment, Inner, Kind, ModelSlot, Pipeline, Route, Routes, Target, Version, VersionMirror,
-    WeightedVersion, pipeline::Observers, service,
+    WeightedVersion, pipeline::Observers, service, traffic::Counted,
 };
 use futures::future::BoxFuture;
 use gantry_proto::gantry::{self as pb, route_event::Event};
@@ -336,7 +336,7 @@ impl Inner {
                 let mut before = before.filter(|known| known.version.number == v.version);
                 let before = before.find_map(|known| known.counters.as_ref());
                 let generation = wanted.rollout_generation;
-                let of_model = (Kind::Model, &slot.model);
+                let of_model = (Counted::Model, &slot.model);
                 let observed = wanted.observed.as_ref();
                 let counters = self.traffic.counters(of_model, generation, v.version, observed, before);
                 Some(WeightedVersion { weight: v.weight, version, targets, counters })

@@ -1,10 +1,10 @@
 //! Pipelines: the versions that requests run on.
 
 use super::{
-    Attribution, Kind,
+    Attribution,
     experiment::Experiment,
     table::Named,
-    traffic::{Traffic, VersionCounters},
+    traffic::{Counted, Traffic, VersionCounters},
 };
 use crate::{
     metrics::{Metrics, PipelineMetrics},
@@ -108,7 +108,7 @@ impl Pipeline {
                 recent: Arc::clone(&recent),
                 batches: same.map(|same| Arc::clone(&same.batches)).unwrap_or_default(),
                 counters: traffic.counters(
-                    (Kind::Pipeline, &name),
+                    (Counted::Pipeline, &name),
                     wanted.rollout_generation,
                     version,
                     wanted.observed.as_ref(),

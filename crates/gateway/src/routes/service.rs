@@ -1,7 +1,7 @@
 //! InferenceServices that run in pods of their own, whose components are entries of the routing table, and
 //! InferenceGraphs.
 
-use super::{Inner, Removed, Route, Routes, Version, WeightedVersion, graph, table::Named};
+use super::{Inner, Removed, Route, Routes, Version, WeightedVersion, graph, table::Named, traffic::Counted};
 use gantry_proto::gantry::{self as pb, service_component};
 use http::{HeaderValue, Uri, uri::PathAndQuery};
 use std::{
@@ -137,7 +137,7 @@ impl Inner {
             components: wanted
                 .components
                 .iter()
-                .map(|component| self.upsert_component(&key, &wanted.namespace, component, removed))
+                .map(|component| self.upsert_component(&key, wanted, component, removed))
                 .collect(),
             hosts: wanted.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             predict_path: predict_path(wanted),
@@ -190,12 +190,12 @@ impl Inner {
 
     fn upsert_component(
         &self,
-        service: &str,
-        namespace: &str,
+        service: &Arc<str>,
+        of: &pb::ServiceRoute,
         wanted: &pb::ServiceComponent,
         removed: &mut Removed,
     ) -> (Role, Arc<str>) {
-        let role = wanted.role();
+        let (role, namespace) = (wanted.role(), &of.namespace);
         let slot = self.slot(&format!("{service}/{}", role_name(role)), true);
         let old = slot.route.load_full();
         let backends = wanted.backends.iter().filter_map(|backend| {
@@ -207,7 +207,14 @@ impl Inner {
                 self.target(&version, &pod, old.as_deref())
             });
             let (weight, targets) = (backend.weight, targets.collect());
-            Some(WeightedVersion { weight, targets, version, counters: None })
+            // Backends without a revision are not part of the rollout.
+            let generation = if backend.revision.is_empty() { 0 } else { of.rollout_generation };
+            let before = old.iter().flat_map(|old| &old.versions);
+            let mut before = before.filter(|known| Arc::ptr_eq(&known.version, &version));
+            let before = before.find_map(|known| known.counters.as_ref());
+            let of_service = (Counted::Service, service);
+            let counters = self.traffic.counters(of_service, generation, backend.version, None, before);
+            Some(WeightedVersion { weight, targets, version, counters })
         });
         let new = Route { scaled_to_zero: wanted.sleeps, ..Route::new(backends.collect(), &wanted.reason) };
         Self::store(&slot, old.as_deref(), new, removed);

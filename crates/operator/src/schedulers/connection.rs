@@ -354,8 +354,8 @@ impl Session {
                     Some(Ok(RolloutEvent { event })) => {
                         let changed =
                             event.map(|event| self.cache.apply_rollout_event(&self.namespace, event));
-                        for (kind, name) in changed.unwrap_or_default() {
-                            self.changed(kind, name);
+                        for (kind, key) in changed.unwrap_or_default() {
+                            (self.notify)(ChangeEvent::Object(kind, key));
                         }
                     }
                     other => return ended(other.and_then(Result::err)),

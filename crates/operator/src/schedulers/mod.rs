@@ -16,7 +16,7 @@ mod views;
 
 pub use connection::{ChangeEvent, SchedulerConnection};
 pub use connector::{SchedulerConnector, ServiceConnector};
-pub use rollouts::{is_under_way, target_of, targets_in};
+pub use rollouts::{is_under_way, target_name, target_of, targets_in};
 pub use rpc::RpcOutcome;
 pub use scheduler_cache::{LastRequest, NO_SCHEDULER, Operation, SchedulerCache, SchedulerRequest};
 pub use services::{RouteKind, service_at};

@@ -3,24 +3,32 @@
 use super::{
     SchedulerCache,
     scheduler_cache::NamespaceState,
+    services::key_of,
     views::{LoadedView, ModelView, PolicyView, ServingVersion},
 };
 use crate::{
-    cluster::{Key, KindId, Model, Pipeline, RolloutPolicy},
+    cluster::{InferenceService, Key, KindId, Model, Pipeline, RolloutPolicy},
     plan::Known,
 };
 use gantry_api::TargetKind;
 use gantry_proto::gantry::{self as own, RevisionStatus, RolloutStatus, policy_event, rollout_event};
 
-/// An object by kind and name.
+/// An object by kind and name; that of a service has the namespace.
 pub(super) type Target = (&'static str, String);
 
 /// The object of a rollout.
 pub fn target_of(status: &RolloutStatus) -> (TargetKind, &str) {
-    match status.pipeline.as_str() {
-        "" => (TargetKind::Model, &status.model),
-        pipeline => (TargetKind::Pipeline, pipeline),
+    match (status.pipeline.as_str(), status.service.as_str()) {
+        ("", "") => (TargetKind::Model, &status.model),
+        (pipeline, "") => (TargetKind::Pipeline, pipeline),
+        (_, service) => (TargetKind::InferenceService, service),
     }
+}
+
+/// Without the namespace of a service.
+pub fn target_name(status: &RolloutStatus) -> &str {
+    let (_, name) = target_of(status);
+    name.rsplit_once('/').map_or(name, |(_, name)| name)
 }
 
 /// The objects of a kind that a policy of the scheduler applies to.
@@ -61,13 +69,16 @@ impl SchedulerCache {
         &self,
         scheduler: &str,
         event: rollout_event::Event,
-    ) -> Vec<(KindId, String)> {
+    ) -> Vec<(KindId, Key)> {
         use rollout_event::Event;
         match event {
             Event::Upsert(status) => self.apply_rollout(scheduler, status),
             Event::Delete(model) => self.remove_rollout(scheduler, &(TargetKind::Model.name(), model)),
             Event::DeletePipeline(pipeline) => {
                 self.remove_rollout(scheduler, &(TargetKind::Pipeline.name(), pipeline))
+            }
+            Event::DeleteService(service) => {
+                self.remove_rollout(scheduler, &(TargetKind::InferenceService.name(), service))
             }
             Event::Reset(_) => {
                 self.update(scheduler, |state| state.rollouts.clear());
@@ -77,15 +88,15 @@ impl SchedulerCache {
         }
     }
 
-    fn remove_rollout(&self, scheduler: &str, target: &Target) -> Vec<(KindId, String)> {
+    fn remove_rollout(&self, scheduler: &str, target: &Target) -> Vec<(KindId, Key)> {
         self.update(scheduler, |state| match state.rollouts.remove(target) {
-            Some(before) => changed(state, target, vec![before.policy]),
+            Some(before) => changed(scheduler, state, target, vec![before.policy]),
             None => Vec::new(),
         })
     }
 
     /// Returns the objects to reconcile.
-    pub fn apply_rollout(&self, scheduler: &str, status: RolloutStatus) -> Vec<(KindId, String)> {
+    pub fn apply_rollout(&self, scheduler: &str, status: RolloutStatus) -> Vec<(KindId, Key)> {
         self.update(scheduler, |state| {
             let (kind, name) = target_of(&status);
             let target = (kind.name(), name.to_owned());
@@ -94,7 +105,7 @@ impl SchedulerCache {
                 return Vec::new();
             }
             let policies = before.map(|before| before.policy).into_iter().chain([status.policy]);
-            changed(state, &target, policies.collect())
+            changed(scheduler, state, &target, policies.collect())
         })
     }
 
@@ -103,12 +114,23 @@ impl SchedulerCache {
         self.read(&object.namespace, |state| state.rollouts.get(&target).cloned()).flatten()
     }
 
-    /// Rollouts under a policy.
+    /// Rollouts under a policy. Those of services are in the scheduler of their gateways.
     pub fn rollouts_of(&self, policy: &Key) -> Vec<RolloutStatus> {
-        let of_policy = |state: &NamespaceState| {
-            state.rollouts.values().filter(|status| status.policy == policy.name).cloned().collect()
+        let namespace = &policy.namespace;
+        let find = |scheduler: &str, is_service: bool| {
+            let of_policy = |status: &&RolloutStatus| {
+                let (kind, name) = target_of(status);
+                status.policy == policy.name
+                    && (kind == TargetKind::InferenceService) == is_service
+                    && (!is_service || key_of(scheduler, name).namespace == *namespace)
+            };
+            let read = |state: &NamespaceState| {
+                state.rollouts.values().filter(of_policy).cloned().collect::<Vec<_>>()
+            };
+            self.read(scheduler, read).unwrap_or_default()
         };
-        self.read(&policy.namespace, of_policy).unwrap_or_default()
+        let of_services = self.service_scheduler(namespace).map(|scheduler| find(&scheduler, true));
+        find(namespace, false).into_iter().chain(of_services.into_iter().flatten()).collect()
     }
 
     /// Whether the scheduler has an object of this name that is not that of the namespace.
@@ -122,23 +144,28 @@ impl SchedulerCache {
 
 /// The object of a rollout that changed, and its policies.
 fn changed(
+    scheduler: &str,
     state: &mut NamespaceState,
     (kind, name): &Target,
     mut policies: Vec<String>,
-) -> Vec<(KindId, String)> {
+) -> Vec<(KindId, Key)> {
     policies.dedup();
-    let mut objects: Vec<_> =
-        policies.into_iter().map(|policy| (KindId::of::<RolloutPolicy>(), policy)).collect();
+    let key = key_of(scheduler, name);
+    let policy = |policy: String| (KindId::of::<RolloutPolicy>(), Key::new(key.namespace.clone(), policy));
+    let mut objects: Vec<_> = policies.into_iter().map(policy).collect();
     if *kind == TargetKind::Model.name()
         && let Some(view) = state.view::<ModelView>(name).cloned()
     {
         let serving = serving_version(state, name);
         if state.set_view(name, ModelView { serving, ..view }) {
-            objects.push((KindId::of::<Model>(), name.clone()));
+            objects.push((KindId::of::<Model>(), key.clone()));
         }
     }
     if *kind == TargetKind::Pipeline.name() {
-        objects.push((KindId::of::<Pipeline>(), name.clone()));
+        objects.push((KindId::of::<Pipeline>(), key.clone()));
+    }
+    if *kind == TargetKind::InferenceService.name() {
+        objects.push((KindId::of::<InferenceService>(), key));
     }
     objects
 }
@@ -202,7 +229,7 @@ mod tests {
         cache.synced("ml");
         let apply = |event| {
             let changed = cache.apply_rollout_event("ml", event);
-            changed.into_iter().map(|(kind, name)| format!("{} {name}", kind.kind)).collect::<Vec<_>>()
+            changed.into_iter().map(|(kind, key)| format!("{} {}", kind.kind, key.name)).collect::<Vec<_>>()
         };
         let upsert = |weight, requests| rollout_event::Event::Upsert(status(weight, requests));
         assert_eq!(apply(upsert(20, 10)), ["RolloutPolicy careful", "Model iris"]);

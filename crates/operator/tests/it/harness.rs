@@ -509,8 +509,8 @@ impl Harness {
         client.report_demand(report).await.unwrap();
     }
 
-    /// A report of the gateway about requests and server errors by version.
-    pub(crate) async fn report_traffic(&self, model: &str, sequence: u64, versions: &[(u32, u64, u64)]) {
+    /// A report of the gateway about requests and server errors by version, of a model or of a service by `namespace/name`.
+    pub(crate) async fn report_traffic(&self, object: &str, sequence: u64, versions: &[(u32, u64, u64)]) {
         let version = |(version, requests, server_errors): &(u32, u64, u64)| VersionTraffic {
             version: *version,
             requests: *requests,
@@ -519,10 +519,14 @@ impl Harness {
             ..Default::default()
         };
         let traffic = ModelTraffic {
-            model: model.into(),
-            generation: self.generations.lock().unwrap()[model],
+            generation: self.generations.lock().unwrap()[object],
             versions: versions.iter().map(version).collect(),
             ..Default::default()
+        };
+        let traffic = if object.contains('/') {
+            ModelTraffic { service: object.into(), ..traffic }
+        } else {
+            ModelTraffic { model: object.into(), ..traffic }
         };
         let report =
             TrafficReport { subscriber: "gateway".into(), sequence, instance: 1, models: vec![traffic] };
@@ -535,9 +539,13 @@ impl Harness {
     }
 
     /// As `gantry rollout` does.
-    pub(crate) async fn steer(&self, model: &str, action: Action) {
-        let request =
-            SteerRolloutRequest { model: model.into(), action: action.into(), ..Default::default() };
+    pub(crate) async fn steer(&self, object: &str, action: Action) {
+        let request = SteerRolloutRequest { action: action.into(), ..Default::default() };
+        let request = if object.contains('/') {
+            SteerRolloutRequest { service: object.into(), ..request }
+        } else {
+            SteerRolloutRequest { model: object.into(), ..request }
+        };
         self.rollouts_client().await.steer_rollout(request).await.unwrap();
     }
 

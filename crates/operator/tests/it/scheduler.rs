@@ -180,6 +180,10 @@ async fn acknowledge_routes(
             Some(route_event::Event::Upsert(route)) => {
                 generations.lock().unwrap().insert(route.model, route.rollout_generation);
             }
+            Some(route_event::Event::UpsertService(route)) => {
+                let name = format!("{}/{}", route.namespace, route.name);
+                generations.lock().unwrap().insert(name, route.rollout_generation);
+            }
             _ => {}
         }
         if is_synced {

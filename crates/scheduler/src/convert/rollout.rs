@@ -2,7 +2,7 @@
 
 use super::Invalid;
 use gantry_core::{
-    rollout::{Errors, LatencyHistogram, Sample, Stats},
+    rollout::{Errors, LatencyHistogram, RolloutPolicy as RolloutPolicyRules, Sample, Stats},
     scheduling::{PolicyRecord, RolloutTarget, Steer},
 };
 use gantry_proto::gantry::{RolloutPolicy, VersionTraffic, steer_rollout_request::Action};
@@ -13,16 +13,12 @@ const MAX_SPEC: usize = 64 << 10;
 const MAX_TARGETS: usize = 10_000;
 
 pub(crate) fn rollout_policy(policy: RolloutPolicy) -> Result<PolicyRecord, Invalid> {
-    gantry_api::check_name(&policy.name).map_err(|problem| Invalid::new(format!("name: {problem}")))?;
     for (field, count) in [("models", policy.models.len()), ("pipelines", policy.pipelines.len())] {
         if count > MAX_TARGETS {
             return Err(Invalid::new(format!("{field}: {count} names, at most {MAX_TARGETS} are possible")));
         }
     }
-    if policy.spec.len() > MAX_SPEC {
-        return Err(Invalid::new(format!("spec: more than {MAX_SPEC} bytes")));
-    }
-    let rules = gantry_api::rollout_policy::policy_of_json(&policy.spec).map_err(Invalid::new)?;
+    let rules = rules("name", &policy.name, &policy.spec)?;
     let content = policy.encode_to_vec().into();
     let models = policy.models.into_iter().map(RolloutTarget::model);
     let pipelines = policy.pipelines.into_iter().map(RolloutTarget::pipeline);
@@ -34,9 +30,23 @@ pub(crate) fn rollout_policy(policy: RolloutPolicy) -> Result<PolicyRecord, Inva
     })
 }
 
-/// The object that a message names: a model, or a pipeline instead.
-pub(crate) fn rollout_target(model: &str, pipeline: &str) -> RolloutTarget {
-    if pipeline.is_empty() { RolloutTarget::model(model) } else { RolloutTarget::pipeline(pipeline) }
+/// The rules of a policy; `at` is where its name is.
+pub(super) fn rules(at: &str, name: &str, spec: &[u8]) -> Result<RolloutPolicyRules, Invalid> {
+    gantry_api::check_name(name).map_err(|problem| Invalid::new(format!("{at}: {problem}")))?;
+    if spec.len() > MAX_SPEC {
+        return Err(Invalid::new(format!("spec: more than {MAX_SPEC} bytes")));
+    }
+    gantry_api::rollout_policy::policy_of_json(spec).map_err(Invalid::new)
+}
+
+/// The object that a message names: a model, or a pipeline or service instead. `None` unless it is one of them.
+pub(crate) fn rollout_target(model: &str, pipeline: &str, service: &str) -> Option<RolloutTarget> {
+    match (model, pipeline, service) {
+        (model, "", "") if !model.is_empty() => Some(RolloutTarget::model(model)),
+        ("", pipeline, "") if !pipeline.is_empty() => Some(RolloutTarget::pipeline(pipeline)),
+        ("", "", service) if !service.is_empty() => Some(RolloutTarget::service(service)),
+        _ => None,
+    }
 }
 
 /// `None` for an unknown action.

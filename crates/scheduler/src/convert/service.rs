@@ -1,9 +1,13 @@
 //! Routes of services.
 
 use super::Invalid;
-use gantry_core::scheduling::ServiceRecord;
+use gantry_core::{
+    rollout::Readiness,
+    scheduling::{DeliveredVersion, Delivery, ServiceRecord},
+};
 use gantry_proto::gantry::{
-    PodEndpoint, ServiceBackend, ServiceComponent, ServiceRoute, service_component::Role,
+    PodEndpoint, ServiceBackend, ServiceComponent, ServiceDelivery, ServiceRoute, service_backend,
+    service_component::Role,
 };
 use prost::Message as _;
 use std::{collections::BTreeSet, fmt::Display, net::IpAddr, sync::Arc};
@@ -52,17 +56,64 @@ pub(crate) fn service(route: &ServiceRoute) -> Result<ServiceRecord, Invalid> {
     at_most("components", "backends", backends().count(), MAX_BACKENDS)?;
     at_most("components", "pods", backends().map(|backend| backend.pods.len()).sum(), MAX_PODS)?;
     at_most("route", "bytes", route.encoded_len(), MAX_ROUTE)?;
-    Ok(accepted_service(route))
+    check(route.rollout.is_none() && route.rollout_generation == 0, "rollout", || {
+        "is the scheduler's own".to_owned()
+    })?;
+    if route.delivery.is_some() {
+        check_versions(route)?;
+    }
+    accepted_service(route)
 }
 
 /// A route that was validated when it was accepted.
-pub(crate) fn accepted_service(route: &ServiceRoute) -> ServiceRecord {
-    ServiceRecord {
+pub(crate) fn accepted_service(route: &ServiceRoute) -> Result<ServiceRecord, Invalid> {
+    Ok(ServiceRecord {
         name: service_key(&route.namespace, &route.name),
         sleeps: route.components.iter().any(|component| component.sleeps),
         idle_timeout: route.idle_timeout_ms,
+        delivery: route.delivery.as_ref().map(|delivery| self::delivery(delivery, route)).transpose()?,
+        rollout: None,
         route: route.encode_to_vec().into(),
+    })
+}
+
+/// The backends that a rollout policy delivers.
+fn versions(route: &ServiceRoute) -> impl Iterator<Item = &ServiceBackend> {
+    let backends = route.components.iter().flat_map(|component| &component.backends);
+    backends.filter(|backend| !backend.revision.is_empty())
+}
+
+fn check_versions(route: &ServiceRoute) -> Result<(), Invalid> {
+    let (mut revisions, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for ServiceBackend { name, revision, version, .. } in versions(route) {
+        let is_unique = revisions.insert(revision) && numbers.insert(version);
+        check(is_unique, format_args!("backend {name}"), || {
+            format!("another backend has the revision {revision} or the version {version}")
+        })?;
     }
+    Ok(())
+}
+
+fn delivery(delivery: &ServiceDelivery, route: &ServiceRoute) -> Result<Delivery, Invalid> {
+    let ServiceDelivery { policy, spec, desired_revision } = delivery;
+    check(!desired_revision.is_empty(), "delivery.desired_revision", || "is empty".to_owned())?;
+    let rules = super::rollout::rules("delivery", policy, spec)?;
+    let version = |backend: &ServiceBackend| DeliveredVersion {
+        revision: backend.revision.as_str().into(),
+        number: backend.version,
+        readiness: match backend.readiness() {
+            service_backend::Readiness::Unknown => Readiness::Unknown,
+            service_backend::Readiness::Ready => Readiness::Ready,
+            service_backend::Readiness::NotReady => Readiness::NotReady,
+        },
+        pods: u32::try_from(backend.pods.len()).unwrap_or(u32::MAX),
+    };
+    Ok(Delivery {
+        policy: policy.as_str().into(),
+        rules: Arc::new(rules),
+        desired: desired_revision.as_str().into(),
+        versions: versions(route).map(version).collect(),
+    })
 }
 
 fn check_component(at: &str, component: &ServiceComponent) -> Result<(), Invalid> {
@@ -70,7 +121,7 @@ fn check_component(at: &str, component: &ServiceComponent) -> Result<(), Invalid
     let mut names = BTreeSet::new();
     for (i, backend) in component.backends.iter().enumerate() {
         let at = format!("{at}.backends[{i}]");
-        let ServiceBackend { name, weight, pods } = backend;
+        let ServiceBackend { name, weight, pods, .. } = backend;
         label(format_args!("{at}.name"), name)?;
         check(names.insert(name), format_args!("{at}.name"), || {
             format!("{name} is the name of another backend")

@@ -360,7 +360,8 @@ impl Writer {
     }
 
     fn observe_traffic(&mut self, traffic: ModelTraffic, batch: &mut CommitBatch) {
-        let target = convert::rollout_target(&traffic.model, &traffic.pipeline);
+        let target = convert::rollout_target(&traffic.model, &traffic.pipeline, &traffic.service);
+        let Some(target) = target else { return };
         self.observation.sequence += 1;
         let traffic = Traffic {
             id: self.observation,
@@ -452,7 +453,7 @@ impl Writer {
         let services = self.dirty.services.iter().map(|name| Change {
             table: Table::Services,
             key: name.to_string(),
-            value: state.services().get(name).map(|service| service.route.to_vec()),
+            value: state.service_record(name).map(|r| encoding::encode_service(&r)),
         });
         let policies = self.dirty.policies.iter().map(|name| Change {
             table: Table::Policies,

@@ -1,8 +1,8 @@
-//! `gantry.v1.Rollouts`: policies, and the rollouts of models and pipelines.
+//! `gantry.v1.Rollouts`: policies, and the rollouts of models, pipelines and services.
 
 use super::{Stream, identity, subscribe, within_deadline};
 use crate::{convert, engine::Handle, status};
-use gantry_core::scheduling::{Command, Owner, ReplicaState, Resource, RolloutTarget, Version};
+use gantry_core::scheduling::{Command, Owner, ReplicaState, RolloutKind, RolloutTarget, Version};
 use gantry_proto::gantry::{
     DeletePolicyRequest, DeletePolicyResponse, ListPoliciesRequest, ListPoliciesResponse, PolicyEvent,
     PutPolicyResponse, Reset, RolloutEvent, RolloutPolicy, RolloutStatus, SteerRolloutRequest,
@@ -58,18 +58,24 @@ fn policy(engine: &Handle, name: &str) -> Option<RolloutPolicy> {
 /// `None` without a rollout policy.
 fn status_of(engine: &Handle, target: &RolloutTarget) -> Option<RolloutStatus> {
     let (read_model, now) = (&engine.read_model, engine.now());
-    match target.resource {
-        Resource::Model => {
+    match target.kind {
+        RolloutKind::Model => {
             let model = &read_model.model(&target.name)?.model;
             let rollout = model.rollout.as_deref()?;
             let available = |v: &Version| v.count(|state| state == ReplicaState::Available);
             let versions = model.versions.iter().map(|v| (v.number, v.revision(), available(v)));
             Some(status::rollout(target, rollout, &versions.collect::<Vec<_>>(), now))
         }
-        Resource::Pipeline => {
+        RolloutKind::Pipeline => {
             let pipeline = &read_model.pipeline(&target.name)?.pipeline;
             let rollout = pipeline.rollout.as_deref()?;
             let versions = pipeline.versions.iter().map(|v| (v.number, v.revision(), 0));
+            Some(status::rollout(target, rollout, &versions.collect::<Vec<_>>(), now))
+        }
+        RolloutKind::Service => {
+            let service = &read_model.service(&target.name)?.service;
+            let (rollout, delivery) = (service.rollout.as_deref()?, service.delivery.as_ref()?);
+            let versions = delivery.versions.iter().map(|v| (v.number, v.revision.clone(), v.pods));
             Some(status::rollout(target, rollout, &versions.collect::<Vec<_>>(), now))
         }
     }
@@ -131,14 +137,14 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<SteerRolloutRequest>,
     ) -> Result<Response<SteerRolloutResponse>, Status> {
-        let SteerRolloutRequest { model, action, pipeline } = request.into_inner();
+        let SteerRolloutRequest { model, action, pipeline, service } = request.into_inner();
         let Some(steer) = convert::steer(action) else {
             return Err(Status::invalid_argument(format!("action: {action} is unknown")));
         };
-        if model.is_empty() == pipeline.is_empty() {
-            return Err(Status::invalid_argument("either model or pipeline must be set"));
-        }
-        let command = Command::SteerRollout { target: convert::rollout_target(&model, &pipeline), steer };
+        let Some(target) = convert::rollout_target(&model, &pipeline, &service) else {
+            return Err(Status::invalid_argument("either model, pipeline or service must be set"));
+        };
+        let command = Command::SteerRollout { target, steer };
         within_deadline(self.engine.command(command)).await?;
         Ok(Response::new(SteerRolloutResponse {}))
     }
@@ -152,10 +158,11 @@ impl rollouts_server::Rollouts for Rollouts {
         let event = |event| RolloutEvent { event: Some(event) };
         let describe = |engine: &Handle, target: &RolloutTarget| {
             let name = target.name.to_string();
-            let event = match (status_of(engine, target), target.resource) {
+            let event = match (status_of(engine, target), target.kind) {
                 (Some(status), _) => Event::Upsert(status),
-                (None, Resource::Model) => Event::Delete(name),
-                (None, Resource::Pipeline) => Event::DeletePipeline(name),
+                (None, RolloutKind::Model) => Event::Delete(name),
+                (None, RolloutKind::Pipeline) => Event::DeletePipeline(name),
+                (None, RolloutKind::Service) => Event::DeleteService(name),
             };
             vec![RolloutEvent { event: Some(event) }]
         };
@@ -163,7 +170,12 @@ impl rollouts_server::Rollouts for Rollouts {
         let everything = |engine: &Handle| {
             let models = engine.read_model.models().into_iter().map(RolloutTarget::model);
             let pipelines = engine.read_model.pipelines().into_iter().map(RolloutTarget::pipeline);
-            models.chain(pipelines).filter(|target| status_of(engine, target).is_some()).collect()
+            let services = engine.read_model.services().into_iter().map(RolloutTarget::service);
+            models
+                .chain(pipelines)
+                .chain(services)
+                .filter(|target| status_of(engine, target).is_some())
+                .collect()
         };
         let subscribers = &self.engine.rollouts;
         Ok(subscribe::subscribe_between(&self.engine, "rollout", subscribers, everything, describe, frame))

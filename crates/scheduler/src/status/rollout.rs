@@ -5,7 +5,7 @@ use gantry_core::{
         Candidate, Exposure, FailedRevision, Finding, HistoryEntry, Outcome, Pause, Phase, Progress,
         Revision, Watch,
     },
-    scheduling::{Millis, ObjectRollout, Resource, RolloutTarget},
+    scheduling::{Millis, ObjectRollout, RolloutKind, RolloutTarget},
 };
 use gantry_proto::gantry as own;
 
@@ -22,13 +22,11 @@ pub(crate) fn rollout(
         let newest = of_revision().next_back().map_or(0, |(number, ..)| *number);
         revision_status(rollout, name, newest, of_revision().map(|(.., available)| available).sum())
     };
-    let (model, pipeline) = match target.resource {
-        Resource::Model => (target.name.to_string(), String::new()),
-        Resource::Pipeline => (String::new(), target.name.to_string()),
-    };
+    let name = |kind| if target.kind == kind { target.name.to_string() } else { String::new() };
     let mut status = own::RolloutStatus {
-        model,
-        pipeline,
+        model: name(RolloutKind::Model),
+        pipeline: name(RolloutKind::Pipeline),
+        service: name(RolloutKind::Service),
         policy: rollout.policy.to_string(),
         phase: state.phase.name().to_owned(),
         message: message(rollout),

@@ -5,15 +5,27 @@ use gantry_core::scheduling::Service;
 use gantry_proto::gantry::{ServiceName, ServiceRoute, ServiceState};
 use prost::Message as _;
 
-pub(crate) fn service_route(snapshot: &ServiceSnapshot) -> ServiceRoute {
+fn as_put(snapshot: &ServiceSnapshot) -> ServiceRoute {
     // Encoded by `convert::service`, so decoding cannot fail.
     ServiceRoute::decode(&*snapshot.service.route).unwrap_or_default()
+}
+
+/// The route for gateways: a rollout sets the weights of its versions.
+pub(crate) fn service_route(snapshot: &ServiceSnapshot) -> ServiceRoute {
+    let (mut route, service) = (as_put(snapshot), &snapshot.service);
+    route.rollout_generation = service.rollout_generation();
+    for backend in route.components.iter_mut().flat_map(|component| &mut component.backends) {
+        if let Some(percent) = service.percent(&backend.revision).filter(|_| !backend.revision.is_empty()) {
+            backend.weight = percent;
+        }
+    }
+    ServiceRoute { delivery: None, ..route }
 }
 
 pub(crate) fn service(snapshot: &ServiceSnapshot) -> ServiceState {
     let Service { admitted, waiting, idle, .. } = snapshot.service;
     let reason = if admitted { String::new() } else { snapshot.obstacle.to_owned() };
-    ServiceState { route: Some(service_route(snapshot)), admitted, reason, waiting, idle }
+    ServiceState { route: Some(as_put(snapshot)), admitted, reason, waiting, idle }
 }
 
 /// From `namespace/name`.

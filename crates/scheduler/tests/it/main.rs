@@ -14,6 +14,7 @@ mod ownership;
 mod pipelines;
 mod rollouts;
 mod route_states;
+mod service_rollouts;
 mod services;
 mod subscriptions;
 mod timeouts;

@@ -20,7 +20,7 @@ fn policy(name: &str, models: &[&str]) -> RolloutPolicy {
 }
 
 fn steer(action: Action) -> SteerRolloutRequest {
-    SteerRolloutRequest { model: "m".into(), action: action.into(), pipeline: String::new() }
+    SteerRolloutRequest { model: "m".into(), action: action.into(), ..Default::default() }
 }
 
 /// Models first.
@@ -141,7 +141,7 @@ impl Setup {
             model: "m".into(),
             generation: self.route.rollout_generation,
             versions: versions.iter().map(version).collect(),
-            pipeline: String::new(),
+            ..Default::default()
         };
         let report = TrafficReport {
             subscriber: "g".into(),

@@ -24,7 +24,12 @@ fn route(name: &str, pods: &[&str]) -> ServiceRoute {
     let component = ServiceComponent {
         role: Role::Predictor.into(),
         sleeps: pods.is_empty(),
-        backends: vec![ServiceBackend { name: format!("{name}-predictor"), weight: 100, pods }],
+        backends: vec![ServiceBackend {
+            name: format!("{name}-predictor"),
+            weight: 100,
+            pods,
+            ..Default::default()
+        }],
         ..Default::default()
     };
     ServiceRoute {
@@ -191,7 +196,7 @@ async fn invalid_routes_are_refused_with_the_field() {
         (|r| backend(r).weight = 101, "components[0].backends[0].weight: "),
         (
             |r| {
-                let other = ServiceBackend { name: "other".into(), weight: 1, pods: Vec::new() };
+                let other = ServiceBackend { name: "other".into(), weight: 1, ..Default::default() };
                 r.components[0].backends.push(other);
             },
             "components[0].backends: the weights sum up to 101",

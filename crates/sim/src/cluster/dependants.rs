@@ -126,7 +126,12 @@ fn service(name: &str, DesiredService { pods }: DesiredService) -> ServiceRoute 
         http_port: 8080,
         ..Default::default()
     };
-    let backend = ServiceBackend { name: name.to_owned(), weight: 100, pods: (0..pods).map(pod).collect() };
+    let backend = ServiceBackend {
+        name: name.to_owned(),
+        weight: 100,
+        pods: (0..pods).map(pod).collect(),
+        ..ServiceBackend::default()
+    };
     let component = ServiceComponent { backends: vec![backend], sleeps: pods == 0, ..Default::default() };
     let (namespace, name) = (NAMESPACE.into(), name.into());
     ServiceRoute { namespace, name, components: vec![component], ..Default::default() }

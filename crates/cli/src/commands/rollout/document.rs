@@ -1,7 +1,7 @@
 //! Rollouts as JSON.
 
 use super::text::time;
-use crate::client::rolled_out;
+use crate::client::RolledOut;
 use gantry_proto::gantry::{RevisionStatus, RolloutStatus};
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ pub(super) fn rollout(rollout: &RolloutStatus) -> Value {
             "revision": failed.revision, "reason": failed.reason, "message": failed.message, "at": time(failed.at_ms),
         })
     };
-    let kind = if rollout.pipeline.is_empty() { "Model" } else { "Pipeline" };
+    let object = RolledOut::of(rollout);
     json!({
-        "kind": kind,
-        "name": rolled_out(rollout).name,
+        "kind": object.kind(),
+        "name": object.name(),
         "policy": rollout.policy,
         "phase": rollout.phase,
         "message": rollout.message,

@@ -1,4 +1,4 @@
-//! `gantry rollout`: the rollouts of models and pipelines under a policy.
+//! `gantry rollout`: the rollouts of models, pipelines and InferenceServices under a policy.
 
 mod document;
 mod simulate;
@@ -7,7 +7,7 @@ mod text;
 use super::status::redraw;
 use crate::{
     args::Global,
-    client::{Scheduler, block_on, rolled_out},
+    client::{RolledOut, Scheduler, block_on},
     error::{CommandError, Exit},
     object_ref::{self, ObjectRef},
     output::{PLACEHOLDER, Style, Table, Tone, emit, emit_line, is_terminal, print_stderr},
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Changes within this window are drawn once.
 const REDRAW_DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// Watch and steer the rollouts of models and pipelines under a RolloutPolicy.
+/// Watch and steer the rollouts of new versions under a RolloutPolicy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gantry rollout status iris\n  gantry rollout watch iris\n  \
     gantry rollout promote iris --full\n  gantry rollout simulate -f careful.yaml --success 0.97 --rate 50")]
@@ -82,7 +82,7 @@ enum Command {
         #[command(flatten)]
         target: Target,
     },
-    /// List the past rollouts of a model or pipeline, newest first
+    /// List the past rollouts of an object, newest first
     History {
         #[command(flatten)]
         target: Target,
@@ -94,67 +94,98 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// Name of a model or pipeline, or model/NAME or pipeline/NAME
+    /// Name of a model, pipeline or InferenceService, or model/NAME, pipeline/NAME or isvc/NAMESPACE/NAME
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-impl Target {
-    /// `None` for a name without a kind.
-    fn object(&self) -> Result<Option<ObjectRef>, CommandError> {
-        if !self.name.contains('/') {
-            return Ok(None);
-        }
-        let objects = object_ref::named(std::slice::from_ref(&self.name))?;
-        let is_supported = |object: &ObjectRef| matches!(object.kind, Kind::Model | Kind::Pipeline);
-        let object = objects.into_iter().find(is_supported);
-        object.map(Some).ok_or_else(|| {
-            let shown = self.name.escape_debug();
-            CommandError::usage(format!("{shown} has no rollouts: name a model or a pipeline"))
-        })
-    }
+/// What a command names.
+#[derive(Debug)]
+enum Wanted {
+    /// Without a kind.
+    Name(String),
+    /// A model or a pipeline.
+    Object(ObjectRef),
+    /// A name, or `namespace/name`.
+    Service(String),
+}
 
-    /// The rollout of the object, or why there is none. A name without a kind is that of a model or a pipeline.
-    async fn find(&self, scheduler: &Scheduler) -> Result<(ObjectRef, RolloutStatus), CommandError> {
-        let named = self.object()?;
-        let is_named = |object: &ObjectRef| match &named {
-            Some(named) => object == named,
-            None => object.name == self.name,
+impl Wanted {
+    fn is(&self, object: &RolledOut) -> bool {
+        let is_service = |name: &str, wanted: &str| {
+            name == wanted || name.rsplit_once('/').is_some_and(|(_, name)| name == wanted)
         };
-        let rollouts = scheduler.rollouts().await?.into_iter().map(|rollout| (rolled_out(&rollout), rollout));
-        let mut found: Vec<_> = rollouts.filter(|(object, _)| is_named(object)).collect();
-        match (found.pop(), found.pop()) {
-            (Some(found), None) => Ok(found),
-            (Some(_), Some(_)) => {
-                let name = &self.name;
-                let message = format!(
-                    "{name} is a model and a pipeline, and both have rollouts: write model/{name} or pipeline/{name}"
-                );
-                Err(CommandError::usage(message))
+        match (self, object) {
+            (Self::Name(wanted) | Self::Service(wanted), RolledOut::Service(name)) => {
+                is_service(name, wanted)
             }
-            (None, _) => Err(no_rollout(scheduler, named, &self.name).await?),
+            (Self::Name(wanted), RolledOut::Object(object)) => object.name == *wanted,
+            (Self::Object(wanted), RolledOut::Object(object)) => object == wanted,
+            // Without pods of its own it is a model of the scheduler.
+            (Self::Service(wanted), RolledOut::Object(object)) => {
+                object.kind == Kind::Model && object.name == *wanted
+            }
+            (Self::Object(_), RolledOut::Service(_)) => false,
         }
     }
 }
 
-/// Why a model or pipeline has no rollout.
-async fn no_rollout(
-    scheduler: &Scheduler,
-    named: Option<ObjectRef>,
-    name: &str,
-) -> Result<CommandError, CommandError> {
-    let of_kind = |kind| ObjectRef { kind, name: name.to_owned() };
-    let candidates = match &named {
-        Some(named) => vec![named.clone()],
-        None => vec![of_kind(Kind::Model), of_kind(Kind::Pipeline)],
-    };
-    for object in &candidates {
-        let resource = scheduler.resource(object, false).await?;
-        if resource.is_some_and(|resource| !resource.is_deleted()) {
-            return Ok(without_policy(object));
+impl Target {
+    fn wanted(&self) -> Result<Wanted, CommandError> {
+        let Some((kind, name)) = self.name.split_once('/') else {
+            return Ok(Wanted::Name(self.name.clone()));
+        };
+        if ["isvc", "inferenceservice", "inferenceservices"].contains(&kind) && !name.is_empty() {
+            return Ok(Wanted::Service(name.to_owned()));
+        }
+        let objects = object_ref::named(std::slice::from_ref(&self.name))?;
+        let is_supported = |object: &ObjectRef| matches!(object.kind, Kind::Model | Kind::Pipeline);
+        let object = objects.into_iter().find(is_supported);
+        object.map(Wanted::Object).ok_or_else(|| {
+            let shown = self.name.escape_debug();
+            CommandError::usage(format!(
+                "{shown} has no rollouts: name a model, a pipeline or an InferenceService"
+            ))
+        })
+    }
+
+    /// The rollout of the object, or why there is none.
+    async fn find(&self, scheduler: &Scheduler) -> Result<(RolledOut, RolloutStatus), CommandError> {
+        let wanted = self.wanted()?;
+        let rollouts = scheduler.rollouts().await?.into_iter();
+        let rollouts = rollouts.map(|rollout| (RolledOut::of(&rollout), rollout));
+        let mut found: Vec<_> = rollouts.filter(|(object, _)| wanted.is(object)).collect();
+        if found.len() > 1 {
+            let names: Vec<String> = found.iter().map(|(object, _)| object.to_string()).collect();
+            let (name, names) = (&self.name, names.join(" or "));
+            return Err(CommandError::usage(format!(
+                "{name} names several objects with rollouts: write {names}"
+            )));
+        }
+        match found.pop() {
+            Some(found) => Ok(found),
+            None => Err(no_rollout(scheduler, wanted).await?),
         }
     }
-    Ok(scheduler.not_found(&named.unwrap_or_else(|| of_kind(Kind::Model))).await)
+}
+
+/// Why an object has no rollout.
+async fn no_rollout(scheduler: &Scheduler, wanted: Wanted) -> Result<CommandError, CommandError> {
+    let of_kind = |kind, name: &str| ObjectRef { kind, name: name.to_owned() };
+    let (first, second) = match wanted {
+        Wanted::Object(named) => (named, None),
+        Wanted::Name(name) => (of_kind(Kind::Model, &name), Some(of_kind(Kind::Pipeline, &name))),
+        // The scheduler knows services in pods of their own by their rollouts only.
+        Wanted::Service(name) if name.contains('/') => return Ok(without_policy(&RolledOut::Service(name))),
+        Wanted::Service(name) => (of_kind(Kind::Model, &name), None),
+    };
+    for object in std::iter::once(&first).chain(&second) {
+        let resource = scheduler.resource(object, false).await?;
+        if resource.is_some_and(|resource| !resource.is_deleted()) {
+            return Ok(without_policy(&RolledOut::Object(object.clone())));
+        }
+    }
+    Ok(scheduler.not_found(&first).await)
 }
 
 #[derive(Debug, clap::Args)]
@@ -202,7 +233,7 @@ async fn list(scheduler: &Scheduler, form: Form) -> Result<(), CommandError> {
         return emit(format!("{list:#}\n"));
     }
     if rollouts.is_empty() {
-        print_stderr("No rollouts: apply a RolloutPolicy for a model or a pipeline.");
+        print_stderr("No rollouts: apply a RolloutPolicy.");
         return Ok(());
     }
     emit(table(&rollouts).render(Style::stdout()))
@@ -292,12 +323,12 @@ async fn steer(scheduler: &Scheduler, target: &Target, action: Action) -> Result
         };
         return Err(CommandError::new(error.exit, format!("{}{remedy}", error.message)));
     }
-    emit_line(&format!("{} {}", object.name, text::steered(&rollout, action)))
+    emit_line(&format!("{} {}", object.name(), text::steered(&rollout, action)))
 }
 
-fn without_policy(object: &ObjectRef) -> CommandError {
-    let name = &object.name;
-    let kind = if object.kind == Kind::Pipeline { "Pipeline" } else { "Model" };
+fn without_policy(object: &RolledOut) -> CommandError {
+    let (kind, name) = (object.kind(), object.name());
+    let name = name.rsplit_once('/').map_or(name, |(_, name)| name);
     CommandError::new(
         Exit::NotFound,
         format!(

@@ -1,7 +1,7 @@
 //! Text of each state of a rollout.
 
 use super::{table, text};
-use crate::output::Style;
+use crate::{client::RolledOut, output::Style};
 use gantry_proto::gantry::{
     FailedRevision, RevisionStatus, RolloutHistory, RolloutStatus, steer_rollout_request::Action,
 };
@@ -200,4 +200,32 @@ fn grouped_separates_thousands() {
     for (number, expected) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
         assert_eq!(text::grouped(number), expected);
     }
+}
+
+#[test]
+fn services_are_named_with_their_namespace() {
+    let of = |service: &str| RolloutStatus {
+        model: String::new(),
+        service: service.into(),
+        ..rollout("Progressing")
+    };
+    assert_eq!(text::reference(&of("ml/iris")), "isvc/ml/iris");
+    let page = text::page(&RolloutStatus { stage: 0, ..of("ml/iris") }, None, Style::plain());
+    assert!(page.contains("kubectl get isvc -n ml iris"), "{page}");
+    let wanted = |name: &str| super::Target { name: name.into() }.wanted().unwrap();
+    let (service, model) = (RolledOut::of(&of("ml/iris")), RolledOut::of(&rollout("Running")));
+    for (name, is_service) in [
+        ("iris", true),
+        ("isvc/iris", true),
+        ("isvc/ml/iris", true),
+        ("inferenceservice/ml/iris", true),
+        ("isvc/other/iris", false),
+        ("ml", false),
+        ("model/iris", false),
+    ] {
+        assert_eq!(wanted(name).is(&service), is_service, "{name}");
+    }
+    assert!(wanted("reco").is(&model) && wanted("model/reco").is(&model) && wanted("isvc/reco").is(&model));
+    assert!(!wanted("pipeline/reco").is(&model) && !wanted("isvc/ml/reco").is(&model));
+    assert!(super::Target { name: "server/x".into() }.wanted().is_err());
 }

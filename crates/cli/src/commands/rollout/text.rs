@@ -1,6 +1,7 @@
 //! Rollouts as text: the answer first, then the versions, the reason and the next command.
 
 use crate::{
+    client::RolledOut,
     commands::status::millis,
     duration,
     output::{PLACEHOLDER, Style, Table, Tone, sanitize},
@@ -9,16 +10,13 @@ use gantry_proto::gantry::{RevisionStatus, RolloutHistory, RolloutStatus, steer_
 use jiff::Timestamp;
 use std::time::Duration;
 
-fn name(rollout: &RolloutStatus) -> &str {
-    if rollout.pipeline.is_empty() { &rollout.model } else { &rollout.pipeline }
+fn name(rollout: &RolloutStatus) -> String {
+    RolledOut::of(rollout).name().to_owned()
 }
 
-/// The object as commands name it: a model by its name, a pipeline with its kind.
+/// The object as commands name it.
 pub(super) fn reference(rollout: &RolloutStatus) -> String {
-    match rollout.pipeline.as_str() {
-        "" => rollout.model.clone(),
-        pipeline => format!("pipeline/{pipeline}"),
-    }
+    RolledOut::of(rollout).reference()
 }
 
 /// `version 2`, or the digest of a version that is gone.
@@ -268,16 +266,19 @@ fn holds(rollout: &RolloutStatus) -> Option<String> {
 /// One command.
 fn next(rollout: &RolloutStatus) -> String {
     let name = reference(rollout);
-    let (kind, object) = if rollout.pipeline.is_empty() {
-        ("model", format!("model/{name}"))
-    } else {
-        ("pipeline", name.clone())
+    let object = RolledOut::of(rollout);
+    let (kind, explain) = match object.kind() {
+        "InferenceService" => {
+            let (namespace, service) = object.name().split_once('/').unwrap_or_default();
+            ("InferenceService", format!("kubectl get isvc -n {namespace} {service}"))
+        }
+        kind => (if kind == "Pipeline" { "pipeline" } else { "model" }, format!("gantry explain {object}")),
     };
     match (rollout.phase.as_str(), rollout.pause.as_str()) {
-        ("Deploying", _) => format!("gantry explain {object}"),
+        ("Deploying", _) => explain,
         ("Progressing", "Command") => format!("gantry rollout resume {name}"),
         ("Progressing", "Approval") => format!("gantry rollout promote {name}"),
-        ("Progressing", _) if rollout.stage == 0 => format!("gantry explain {object}"),
+        ("Progressing", _) if rollout.stage == 0 => explain,
         ("Running", _) if last_rollback(rollout).is_some() => {
             format!("gantry rollout retry {name}; a changed {kind} starts a new rollout")
         }

@@ -1,55 +1,76 @@
-//! Models and pipelines with a rollout policy: which versions are kept, and their shares of the traffic.
+//! Models, pipelines and services with a rollout policy: which versions are kept, and their shares of the traffic.
 //!
 //! Every decision is made by [`crate::rollout::step`]. A revision is a spec: versions with the same spec belong to one
 //! revision, so that a spec that failed is not rolled out again under another version number.
 //!
-//! `policies` assigns policies to objects, `model` and `pipeline` apply the weights to their versions.
+//! `policies` assigns policies to objects, `model`, `pipeline` and `service` apply the weights to their versions.
 
 mod model;
 mod pipeline;
 mod policies;
+mod service;
 
 pub(super) use pipeline::PipelineInput;
 pub use policies::PolicyRecord;
+pub use service::{DeliveredVersion, Delivery};
 
-use super::{Millis, command::Effects, experiment::Resource, model::Digest};
+use super::{Millis, command::Effects, model::Digest};
 use crate::rollout::{
     Command as RolloutCommand, CommandRejection, Durability, Event, Evidence, Input, ObservationId, Phase,
     Readiness, Request, Revision, Rollout, RolloutPolicy, Stats, Weights, Window, step,
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+/// A kind of objects whose versions are rolled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RolloutKind {
+    Model,
+    Pipeline,
+    /// Of pods that the scheduler does not place: an InferenceService.
+    Service,
+}
+
+impl RolloutKind {
+    /// The kind in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "Model",
+            Self::Pipeline => "Pipeline",
+            Self::Service => "InferenceService",
+        }
+    }
+}
+
 /// An object whose versions are rolled out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RolloutTarget {
-    pub resource: Resource,
+    pub kind: RolloutKind,
     pub name: Arc<str>,
 }
 
 impl RolloutTarget {
     pub fn model(name: impl Into<Arc<str>>) -> Self {
-        Self { resource: Resource::Model, name: name.into() }
+        Self { kind: RolloutKind::Model, name: name.into() }
     }
 
     pub fn pipeline(name: impl Into<Arc<str>>) -> Self {
-        Self { resource: Resource::Pipeline, name: name.into() }
+        Self { kind: RolloutKind::Pipeline, name: name.into() }
     }
 
-    /// The kind in manifests.
-    pub const fn kind(&self) -> &'static str {
-        match self.resource {
-            Resource::Model => "Model",
-            Resource::Pipeline => "Pipeline",
-        }
+    /// By `namespace/name`.
+    pub fn service(name: impl Into<Arc<str>>) -> Self {
+        Self { kind: RolloutKind::Service, name: name.into() }
     }
 }
 
 impl fmt::Display for RolloutTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.resource {
-            Resource::Model => write!(f, "model {}", self.name),
-            Resource::Pipeline => write!(f, "pipeline {}", self.name),
-        }
+        let kind = match self.kind {
+            RolloutKind::Model => "model",
+            RolloutKind::Pipeline => "pipeline",
+            RolloutKind::Service => "InferenceService",
+        };
+        write!(f, "{kind} {}", self.name)
     }
 }
 
@@ -121,7 +142,7 @@ pub(super) struct Times {
 }
 
 impl ObjectRollout {
-    fn new(policy: Arc<str>, rules: Arc<RolloutPolicy>, state: Rollout) -> Self {
+    pub(super) fn new(policy: Arc<str>, rules: Arc<RolloutPolicy>, state: Rollout) -> Self {
         let stored = state.restored();
         let (state, weights) = (stored.state, stored.weights);
         Self {

@@ -1,12 +1,13 @@
 //! Policies, the objects that they select, and commands and statistics of these.
 
-use super::{ObjectRollout, RolloutRecord, RolloutTarget, Steer, Traffic, pipeline::PipelineInput};
+use super::{
+    ObjectRollout, RolloutKind, RolloutRecord, RolloutTarget, Steer, Traffic, pipeline::PipelineInput,
+};
 use crate::{
     rollout::{CommandRejection, Rollout, RolloutPolicy},
     scheduling::{
         Millis,
         command::{Effects, Rejection},
-        experiment::Resource,
         model::Model,
         pipeline::Pipeline,
         state::State,
@@ -50,10 +51,11 @@ pub(super) fn assign(
 
 impl Effects {
     /// The record and the status of an object with a rollout changed.
-    pub(super) fn store_rollout(&mut self, RolloutTarget { resource, name }: &RolloutTarget) {
-        let (records, statuses) = match resource {
-            Resource::Model => (&mut self.store_models, &mut self.models),
-            Resource::Pipeline => (&mut self.store_pipelines, &mut self.pipelines),
+    pub(super) fn store_rollout(&mut self, RolloutTarget { kind, name }: &RolloutTarget) {
+        let (records, statuses) = match kind {
+            RolloutKind::Model => (&mut self.store_models, &mut self.models),
+            RolloutKind::Pipeline => (&mut self.store_pipelines, &mut self.pipelines),
+            RolloutKind::Service => (&mut self.store_services, &mut self.services),
         };
         records.insert(name.clone());
         statuses.insert(name.clone());
@@ -115,14 +117,16 @@ impl State {
     fn assign_policies(&mut self, targets: &BTreeSet<RolloutTarget>, now: Millis, effects: &mut Effects) {
         for target in targets {
             let policy = self.policy_for(target);
-            match target.resource {
-                Resource::Model => {
+            match target.kind {
+                RolloutKind::Model => {
                     self.with(&target.name, now, effects, |ctx, model| {
                         ctx.assign_policy(model, policy);
                         ctx.reconcile(model, false);
                     });
                 }
-                Resource::Pipeline => self.assign_pipeline_policy(&target.name, now, effects),
+                RolloutKind::Pipeline => self.assign_pipeline_policy(&target.name, now, effects),
+                // A service brings its policy.
+                RolloutKind::Service => {}
             }
         }
     }
@@ -151,25 +155,30 @@ impl State {
         effects: &mut Effects,
     ) -> Result<(), Rejection> {
         let name = &target.name;
-        let has_rollout = match target.resource {
-            Resource::Model => {
+        let has_rollout = match target.kind {
+            RolloutKind::Model => {
                 let model = self.models.get(name).filter(|model| !model.deleted);
                 model.ok_or_else(|| Rejection::UnknownModel(name.clone()))?.rollout.is_some()
             }
-            Resource::Pipeline => {
+            RolloutKind::Pipeline => {
                 let pipeline = self.pipelines.get(name).filter(|pipeline| !pipeline.deleted);
                 pipeline.ok_or_else(|| Rejection::UnknownPipeline(name.clone()))?.rollout.is_some()
+            }
+            RolloutKind::Service => {
+                let service = self.services.get(name);
+                service.ok_or_else(|| Rejection::UnknownService(name.clone()))?.rollout.is_some()
             }
         };
         if !has_rollout {
             return Err(Rejection::NoRolloutPolicy(target));
         }
-        let result = match target.resource {
-            Resource::Model => self.steer_model(name, steer, now, effects),
-            Resource::Pipeline => {
+        let result = match target.kind {
+            RolloutKind::Model => self.steer_model(name, steer, now, effects),
+            RolloutKind::Pipeline => {
                 let input = PipelineInput { steer: Some(steer), traffic: None };
                 self.change_pipeline(name, now, effects, &input, |_| ()).unwrap_or(Ok(()))
             }
+            RolloutKind::Service => self.step_service(name, None, Some(steer), now, effects),
         };
         result.map_err(|reason| Rejection::RolloutCommand { target, reason })
     }
@@ -198,19 +207,23 @@ impl State {
     ) {
         let of_model = |model: &Model| model.rollout.is_some();
         let of_pipeline = |pipeline: &Pipeline| pipeline.rollout.is_some();
-        match target.resource {
-            Resource::Model if self.models.get(&target.name).is_some_and(of_model) => {
+        match target.kind {
+            RolloutKind::Model if self.models.get(&target.name).is_some_and(of_model) => {
                 self.with(&target.name, now, effects, |ctx, model| {
                     let evidence = model.observe(traffic);
                     let _ = ctx.step_rollout(model, evidence.as_ref(), None);
                     ctx.reconcile(model, false);
                 });
             }
-            Resource::Pipeline if self.pipelines.get(&target.name).is_some_and(of_pipeline) => {
+            RolloutKind::Pipeline if self.pipelines.get(&target.name).is_some_and(of_pipeline) => {
                 let input = PipelineInput { traffic: Some(traffic), steer: None };
                 self.change_pipeline(&target.name, now, effects, &input, |_| ());
             }
-            Resource::Model | Resource::Pipeline => {}
+            RolloutKind::Service => {
+                // A report has no reply, and no command that could be rejected.
+                let _ = self.step_service(&target.name, Some(traffic), None, now, effects);
+            }
+            RolloutKind::Model | RolloutKind::Pipeline => {}
         }
     }
 

@@ -53,8 +53,10 @@ fn any_definition() -> impl Strategy<Value = Box<Definition>> {
 }
 
 fn target() -> impl Strategy<Value = RolloutTarget> {
-    (name(), any::<bool>()).prop_map(|(name, is_pipeline)| {
-        if is_pipeline { RolloutTarget::pipeline(name) } else { RolloutTarget::model(name) }
+    (name(), 0..3u8).prop_map(|(name, kind)| match kind {
+        0 => RolloutTarget::model(name),
+        1 => RolloutTarget::pipeline(name),
+        _ => RolloutTarget::service(name),
     })
 }
 
@@ -138,10 +140,10 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (any_experiment(), owner()).prop_map(|(definition, by)| Command::StartExperiment { definition, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::StopExperiment { name, by }),
         1 => (name(), owner()).prop_map(|(name, by)| Command::AdoptExperiment { name, by }),
-        2 => (name(), 0u8..3, any::<bool>(), prop::option::of(bytes())).prop_map(
-            |(name, route, sleeps, idle_timeout)| {
-                let route = [route].into();
-                Command::PutService(ServiceRecord { name, route, sleeps, idle_timeout })
+        2 => (name(), 0u8..3, any::<bool>(), prop::option::of(bytes()), service_rollouts::delivery()).prop_map(
+            |(name, route, sleeps, idle_timeout, delivery)| {
+                let route = format!("{route} {delivery:?}").into_bytes().into();
+                Command::PutService(ServiceRecord { name, route, sleeps, idle_timeout, delivery, rollout: None })
             }
         ),
         1 => name().prop_map(|name| Command::DeleteService { name }),

@@ -13,6 +13,7 @@ mod placement;
 mod properties;
 mod rollouts;
 mod scaling;
+mod service_rollouts;
 mod services;
 
 use super::*;

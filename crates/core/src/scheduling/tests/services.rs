@@ -3,7 +3,14 @@
 use super::*;
 
 fn record(name: &str, route: &str, sleeps: bool) -> ServiceRecord {
-    ServiceRecord { name: name.into(), route: route.as_bytes().into(), sleeps, idle_timeout: None }
+    ServiceRecord {
+        name: name.into(),
+        route: route.as_bytes().into(),
+        sleeps,
+        idle_timeout: None,
+        delivery: None,
+        rollout: None,
+    }
 }
 
 fn put(state: &mut State, name: &str, route: &str, sleeps: bool) -> Effects {

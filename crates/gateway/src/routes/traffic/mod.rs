@@ -1,4 +1,4 @@
-//! Statistics per version of models and pipelines with a rollout.
+//! Statistics per version of models, pipelines and services with a rollout.
 //!
 //! A request counts for the generation of the weights that chose its version, also when it ends under newer weights. A worker
 //! thread adds to counters of its own, and [`Routes::take_traffic`] collects them.
@@ -13,7 +13,7 @@ pub(crate) use answers::AnswerComparison;
 pub(crate) use counters::Attribution;
 pub(crate) use values::{BodyCopy, ObservedValues};
 
-use super::{Kind, Routes};
+use super::Routes;
 use counters::{Counters, Totals};
 use gantry_proto::gantry as pb;
 use std::{
@@ -30,6 +30,15 @@ use tokio::{sync::Notify, time::Instant};
 const SHARDS: usize = 8;
 /// Versions of earlier generations that wait for their last requests, or for a report.
 const MAX_RETIRED: usize = 256;
+
+/// A kind of objects whose versions are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Counted {
+    Model,
+    Pipeline,
+    /// By `<namespace>/<name>`.
+    Service,
+}
 
 /// All counters.
 #[derive(Default)]
@@ -50,8 +59,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct VersionCounters {
     state_id: u64,
-    kind: Kind,
-    /// Of the model or pipeline.
+    kind: Counted,
+    /// Of the object.
     name: Arc<str>,
     generation: u64,
     version: u32,
@@ -126,7 +135,7 @@ impl Traffic {
     /// The counters of a version in a route; `old` has those of the same version before. `None` without a rollout.
     pub(super) fn counters(
         &self,
-        (kind, name): (Kind, &Arc<str>),
+        (kind, name): (Counted, &Arc<str>),
         generation: u64,
         version: u32,
         observed: Option<&pb::ObservedTensor>,
@@ -139,7 +148,7 @@ impl Traffic {
         let state_id = state.state_id;
         let is_same = |old: &&Arc<VersionCounters>| {
             let known = old.observed.as_ref().map(|observed| &observed.tensor);
-            (old.generation, old.state_id, known) == (generation, state_id, observed)
+            (old.generation, old.version, old.state_id, known) == (generation, version, state_id, observed)
         };
         if let Some(old) = old.filter(is_same) {
             return Some(Arc::clone(old));
@@ -179,7 +188,7 @@ impl State {
 }
 
 impl Routes {
-    /// Statistics of models and pipelines with a rollout since the previous call, by name and generation, and the ID of the
+    /// Statistics of objects with a rollout since the previous call, by name and generation, and the ID of the
     /// scheduler's state that numbered the generations. Versions without requests are omitted.
     pub fn take_traffic(&self) -> (u64, Vec<pb::ModelTraffic>) {
         let mut totals: BTreeMap<VersionKey, Totals> = BTreeMap::new();
@@ -205,7 +214,7 @@ impl Routes {
         self.inner.traffic.lock().state_id
     }
 
-    /// Resolves when a model or pipeline has a rollout.
+    /// Resolves when an object has a rollout.
     pub async fn rollout_started(&self) {
         let traffic = &self.inner.traffic;
         loop {
@@ -221,29 +230,31 @@ impl Routes {
 }
 
 /// Name, generation of the weights, and version.
-type VersionKey = (Kind, Arc<str>, u64, u32);
+type VersionKey = (Counted, Arc<str>, u64, u32);
 
-/// One entry per model or pipeline and generation.
+/// One entry per object and generation.
 fn grouped(totals: &BTreeMap<VersionKey, Totals>) -> Vec<pb::ModelTraffic> {
     let mut objects: Vec<pb::ModelTraffic> = Vec::new();
     for ((kind, name, generation, version), total) in totals {
-        let (model, pipeline) = match kind {
-            Kind::Model => (name.to_string(), String::new()),
-            Kind::Pipeline => (String::new(), name.to_string()),
+        let named = |of| if *kind == of { name.to_string() } else { String::new() };
+        let object = pb::ModelTraffic {
+            model: named(Counted::Model),
+            pipeline: named(Counted::Pipeline),
+            service: named(Counted::Service),
+            generation: *generation,
+            versions: Vec::new(),
         };
-        let report = total.report(*version);
-        match objects.last_mut() {
-            Some(last)
-                if (&last.model, &last.pipeline, last.generation) == (&model, &pipeline, *generation) =>
-            {
-                last.versions.push(report);
-            }
-            _ => objects.push(pb::ModelTraffic {
-                model,
-                generation: *generation,
-                versions: vec![report],
-                pipeline,
-            }),
+        let is_same = |last: &pb::ModelTraffic| {
+            let key = |of: &pb::ModelTraffic| {
+                (of.model.clone(), of.pipeline.clone(), of.service.clone(), of.generation)
+            };
+            key(last) == key(&object)
+        };
+        if !objects.last().is_some_and(is_same) {
+            objects.push(object);
+        }
+        if let Some(last) = objects.last_mut() {
+            last.versions.push(total.report(*version));
         }
     }
     objects

@@ -176,6 +176,56 @@ fn counters_exist_only_with_a_rollout() {
 }
 
 #[test]
+fn backends_of_a_service_are_counted_by_version_while_they_have_a_revision() {
+    let service = |generation, second: &str| {
+        let backend = |name: &str, revision: &str, version, weight| pb::ServiceBackend {
+            name: name.into(),
+            weight,
+            pods: vec![pb::PodEndpoint {
+                name: format!("{name}-pod"),
+                host: "127.0.0.1".into(),
+                http_port: 1,
+                grpc_port: 0,
+            }],
+            revision: revision.into(),
+            version,
+            readiness: 1,
+        };
+        let backends = vec![backend("a", "r7", 7, 0), backend("b", second, 9, 100)];
+        let components = vec![pb::ServiceComponent { backends, ..pb::ServiceComponent::default() }];
+        Event::UpsertService(pb::ServiceRoute {
+            namespace: "ml".into(),
+            name: "iris".into(),
+            components,
+            rollout_generation: generation,
+            ..pb::ServiceRoute::default()
+        })
+    };
+    let routes = Routes::default();
+    let request = |route: &Event| {
+        routes.apply(event(0, route.clone()));
+        let selector = Selector { is_component: true, max_in_flight: usize::MAX, ..Selector::default() };
+        routes.acquire("ml/iris/predictor", &selector).unwrap()
+    };
+    for (route, expected) in [
+        (service(0, ""), None),
+        (service(3, "r9"), Some((3, 9))),
+        (service(4, "r9"), Some((4, 9))),
+        (service(4, ""), None),
+    ] {
+        let request = request(&route);
+        if let Some(attribution) = &request.attribution {
+            attribution.record(ResultClass::ServerError, Instant::now());
+        }
+        let (_, taken) = routes.take_traffic();
+        let counted = taken.first().map(|of| (of.generation, of.versions[0].version));
+        assert_eq!(counted, expected, "{route:?}");
+        let names = taken.iter().map(|of| (&*of.service, &*of.model, &*of.pipeline));
+        assert!(names.clone().all(|names| names == ("ml/iris", "", "")), "{taken:?}");
+    }
+}
+
+#[test]
 fn figures_of_a_lost_state_are_dropped() {
     let routes = routed(1, &[1]);
     let request = start(&routes, 1);

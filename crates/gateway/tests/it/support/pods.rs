@@ -81,7 +81,7 @@ fn echo(name: &str, request: &Request<Bytes>) -> Option<Response<Reply>> {
 
 pub(crate) fn backend(name: &str, weight: u32, pods: &[&FakePod]) -> ServiceBackend {
     let pods = pods.iter().map(|pod| pod.endpoint()).collect();
-    ServiceBackend { name: name.into(), weight, pods }
+    ServiceBackend { name: name.into(), weight, pods, ..ServiceBackend::default() }
 }
 
 pub(crate) fn component(role: Role, backends: Vec<ServiceBackend>) -> ServiceComponent {

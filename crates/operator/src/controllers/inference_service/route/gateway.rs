@@ -65,6 +65,7 @@ impl RouteBuilder<'_> {
             weight: u32::try_from(weight).unwrap_or_default(),
             pods: if is_held { Vec::new() } else { self.ready_pods(&service) },
             name: service,
+            ..ServiceBackend::default()
         };
         let backends: Vec<ServiceBackend> = self.backends_of(component).into_iter().map(backend).collect();
         let is_empty = backends.iter().all(|backend| backend.pods.is_empty());
