@@ -39,6 +39,10 @@ impl Service {
         self.models.contains(name)
     }
 
+    pub(crate) fn has_models(&self) -> bool {
+        !self.models.is_empty()
+    }
+
     /// The entry of a component.
     pub(crate) fn component(&self, role: Role) -> Option<&Arc<str>> {
         self.components.iter().find(|(of, _)| *of == role).map(|(_, entry)| entry)

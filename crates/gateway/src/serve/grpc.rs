@@ -13,7 +13,7 @@ use super::{
     sequence,
     service::Named,
 };
-use crate::body::ResponseBody;
+use crate::{body::ResponseBody, routes::Service};
 use bytes::Bytes;
 use gantry_oip::{
     Code, Error, ServerMetadata,
@@ -27,6 +27,9 @@ use http::{HeaderValue, Response, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
 use tokio::time::Instant;
+
+/// Unary methods whose message names a model.
+const MODEL_METHODS: [&str; 4] = ["ModelInfer", "ModelMetadata", "ModelStatistics", "ModelReady"];
 
 impl Worker {
     pub(super) async fn grpc(
@@ -48,10 +51,9 @@ impl Worker {
             return self.builtin_service(parts, body).await;
         };
         let answered = match method {
-            "ModelInfer" | "ModelMetadata" | "ModelStatistics" => {
-                self.call(parts, body, request_id, exchange).await
+            method if MODEL_METHODS.contains(&method) => {
+                self.read_and_call(parts, body, request_id, exchange).await
             }
-            "ModelReady" => self.ready(parts, body, request_id, exchange).await,
             "ModelStreamInfer" => Ok(self.stream(parts, body, request_id, &exchange.client)),
             "ServerLive" => Ok(reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(reply(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
@@ -64,10 +66,9 @@ impl Worker {
         answered.unwrap_or_else(|error| local_response::error(&error, Protocol::Grpc))
     }
 
-    /// A unary call forwarded to the model's server.
-    async fn call(
+    async fn read_and_call(
         self: &Arc<Self>,
-        mut parts: Parts,
+        parts: Parts,
         mut body: Incoming,
         request_id: HeaderValue,
         exchange: &mut Exchange,
@@ -81,6 +82,40 @@ impl Worker {
             deadline,
         };
         let framed = self.read_body(&mut body, &limits).await?;
+        self.call_model(parts, framed, (started, deadline), request_id, exchange).await
+    }
+
+    /// One of [`MODEL_METHODS`]. A model without ready replicas, or an unknown one, is reported as `ready: false`: clients
+    /// poll it.
+    pub(super) async fn call_model(
+        self: &Arc<Self>,
+        parts: Parts,
+        framed: Bytes,
+        times: (Instant, Instant),
+        request_id: HeaderValue,
+        exchange: &mut Exchange,
+    ) -> Result<Response<ResponseBody>, Error> {
+        let is_poll = parts.uri.path().strip_prefix(SERVICE) == Some("ModelReady");
+        match self.call(parts, framed, times, request_id, exchange).await {
+            Err(error)
+                if is_poll
+                    && matches!(error.code, Code::Unavailable | Code::Unimplemented | Code::NotFound) =>
+            {
+                Ok(reply(&pb::ModelReadyResponse { ready: false }))
+            }
+            answered => answered,
+        }
+    }
+
+    /// A unary call forwarded to the model's server.
+    async fn call(
+        self: &Arc<Self>,
+        mut parts: Parts,
+        framed: Bytes,
+        (started, deadline): (Instant, Instant),
+        request_id: HeaderValue,
+        exchange: &mut Exchange,
+    ) -> Result<Response<ResponseBody>, Error> {
         let method = parts.uri.path().strip_prefix(SERVICE).unwrap_or_default();
         if method == "ModelStatistics"
             && message_length(&framed) == Some(0)
@@ -137,6 +172,14 @@ impl Worker {
             .min(config.max_request_timeout)
     }
 
+    /// Whether the message names a model that the scheduler serves for this service.
+    pub(super) fn is_of_scheduler(service: &Service, parts: &Parts, framed: &Bytes) -> bool {
+        let method = parts.uri.path().strip_prefix(SERVICE);
+        method.is_some_and(|method| MODEL_METHODS.contains(&method))
+            && service.has_models()
+            && Self::routing_fields(parts, framed).is_ok_and(|fields| service.has_model(&fields.name))
+    }
+
     /// Reads the routing fields from the start of a message.
     fn routing_fields(parts: &Parts, framed: &Bytes) -> Result<RoutingFields, Error> {
         let header = match parts.headers.get(headers::MODEL).map(HeaderValue::to_str) {
@@ -157,22 +200,6 @@ impl Worker {
             }));
         }
         RoutingFields::new(name, &fields)
-    }
-
-    /// A model without ready replicas, or an unknown one, is reported as `ready: false`: clients poll it.
-    async fn ready(
-        self: &Arc<Self>,
-        parts: Parts,
-        body: Incoming,
-        request_id: HeaderValue,
-        exchange: &mut Exchange,
-    ) -> Result<Response<ResponseBody>, Error> {
-        match self.call(parts, body, request_id, exchange).await {
-            Err(error) if matches!(error.code, Code::Unavailable | Code::Unimplemented | Code::NotFound) => {
-                Ok(reply(&pb::ModelReadyResponse { ready: false }))
-            }
-            answered => answered,
-        }
     }
 
     /// Reads a unary request of a built-in endpoint.

@@ -102,12 +102,18 @@ impl Worker {
             max: self.shared.config.max_body,
             deadline: deadline(started, timeout),
         };
+        let deadline = limits.deadline;
         let payload = if is_unary {
-            Payload::Whole(self.read_body(&mut body, &limits).await?)
+            let framed = self.read_body(&mut body, &limits).await?;
+            if request.role.is_none() && Self::is_of_scheduler(&request.service, &parts, &framed) {
+                let PodRequest { request_id, exchange, .. } = request;
+                return self.call_model(parts, framed, (started, deadline), request_id, exchange).await;
+            }
+            Payload::Whole(framed)
         } else {
             Payload::Partial { first: Bytes::new(), rest: body }
         };
-        let (uri, deadline) = (parts.uri.clone(), limits.deadline);
+        let uri = parts.uri.clone();
         self.to_pod(request, parts, Target::Grpc(&uri), payload, (started, deadline)).await
     }
 

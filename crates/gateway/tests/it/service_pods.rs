@@ -190,10 +190,26 @@ async fn models_of_the_scheduler_are_reached_by_the_host_of_their_service() {
     assert_eq!(pod(&ask(&running, HOST, "/v2/models/beer/infer").await), "404 there is no model \"beer\"");
     let component = "iris-predictor-default.example.com";
     assert_eq!(pod(&ask(&running, component, "/v2/models/wine/infer").await), "200 iris-0");
+    // gRPC, by the authority and the name in the message.
+    let infer = |model: &str| pb::ModelInferRequest { model_name: model.into(), ..Default::default() };
+    let ready = |model: &str| pb::ModelReadyRequest { name: model.into(), ..Default::default() };
+    let mut of_service = grpc(&running, "http://iris-default.example.com").await;
+    let mut of_component = grpc(&running, "http://iris-predictor-default.example.com").await;
+    assert_eq!(of_service.model_infer(infer("wine")).await.unwrap().into_inner().model_name, "wine_1");
+    assert!(of_service.model_ready(ready("wine")).await.unwrap().into_inner().ready);
+    assert!(!of_service.model_ready(ready("beer")).await.unwrap().into_inner().ready);
+    let to_pods = iris.local.arrived();
+    for (client, model) in [(&mut of_service, "cider"), (&mut of_component, "wine")] {
+        let answer = client.model_infer(infer(model)).await.unwrap();
+        assert_eq!(answer.metadata().get("x-seldon-route").unwrap(), ":iris:", "{model}");
+    }
+    assert_eq!(iris.local.arrived(), to_pods + 2);
     running.service(many(&[]));
     for (host, path) in paths {
         assert_eq!(pod(&ask(&running, host, path).await), "200 iris-0");
     }
+    let answer = of_service.model_infer(infer("wine")).await.unwrap();
+    assert_eq!(answer.metadata().get("x-seldon-route").unwrap(), ":iris:");
 }
 
 #[tokio::test(flavor = "multi_thread")]
