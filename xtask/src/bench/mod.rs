@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
@@ -33,6 +33,7 @@ const SUITES: [Suite; 16] = [
     ("pipelines", suites::pipelines::measure),
     ("many-pipelines", suites::pipelines::many),
     ("ensemble", suites::ensemble::measure),
+    ("inference-graph", suites::inference_graph::measure),
     ("kafka", suites::kafka::measure),
     ("onnx", suites::onnx::measure),
     ("trees", suites::trees::measure),

@@ -61,6 +61,12 @@ impl Process {
         self.child.id()
     }
 
+    /// SIGKILL, for programs that wait before they exit.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Its output so far.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
@@ -90,6 +96,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // SIGINT, which MLServer forwards to its workers; SIGKILL would orphan them.
         let signalled = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -99,8 +108,7 @@ impl Drop for Process {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

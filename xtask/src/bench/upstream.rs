@@ -6,14 +6,26 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
+/// A request body of about a kilobyte.
+pub(crate) fn request() -> String {
+    format!(
+        "{{\"inputs\":[{{\"name\":\"x\",\"shape\":[1,160],\"datatype\":\"FP32\",\"data\":[{}]}}]}}",
+        values()
+    )
+}
+
 /// The response body: about a kilobyte of protocol JSON.
 pub(crate) fn response() -> String {
-    let data: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
     format!(
         "{{\"model_name\":\"m\",\"model_version\":\"1\",\"outputs\":[{{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[1,160],\
          \"data\":[{}]}}]}}",
-        data.join(",")
+        values()
     )
+}
+
+fn values() -> String {
+    let values: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
+    values.join(",")
 }
 
 /// Prints its port, then serves until it is killed.

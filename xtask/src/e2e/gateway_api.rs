@@ -24,8 +24,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const ENVOY_GATEWAY: Peer =
-    Peer { module: "github.com/envoyproxy/gateway", package: "cmd/envoy-gateway", version: "v1.9.1" };
+const ENVOY_GATEWAY: Peer = Peer {
+    module: "github.com/envoyproxy/gateway",
+    package: "cmd/envoy-gateway",
+    version: "v1.9.1",
+    pinned: None,
+};
 const CONTROLLER_IMAGE: &str = "localhost/envoy-gateway:1";
 const ENVOY_IMAGE: &str = "localhost/envoy:1";
 const GATEWAY: &str = "kserve-ingress-gateway";

@@ -178,13 +178,16 @@ impl Programs {
     }
 }
 
-/// A controller of others with the files of its module, such as its chart: built once into the cache.
+/// A program of others with the files of its module, such as its chart: built once into the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) module: &'static str,
     /// The program in the module, such as `cmd/controller`.
     pub(crate) package: &'static str,
     pub(crate) version: &'static str,
+    /// The directory in `xtask/peers` with the go.mod that pins it, for modules with replacements, which `go install`
+    /// refuses.
+    pub(crate) pinned: Option<&'static str>,
 }
 
 pub(crate) struct BuiltPeer {
@@ -206,7 +209,15 @@ impl Peer {
         if !program.is_file() {
             eprintln!("Building {} (once)", program.display());
             let unfinished = program.with_added_extension("unfinished");
-            install(&go, &format!("{}/{}", self.module, self.package), self.version, &unfinished)?;
+            let package = format!("{}/{}", self.module, self.package);
+            if let Some(pinned) = self.pinned {
+                let mut command = go_command(&go);
+                command.current_dir(metadata::root().join("xtask/peers").join(pinned));
+                command.args(["build", "-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o"]);
+                succeed(command.arg(&unfinished).arg(package))?;
+            } else {
+                install(&go, &package, self.version, &unfinished)?;
+            }
             fs::rename(&unfinished, &program)?;
         }
         Ok(BuiltPeer { program, files: module_files(&go, self.module, self.version)? })

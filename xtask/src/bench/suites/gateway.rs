@@ -20,11 +20,7 @@ const MANY: usize = 10_000;
 
 /// A request of about a kilobyte; both gateways route by header.
 fn exchanges(models: &[String]) -> Vec<Exchange> {
-    let data: Vec<String> = (0..160).map(|i| format!("{}.5", i % 10 + 10)).collect();
-    let body = format!(
-        "{{\"inputs\":[{{\"name\":\"x\",\"shape\":[1,160],\"datatype\":\"FP32\",\"data\":[{}]}}]}}",
-        data.join(",")
-    );
+    let body = upstream::request();
     let response = upstream::response().into_bytes();
     let exchange = |model: &String| {
         let header = format!("seldon-model: {model}\r\n");

@@ -4,6 +4,7 @@ pub(crate) mod attack;
 pub(crate) mod ensemble;
 pub(crate) mod fairness;
 pub(crate) mod gateway;
+pub(crate) mod inference_graph;
 pub(crate) mod iris;
 pub(crate) mod kafka;
 pub(crate) mod memory;

@@ -240,7 +240,7 @@ pub(super) fn p50(address: SocketAddr, exchange: &Exchange, count: usize) -> Res
 }
 
 /// ONNX: y = Identity(x), of any shape.
-fn identity() -> Vec<u8> {
+pub(super) fn identity() -> Vec<u8> {
     let node = Message::new().text(1, "x").text(2, "y").text(4, "Identity");
     let value = |name: &str| {
         // FP32, two free dimensions.
