@@ -80,6 +80,37 @@ def test_ready_service_costs_few_writes_and_none_at_rest(kserve, kubelet, audit)
     assert kserve.get("isvc", "iris")["metadata"]["resourceVersion"] == version
 
 
+def test_no_writes_at_rest_while_others_scale_and_label(kserve, kubelet, audit):
+    kserve.apply(service(minReplicas=1, maxReplicas=4))
+    kserve.ready("isvc", "iris")
+    # In the role of the autoscaler with metrics; the one of Kubernetes runs, too, and has none.
+    kserve("scale", "deployment", "iris-predictor", "--replicas=3")
+    kserve.until("the replicas", "deployment", "iris-predictor", lambda d: d["status"].get("readyReplicas") == 3)
+    kserve.until("the autoscaler's status", "hpa", "iris-predictor", lambda h: condition(h, "AbleToScale"))
+    # Reconciled as soon as a later change is visible.
+    kserve.apply(service("first"))
+    kserve.ready("isvc", "first")
+    kserve.ready("isvc", "iris")
+
+    before = audit.writes()
+    assert any(w[2] == "iris-predictor" for w in before)
+    version = kserve.get("isvc", "iris")["metadata"]["resourceVersion"]
+    for turn in range(3):
+        status = json.dumps({"status": {"currentReplicas": 3, "desiredReplicas": 3, "observedGeneration": turn}})
+        kserve("patch", "hpa", "iris-predictor", "--subresource=status", "--type=merge", "-p", status)
+        # In the role of an injector: a mesh, or a controller of costs.
+        for kind in ("deployment", "replicaset", "service", "hpa", "pods"):
+            kserve("label", kind, "--all", f"injected={turn}", "--overwrite")
+    kserve.apply(service("last"))
+    kserve.ready("isvc", "last")
+    late = [w for w in audit.writes()[len(before) :] if w[4]["objectRef"].get("namespace") == kserve.namespace]
+    assert any(w[2] == "last-predictor" for w in late)
+    assert not [w[:4] for w in late if not w[2].startswith("last")]
+    assert kserve.get("isvc", "iris")["metadata"]["resourceVersion"] == version
+    deployment = kserve.get("deployment", "iris-predictor")
+    assert deployment["spec"]["replicas"] == 3 and deployment["metadata"]["labels"]["injected"] == "2"
+
+
 def test_kserve_sdk_creates_patches_waits_and_deletes(kserve, kubelet):
     from kserve import KServeClient
     from kserve.models import V1beta1InferenceService
