@@ -53,8 +53,9 @@ async def v2(url, headers, work):
     return results
 
 
-async def grpc(work):
-    client = InferenceGRPCClient(work["address"], timeout=30)
+async def grpc(work, host=None):
+    authority = [("grpc.default_authority", host)] if host else None
+    client = InferenceGRPCClient(work["address"], timeout=30, channel_args=authority)
     results = {
         "live": await client.is_server_live(),
         "ready": await client.is_server_ready(),
@@ -68,12 +69,13 @@ async def grpc(work):
 async def main():
     work = json.load(sys.stdin)
     root = f"http://{work['address']}"
+    host = f"{work['name']}-{work['namespace']}.example.com"
     places = {
         "path": (f"{root}/serving/{work['namespace']}/{work['name']}", None),
-        "host": (root, {"Host": f"{work['name']}-{work['namespace']}.example.com"}),
+        "host": (root, {"Host": host}),
         "plain": (root, None),
     }
-    results = {"grpc": await grpc(work)}
+    results = {"grpc": await grpc(work), "grpc host": await grpc(work, host)}
     for place, (url, headers) in places.items():
         results[f"v1 {place}"] = await v1(url, headers, work)
         results[f"v2 {place}"] = await v2(url, headers, work)

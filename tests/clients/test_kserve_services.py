@@ -32,6 +32,7 @@ def test_sdk_reaches_a_service_by_path_host_and_name(services):
     results = call(services, "iris", "default", ROWS, "X")
     expected = results["grpc"]["infer"]
     assert expected["label"] == [0, 2]
+    assert results["grpc host"] == results["grpc"]
     for place in ("path", "host", "plain"):
         one, two = results[f"v1 {place}"], results[f"v2 {place}"]
         assert one["live"] and one["ready"], place
