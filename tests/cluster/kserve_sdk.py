@@ -57,13 +57,33 @@ async def calls(work, host):
     assert predicted["predictions"][0]["label"] == 0, predicted
     await rest.close()
     rest = InferenceRESTClient(RESTConfig(protocol="v2", timeout=30))
+    assert await rest.is_server_live(url, headers=headers) and await rest.is_server_ready(url, headers=headers)
     assert await rest.is_model_ready(url, NAME, headers=headers)
     assert label(await rest.infer(url, request(), model_name=NAME, headers=headers)) == 0
     await rest.close()
     grpc = InferenceGRPCClient(work["mesh"], timeout=30, channel_args=[("grpc.default_authority", host)])
+    assert await grpc.is_server_live() and await grpc.is_server_ready()
     assert await grpc.is_model_ready(NAME)
     assert label(await grpc.infer(request())) == 0
     await grpc.close()
+
+
+async def backends(work, host):
+    """The backends that serve some requests."""
+    rest = InferenceRESTClient(RESTConfig(protocol="v1", timeout=30))
+    found = set()
+    for _ in range(100):
+        headers = {}
+        await rest.infer(
+            f"http://{work['mesh']}",
+            {"instances": ROWS},
+            model_name=NAME,
+            headers={"Host": host},
+            response_headers=headers,
+        )
+        found.add(headers["x-seldon-route"].strip(":"))
+    await rest.close()
+    return found
 
 
 def deployments(work):
@@ -87,21 +107,26 @@ def main():
 
     sdk.create(service(work, {"version": "1"}))
     sdk.wait_isvc_ready(NAME, **ready)
-    url = sdk.get(NAME, namespace=namespace)["status"]["url"]
-    asyncio.run(calls(work, url.removeprefix("http://")))
+    found = sdk.get(NAME, namespace=namespace)
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"] == 1
+    url = found["status"]["url"]
+    host = url.removeprefix("http://")
+    asyncio.run(calls(work, host))
     print("created and called by REST and gRPC at", url, flush=True)
 
     patched = sdk.patch(NAME, service(work, {"version": "2"}, 20), namespace=namespace)
     sdk.wait_isvc_ready(NAME, expected_generation=patched["metadata"]["generation"], **ready)
-    found = deployments(work)
-    assert found == {f"{NAME}-predictor": "1", f"{NAME}-predictor-canary": "2"}, found
-    asyncio.run(calls(work, url.removeprefix("http://")))
+    both = {f"{NAME}-predictor": "1", f"{NAME}-predictor-canary": "2"}
+    assert deployments(work) == both
+    until("requests to both", lambda: asyncio.run(backends(work, host)) == set(both))
+    asyncio.run(calls(work, host))
     print("canary with 20 % beside the previous spec", flush=True)
 
     promoted = sdk.patch(NAME, service(work, {"version": "2"}, 100), namespace=namespace)
     sdk.wait_isvc_ready(NAME, expected_generation=promoted["metadata"]["generation"], **ready)
     until("the end of the canary", lambda: deployments(work) == {f"{NAME}-predictor": "2"})
-    asyncio.run(calls(work, url.removeprefix("http://")))
+    assert asyncio.run(backends(work, host)) == {f"{NAME}-predictor"}
+    asyncio.run(calls(work, host))
     print("promoted", flush=True)
 
     sdk.delete(NAME, namespace=namespace)
