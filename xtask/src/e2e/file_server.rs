@@ -7,16 +7,20 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
 };
 
-/// Serves the iris model over HTTP, on the nodes' bridge.
+/// Serves one file over HTTP at every path, on the nodes' bridge.
 pub(super) struct FileServer {
     pub(super) address: SocketAddr,
 }
 
 impl FileServer {
+    /// With the iris model.
     pub(super) fn start() -> Result<Self, Failure> {
+        Self::serve(fs::read(metadata::root().join("examples/quickstart/iris/model.onnx"))?)
+    }
+
+    pub(super) fn serve(model: Vec<u8>) -> Result<Self, Failure> {
         let listener = TcpListener::bind((k8s::node_address(), 0))?;
         let address = listener.local_addr()?;
-        let model = fs::read(metadata::root().join("examples/quickstart/iris/model.onnx"))?;
         // Ends with the program.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {

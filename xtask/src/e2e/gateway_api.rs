@@ -295,7 +295,10 @@ fn import(
 ) -> Result<(), Failure> {
     contents.program(program, &fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?);
     let archive = directory.join(format!("{program}.tar"));
-    fs::write(&archive, Image { name, entrypoint: &format!("/{program}"), contents }.archive()?)?;
+    fs::write(
+        &archive,
+        Image { name, entrypoint: &[&format!("/{program}")], directory: "/", contents }.archive()?,
+    )?;
     harness.import(&archive)?;
     Ok(fs::remove_file(&archive)?)
 }

@@ -161,6 +161,10 @@ impl Harness {
         let mut text = output(&["get", "pods,persistentvolumeclaims", "--output=wide"]);
         text += &output(&["get", "events", "--field-selector=type=Warning"]);
         text += &output(&["get", "seldonruntimes,servers,models", "--output=wide"]);
+        // Without the CRDs, the error says so.
+        let conditions =
+            "--output=jsonpath={range .items[*]}{.metadata.name} {.status.conditions}{\"\\n\"}{end}";
+        text += &output(&["get", "inferenceservices", conditions]);
         for pod in output(&["get", "pods", "--output=name"]).lines() {
             text += &format!("── {pod}\n");
             text += &output(&["logs", pod, "--all-containers", "--prefix", "--tail=25"]);

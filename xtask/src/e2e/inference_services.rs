@@ -91,7 +91,10 @@ fn transformer_image(directory: &Path) -> Result<PathBuf, Failure> {
     contents.program("transformer", &fs::read(&program)?);
     image::add_libraries(&mut contents, &program)?;
     let file = directory.join("transformer.tar");
-    fs::write(&file, Image { name: TRANSFORMER, entrypoint: "/transformer", contents }.archive()?)?;
+    fs::write(
+        &file,
+        Image { name: TRANSFORMER, entrypoint: &["/transformer"], directory: "/", contents }.archive()?,
+    )?;
     Ok(file)
 }
 

@@ -8,6 +8,7 @@ mod inference_check;
 mod inference_services;
 mod install;
 mod load;
+mod mlserver;
 mod operator;
 mod pod;
 mod pod_kill;
@@ -32,8 +33,8 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("chaos", chaos::run),
 ];
 
-/// The scenarios with controllers of others, which are built from source.
-const LONG_SCENARIOS: &[(&str, Scenario)] = &[("gateway-api", gateway_api::run)];
+/// The scenarios with programs of others, which are built from source or packed into images.
+const LONG_SCENARIOS: &[(&str, Scenario)] = &[("mlserver", mlserver::run), ("gateway-api", gateway_api::run)];
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {

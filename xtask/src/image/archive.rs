@@ -4,7 +4,12 @@
 use crate::Failure;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, fmt::Write as _, io};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
 use tar::{Builder, EntryType, Header};
 
 /// The conventional non-root uid of images without a shell.
@@ -19,6 +24,30 @@ pub(crate) struct Contents {
 impl Contents {
     pub(crate) fn program(&mut self, name: &str, bytes: &[u8]) {
         self.add(name, 0o755, bytes);
+    }
+
+    /// A file or directory at its place on this machine. Links are followed; entries named in `without` are left
+    /// out, whatever their ending.
+    pub(crate) fn tree(&mut self, path: &Path, without: &[&str]) -> Result<(), Failure> {
+        if path.is_file() {
+            let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            self.program(&path.display().to_string(), &bytes);
+            return Ok(());
+        }
+        for entry in fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !without.iter().any(|left_out| name.split('.').next() == Some(left_out)) {
+                self.tree(&entry.path(), without)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files with this ending.
+    pub(super) fn ending_with(&self, ending: &str) -> Vec<PathBuf> {
+        let named = self.files.keys().filter(|name| name.ends_with(ending));
+        named.map(|name| Path::new("/").join(name)).collect()
     }
 
     fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) {
@@ -67,7 +96,9 @@ fn append(
 pub(crate) struct Image<'a> {
     /// Name with tag, such as `localhost/gantry:0.1.0`.
     pub(crate) name: &'a str,
-    pub(crate) entrypoint: &'a str,
+    pub(crate) entrypoint: &'a [&'a str],
+    /// The working directory, such as `/tmp`, which everyone may write to.
+    pub(crate) directory: &'a str,
     pub(crate) contents: Contents,
 }
 
@@ -82,9 +113,9 @@ impl Image<'_> {
             "created": "1970-01-01T00:00:00Z",
             "config": {
                 "User": format!("{USER}:{USER}"),
-                "Entrypoint": [self.entrypoint],
+                "Entrypoint": self.entrypoint,
                 "Env": ["PATH=/"],
-                "WorkingDir": "/",
+                "WorkingDir": self.directory,
             },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))] },
             "history": [{ "created": "1970-01-01T00:00:00Z", "created_by": "cargo xtask image" }],
@@ -158,7 +189,9 @@ mod tests {
         let mut contents = Contents::default();
         contents.program("/lib/x86_64/libm.so.6", b"m");
         contents.program("gantry", program);
-        Image { name: "localhost:5000/gantry:1", entrypoint: "/gantry", contents }.archive().unwrap()
+        Image { name: "localhost:5000/gantry:1", entrypoint: &["/gantry"], directory: "/", contents }
+            .archive()
+            .unwrap()
     }
 
     fn unpack(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
@@ -229,7 +262,8 @@ mod tests {
     #[test]
     fn name_without_tag_is_rejected() {
         for name in ["gantry", "localhost:5000/gantry"] {
-            let image = Image { name, entrypoint: "/gantry", contents: Contents::default() };
+            let image =
+                Image { name, entrypoint: &["/gantry"], directory: "/", contents: Contents::default() };
             assert!(image.archive().is_err(), "{name}");
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn make(options: &Options) -> Result<Made, Failure> {
     let name =
         options.name.clone().unwrap_or_else(|| format!("localhost/gantry:{}", env!("CARGO_PKG_VERSION")));
     let file = options.output.clone().unwrap_or_else(|| metadata::target().join("gantry.tar"));
-    let archive = Image { name: &name, entrypoint: "/gantry", contents }.archive()?;
+    let archive = Image { name: &name, entrypoint: &["/gantry"], directory: "/", contents }.archive()?;
     fs::write(&file, &archive).map_err(|e| format!("{}: {e}", file.display()))?;
     println!(
         "{}\n  {name}, {} MiB, sha256:{}",
@@ -111,6 +111,28 @@ fn make_static(command: &mut Command) {
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_STRIP", "symbols");
 }
 
+/// An environment of Python at its place on this machine: the packages, the interpreter with the standard library, and the
+/// shared libraries of all of them.
+pub(crate) fn add_python(contents: &mut Contents, programs: &Path) -> Result<(), Failure> {
+    let environment = programs.parent().ok_or("no environment")?;
+    let python = programs.join("python");
+    let output = Command::new(&python)
+        .args(["-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"])
+        .output()?;
+    let library = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    contents.tree(environment, &["pip", "lib64"])?;
+    contents.tree(&library, &["site-packages", "dist-packages", "test", "idlelib", "tkinter", "_tkinter"])?;
+    let binaries = contents.ending_with(".so").into_iter().chain([python]);
+    let output = Command::new("ldd").args(binaries).output()?;
+    for found in libraries(&String::from_utf8_lossy(&output.stdout))?.into_iter().map(PathBuf::from) {
+        // Packages have libraries of their own.
+        if !found.starts_with(environment) && !found.starts_with(&library) {
+            contents.tree(&found, &[])?;
+        }
+    }
+    Ok(())
+}
+
 /// Adds the shared libraries of the binary; and ONNX Runtime beside the binary, if `ORT_DYLIB_PATH` is set.
 pub(crate) fn add_libraries(contents: &mut Contents, program: &Path) -> Result<(), Failure> {
     let mut binaries = vec![program.to_path_buf()];
@@ -137,6 +159,10 @@ fn libraries(output: &str) -> Result<Vec<String>, Failure> {
     for line in output.lines().map(str::trim) {
         if line.ends_with("=> not found") {
             return Err(format!("this machine lacks a library: {line}").into());
+        }
+        // With several files, each has a heading.
+        if line.ends_with(':') {
+            continue;
         }
         let file = line.split_once(" => ").map_or(line, |(_, file)| file);
         let file = file.split_once(" (").map_or(file, |(file, _)| file);
@@ -172,6 +198,8 @@ mod tests {
             libraries(output).unwrap(),
             ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/ld-linux-x86-64.so.2"]
         );
+        let of_two = format!("/one.so:\n{output}/two.so:\n\tstatically linked\n");
+        assert_eq!(libraries(&of_two).unwrap(), libraries(output).unwrap());
         assert!(libraries("\tlibstdc++.so.6 => not found\n").is_err());
         assert!(libraries("\tstatically linked\n").unwrap().is_empty());
     }

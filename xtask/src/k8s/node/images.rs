@@ -30,7 +30,10 @@ pub(super) fn ensure(programs: &Programs) -> Result<Vec<PathBuf>, Failure> {
         if !archive.exists() {
             let mut contents = Contents::default();
             contents.program(&file, &fs::read(&program)?);
-            replace(&archive, &Image { name, entrypoint: &format!("/{file}"), contents }.archive()?)?;
+            replace(
+                &archive,
+                &Image { name, entrypoint: &[&format!("/{file}")], directory: "/", contents }.archive()?,
+            )?;
         }
         archives.push(archive);
     }
