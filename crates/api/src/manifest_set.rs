@@ -25,14 +25,17 @@ pub fn check_set<'a>(objects: impl IntoIterator<Item = &'a Parsed>) -> Vec<Diagn
     errors
 }
 
-/// Sets the objects of each policy, by name or by the labels of the Models or Pipelines among the objects. An object has one
+/// Sets the objects of each policy, by name or by the labels of the objects. An object has one
 /// policy.
 pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
     let labels: Vec<_> = objects
         .iter()
         .filter_map(|parsed| match &parsed.object {
-            Object::Model(model) if model.kind == TargetKind::Model.name() => {
-                Some((TargetKind::Model, model.metadata.name.clone(), model.metadata.labels.clone()))
+            // An InferenceService is a model of the scheduler.
+            Object::Model(model) => {
+                let kinds = [TargetKind::Model, TargetKind::InferenceService];
+                let kind = kinds.into_iter().find(|kind| model.kind == kind.name())?;
+                Some((kind, model.metadata.name.clone(), model.metadata.labels.clone()))
             }
             Object::Pipeline(pipeline) => {
                 let metadata = &pipeline.metadata;
@@ -69,7 +72,8 @@ pub fn resolve_policies(objects: &mut [Parsed]) -> Vec<Diagnostic> {
         };
         for object in &names {
             let name = &policy.metadata.name;
-            let first = policies.entry((kind.name(), object.clone())).or_insert_with(|| name.clone());
+            let scheduled = if kind == TargetKind::Pipeline { kind } else { TargetKind::Model };
+            let first = policies.entry((scheduled.name(), object.clone())).or_insert_with(|| name.clone());
             if first != name {
                 let kind = kind.name().to_lowercase();
                 let message = format!(
@@ -166,6 +170,13 @@ mod tests {
             (vec!["a".to_owned(), "a".to_owned()], Vec::new()),
             "a model and a pipeline of the same name"
         );
+        let service = "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: s, labels: {team: x}}\n\
+                       spec: {predictor: {model: {modelFormat: {name: onnx}, storageUri: /m}}}\n";
+        let of_services = "selector: {kind: InferenceService, matchLabels: {team: x}}";
+        let policies = [service.to_owned(), policy("p", of_services), policy("q", &by_name("s"))];
+        let (found, errors) = resolve(&set(&policies));
+        assert_eq!(found, ["s", "s"], "an InferenceService is a model of the scheduler");
+        assert_eq!(errors.len(), 1, "{errors:?}");
         let (_, errors) = resolve(&set(&[policy("p", &by_label("team: z"))]));
         assert_eq!(
             errors,

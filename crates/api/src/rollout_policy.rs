@@ -30,7 +30,8 @@ pub struct RolloutPolicy {
     /// Accepted so that the output of `kubectl get -o yaml` can be applied; ignored.
     #[serde(skip_serializing)]
     pub status: Option<serde_json::Value>,
-    /// Names of the Models that the target or selector stands for; set by `resolve_policies`.
+    /// Names of the Models that the target or selector stands for, also those of InferenceServices; set by
+    /// `resolve_policies`.
     #[serde(skip)]
     pub models: Vec<String>,
     /// Names of the Pipelines, likewise.
@@ -134,7 +135,7 @@ impl JsonSchema for TargetKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
-    /// Kind of the object: Model or Pipeline.
+    /// Kind of the object: Model, Pipeline or InferenceService.
     pub kind: TargetKind,
     /// Name of the object.
     #[schemars(length(max = 253))]
@@ -145,7 +146,7 @@ pub struct TargetRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetSelector {
-    /// Kind of the objects: Model or Pipeline.
+    /// Kind of the objects: Model, Pipeline or InferenceService.
     pub kind: TargetKind,
     /// Labels that the objects have, with these values.
     pub match_labels: BTreeMap<String, String>,

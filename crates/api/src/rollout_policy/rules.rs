@@ -66,14 +66,24 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
         cel: cel(
             "spec",
             "strategy.mirrorFirst",
-            "!has(self.strategy.mirrorFirst) || ((!has(self.targetRef) || self.targetRef.kind != 'Pipeline') && (!has(self.selector) || self.selector.kind != 'Pipeline'))",
-            "is not supported yet for a Pipeline: use canary or blueGreen",
+            "!has(self.strategy.mirrorFirst) || ((!has(self.targetRef) || self.targetRef.kind == 'Model') && (!has(self.selector) || self.selector.kind == 'Model'))",
+            "is supported for a Model only: use canary or blueGreen",
         ),
         check: Check::Spec(|s| {
-            let of_target = s.target_ref.as_ref().map(|target| target.kind);
-            let of_selector = s.selector.as_ref().map(|selector| selector.kind);
-            let is_pipeline = [of_target, of_selector].contains(&Some(TargetKind::Pipeline));
-            violation_if(is_pipeline && s.strategy.mirror_first.is_some(), "spec.strategy.mirrorFirst")
+            let is_model = kinds(s).all(|kind| kind == TargetKind::Model);
+            violation_if(!is_model && s.strategy.mirror_first.is_some(), "spec.strategy.mirrorFirst")
+        }),
+    },
+    Rule {
+        cel: cel(
+            "spec",
+            "drift",
+            "!has(self.drift) || ((!has(self.targetRef) || self.targetRef.kind != 'InferenceService') && (!has(self.selector) || self.selector.kind != 'InferenceService'))",
+            "is not supported for an InferenceService, whose previous version stops after the bake: raise bake instead",
+        ),
+        check: Check::Spec(|s| {
+            let is_service = kinds(s).any(|kind| kind == TargetKind::InferenceService);
+            violation_if(is_service && s.drift.is_some(), "spec.drift")
         }),
     },
     steps_exist("spec.strategy.canary.steps", |s| empty("spec.strategy.canary.steps", canary(s))),
@@ -107,6 +117,11 @@ pub(crate) const ROLLOUT_POLICY: &[Rule<RolloutPolicySpec>] = &[
         }),
     },
 ];
+
+fn kinds(spec: &RolloutPolicySpec) -> impl Iterator<Item = TargetKind> {
+    let of_target = spec.target_ref.as_ref().map(|target| target.kind);
+    of_target.into_iter().chain(spec.selector.as_ref().map(|selector| selector.kind))
+}
 
 fn canary(spec: &RolloutPolicySpec) -> Option<&[StepSpec]> {
     spec.strategy.canary.as_ref().map(|canary| &*canary.steps)
@@ -148,8 +163,8 @@ const fn supported_kinds(
     at: &'static str,
     find: fn(&RolloutPolicySpec) -> Vec<Violation>,
 ) -> Rule<RolloutPolicySpec> {
-    let message = "\"{}\" is not supported yet: policies act on Model and Pipeline";
-    let rule = "self in ['Model', 'Pipeline']";
+    let message = "\"{}\" is not supported yet: policies act on Model, Pipeline and InferenceService";
+    let rule = "self in ['Model', 'Pipeline', 'InferenceService']";
     Rule {
         cel: CelRule { at, field: "", rule, message, values: &["self"], ratchet: "" },
         check: Check::Spec(find),
@@ -157,7 +172,7 @@ const fn supported_kinds(
 }
 
 fn unsupported(path: &str, kind: Option<TargetKind>) -> Vec<Violation> {
-    let kind = kind.filter(|kind| !matches!(kind, TargetKind::Model | TargetKind::Pipeline));
+    let kind = kind.filter(|kind| *kind == TargetKind::Algorithm);
     kind.map(|kind| (path.to_owned(), vec![kind.name().to_owned()])).into_iter().collect()
 }
 
