@@ -4,7 +4,7 @@ use crate::{
     caches::Caches,
     cluster::{
         Cache, Change, Custom, CustomKind, InferenceGraph, InferenceService, Key, KindId, Origin,
-        OwnedObject, ResourceKind, ResourceScope,
+        OwnedObject, ResourceKind, ResourceScope, RolloutPolicy,
     },
     connections,
     context::Context,
@@ -68,10 +68,10 @@ impl WorkQueues {
     pub(crate) fn add_namespace(&self, caches: &Caches, namespace: &str) {
         let clients = caches.registry.iter().filter(|r| r.scheduler != SchedulerRole::None);
         clients.for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
-        // The operator's scheduler has the services of all namespaces without one.
+        // The operator's scheduler has the services of all namespaces without one, and their rollouts.
         let (services, graphs) = (KindId::of::<InferenceService>(), KindId::of::<InferenceGraph>());
         let is_home = namespace == caches.settings.namespace;
-        for kind in [services, graphs] {
+        for kind in [services, graphs, KindId::of::<RolloutPolicy>()] {
             self.add_keys(kind, if is_home { caches.keys(kind) } else { caches.keys_in(kind, namespace) });
         }
         for (kind, key) in caches.schedulers.owned_by(namespace) {

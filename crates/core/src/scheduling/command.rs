@@ -150,7 +150,7 @@ pub enum Command {
         by: Owner,
     },
     /// Creates or updates the route of a service.
-    PutService(ServiceRecord),
+    PutService(Box<ServiceRecord>),
     /// Deletes the route of a service, if there is one.
     DeleteService {
         name: Arc<str>,

@@ -106,7 +106,7 @@ impl State {
         self.sequence += 1;
         let name = record.name.clone();
         let mut service =
-            Service { waiting, idle, active_at, due, rollout, ..Service::new(record, self.sequence) };
+            Service { waiting, idle, rollout, active_at, due, ..Service::new(record, self.sequence) };
         service.assign_policy(&RolloutTarget::service(name.clone()), effects);
         self.services.insert(name.clone(), service);
         self.schedule_service(&name);

@@ -145,7 +145,7 @@ impl State {
             }
             Command::StopExperiment { name, by } => self.stop_experiment(name, &by, now, effects)?,
             Command::AdoptExperiment { name, by } => self.adopt_experiment(name, by, now, effects)?,
-            Command::PutService(record) => self.put_service(record, now, effects),
+            Command::PutService(record) => self.put_service(*record, now, effects),
             Command::DeleteService { name } => self.delete_service(name, effects),
             Command::ServiceDemanded { name, waiting, is_active } => {
                 self.service_demanded(&name, waiting, is_active, effects);

@@ -218,7 +218,7 @@ impl Inner {
             let before = before.find_map(|known| known.counters.as_ref());
             let of_service = (Counted::Service, service);
             let counters = self.traffic.counters(of_service, generation, backend.version, None, before);
-            Some(WeightedVersion { weight, targets, version, counters })
+            Some(WeightedVersion { weight, version, targets, counters })
         });
         let new = Route { scaled_to_zero: wanted.sleeps, ..Route::new(backends.collect(), &wanted.reason) };
         Self::store(&slot, old.as_deref(), new, removed);

@@ -6,12 +6,12 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Custom, CustomKind, Experiment, Key, Model, Pipeline, RolloutPolicy, SeldonConfig,
-        SeldonRuntime, Server, ServerConfig,
+        Cache, Custom, CustomKind, Experiment, InferenceService, Key, Model, Pipeline, RolloutPolicy,
+        SeldonConfig, SeldonRuntime, Server, ServerConfig,
     },
     controllers::rollout_policy::{Conflict, Facts},
     plan::Known,
-    schedulers::{ServerView, is_under_way, target_of},
+    schedulers::{ServerView, is_under_way, target_name},
 };
 use gantry_api::{PipelineSpec, ResourceType, TargetKind};
 
@@ -47,7 +47,13 @@ impl References for Model {
         });
         for (field, is_model, name) in explainer.chain(llm) {
             if let Some(name) = name {
-                warnings.extend(missing(&format!("spec.{field}"), is_model, caches, namespace, name));
+                warnings.extend(missing(
+                    &format!("spec.{field}"),
+                    of_kind(is_model),
+                    caches,
+                    namespace,
+                    name,
+                ));
             }
         }
         warnings
@@ -190,7 +196,9 @@ impl References for Pipeline {
         let sources = sources.map(|(field, name)| (field, false, name));
         steps
             .chain(sources)
-            .filter_map(|(field, is_model, name)| missing(&field, is_model, caches, &key.namespace, name))
+            .filter_map(|(field, is_model, name)| {
+                missing(&field, of_kind(is_model), caches, &key.namespace, name)
+            })
             .collect()
     }
 
@@ -234,7 +242,7 @@ impl References for Experiment {
         let mirror = spec.mirror.iter().map(|m| ("spec.mirror.name".to_owned(), &m.name));
         named
             .chain(mirror)
-            .filter_map(|(field, name)| missing(&field, is_model, caches, namespace, name))
+            .filter_map(|(field, name)| missing(&field, of_kind(is_model), caches, namespace, name))
             .collect()
     }
 
@@ -247,13 +255,19 @@ fn compares(spec: &gantry_api::ExperimentSpec, name: &str) -> bool {
     spec.candidates.iter().any(|c| c.name == name) || spec.mirror.as_ref().is_some_and(|m| m.name == name)
 }
 
-/// A warning about a missing model or pipeline.
-fn missing(field: &str, is_model: bool, caches: &Caches, namespace: &str, name: &str) -> Option<String> {
-    let (kind, absent) = if is_model {
-        ("Model", is_absent(&caches.of::<Model>(), caches, namespace, name))
-    } else {
-        ("Pipeline", is_absent(&caches.of::<Pipeline>(), caches, namespace, name))
+const fn of_kind(is_model: bool) -> TargetKind {
+    if is_model { TargetKind::Model } else { TargetKind::Pipeline }
+}
+
+/// A warning about a missing object.
+fn missing(field: &str, kind: TargetKind, caches: &Caches, namespace: &str, name: &str) -> Option<String> {
+    let absent = match kind {
+        TargetKind::Model => is_absent(&caches.of::<Model>(), caches, namespace, name),
+        TargetKind::Pipeline => is_absent(&caches.of::<Pipeline>(), caches, namespace, name),
+        TargetKind::InferenceService => is_absent(&caches.of::<InferenceService>(), caches, namespace, name),
+        TargetKind::Algorithm => false,
     };
+    let kind = kind.name();
     absent.then(|| format!("{field}: {kind} \"{name}\" not found in namespace {namespace}"))
 }
 
@@ -261,7 +275,6 @@ impl References for RolloutPolicy {
     fn dangling(object: &Custom<Self>, caches: &Caches) -> Vec<String> {
         let (Ok(spec), namespace) = (&object.spec, &object.key().namespace) else { return Vec::new() };
         let facts = Facts::of(caches, object);
-        let is_model = facts.kind == Some(TargetKind::Model);
         let kind = facts.kind.map_or("object", TargetKind::name);
         let mut warnings: Vec<String> = facts
             .conflicts
@@ -272,13 +285,17 @@ impl References for RolloutPolicy {
             })
             .collect();
         if let Some(target) = &spec.target_ref {
-            warnings.extend(missing("spec.targetRef.name", is_model, caches, namespace, &target.name));
+            warnings.extend(missing("spec.targetRef.name", target.kind, caches, namespace, &target.name));
         } else if warnings.is_empty()
             && facts.targets.is_empty()
-            && if is_model {
-                is_synced(&caches.of::<Model>(), caches, namespace)
-            } else {
-                is_synced(&caches.of::<Pipeline>(), caches, namespace)
+            && facts.unsupported.is_empty()
+            && match facts.kind {
+                Some(TargetKind::Model) => is_synced(&caches.of::<Model>(), caches, namespace),
+                Some(TargetKind::Pipeline) => is_synced(&caches.of::<Pipeline>(), caches, namespace),
+                Some(TargetKind::InferenceService) => {
+                    is_synced(&caches.of::<InferenceService>(), caches, namespace)
+                }
+                Some(TargetKind::Algorithm) | None => false,
             }
         {
             warnings.push(format!("spec.selector: selects no {kind} in namespace {namespace}"));
@@ -290,7 +307,7 @@ impl References for RolloutPolicy {
         let key = object.key();
         let rollouts = caches.schedulers.rollouts_of(&key);
         let under_way = rollouts.iter().filter(|rollout| is_under_way(rollout));
-        let names: Vec<String> = under_way.map(|rollout| target_of(rollout).1.to_owned()).collect();
+        let names: Vec<String> = under_way.map(|rollout| target_name(rollout).to_owned()).collect();
         if names.is_empty() {
             return Vec::new();
         }

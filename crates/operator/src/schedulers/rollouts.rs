@@ -133,6 +133,12 @@ impl SchedulerCache {
         find(namespace, false).into_iter().chain(of_services.into_iter().flatten()).collect()
     }
 
+    /// Whether the scheduler of the services of a namespace has reported their rollouts.
+    pub fn knows_rollouts_of_services(&self, namespace: &str) -> bool {
+        let scheduler = self.service_scheduler(namespace);
+        scheduler.and_then(|scheduler| self.read(&scheduler, |state| state.is_synced)).unwrap_or_default()
+    }
+
     /// Whether the scheduler has an object of this name that is not that of the namespace.
     pub fn has_foreign<V: LoadedView>(&self, object: &Key) -> bool {
         match self.get::<V>(object) {

@@ -51,6 +51,11 @@ impl Rollout {
         self.is_observed() && self.ready_updated() >= 1
     }
 
+    /// Whether no pod of an older generation exists.
+    pub const fn is_replaced(&self) -> bool {
+        self.pods <= self.updated
+    }
+
     /// Updated pods that are certainly ready: old ones, which stay until new ones are ready, may be among the ready ones.
     fn ready_updated(&self) -> i64 {
         self.ready - (self.pods - self.updated).max(0)

@@ -220,6 +220,11 @@ async fn crash_after_any_write_of_scale_to_zero_converges() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn crash_after_any_write_of_a_service_rollout_converges() {
+    assert_crash_after_any_write_converges(Scenario::ServiceRollouts).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn crash_after_any_write_of_trained_models_converges() {
     assert_crash_after_any_write_converges(Scenario::TrainedModels).await;
 }

@@ -91,6 +91,11 @@ async fn rollout_scenario_survives_failed_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn service_rollout_scenario_survives_failed_writes() {
+    assert_every_write_may_fail(Scenario::ServiceRollouts, &[Fault::Conflict, LOST[1].clone()]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn workload_scenario_survives_rejected_writes() {
     assert_every_write_may_fail(Scenario::Workloads, &REJECTED[..3]).await;
 }
@@ -125,6 +130,7 @@ const fn watched(case: Scenario) -> &'static [&'static str] {
         Scenario::ServiceModes => &["InferenceService", "InferenceGraph", "ScaledObject", "Model"],
         Scenario::TrainedModels => &["TrainedModel", "InferenceService", "Model"],
         Scenario::ScaleToZero => &["InferenceService", "Deployment"],
+        Scenario::ServiceRollouts => &["InferenceService", "Deployment", "RolloutPolicy"],
     }
 }
 
@@ -150,7 +156,7 @@ async fn scenario_of_scale_to_zero_survives_failed_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn scenarios_survive_cut_expired_and_delayed_watches() {
-    for case in Scenario::ALL {
+    for case in Scenario::ALL.into_iter().chain([Scenario::ServiceRollouts]) {
         let recording = reference(case).await;
         for then in [
             Fault::CutWatch { after: 1 },
@@ -214,6 +220,7 @@ async fn stale_cache_destroys_nothing() {
         (Scenario::Workloads, &["servers.mlops.seldon.io", "statefulsets.apps"]),
         (Scenario::InferenceServices, &["inferenceservices.serving.kserve.io", "deployments.apps"]),
         (Scenario::ServiceModes, &["inferenceservices.serving.kserve.io", "services.serving.knative.dev"]),
+        (Scenario::ServiceRollouts, &["inferenceservices.serving.kserve.io", "deployments.apps"]),
     ] {
         let recording = reference(case).await;
         for kind in kinds {

@@ -229,15 +229,17 @@ async fn routed() -> Harness {
     harness.set_gateway(true);
     harness.create("", "ClusterServingRuntime", "gantry", serving_runtime("gantry:1")).await;
     harness.create(NAMESPACE, KIND, "iris", plain()).await;
-    add_pod(&harness, "iris-1", "10.0.0.1").await;
+    add_pod(&harness, "iris-predictor", "iris-1", "10.0.0.1").await;
     harness.settle().await;
     assert_eq!(harness.ready(KIND, "iris").await.0, "True");
     assert_eq!(pods(&harness).await, ["10.0.0.1:8080"]);
     harness
 }
 
-async fn add_pod(harness: &Harness, name: &str, address: &str) {
-    let labels = json!({ "app": "isvc.iris-predictor", "serving.kserve.io/inferenceservice": "iris" });
+/// A ready pod of a Deployment.
+pub(crate) async fn add_pod(harness: &Harness, deployment: &str, name: &str, address: &str) {
+    let app = format!("isvc.{deployment}");
+    let labels = json!({ "app": app, "serving.kserve.io/inferenceservice": "iris" });
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
@@ -262,7 +264,7 @@ async fn pods(harness: &Harness) -> Vec<String> {
 async fn route_follows_ready_pods_without_writes() {
     let harness = routed().await;
     let before = harness.writes();
-    add_pod(&harness, "iris-2", "10.0.0.2").await;
+    add_pod(&harness, "iris-predictor", "iris-2", "10.0.0.2").await;
     harness.settle().await;
     assert_eq!(pods(&harness).await, ["10.0.0.1:8080", "10.0.0.2:8080"]);
     harness.kill_operator();
@@ -449,7 +451,7 @@ async fn service_scales_to_zero_and_back() {
     let model = json!({ "modelFormat": { "name": "onnx" } });
     let spec = json!({ "predictor": { "minReplicas": 0, "maxReplicas": 3, "annotations": annotations, "model": model } });
     harness.create(NAMESPACE, KIND, "iris", spec).await;
-    add_pod(&harness, "iris-1", "10.0.0.1").await;
+    add_pod(&harness, "iris-predictor", "iris-1", "10.0.0.1").await;
     harness.settle().await;
     let replicas =
         || found(&harness, "deployments.apps", "iris-predictor").unwrap()["spec"]["replicas"].clone();
@@ -496,7 +498,7 @@ async fn service_scales_to_zero_and_back() {
     harness.settle().await;
     assert_eq!((replicas(), state().await.0.as_str()), (json!(1), "True"));
     assert!(sleeps().await, "requests wait until the pod is ready");
-    add_pod(&harness, "iris-2", "10.0.0.2").await;
+    add_pod(&harness, "iris-predictor", "iris-2", "10.0.0.2").await;
     harness.settle().await;
     assert_eq!(pods(&harness).await, ["10.0.0.2:8080"]);
     assert!(!sleeps().await);

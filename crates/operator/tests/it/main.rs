@@ -33,6 +33,7 @@ mod scheduler_outage;
 mod seldon_objects;
 mod servers;
 mod service_modes;
+mod service_rollouts;
 mod steady_state;
 mod tls;
 mod upgrade;

@@ -2,7 +2,7 @@
 
 use crate::{
     harness::{CONFIG_NAMESPACE, ClusterState, Harness, NAMESPACE, ObjectCounts},
-    service_modes,
+    service_modes, service_rollouts,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ pub(crate) enum Scenario {
     ScaleToZero,
     /// Create, change and delete models of a service.
     TrainedModels,
+    /// A service under a rollout policy: promoted, rolled back, and without the policy.
+    ServiceRollouts,
 }
 
 /// The states of a scenario without faults.
@@ -105,6 +107,7 @@ impl Scenario {
             Self::ServiceModes => service_modes::STEPS,
             Self::ScaleToZero => service_modes::SCALE_TO_ZERO_STEPS,
             Self::TrainedModels => service_modes::TRAINED_MODEL_STEPS,
+            Self::ServiceRollouts => service_rollouts::STEPS,
         }
     }
 
@@ -118,6 +121,7 @@ impl Scenario {
             Self::ServiceModes => service_modes::step(harness, number).await,
             Self::ScaleToZero => service_modes::scale_to_zero_step(harness, number).await,
             Self::TrainedModels => service_modes::trained_model_step(harness, number).await,
+            Self::ServiceRollouts => service_rollouts::step(harness, number).await,
         }
     }
 

@@ -22,7 +22,7 @@ impl services_server::Services for Services {
     ) -> Result<Response<PutServiceResponse>, Status> {
         let record = convert::service(request.get_ref())
             .map_err(|invalid| Status::invalid_argument(format!("invalid route: {invalid}")))?;
-        within_deadline(self.engine.command(Command::PutService(record))).await?;
+        within_deadline(self.engine.command(Command::PutService(record.into()))).await?;
         Ok(Response::new(PutServiceResponse {}))
     }
 

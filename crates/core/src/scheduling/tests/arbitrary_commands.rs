@@ -143,7 +143,8 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (name(), 0u8..3, any::<bool>(), prop::option::of(bytes()), service_rollouts::delivery()).prop_map(
             |(name, route, sleeps, idle_timeout, delivery)| {
                 let route = format!("{route} {delivery:?}").into_bytes().into();
-                Command::PutService(ServiceRecord { name, route, sleeps, idle_timeout, delivery, rollout: None })
+                let record = ServiceRecord { name, route, sleeps, idle_timeout, delivery, rollout: None };
+                Command::PutService(Box::new(record))
             }
         ),
         1 => name().prop_map(|name| Command::DeleteService { name }),

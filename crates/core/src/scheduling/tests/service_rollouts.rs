@@ -62,7 +62,7 @@ impl Services {
             delivery,
             rollout: None,
         };
-        self.apply(Command::PutService(record)).unwrap()
+        self.apply(Command::PutService(record.into())).unwrap()
     }
 
     fn service(&self) -> &Service {

@@ -14,7 +14,7 @@ fn record(name: &str, route: &str, sleeps: bool) -> ServiceRecord {
 }
 
 fn put(state: &mut State, name: &str, route: &str, sleeps: bool) -> Effects {
-    state.apply(Command::PutService(record(name, route, sleeps)), 0).unwrap()
+    state.apply(Command::PutService(Box::new(record(name, route, sleeps))), 0).unwrap()
 }
 
 fn delete(state: &mut State, name: &str) -> Effects {
@@ -137,7 +137,7 @@ fn service_is_idle_after_its_time_without_requests() {
     {
         let mut state = State::new(Policy::default());
         let record = ServiceRecord { idle_timeout: timeout, ..record("ns/a", "1", false) };
-        state.apply(Command::PutService(record), 1_000).unwrap();
+        state.apply(Command::PutService(record.into()), 1_000).unwrap();
         assert_eq!(idle_within(&mut state, 1_000, 700_000), idle_after, "{timeout:?}");
         state.check_index();
     }
@@ -152,19 +152,19 @@ fn requests_and_the_first_pod_restart_the_time_until_a_service_is_idle() {
         let (name, waiting) = ("ns/a".into(), false);
         state.apply(Command::ServiceDemanded { name, waiting, is_active }, now).unwrap().services.len()
     };
-    state.apply(Command::PutService(of("1", false)), 0).unwrap();
+    state.apply(Command::PutService(Box::new(of("1", false))), 0).unwrap();
     assert_eq!(idle_within(&mut state, 0, 8_000), None);
     assert_eq!(report(&mut state, true, 8_000), 0, "nothing changes for a service in use");
     assert_eq!(report(&mut state, false, 9_000), 0);
     assert_eq!(idle_within(&mut state, 9_000, 60_000), Some(9_000));
     assert_eq!(state.apply(Command::Tick, 20_000).unwrap().wake_at, None, "nothing is left to wait for");
     // The route without pods changes nothing.
-    state.apply(Command::PutService(of("asleep", true)), 20_000).unwrap();
+    state.apply(Command::PutService(Box::new(of("asleep", true))), 20_000).unwrap();
     assert!(state.services()["ns/a"].idle);
     assert_eq!(report(&mut state, true, 21_000), 1);
     assert!(!state.services()["ns/a"].idle);
-    state.apply(Command::PutService(of("still asleep", true)), 25_000).unwrap();
-    state.apply(Command::PutService(of("awake", false)), 29_000).unwrap();
+    state.apply(Command::PutService(Box::new(of("still asleep", true))), 25_000).unwrap();
+    state.apply(Command::PutService(Box::new(of("awake", false))), 29_000).unwrap();
     assert_eq!(idle_within(&mut state, 29_000, 60_000), Some(10_000));
     // A restart starts it again.
     let mut restored = State::restore(Policy::default(), state.records(), 0);

@@ -114,6 +114,8 @@ impl AdoptionInput<'_> {
             has_http_routes: true,
             scheduler: None,
             routed_by: Vec::new(),
+            policy: None,
+            rollout: None,
             served: vec![
                 ResourceKind::VIRTUAL_SERVICE,
                 ResourceKind::SCALED_OBJECT,

@@ -5,6 +5,7 @@ use super::{
     agent::{AgentError, AgentSidecar},
     art::Art,
     config::{Config, ResourceConfig},
+    delivery::{self, Delivery},
     keda,
     multi_node::{BACKEND, GENERATION, GPU_TYPES, MultiNode, MultiNodeError, Workers, annotated_gpu_types},
     objects::{is_deployed, owner},
@@ -97,6 +98,8 @@ pub(super) struct Component {
     pub canary: Option<Canary>,
     /// Its objects stay as they are: the latest spec runs beside it.
     pub is_held: bool,
+    /// What its Deployment runs, under a rollout policy.
+    pub version: Option<String>,
     pub pod: Value,
     /// Labels of the objects and the pods.
     pub labels: Pairs,
@@ -134,6 +137,12 @@ pub(super) struct Canary {
     pub is_latest: bool,
 }
 
+impl Canary {
+    fn latest(percent: i32) -> Self {
+        Self { name: "canary".into(), percent, is_latest: true }
+    }
+}
+
 impl Component {
     pub(super) fn min_replicas(&self) -> i32 {
         self.spec.min_replicas.unwrap_or(1).max(1)
@@ -165,6 +174,8 @@ pub(super) struct Components {
     pub all: Vec<Component>,
     /// The runtime of the model.
     pub runtime: Option<Runtime>,
+    /// Under a rollout policy that acts on the service.
+    pub delivery: Option<Delivery>,
 }
 
 impl Components {
@@ -189,9 +200,16 @@ pub(super) fn components(
         return Err(not_supported(ComponentKind::Predictor, "spec.canary in the mode Knative", remedy));
     }
     let (mut predictor, runtime) = builder.predictor(&spec.predictor)?;
-    let latest = match mode {
-        Mode::Standard => builder.latest(&mut predictor, !spec.canary.is_empty())?,
-        Mode::Knative => None,
+    let policy = snapshot.policy.as_ref().filter(|_| mode == Mode::Standard);
+    let policy = policy.filter(|_| delivery::obstacle(snapshot, object, spec, config, "Standard").is_none());
+    let delivery = policy.map(|policy| Delivery::new(snapshot, object, policy, &predictor, config));
+    let latest = match (&delivery, mode) {
+        (Some(delivery), _) => {
+            let of_new = |component| Component { canary: Some(Canary::latest(0)), ..component };
+            delivery.components(&mut predictor).map(of_new)
+        }
+        (None, Mode::Standard) => builder.latest(&mut predictor, !spec.canary.is_empty())?,
+        (None, Mode::Knative) => None,
     };
     let mut all: Vec<Component> = std::iter::once(predictor).chain(latest).collect();
     for canary in &spec.canary {
@@ -232,7 +250,7 @@ pub(super) fn components(
         let (component, message) = (ComponentKind::Predictor, message.to_owned());
         return Err(BuildError { component, reason: "InvalidAutoscaler", message });
     }
-    Ok(Components { all, runtime })
+    Ok(Components { all, runtime, delivery })
 }
 
 /// The transformer in front of a Model, which gateways serve at a host.
@@ -244,7 +262,11 @@ pub(super) fn transformer_of_model(
     gateway: &str,
 ) -> Result<Components, BuildError> {
     let builder = Builder { snapshot, object, config, mode: Mode::Standard, none: Pairs::new() };
-    Ok(Components { all: vec![builder.transformer(transformer, Some(gateway))?], runtime: None })
+    Ok(Components {
+        all: vec![builder.transformer(transformer, Some(gateway))?],
+        runtime: None,
+        delivery: None,
+    })
 }
 
 /// A field that Gantry does not act on yet is refused, never ignored.
@@ -456,7 +478,7 @@ impl Builder<'_> {
         let mut latest = stable.clone();
         latest.is_held = false;
         latest.key.name = name;
-        latest.canary = Some(Canary { name: "canary".into(), percent, is_latest: true });
+        latest.canary = Some(Canary::latest(percent));
         let share = (stable.min_replicas() * percent + 99) / 100;
         (latest.spec.min_replicas, latest.spec.max_replicas) = (Some(share.max(1)), None);
         Ok(Some(latest))
@@ -603,6 +625,7 @@ impl Builder<'_> {
             spec,
             canary: None,
             is_held: false,
+            version: None,
             pod,
             labels,
             annotations,

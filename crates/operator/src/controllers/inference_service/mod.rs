@@ -6,6 +6,7 @@ mod art;
 mod component;
 pub mod config;
 mod credentials;
+mod delivery;
 mod keda;
 mod knative;
 mod model_mesh;
@@ -28,6 +29,8 @@ mod tests;
 pub use adoption::{AdoptionInput, preview};
 pub(super) use config::Config;
 pub use credentials::Credentials;
+pub(super) use delivery::POLICY_ACCEPTED;
+pub use delivery::Policy;
 pub(super) use model_mesh::{MODELS, model_condition};
 pub(super) use plan::{is_ours, is_stopped};
 pub use pods::strip_pod;
@@ -39,15 +42,15 @@ use crate::{
     caches::Caches,
     cluster::{
         Change, ClusterServingRuntime, ClusterStorageContainer, Custom, InferenceService, Key, OwnedObject,
-        ResourceKind, ServingRuntime, TrainedModel,
+        ResourceKind, RolloutPolicy, ServingRuntime, TrainedModel,
     },
     controller::Controller,
-    controllers::trained_model::services_of,
+    controllers::{rollout_policy, trained_model::services_of},
     inputs::InputRef,
     plan::Plan,
     triggers::Relation,
 };
-use gantry_api::kserve::InferenceServiceStatus;
+use gantry_api::{TargetKind, kserve::InferenceServiceStatus};
 use k8s_openapi::jiff::Timestamp;
 use std::sync::Arc;
 
@@ -98,6 +101,11 @@ impl Controller for InferenceServiceController {
             }),
             Relation::to_read_kind(Self::PODS, service_of_pod),
             Relation::to::<TrainedModel>(|_, change| services_of(change)),
+            Relation::to::<RolloutPolicy>(|caches, change: &Change<Custom<RolloutPolicy>>| {
+                let services = caches.of::<InferenceService>().in_namespace(&change.key.namespace);
+                let of_services = rollout_policy::concerns(change, TargetKind::InferenceService);
+                services.iter().filter(|_| of_services).map(|service| service.key()).collect()
+            }),
         ]
     }
 

@@ -3,6 +3,7 @@
 use super::agent;
 use super::component::{Autoscaler, Component};
 use super::config::Config;
+use super::delivery::VERSION;
 use super::keda::{is_scaled, scaled_object};
 use super::multi_node::{GENERATION, ROLE, Workers, service_spec};
 use super::scale_to_zero::replicas;
@@ -77,6 +78,12 @@ pub(super) fn is_deployed(
     applied.iter().any(|digest| live.applied() == Some(digest.as_str()))
 }
 
+/// The pod template of a Deployment.
+pub(super) fn pod_template(component: &Component, owner: Owner<'_>, config: &Config) -> Value {
+    let deployment = deployment(component, owner, config, false);
+    deployment.body.pointer("/spec/template").cloned().unwrap_or_default()
+}
+
 fn deployment(component: &Component, owner: Owner<'_>, config: &Config, has_replicas: bool) -> Desired {
     let mut more = Map::new();
     if let Some(strategy) = &component.spec.deployment_strategy {
@@ -96,7 +103,7 @@ fn deployment(component: &Component, owner: Owner<'_>, config: &Config, has_repl
         selector: component.selector(),
         inherited: Inherited { labels: component.labels.clone(), annotations: component.annotations.clone() },
         labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        annotations: component.version.iter().map(|version| (VERSION.to_owned(), version.clone())).collect(),
         pod_annotations: BTreeMap::new(),
         replicas,
         pod: component.pod.clone(),

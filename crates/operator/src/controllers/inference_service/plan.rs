@@ -4,7 +4,7 @@ use super::{
     adoption,
     component::{Autoscaler, BuildError, Component, ComponentKind, Components, Mode, components},
     config::Config,
-    knative,
+    delivery, knative,
     model_mesh::{self, MODELS},
     model_status,
     multi_node::{Workers, is_node_service},
@@ -92,13 +92,18 @@ fn decide(snapshot: &Snapshot, now: Timestamp) -> ServicePlan {
     if downloads && !snapshot.credentials.are_known() {
         return wait_for_credentials(snapshot, object, now);
     }
-    if is_mesh {
-        return model_mesh::plan(snapshot, object, spec, &config, now);
-    }
-    if mode == "Knative" {
-        return knative::plan(snapshot, object, spec, &config, now);
-    }
-    deploy(snapshot, object, spec, &config, now)
+    let plan = if is_mesh {
+        model_mesh::plan(snapshot, object, spec, &config, now)
+    } else if mode == "Knative" {
+        knative::plan(snapshot, object, spec, &config, now)
+    } else {
+        return deploy(snapshot, object, spec, &config, now);
+    };
+    let obstacle = delivery::obstacle(snapshot, object, spec, &config, &mode);
+    let Some((policy, status)) = snapshot.policy.as_ref().zip(plan.status.clone()) else { return plan };
+    let fact = delivery::accepted(policy, obstacle.as_deref());
+    let status = status::with_condition(status, object, delivery::POLICY_ACCEPTED, &fact, now);
+    Plan { status: Some(status), ..plan }
 }
 
 /// Nothing changes while credentials are unknown: pods without them would fail.
@@ -307,6 +312,7 @@ pub(super) fn deploy_components(
         backends: &[],
         idle_timeout: None,
         is_down: false,
+        delivery: None,
     };
     let idle_timeout = match route.is_gateway().then(|| scale_to_zero::enable(object, &mut built)).transpose()
     {
@@ -315,14 +321,23 @@ pub(super) fn deploy_components(
     };
     let is_down = scale_to_zero::is_down(snapshot, object, &built);
     let backends = backends(snapshot, &built);
-    let route =
-        RouteBuilder { components: &built.all, backends: &backends, idle_timeout, is_down, ..route }.build();
+    let delivery = built.delivery.as_ref();
+    let route = RouteBuilder {
+        components: &built.all,
+        backends: &backends,
+        idle_timeout,
+        is_down,
+        delivery,
+        ..route
+    }
+    .build();
     let has_model = model.is_some();
     let mut desired: Vec<Desired> = model.into_iter().collect();
     for component in built.all.iter().filter(|component| !component.is_held) {
         let owner = owner(&snapshot.key.name, object.uid());
         desired.extend(objects(component, owner, config, &snapshot.owned, is_adopted(object)));
     }
+    desired.extend(delivery.zip(built.all.first()).and_then(|(d, c)| d.moved(snapshot, c, object.uid())));
     if let Ok(route) = &route {
         desired.extend(route.objects.iter().cloned());
     }
@@ -357,6 +372,12 @@ pub(super) fn deploy_components(
     }
     plan.actions.extend(scale_to_zero::actions(snapshot, &built, is_down, is_in_effect));
     let mut observed = observe(snapshot, object, &built, &route, &applies.failures, is_down);
+    if let Some((policy, spec)) =
+        snapshot.policy.as_ref().zip(object.spec.as_ref().ok()).filter(|_| !has_model)
+    {
+        let obstacle = delivery::obstacle(snapshot, object, spec, config, "Standard");
+        observed.fact(delivery::POLICY_ACCEPTED, delivery::accepted(policy, obstacle.as_deref()));
+    }
     if has_model {
         model_mesh::report(snapshot, &applies.failures, &mut observed);
     }
@@ -426,6 +447,9 @@ fn obstacle(snapshot: &Snapshot, route: &Route) -> Option<(String, String)> {
 /// The Services that get the predictor's traffic, with weights: canaries that are ready, and the rest for the stable
 /// predictor. While a renamed predictor has no ready pod, its predecessor keeps the traffic.
 fn backends(snapshot: &Snapshot, built: &Components) -> Vec<(String, i32)> {
+    if let Some(delivered) = built.delivery.as_ref().and_then(|delivery| delivery.backends(snapshot)) {
+        return delivered;
+    }
     let mut canaries: Vec<(String, i32)> = Vec::new();
     for component in &built.all {
         if let Some(canary) = component.canary.as_ref().filter(|canary| canary.percent > 0)
@@ -443,7 +467,7 @@ fn backends(snapshot: &Snapshot, built: &Components) -> Vec<(String, i32)> {
     std::iter::once((service, rest)).chain(canaries).collect()
 }
 
-fn has_ready_pods(live: Option<&OwnedObject>) -> bool {
+pub(super) fn has_ready_pods(live: Option<&OwnedObject>) -> bool {
     live.is_some_and(|live| live.number("/status/readyReplicas") > 0)
 }
 
@@ -499,10 +523,17 @@ fn observe(
         if !fact.is_true() && component.kind != ComponentKind::Predictor && not_ready.is_none() {
             not_ready = Some((component.kind, fact.clone()));
         }
-        let percent =
-            Some(latest).filter(|_| component.is_held).and_then(|c| Some(c.canary.as_ref()?.percent));
-        let component_status =
-            component_status(object, component, route.as_ref().ok(), fact.is_true(), percent);
+        let delivery = built.delivery.as_ref().filter(|_| component.kind == ComponentKind::Predictor);
+        let percent = match delivery {
+            Some(delivery) => delivery.percent(),
+            None => Some(latest).filter(|_| component.is_held).and_then(|c| Some(c.canary.as_ref()?.percent)),
+        };
+        let is_ready = delivery.map_or(fact.is_true(), |delivery| delivery.is_ready(fact.is_true()));
+        let fact = match delivery {
+            Some(delivery) => delivery.fact(fact, known_fact(object, PREDICTOR_READY)),
+            None => fact,
+        };
+        let component_status = component_status(object, component, route.as_ref().ok(), is_ready, percent);
         observed.status.components.insert(component.kind.as_str().into(), component_status);
         observed.fact(component.kind.condition(), fact);
     }
@@ -553,12 +584,15 @@ fn route_fact(snapshot: &Snapshot, object: &Custom<InferenceService>, route: &Ro
         route.service.as_ref().zip(snapshot.scheduler.as_ref()).is_some_and(|(service, scheduler)| {
             matches!(admission(scheduler, service), Admission::Pending(..))
         });
-    let before = object.status.as_ref().filter(|s| s.observed_generation == Some(object.generation()));
-    let before = before.and_then(|s| s.conditions.iter().find(|c| c.r#type == INGRESS_READY));
-    match before.filter(|_| is_pending) {
-        Some(before) => Fact::of(before),
-        None => Fact::new(false, reason, message),
-    }
+    known_fact(object, INGRESS_READY)
+        .filter(|_| is_pending)
+        .unwrap_or_else(|| Fact::new(false, reason, message))
+}
+
+/// A condition of the same generation.
+fn known_fact(object: &Custom<InferenceService>, name: &str) -> Option<Fact> {
+    let before = object.status.as_ref().filter(|_| is_current(object))?;
+    before.conditions.iter().find(|c| c.r#type == name).map(Fact::of)
 }
 
 /// A canary without a ready pod gets no traffic.

@@ -5,11 +5,13 @@ mod gateway;
 mod virtual_service;
 
 pub(in crate::controllers) use gateway::{Admission, admission};
+use virtual_service::uses_istio;
 pub(super) use virtual_service::{authority, not_reconciled};
 
 use super::{
     component::{Component, ComponentKind},
     config::Config,
+    delivery::Delivery,
     pod::set,
     snapshot::Snapshot,
     template::Placeholders,
@@ -70,6 +72,40 @@ pub(super) struct RouteBuilder<'a> {
     pub idle_timeout: Option<u64>,
     /// Whether they are.
     pub is_down: bool,
+    /// Under a rollout policy.
+    pub delivery: Option<&'a Delivery>,
+}
+
+/// Whether Gantry's gateway is the route of a service with these labels.
+pub(super) fn is_gateway(config: &Config, labels: Option<&Pairs>, snapshot: &Snapshot) -> bool {
+    let none = Pairs::new();
+    provider(config, labels.unwrap_or(&none), snapshot).is_ok_and(|provider| provider == Provider::Gateway)
+}
+
+/// What carries requests from outside the cluster.
+fn provider(config: &Config, labels: &Pairs, snapshot: &Snapshot) -> Result<Provider, String> {
+    let ingress = &config.ingress;
+    let is_local = ingress.disable_ingress_creation
+        || ingress.ingress_domain == "svc.cluster.local"
+        || labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1);
+    let is_ours = !ingress.is_configured || ingress.ingress_class_name.as_deref() == Some(gateway::CLASS);
+    let problem = match (is_local, ingress.enable_gateway_api, is_ours) {
+        (true, ..) => return Ok(Provider::None),
+        (_, true, _) if snapshot.has_http_routes => return Ok(Provider::HttpRoute),
+        (_, true, _) => {
+            "the ConfigMap inferenceservice-config enables the Gateway API, but the cluster has no HTTPRoutes: install \
+             the CRDs of the Gateway API, or set ingress.enableGatewayApi to false"
+        }
+        (_, _, false) if uses_istio(config, snapshot) => return Ok(Provider::VirtualService),
+        (_, _, false) => return Ok(Provider::Ingress),
+        (..) if snapshot.scheduler.is_some() => return Ok(Provider::Gateway),
+        (..) if !ingress.is_configured => return Ok(Provider::None),
+        (..) => {
+            "ingress.ingressClassName of the ConfigMap inferenceservice-config is gantry, but there is no scheduler with \
+             gateways: create a SeldonRuntime in this namespace or in that of the operator"
+        }
+    };
+    Err(problem.into())
 }
 
 impl RouteBuilder<'_> {
@@ -110,30 +146,8 @@ impl RouteBuilder<'_> {
         self.provider().is_ok_and(|provider| provider == Provider::Gateway)
     }
 
-    /// What carries requests from outside the cluster.
     fn provider(&self) -> Result<Provider, String> {
-        let ingress = &self.config.ingress;
-        let is_local = ingress.disable_ingress_creation
-            || ingress.ingress_domain == "svc.cluster.local"
-            || self.labels.get(VISIBILITY.0).is_some_and(|value| value == VISIBILITY.1);
-        let is_ours = !ingress.is_configured || ingress.ingress_class_name.as_deref() == Some(gateway::CLASS);
-        let problem = match (is_local, ingress.enable_gateway_api, is_ours) {
-            (true, ..) => return Ok(Provider::None),
-            (_, true, _) if self.snapshot.has_http_routes => return Ok(Provider::HttpRoute),
-            (_, true, _) => {
-                "the ConfigMap inferenceservice-config enables the Gateway API, but the cluster has no HTTPRoutes: install \
-                 the CRDs of the Gateway API, or set ingress.enableGatewayApi to false"
-            }
-            (_, _, false) if self.uses_istio() => return Ok(Provider::VirtualService),
-            (_, _, false) => return Ok(Provider::Ingress),
-            (..) if self.snapshot.scheduler.is_some() => return Ok(Provider::Gateway),
-            (..) if !ingress.is_configured => return Ok(Provider::None),
-            (..) => {
-                "ingress.ingressClassName of the ConfigMap inferenceservice-config is gantry, but there is no scheduler with \
-                 gateways: create a SeldonRuntime in this namespace or in that of the operator"
-            }
-        };
-        Err(problem.into())
+        provider(self.config, self.labels, self.snapshot)
     }
 
     /// An Ingress has no weights; the others have them only for requests that they send to the predictor themselves.

@@ -27,8 +27,8 @@ pub(super) fn enable(
     object: &Custom<InferenceService>,
     built: &mut Components,
 ) -> Result<Option<u64>, BuildError> {
-    // The share of a predictor without pods would go to its canaries.
-    if built.all.iter().any(|component| component.canary.is_some()) {
+    // The share of a predictor without pods would go to its canaries, and a rollout needs pods to compare with.
+    if built.delivery.is_some() || built.all.iter().any(|component| component.canary.is_some()) {
         return Ok(None);
     }
     let mut timeout = None;

@@ -4,6 +4,7 @@ use super::{
     Credentials, InferenceServiceController, LABEL,
     config::{CONFIG_MAP, Config, CredentialsConfig},
     credentials::references,
+    delivery::Policy,
     runtime::Runtime,
 };
 use crate::{
@@ -13,14 +14,20 @@ use crate::{
         OwnedObject, ResourceKind, ServingRuntime,
     },
     controller::Controller as _,
-    controllers::trained_model::{allocated, models_of},
+    controllers::{
+        rollout_policy,
+        trained_model::{allocated, models_of},
+    },
     inputs::InputRef,
     plan::{Known, Plan, SchedulerAction},
     schedulers::{LastRequest, RouteKind, ServiceView, service_at},
     workload::{ApplyFailure, OwnedObjects},
 };
-use gantry_api::kserve::{ClusterStorageContainerSpec, ServingRuntimeSpec};
-use gantry_proto::gantry::ServiceRoute;
+use gantry_api::{
+    TargetKind,
+    kserve::{ClusterStorageContainerSpec, ServingRuntimeSpec},
+};
+use gantry_proto::gantry::{RolloutStatus, ServiceRoute};
 use std::{sync::Arc, time::Duration};
 
 /// Kinds of Istio, KEDA and Knative Serving.
@@ -59,6 +66,10 @@ pub struct Snapshot {
     pub routed_by: Vec<(String, Option<Duration>)>,
     /// Other optional kinds that it has.
     pub served: Vec<ResourceKind>,
+    /// The rollout policy that selects it.
+    pub policy: Option<Policy>,
+    /// Its rollout in the scheduler.
+    pub rollout: Option<RolloutStatus>,
     /// Rejected applies.
     pub failures: Vec<ApplyFailure>,
     /// Time since the last status write.
@@ -180,11 +191,24 @@ impl Snapshot {
             scheduler: RouteScheduler::of::<InferenceService>(caches, key),
             routed_by: routed_by.map(|scheduler| (scheduler.clone(), wait(&scheduler))).collect(),
             served: OPTIONAL.into_iter().filter(|kind| caches.is_served(*kind)).collect(),
+            policy: object.as_deref().and_then(|object| policy(caches, object)),
+            rollout: rollout(caches, key),
             failures: caches.recent_failures.of::<InferenceService>(key),
             status_age: caches.recent_failures.status_age::<InferenceService>(key),
             object,
         }
     }
+}
+
+fn policy(caches: &Caches, object: &Custom<InferenceService>) -> Option<Policy> {
+    let policy = rollout_policy::policy_for(caches, TargetKind::InferenceService, object)?;
+    let spec = serde_json::to_vec(policy.spec.as_ref().ok()?).ok()?;
+    Some(Policy { name: policy.key().name, spec })
+}
+
+fn rollout(caches: &Caches, key: &Key) -> Option<RolloutStatus> {
+    let scheduler = caches.schedulers.service_scheduler(&key.namespace)?;
+    caches.schedulers.rollout_of(TargetKind::InferenceService, &service_at(&scheduler, key))
 }
 
 fn autoscalers(caches: &Caches, key: &Key, uid: &str) -> Vec<Arc<OwnedObject>> {

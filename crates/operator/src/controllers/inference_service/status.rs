@@ -1,6 +1,6 @@
 //! Status of an `InferenceService`: KServe's conditions, components and URLs.
 
-use super::runtime::Runtime;
+use super::{delivery::POLICY_ACCEPTED, runtime::Runtime};
 use crate::{
     cluster::{Custom, EventDraft, InferenceService},
     conditions::{ConditionStatus, condition_status},
@@ -25,7 +25,7 @@ pub(super) const CONFIG_VALID: &str = "ConfigValid";
 /// The conditions that `Ready` depends on.
 const DEPENDENTS: [&str; 2] = [PREDICTOR_READY, INGRESS_READY];
 /// Conditions that this controller writes; those of others are kept.
-const OWN: [&str; 16] = [
+const OWN: [&str; 17] = [
     READY,
     PREDICTOR_READY,
     INGRESS_READY,
@@ -34,6 +34,7 @@ const OWN: [&str; 16] = [
     "ExplainerReady",
     CANARY_READY,
     CONFIG_VALID,
+    POLICY_ACCEPTED,
     "LatestDeploymentReady",
     "RoutesReady",
     "PredictorRouteReady",

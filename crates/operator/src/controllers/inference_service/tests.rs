@@ -293,6 +293,8 @@ impl Situation {
             .collect(),
             scheduler: None,
             routed_by: Vec::new(),
+            policy: None,
+            rollout: None,
             failures: Vec::new(),
             status_age: None,
         };

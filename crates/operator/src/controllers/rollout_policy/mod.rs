@@ -10,7 +10,9 @@ use super::scheduled::{self, Scheduled, Words};
 use crate::{
     admission::{AdmissionRequest, Decision, validate_kind},
     caches::Caches,
-    cluster::{Change, Custom, CustomKind, EventDraft, Key, KindId, Model, Pipeline, RolloutPolicy},
+    cluster::{
+        Change, Custom, CustomKind, EventDraft, InferenceService, Key, KindId, Model, Pipeline, RolloutPolicy,
+    },
     conditions::ConditionUpdate,
     controller::{Controller, SchedulerRole},
     plan::{Plan, SchedulerAction, variant_of},
@@ -21,7 +23,7 @@ use gantry_api::{Condition, RolloutPolicySpec, RolloutPolicyStatus, TargetKind};
 use gantry_proto::gantry as pb;
 use k8s_openapi::jiff::Timestamp;
 use snapshot::target_kind;
-pub(crate) use snapshot::{Conflict, Facts, awaited};
+pub(crate) use snapshot::{Conflict, Facts, awaited, policy_for};
 pub(crate) use status::hold;
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ impl Controller for RolloutPolicyController {
         vec![
             Relation::to::<Model>(policies_by_labels),
             Relation::to::<Pipeline>(policies_by_labels),
+            Relation::to::<InferenceService>(policies_by_condition),
             // The older of two policies applies to an object that both select.
             Relation::to::<RolloutPolicy>(|caches, change: &Change<Custom<RolloutPolicy>>| {
                 let selection = |policy: &Custom<RolloutPolicy>| (policy.spec.clone(), policy.is_deleted());
@@ -71,11 +74,28 @@ impl Controller for RolloutPolicyController {
     }
 }
 
+/// Whether a change of a policy concerns objects of a kind: what it selects, or how these are rolled out.
+pub(crate) fn concerns(change: &Change<Custom<RolloutPolicy>>, kind: TargetKind) -> bool {
+    let of = |policy: &Custom<RolloutPolicy>| (policy.spec.clone(), policy.is_deleted());
+    let (before, after) = (change.before.as_deref(), change.after.as_deref());
+    let is_of_kind = |policy: &Custom<RolloutPolicy>| {
+        policy.spec.as_ref().is_ok_and(|spec| target_kind(spec) == Some(kind))
+    };
+    before.map(of) != after.map(of) && before.into_iter().chain(after).any(is_of_kind)
+}
+
 /// The policies to reconcile after a change of labels, or of the set of objects.
 fn policies_by_labels<K: CustomKind>(caches: &Caches, change: &Change<Custom<K>>) -> Vec<Key> {
     let labels = |object: &Custom<K>| object.metadata.labels.clone().unwrap_or_default();
     let is_same = change.before.as_deref().map(labels) == change.after.as_deref().map(labels);
     if is_same { Vec::new() } else { policies_in(caches, &change.key.namespace) }
+}
+
+/// Those by labels, and after a change of the condition that a policy acts on a service.
+fn policies_by_condition(caches: &Caches, change: &Change<Custom<InferenceService>>) -> Vec<Key> {
+    let condition = |object: &Custom<InferenceService>| snapshot::obstacle(object).map(str::to_owned);
+    let is_same = change.before.as_deref().map(condition) == change.after.as_deref().map(condition);
+    if is_same { policies_by_labels(caches, change) } else { policies_in(caches, &change.key.namespace) }
 }
 
 fn policies_in(caches: &Caches, namespace: &str) -> Vec<Key> {

@@ -1,8 +1,8 @@
 //! Plan of a rollout policy.
 
-use super::{Snapshot, scheduled, status};
-use crate::plan::Plan;
-use gantry_api::RolloutPolicyStatus;
+use super::{Snapshot, scheduled, snapshot::target_kind, status};
+use crate::{controllers::validation::validate, plan::Plan};
+use gantry_api::{RolloutPolicyStatus, TargetKind};
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
@@ -17,6 +17,13 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<RolloutPolicySta
         Some(object) if !object.is_deleted() => match status::unsupported(object) {
             Some(condition) => {
                 plan.status = Some(status::build_status(object, &condition, None, &snapshot.facts, now));
+            }
+            None if object.spec.as_ref().ok().and_then(target_kind) == Some(TargetKind::InferenceService) => {
+                // The scheduler gets it with the routes of the services. It may have been one for another kind before.
+                plan = scheduled::plan_absent(snapshot);
+                let ready =
+                    validate(object).map_or_else(|invalid| invalid, |_| status::ready(&snapshot.facts));
+                scheduled::report(snapshot, object, (&ready, None), now, &mut plan);
             }
             None => return scheduled::plan(snapshot, now),
         },

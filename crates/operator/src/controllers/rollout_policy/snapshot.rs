@@ -2,7 +2,8 @@
 
 use crate::{
     caches::Caches,
-    cluster::{Custom, CustomKind, Key, Model, Pipeline, RolloutPolicy},
+    cluster::{Custom, CustomKind, InferenceService, Key, Model, Pipeline, RolloutPolicy},
+    controllers::inference_service::POLICY_ACCEPTED,
     plan::Known,
     schedulers::{LoadedView as _, ModelView, PipelineView, PolicyView, targets_in},
 };
@@ -23,7 +24,11 @@ pub struct Facts {
     pub conflicts: Vec<Conflict>,
     /// Selected, but the scheduler has an object of that name with another owner.
     pub not_managed: Vec<String>,
+    /// Selected, but of a form that policies do not act on: name and message.
+    pub unsupported: Vec<(String, String)>,
     pub rollouts: Vec<RolloutStatus>,
+    /// Whether those of services are known.
+    pub knows_services: bool,
     /// Whether all policies are known: the CRD may be missing.
     pub is_listed: bool,
 }
@@ -41,7 +46,8 @@ impl Facts {
         let is_listed = policies.is_listed([caches.settings.scope.of(&key.namespace)]);
         let object = policies.get(key);
         let facts = object.as_deref().map(|object| Self::of(caches, object)).unwrap_or_default();
-        Self { rollouts: caches.schedulers.rollouts_of(key), is_listed, ..facts }
+        let knows_services = caches.schedulers.knows_rollouts_of_services(&key.namespace);
+        Self { rollouts: caches.schedulers.rollouts_of(key), knows_services, is_listed, ..facts }
     }
 
     /// Without rollouts. Also of an object that is not in the cache yet.
@@ -64,7 +70,13 @@ impl Facts {
             } else if has_foreign(caches, kind, &Key::new(namespace.clone(), target.clone())) {
                 facts.not_managed.push(target);
             } else {
-                facts.targets.push(target);
+                let key = Key::new(namespace.clone(), target.clone());
+                let service = caches.of::<InferenceService>().get(&key);
+                let service = service.filter(|_| kind == TargetKind::InferenceService);
+                match service.as_deref().and_then(obstacle) {
+                    Some(message) => facts.unsupported.push((target, message.to_owned())),
+                    None => facts.targets.push(target),
+                }
             }
         }
         facts
@@ -85,8 +97,16 @@ fn candidates(caches: &Caches, namespace: &str, kind: TargetKind) -> Vec<(String
     match kind {
         TargetKind::Model => of::<Model>(caches, namespace),
         TargetKind::Pipeline => of::<Pipeline>(caches, namespace),
-        TargetKind::InferenceService | TargetKind::Algorithm => Vec::new(),
+        TargetKind::InferenceService => of::<InferenceService>(caches, namespace),
+        TargetKind::Algorithm => Vec::new(),
     }
+}
+
+/// Why policies do not act on a service, as its controller found.
+pub(super) fn obstacle(object: &Custom<InferenceService>) -> Option<&str> {
+    let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let condition = conditions.iter().find(|c| c.r#type == POLICY_ACCEPTED && c.status == "False")?;
+    condition.message.as_deref()
 }
 
 fn has_foreign(caches: &Caches, kind: TargetKind, object: &Key) -> bool {
@@ -120,16 +140,23 @@ fn valid_policies(caches: &Caches, namespace: &str) -> Vec<Policy> {
     policies
 }
 
+/// The policy that applies to an object: the oldest one that selects it.
+pub(crate) fn policy_for<K: CustomKind>(
+    caches: &Caches,
+    kind: TargetKind,
+    object: &Custom<K>,
+) -> Option<Policy> {
+    let Key { namespace, name } = object.key();
+    let policies = valid_policies(caches, &namespace);
+    let none = Labels::new();
+    let labels = object.metadata.labels.as_ref().unwrap_or(&none);
+    let is_of = |policy: &Policy| policy.spec.as_ref().is_ok_and(|spec| selects(spec, kind, &name, labels));
+    policies.into_iter().find(is_of)
+}
+
 /// The policy that selects an object, as long as the scheduler does not apply it to the object.
 pub(crate) fn awaited<K: CustomKind>(caches: &Caches, kind: TargetKind, object: &Key) -> Option<String> {
-    let policies = valid_policies(caches, &object.namespace);
-    if policies.is_empty() {
-        return None;
-    }
-    let labels = caches.of::<K>().get(object)?.metadata.labels.clone().unwrap_or_default();
-    let is_of =
-        |policy: &&Policy| policy.spec.as_ref().is_ok_and(|spec| selects(spec, kind, &object.name, &labels));
-    let policy = policies.iter().find(is_of)?;
+    let policy = policy_for(caches, kind, &*caches.of::<K>().get(object)?)?;
     let is_known = match caches.schedulers.get::<PolicyView>(&policy.key()) {
         Known::Present(view) => {
             view.is_from(&object.namespace) && targets_in(&view.policy, kind).contains(&object.name)

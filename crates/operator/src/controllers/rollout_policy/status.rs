@@ -5,7 +5,7 @@ use crate::{
     cluster::{Custom, EventDraft, RolloutPolicy},
     conditions::{ConditionStatus, ConditionUpdate, Progress, conditions},
     controllers::validation::validate,
-    schedulers::{PolicyView, is_under_way, target_of},
+    schedulers::{PolicyView, is_under_way, target_name, target_of},
 };
 use gantry_api::{RolloutPolicyStatus, RolloutResult, RolloutVersion, TargetKind, TargetRollout};
 use gantry_proto::gantry::{RevisionStatus, RolloutHistory, RolloutStatus};
@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
 const ACCEPTED: &str = "Accepted";
+const UNSUPPORTED: &str = "UnsupportedTarget";
 /// Rollouts in the status.
 const MAX_ROLLOUTS: usize = 100;
 /// Names in a message.
@@ -26,12 +27,11 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) fn unsupported(object: &Custom<RolloutPolicy>) -> Option<ConditionUpdate> {
     let kind = target_kind(object.spec.as_ref().ok()?)?;
     let remedy = match kind {
-        TargetKind::Model | TargetKind::Pipeline => return None,
-        TargetKind::InferenceService => "set canaryTrafficPercent of its predictor",
+        TargetKind::Model | TargetKind::Pipeline | TargetKind::InferenceService => return None,
         TargetKind::Algorithm => "an Algorithm has its own analysis and lifecycle fields",
     };
     let message = format!("targets of kind {} are not supported: {remedy}", kind.name());
-    Some(ConditionUpdate::new(false, "UnsupportedTarget", message, Progress::Stalled))
+    Some(ConditionUpdate::new(false, UNSUPPORTED, message, Progress::Stalled))
 }
 
 /// Why a changed object waits for its policy: without it the new version would get all requests at once.
@@ -71,6 +71,14 @@ fn accepted(facts: &Facts) -> ConditionUpdate {
         );
         return ConditionUpdate::new(false, "TargetNotManaged", message, Progress::InProgress);
     }
+    if let Some((name, message)) = facts.unsupported.first() {
+        let more = match facts.unsupported.len() - 1 {
+            0 => String::new(),
+            more => format!("; {more} more are not supported either"),
+        };
+        let message = format!("{kind} {name}: {message}{more}");
+        return ConditionUpdate::new(false, UNSUPPORTED, message, Progress::Stalled);
+    }
     if facts.targets.is_empty() {
         let message =
             format!("selects no {kind} of the namespace: create it, or correct targetRef or selector");
@@ -97,19 +105,30 @@ pub(super) fn build_status(
 ) -> RolloutPolicyStatus {
     let before = object.status.clone().unwrap_or_default();
     let accepted = match validate(object) {
-        _ if matches!(ready.reason.as_str(), "UnsupportedTarget" | "Refused") => ready.clone(),
+        _ if matches!(ready.reason.as_str(), UNSUPPORTED | "Refused") => ready.clone(),
         Err(invalid) => invalid,
         Ok(_) => accepted(facts),
     };
     let own = [(ACCEPTED, &accepted)];
-    let rollouts: &[RolloutStatus] = if view.is_some() { &facts.rollouts } else { &[] };
+    let is_known = view.is_some() || facts.kind == Some(TargetKind::InferenceService);
+    let rollouts: &[RolloutStatus] = if is_known { &facts.rollouts } else { &[] };
+    let (targets, conditions) =
+        (count(facts.targets.len()), conditions(&before.conditions, &own, ready, object.generation(), now));
+    if facts.kind == Some(TargetKind::InferenceService) && !facts.knows_services {
+        return RolloutPolicyStatus {
+            observed_generation: Some(object.generation()),
+            conditions,
+            targets,
+            ..before
+        };
+    }
     let counted = |is: fn(&RolloutStatus) -> bool| count(rollouts.iter().filter(|r| is(r)).count());
     let mut ordered: Vec<&RolloutStatus> = rollouts.iter().collect();
     ordered.sort_by_key(|r| (!is_under_way(r), !is_rolled_back(r)));
     RolloutPolicyStatus {
         observed_generation: Some(object.generation()),
-        conditions: conditions(&before.conditions, &own, ready, object.generation(), now),
-        targets: count(facts.targets.len()),
+        conditions,
+        targets,
         progressing: counted(is_under_way),
         rolled_back: counted(is_rolled_back),
         rollouts: ordered.into_iter().take(MAX_ROLLOUTS).map(rollout).collect(),
@@ -136,7 +155,7 @@ fn is_rolled_back(status: &RolloutStatus) -> bool {
 }
 
 fn rollout(status: &RolloutStatus) -> TargetRollout {
-    let (kind, name) = target_of(status);
+    let (kind, name) = (target_of(status).0, target_name(status));
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let version = |revision: &RevisionStatus| RolloutVersion {
         version: number(revision.version),

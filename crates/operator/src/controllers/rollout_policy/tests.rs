@@ -102,6 +102,11 @@ fn condition(status: &RolloutPolicyStatus, name: &str) -> Option<(String, String
 type Case =
     (&'static str, Snapshot, &'static [&'static str], Option<(&'static str, &'static str, &'static str)>);
 
+fn of_services(targets: &[&str], unsupported: &[&str]) -> Facts {
+    let unsupported = unsupported.iter().map(|name| ((*name).to_owned(), "has a transformer".to_owned()));
+    Facts { kind: Some(TargetKind::InferenceService), unsupported: unsupported.collect(), ..facts(targets) }
+}
+
 #[test]
 fn plan_for_every_situation() {
     let conflict = || Conflict { target: "iris".into(), policy: "older".into() };
@@ -193,8 +198,32 @@ fn plan_for_every_situation() {
             None,
         ),
         (
-            "InferenceService",
+            "service that does not exist",
             snapshot(kind("InferenceService"), Known::Absent, facts(&[])),
+            &[],
+            Some(("False", "NoTarget", "False")),
+        ),
+        (
+            "service, the scheduler has the policy with its route",
+            snapshot(kind("InferenceService"), Known::Absent, of_services(&["iris"], &[])),
+            &[],
+            Some(("True", "PolicyReady", "True")),
+        ),
+        (
+            "service, after a model",
+            snapshot(kind("InferenceService"), view(&["iris"]), of_services(&["iris"], &[])),
+            &["delete careful"],
+            Some(("True", "PolicyReady", "True")),
+        ),
+        (
+            "service, the scheduler of the namespace is unreachable",
+            snapshot(kind("InferenceService"), unknown(), of_services(&["iris"], &[])),
+            &[],
+            Some(("True", "PolicyReady", "True")),
+        ),
+        (
+            "services, one of them is not supported",
+            snapshot(kind("InferenceService"), Known::Absent, of_services(&["iris"], &["wine"])),
             &[],
             Some(("False", "UnsupportedTarget", "False")),
         ),

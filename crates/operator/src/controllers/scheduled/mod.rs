@@ -5,7 +5,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(super) use plan::plan;
+pub(super) use plan::{plan, plan_absent, report};
 pub use snapshot::Snapshot;
 
 use crate::{

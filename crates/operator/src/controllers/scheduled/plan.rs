@@ -36,7 +36,7 @@ pub(in crate::controllers) fn plan<K: Scheduled>(snapshot: &Snapshot<K>, now: Ti
 }
 
 /// The object is gone: an orphan in the scheduler is unloaded.
-fn plan_absent<K: Scheduled>(snapshot: &Snapshot<K>) -> Plan<K::Status> {
+pub(in crate::controllers) fn plan_absent<K: Scheduled>(snapshot: &Snapshot<K>) -> Plan<K::Status> {
     let mut plan = Plan::default();
     if let Known::Present(view) = &snapshot.scheduler
         && !view.is_deleted()
@@ -193,16 +193,7 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
                 plan.requeue_after = delay;
                 return plan;
             }
-            let status = K::build_status(object, &condition, Some(view), facts, now);
-            plan.requeue_after = K::refresh_after(facts);
-            let before = object.status.as_ref();
-            if let Some(left) = before.and_then(|before| write_delay(snapshot, before, &status)) {
-                plan.requeue_within(left);
-                return plan;
-            }
-            plan.events.extend(transition_event(object, &condition));
-            plan.events.extend(K::events(before, facts));
-            plan.status = Some(status);
+            report(snapshot, object, (&condition, Some(view)), now, &mut plan);
             return plan;
         }
         Known::Present(view) if view.is_deleted() && !view.has_ended() => {
@@ -249,6 +240,29 @@ fn plan_present<K: Scheduled>(snapshot: &Snapshot<K>, object: &Custom<K>, now: T
         _ => plan.push(load(snapshot, desired)),
     }
     plan
+}
+
+/// The status of an object with its condition and its view, at the pace of its kind.
+pub(in crate::controllers) fn report<K: Scheduled>(
+    snapshot: &Snapshot<K>,
+    object: &Custom<K>,
+    (condition, view): (&ConditionUpdate, Option<&K::View>),
+    now: Timestamp,
+    plan: &mut Plan<K::Status>,
+) {
+    let facts = &snapshot.facts;
+    let status = K::build_status(object, condition, view, facts, now);
+    if let Some(interval) = K::refresh_after(facts) {
+        plan.requeue_within(interval);
+    }
+    let before = object.status.as_ref();
+    if let Some(left) = before.and_then(|before| write_delay(snapshot, before, &status)) {
+        plan.requeue_within(left);
+        return;
+    }
+    plan.events.extend(transition_event(object, condition));
+    plan.events.extend(K::events(before, facts));
+    plan.status = Some(status);
 }
 
 /// The rest of the delay before "in progress" is written.

@@ -5,6 +5,7 @@ use crate::{
     cluster::{Key, OwnedObject, ResourceKind},
     controllers::inference_service::{
         component::{Component, ComponentKind},
+        delivery::Delivery,
         objects, plan, scale_to_zero,
         snapshot::RouteScheduler,
     },
@@ -44,6 +45,7 @@ impl RouteBuilder<'_> {
             predict_path: self.predict_path(),
             idle_timeout_ms: self.idle_timeout,
             models: self.snapshot.trained_models.clone(),
+            delivery: self.delivery.map(Delivery::route),
             ..ServiceRoute::default()
         })
     }
@@ -61,11 +63,18 @@ impl RouteBuilder<'_> {
         let on_demand = || std::iter::once(component).filter(|c| c.scales_to_zero).chain(behind);
         let is_held = (self.is_down && on_demand().next().is_some())
             || behind.is_some_and(|predictor| self.ready_pods(&predictor.key.name).is_empty());
-        let backend = |(service, weight): (String, i32)| ServiceBackend {
-            weight: u32::try_from(weight).unwrap_or_default(),
-            pods: if is_held { Vec::new() } else { self.ready_pods(&service) },
-            name: service,
-            ..ServiceBackend::default()
+        let delivery = self.delivery.filter(|_| component.kind == ComponentKind::Predictor);
+        let backend = |(service, weight): (String, i32)| {
+            let backend = ServiceBackend {
+                weight: u32::try_from(weight).unwrap_or_default(),
+                pods: if is_held { Vec::new() } else { self.ready_pods(&service) },
+                name: service,
+                ..ServiceBackend::default()
+            };
+            match delivery {
+                Some(delivery) => delivery.describe(backend),
+                None => backend,
+            }
         };
         let backends: Vec<ServiceBackend> = self.backends_of(component).into_iter().map(backend).collect();
         let is_empty = backends.iter().all(|backend| backend.pods.is_empty());
@@ -107,14 +116,15 @@ impl RouteBuilder<'_> {
         endpoints
     }
 
-    /// The ports of the pods behind a Service, for HTTP and for gRPC. One that is replaced is not in the spec any more.
+    /// The ports of the pods behind a Service, for HTTP and for gRPC. Those of one that is replaced or held are not in the
+    /// spec any more.
     fn ports(&self, service: &str) -> (u32, u32) {
         let component = self.components.iter().find(|component| component.key.name == service);
         let live = || self.snapshot.owned.get(ResourceKind::SERVICE, service);
-        let ports = component.map(objects::ports).or_else(|| {
-            live().and_then(|live| live.data.pointer("/spec/ports")).and_then(Value::as_array).cloned()
-        });
-        let ports = ports.unwrap_or_default();
+        let of_live =
+            || live().and_then(|live| live.data.pointer("/spec/ports")).and_then(Value::as_array).cloned();
+        let of_spec = component.filter(|component| !component.is_held).map(objects::ports);
+        let ports = of_spec.or_else(of_live).or_else(|| component.map(objects::ports)).unwrap_or_default();
         let number = |is_grpc: bool| {
             let of_kind = |port: &&Value| port.get("appProtocol").is_some() == is_grpc;
             let number = ports.iter().find(of_kind).and_then(|port| port.get("targetPort")?.as_u64());

@@ -5,22 +5,24 @@ use crate::{
     cluster::{Desired, Key, OwnedObject, ResourceKind},
     controllers::inference_service::{
         component::{Component, ComponentKind},
+        config::Config,
         pod::set,
+        snapshot::Snapshot,
     },
 };
 use serde_json::{Value, json};
 
+pub(super) fn uses_istio(config: &Config, snapshot: &Snapshot) -> bool {
+    let ingress = &config.ingress;
+    snapshot.has(ResourceKind::VIRTUAL_SERVICE)
+        && !ingress.enable_gateway_api
+        && ingress.disable_istio_virtual_host == Some(false)
+        && !ingress.ingress_gateway.is_empty()
+        && ingress.ingress_class_name.is_none()
+}
+
 impl RouteBuilder<'_> {
     /// Whether Istio gets the route: the cluster has its CRDs, and the `ConfigMap` names its gateway and no class of Ingresses.
-    pub(super) fn uses_istio(&self) -> bool {
-        let ingress = &self.config.ingress;
-        self.snapshot.has(ResourceKind::VIRTUAL_SERVICE)
-            && !ingress.enable_gateway_api
-            && ingress.disable_istio_virtual_host == Some(false)
-            && !ingress.ingress_gateway.is_empty()
-            && ingress.ingress_class_name.is_none()
-    }
-
     pub(super) fn virtual_service(&self, host: &str) -> Result<Desired, String> {
         let mut hosts = vec![host.to_owned()];
         for domain in &self.config.ingress.additional_ingress_domains {
