@@ -11,7 +11,6 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::TlsStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// A TCP connection, with or without TLS.
 #[derive(Debug)]
@@ -33,14 +32,6 @@ impl Connection {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         }
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.socket().connect_info()
     }
 }
 
