@@ -18,6 +18,7 @@ const ALLOWED: &[Dependencies] = &[
     ("gantry-store", &[], &[], "stores bytes by key; the scheduler defines their meaning"),
     ("gantry-artifacts", &[], &[], "fetches files; independent of models"),
     ("gantry-tls", &[], &[], "wraps connections; independent of the protocol"),
+    ("gantry-auth", &[], &[], "credentials and rights of requests; independent of routes and protocols"),
     ("gantry-trace", &["gantry-tls"], &[], "exports spans to a collector, over TLS if configured"),
     (
         "gantry-onnx",
@@ -39,9 +40,9 @@ const ALLOWED: &[Dependencies] = &[
     ),
     (
         "gantry-scheduler",
-        &["gantry-api", "gantry-core", "gantry-proto", "gantry-store"],
+        &["gantry-api", "gantry-core", "gantry-proto", "gantry-store", "gantry-tls"],
         &[],
-        "one writer around core: names are checked by api, state is kept by store",
+        "one writer around core: names are checked by api, state is kept by store, callers are identified by tls",
     ),
     ("gantry-transport", &["gantry-oip"], &[], "HTTP serving, without routing or models"),
     (
@@ -74,6 +75,7 @@ const ALLOWED: &[Dependencies] = &[
     (
         "gantry-gateway",
         &[
+            "gantry-auth",
             "gantry-core",
             "gantry-kafka",
             "gantry-oip",
@@ -112,6 +114,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-agent",
             "gantry-api",
             "gantry-artifacts",
+            "gantry-auth",
             "gantry-gateway",
             "gantry-oip",
             "gantry-proto",
@@ -131,6 +134,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-agent",
             "gantry-api",
             "gantry-artifacts",
+            "gantry-auth",
             "gantry-core",
             "gantry-gateway",
             "gantry-oip",
