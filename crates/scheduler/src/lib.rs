@@ -30,6 +30,7 @@ mod rollout_metrics;
 mod scheduler;
 mod server;
 mod service;
+mod service_traffic;
 mod status;
 
 pub use clock::{Clock, SystemClock};

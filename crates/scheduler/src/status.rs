@@ -8,7 +8,7 @@ mod service;
 pub(crate) use experiment::{experiment, experiment_route};
 pub(crate) use pipeline::{pipeline, pipeline_route};
 pub(crate) use rollout::rollout;
-pub(crate) use service::{service, service_name, service_route};
+pub(crate) use service::{is_algorithm, service, service_name, service_route};
 
 use crate::{convert, read_model::ModelSnapshot};
 use gantry_core::rollout::ObservedTensor;

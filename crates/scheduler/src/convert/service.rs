@@ -59,6 +59,9 @@ pub(crate) fn service(route: &ServiceRoute) -> Result<ServiceRecord, Invalid> {
     check(route.rollout.is_none() && route.rollout_generation == 0, "rollout", || {
         "is the scheduler's own".to_owned()
     })?;
+    check(route.delivery.is_none() || route.algorithm.is_none(), "algorithm", || {
+        "a route of an Algorithm has no delivery".to_owned()
+    })?;
     if route.delivery.is_some() {
         check_versions(route)?;
     }

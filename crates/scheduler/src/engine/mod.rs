@@ -16,6 +16,7 @@ use crate::{
     read_model::ReadModel,
     restore::Restored,
     scheduler::Config,
+    service_traffic::ServiceTraffic,
 };
 use gantry_core::scheduling::{
     Command, ExperimentDefinition, Millis, Owner, PipelineDefinition, Rejection, ReplicaId, RolloutTarget,
@@ -151,6 +152,7 @@ pub(crate) struct Handle {
     pub(crate) pipelines: Arc<Subscribers>,
     pub(crate) experiments: Arc<Subscribers>,
     pub(crate) services: Arc<Subscribers>,
+    pub(crate) service_traffic: Arc<ServiceTraffic>,
     pub(crate) rollouts: Arc<Subscribers<RolloutTarget>>,
     pub(crate) policies: Arc<Subscribers>,
     clock: Arc<dyn Clock>,
@@ -307,6 +309,7 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
         pipelines: Arc::default(),
         experiments: Arc::default(),
         services: Arc::default(),
+        service_traffic: Arc::default(),
         rollouts: Arc::default(),
         policies: Arc::default(),
         clock: config.clock.clone(),

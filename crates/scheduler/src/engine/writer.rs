@@ -15,12 +15,13 @@ use crate::{
     read_model::Publisher,
     restore::Restored,
     scheduler::Config,
+    service_traffic::ServiceTraffic,
 };
 use gantry_core::{
     rollout::{Event, Exposure, Finding, ObservationId},
     scheduling::{
         Command, Effects, Kind, LoadedVersion, Millis, Order, Rejection, Removal, ReplicaId, ReplicaState,
-        RolloutTarget, State, Traffic, Version,
+        RolloutKind, RolloutTarget, State, Traffic, Version,
     },
 };
 use gantry_proto::gantry::ModelTraffic;
@@ -61,6 +62,7 @@ pub(super) struct Writer {
     pipelines: Arc<Subscribers>,
     experiments: Arc<Subscribers>,
     services: Arc<Subscribers>,
+    service_traffic: Arc<ServiceTraffic>,
     rollouts: Arc<Subscribers<RolloutTarget>>,
     policies: Arc<Subscribers>,
     metrics: Arc<Metrics>,
@@ -133,6 +135,7 @@ impl Writer {
             pipelines: handle.pipelines.clone(),
             experiments: handle.experiments.clone(),
             services: handle.services.clone(),
+            service_traffic: handle.service_traffic.clone(),
             rollouts: handle.rollouts.clone(),
             policies: handle.policies.clone(),
             metrics: handle.metrics.clone(),
@@ -368,6 +371,14 @@ impl Writer {
             generation: traffic.generation,
             versions: traffic.versions.into_iter().map(convert::version_traffic).collect(),
         };
+        if target.kind == RolloutKind::Service {
+            let services = self.state.services();
+            if services.get(&target.name).is_some_and(|service| service.rollout.is_none()) {
+                // The rollout of an Algorithm is the operator's.
+                self.service_traffic.add(&target.name, traffic.generation, &traffic.versions);
+            }
+            self.service_traffic.retain(services.len(), |name| services.contains_key(name));
+        }
         self.apply_report(Command::TrafficObserved { target, traffic }, batch);
     }
 

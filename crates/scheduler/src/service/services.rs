@@ -1,11 +1,16 @@
 //! `gantry.v1.Services`: routes to pods that the scheduler does not place.
 
 use super::{Stream, subscribe, within_deadline};
-use crate::{convert, engine::Handle, status};
+use crate::{
+    convert,
+    engine::{Handle, Start},
+    read_model::ServiceSnapshot,
+    status,
+};
 use gantry_core::scheduling::Command;
 use gantry_proto::gantry::{
-    DeleteServiceResponse, PutServiceResponse, Reset, ServiceEvent, ServiceName, ServiceRoute, Synced,
-    WatchServicesRequest, service_event::Event, services_server,
+    DeleteServiceResponse, PutServiceResponse, Reset, ServiceEvent, ServiceName, ServiceRoute, ServiceTraffic,
+    ServiceTrafficRequest, Synced, WatchServicesRequest, service_event::Event, services_server,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -34,6 +39,21 @@ impl services_server::Services for Services {
         let name = convert::service_key(&namespace, &name);
         within_deadline(self.engine.command(Command::DeleteService { name })).await?;
         Ok(Response::new(DeleteServiceResponse {}))
+    }
+
+    async fn get_service_traffic(
+        &self,
+        request: Request<ServiceTrafficRequest>,
+    ) -> Result<Response<ServiceTraffic>, Status> {
+        let ServiceTrafficRequest { namespace, name, generation } = request.into_inner();
+        let key = convert::service_key(&namespace, &name);
+        let is_algorithm = |view: Arc<ServiceSnapshot>| status::is_algorithm(&view);
+        if !self.engine.read_model.service(&key).is_some_and(is_algorithm) {
+            return Err(Status::not_found(format!("there is no route to Algorithm {key}")));
+        }
+        let (age_ms, versions) = self.engine.service_traffic.of(&key, generation).unwrap_or_default();
+        let Start { state_id, epoch } = self.engine.start;
+        Ok(Response::new(ServiceTraffic { state_id, epoch, age_ms, versions }))
     }
 
     type WatchServicesStream = Stream<ServiceEvent>;

@@ -13,13 +13,20 @@ fn as_put(snapshot: &ServiceSnapshot) -> ServiceRoute {
 /// The route for gateways: a rollout sets the weights of its versions.
 pub(crate) fn service_route(snapshot: &ServiceSnapshot) -> ServiceRoute {
     let (mut route, service) = (as_put(snapshot), &snapshot.service);
-    route.rollout_generation = service.rollout_generation();
+    // The weights are the operator's or those of a rollout, never both.
+    let of_algorithm = route.algorithm.take().map(|algorithm| algorithm.generation);
+    route.rollout_generation = of_algorithm.unwrap_or_else(|| service.rollout_generation());
     for backend in route.components.iter_mut().flat_map(|component| &mut component.backends) {
         if let Some(percent) = service.percent(&backend.revision).filter(|_| !backend.revision.is_empty()) {
             backend.weight = percent;
         }
     }
     ServiceRoute { delivery: None, ..route }
+}
+
+/// Whether the route leads to an Algorithm.
+pub(crate) fn is_algorithm(snapshot: &ServiceSnapshot) -> bool {
+    as_put(snapshot).algorithm.is_some()
 }
 
 pub(crate) fn service(snapshot: &ServiceSnapshot) -> ServiceState {

@@ -2,8 +2,9 @@
 
 use crate::harness::{Gateway, scheduler, within};
 use gantry_proto::gantry::{
-    DemandReport, ModelDemand, PodEndpoint, ServiceBackend, ServiceComponent, ServiceEvent, ServiceName,
-    ServiceRoute, ServiceState, WatchServicesRequest, route_event::Event as RouteEvent,
+    AlgorithmRoute, DemandReport, ModelDemand, ModelTraffic, PodEndpoint, ServiceBackend, ServiceComponent,
+    ServiceEvent, ServiceName, ServiceRoute, ServiceState, ServiceTraffic, ServiceTrafficRequest,
+    TrafficReport, VersionTraffic, WatchServicesRequest, route_event::Event as RouteEvent,
     service_component::Role, service_event::Event, services_client::ServicesClient,
 };
 use gantry_scheduler::Running;
@@ -215,5 +216,91 @@ async fn invalid_routes_are_refused_with_the_field() {
         assert!(status.message().contains(expected), "{} does not contain {expected}", status.message());
     }
     assert_eq!(listed(&mut watch(&mut c).await).await, [], "nothing of it is kept");
+    running.stop().await;
+}
+
+/// An Algorithm: two revisions, weights of the operator.
+fn algorithm(generation: u64) -> ServiceRoute {
+    let mut route = route("reco", &["p0"]);
+    let backend = |name: &str, version, weight| ServiceBackend {
+        name: name.into(),
+        weight,
+        pods: route.components[0].backends[0].pods.clone(),
+        revision: format!("r{version}"),
+        version,
+        ..Default::default()
+    };
+    let backends = vec![backend("reco-stable", 1, 80), backend("reco-canary", 2, 20)];
+    route.components[0] = ServiceComponent { backends, ..Default::default() };
+    ServiceRoute { algorithm: Some(AlgorithmRoute { generation }), ..route }
+}
+
+async fn report(gateway: &mut Gateway, sequence: u64, generation: u64, versions: &[(u32, u64, u64)]) {
+    let version = |(version, requests, server_errors): &(u32, u64, u64)| VersionTraffic {
+        version: *version,
+        requests: *requests,
+        server_errors: *server_errors,
+        latency: vec![0, 0, *requests],
+        ..Default::default()
+    };
+    let versions = versions.iter().map(version).collect();
+    let traffic = ModelTraffic { service: "ns/reco".into(), generation, versions, ..Default::default() };
+    let report = TrafficReport { subscriber: "g".into(), sequence, models: vec![traffic], instance: 7 };
+    gateway.client.report_traffic(report).await.unwrap();
+}
+
+async fn traffic(
+    c: &mut ServicesClient<Channel>,
+    name: &str,
+    generation: u64,
+) -> Result<ServiceTraffic, tonic::Status> {
+    let request = ServiceTrafficRequest { namespace: "ns".into(), name: name.into(), generation };
+    c.get_service_traffic(request).await.map(tonic::Response::into_inner)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_of_an_algorithm_are_the_operators_and_statistics_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = scheduler(dir.path()).await;
+    let mut c = client(&running).await;
+    c.put_service(algorithm(3)).await.unwrap();
+    c.put_service(route("iris", &["p0"])).await.unwrap();
+    let (mut gateway, _) = Gateway::sync(&running).await;
+    c.put_service(algorithm(4)).await.unwrap();
+    let RouteEvent::UpsertService(routed) = gateway.apply().await else { panic!("no route") };
+    assert_eq!(routed.rollout_generation, 4, "gateways report under it");
+    let weights: Vec<_> = routed.components[0].backends.iter().map(|b| b.weight).collect();
+    assert_eq!((weights, routed.algorithm), (vec![80, 20], None));
+
+    assert_eq!(traffic(&mut c, "reco", 4).await.unwrap().versions, []);
+    report(&mut gateway, 1, 4, &[(1, 40, 0), (2, 10, 4)]).await;
+    report(&mut gateway, 2, 4, &[(1, 40, 1)]).await;
+    report(&mut gateway, 2, 4, &[(1, 40, 1)]).await;
+    report(&mut gateway, 3, 3, &[(1, 1, 0)]).await;
+    // Reports have no reply of the engine.
+    let counted = loop {
+        let counted = traffic(&mut c, "reco", 4).await.unwrap();
+        if counted.versions.iter().map(|version| version.requests).sum::<u64>() == 90 {
+            break counted;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    let errors: Vec<_> = counted.versions.iter().map(|v| (v.version, v.requests, v.server_errors)).collect();
+    assert_eq!(errors, [(1, 80, 1), (2, 10, 4)], "a repeated report counts once");
+    assert_eq!(counted.versions[1].latency, [0, 0, 10]);
+
+    for (name, why) in [("iris", "an InferenceService"), ("gone", "no route")] {
+        assert_eq!(traffic(&mut c, name, 4).await.unwrap_err().code(), Code::NotFound, "{why}");
+    }
+    let mut both = algorithm(5);
+    both.delivery = Some(Default::default());
+    let refused = c.put_service(both).await.unwrap_err();
+    assert!(refused.message().contains("a route of an Algorithm has no delivery"), "{refused}");
+    running.stop().await;
+
+    let running = scheduler(dir.path()).await;
+    let after = traffic(&mut client(&running).await, "reco", 4).await.unwrap();
+    assert_eq!(after.versions, [], "counts are not stored");
+    assert_ne!((after.state_id, after.epoch), (counted.state_id, counted.epoch), "and readers see it");
     running.stop().await;
 }
