@@ -45,11 +45,30 @@ pub enum StoreError {
         file.display()
     )]
     Busy { file: PathBuf },
+    /// etcd answered, and stored nothing of the batch; the next one is attempted again.
+    #[error("etcd at {endpoints} did not store it: {reason}")]
+    Refused { endpoints: String, reason: String, full: bool },
+    /// Another process may lead from now on. With `unknown`, the batch may be stored or not: the next leader reads which.
+    #[error("this scheduler no longer leads: {reason}")]
+    Lost { reason: String, unknown: bool },
+    /// The state in etcd cannot be used.
+    #[error("state in etcd at {endpoints} under {prefix} cannot be used: {reason}")]
+    Unusable { endpoints: String, prefix: String, reason: String },
     #[error("state file {} cannot be {doing}: {source}", file.display())]
     File { file: PathBuf, doing: &'static str, source: Box<redb::Error> },
 }
 
 impl StoreError {
+    /// There is no space for the change.
+    pub const fn is_full(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Refused { full: true, .. })
+    }
+
+    /// This process must not decide any more, see [`Store::check`](crate::Store::check).
+    pub const fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
     /// Classifies database errors.
     pub(crate) fn of(file: &Path, doing: &'static str, source: redb::Error) -> Self {
         let file = file.to_owned();

@@ -1,10 +1,12 @@
-//! Durable, crash-safe store: one file in a state directory.
+//! Durable, crash-safe store: one file in a state directory, or etcd.
 //!
 //! A [`Store`] keeps small records in named tables. [`Store::commit`] returns when the batch is on disk. After `kill -9`
 //! or a power failure the store contains every committed batch and nothing of any other. A failed batch (disk full, I/O
 //! error) leaves no trace, and the store recovers when the cause is gone.
 //!
 //! Every record has a checksum, and the whole file is verified when opened: corruption is reported, never read partially.
+//!
+//! With [`etcd`] several processes share the records: one of them leads and writes, the others stand by.
 //!
 //! [`maintenance`] checks, backs up and restores the file. Tests inject a failing [`Storage`]: `faulty_disk` (feature
 //! `faults`).
@@ -13,7 +15,9 @@
 
 mod catch_panic;
 mod directory;
+mod embedded;
 mod error;
+pub mod etcd;
 #[cfg(feature = "faults")]
 pub mod faulty_disk;
 mod format;

@@ -46,6 +46,11 @@ impl Connector {
         Self { timeout, ..self }
     }
 
+    /// Shortens the connect timeout.
+    pub(crate) fn within_at_most(self, timeout: Duration) -> Self {
+        Self { timeout: self.timeout.min(timeout), ..self }
+    }
+
     /// Whether connections are encrypted.
     pub const fn is_tls(&self) -> bool {
         self.tls.is_some()

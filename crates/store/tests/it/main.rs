@@ -11,6 +11,7 @@
 
 mod corruption;
 mod crashes;
+mod etcd;
 mod maintenance;
 mod migration;
 mod opening;
