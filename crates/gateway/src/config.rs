@@ -1,8 +1,10 @@
 //! Gateway configuration.
 
+use gantry_auth::Auth;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
+    sync::Arc,
     time::Duration,
 };
 
@@ -46,6 +48,8 @@ pub struct Config {
     pub max_in_flight_per_replica: usize,
     /// Domain of the hosts of InferenceServices: `{name}-{namespace}.{domain}`.
     pub ingress_domain: String,
+    /// Credentials of clients; without it, clients need none.
+    pub auth: Option<Arc<Auth>>,
     /// Whether clients of the inference port may load and unload models by the repository API.
     pub allow_repository_changes: bool,
     /// Whether the tensors of the last runs of each pipeline are kept for [`recent_runs`](crate::Routes::recent_runs).
@@ -79,6 +83,7 @@ impl Default for Config {
             max_incomplete_per_connection: 256,
             max_in_flight_per_replica: 1024,
             ingress_domain: DEFAULT_INGRESS_DOMAIN.to_owned(),
+            auth: None,
             allow_repository_changes: false,
             keep_pipeline_payloads: false,
             drain_timeout: Duration::from_secs(30),

@@ -97,10 +97,16 @@ impl Gateway {
     pub fn register_metrics(&self, registry: &mut Registry) {
         self.shared.metrics.register(registry);
         self.shared.memory.register(registry);
+        if let Some(auth) = &self.shared.config.auth {
+            auth.register_metrics(registry);
+        }
     }
 
     /// Serves until `shutdown` is cancelled, then drains in-flight requests.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), BindError> {
+        if let Some(auth) = &self.shared.config.auth {
+            auth.watch();
+        }
         let mut workers = Vec::new();
         for index in 0..self.shared.config.workers.max(1) {
             workers.push(WorkerHandle::spawn(index, &self.shared).map_err(BindError::Worker)?);

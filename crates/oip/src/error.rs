@@ -8,6 +8,8 @@ pub enum Code {
     InvalidArgument,
     NotFound,
     MethodNotAllowed,
+    /// The request has no valid credential.
+    Unauthenticated,
     PermissionDenied,
     FailedPrecondition,
     Unavailable,
@@ -29,6 +31,7 @@ impl Code {
             Self::InvalidArgument | Self::StepFailed => StatusCode::BAD_REQUEST,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -55,6 +58,7 @@ impl Code {
             Self::MethodNotAllowed | Self::Unimplemented => 12,
             Self::Internal => 13,
             Self::Unavailable | Self::NotReady => 14,
+            Self::Unauthenticated => 16,
         }
     }
 
@@ -70,6 +74,7 @@ impl Code {
             9 => Self::FailedPrecondition,
             12 => Self::Unimplemented,
             14 => Self::Unavailable,
+            16 => Self::Unauthenticated,
             _ => Self::Internal,
         }
     }
@@ -124,6 +129,8 @@ mod tests {
             (Code::InvalidArgument, 400, 3),
             (Code::NotFound, 404, 5),
             (Code::MethodNotAllowed, 405, 12),
+            (Code::Unauthenticated, 401, 16),
+            (Code::PermissionDenied, 403, 7),
             (Code::FailedPrecondition, 412, 9),
             (Code::Unavailable, 503, 14),
             (Code::ResourceExhausted, 429, 8),

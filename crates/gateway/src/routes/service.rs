@@ -34,6 +34,10 @@ impl Service {
         self.graph.as_ref().map(|(_, compiled)| Arc::clone(compiled))
     }
 
+    pub(crate) fn namespace(&self) -> &str {
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
     /// Whether the scheduler serves a model of this name for the service.
     pub(crate) fn has_model(&self, name: &str) -> bool {
         self.models.contains(name)

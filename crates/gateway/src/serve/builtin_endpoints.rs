@@ -10,6 +10,7 @@ use super::{
 use crate::{body::ResponseBody, control::Control};
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
+use gantry_auth::{Action, Target};
 use gantry_oip::{
     Code, Error, ServerMetadata,
     grpc::{SERVICE, decode_frame, encode_frame},
@@ -144,13 +145,16 @@ impl Worker {
                 }
             },
         };
-        let entries = self.control()?.index(ready_only).await?;
+        let mut entries = self.control()?.index(ready_only).await?;
+        entries.retain(|entry| exchange.access.sees(&entry.name));
         Ok(local_response::from_reply(server::json(StatusCode::OK, rest::encode_index(&entries))))
     }
 
-    /// Loads and unloads affect all clients, and the port has no authentication.
+    /// Loads and unloads affect all clients: without authentication, only a flag permits them. With it, the right of the
+    /// client's credential, which has been checked.
     fn repository_changes(&self) -> Result<Arc<Arc<dyn Control>>, Error> {
-        if self.shared.config.allow_repository_changes {
+        let config = &self.shared.config;
+        if config.allow_repository_changes || config.auth.is_some() {
             return self.control();
         }
         let message = "clients may not load or unload models here: use `gantry apply` and `gantry delete`, or start the \
@@ -221,8 +225,10 @@ impl Worker {
         body: Incoming,
         exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
+        exchange.access.authorize_right(Action::Metadata)?;
         let request: pb::RepositoryIndexRequest = self.message(parts, body, exchange).await?;
-        let entries = self.control()?.index(request.ready).await?;
+        let mut entries = self.control()?.index(request.ready).await?;
+        entries.retain(|entry| exchange.access.sees(&entry.name));
         Ok(grpc::reply(&pb::RepositoryIndexResponse { models: entries.iter().map(Into::into).collect() }))
     }
 
@@ -232,8 +238,10 @@ impl Worker {
         body: Incoming,
         exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
+        exchange.access.authorize_right(Action::Repository)?;
         self.repository_changes()?;
         let request: pb::RepositoryModelLoadRequest = self.message(parts, body, exchange).await?;
+        exchange.access.authorize(Action::Repository, Target::Model(&request.model_name))?;
         if !request.parameters.is_empty() {
             return Err(unsupported_parameters());
         }
@@ -247,8 +255,10 @@ impl Worker {
         body: Incoming,
         exchange: &Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
+        exchange.access.authorize_right(Action::Repository)?;
         let control = self.repository_changes()?;
         let request: pb::RepositoryModelUnloadRequest = self.message(parts, body, exchange).await?;
+        exchange.access.authorize(Action::Repository, Target::Model(&request.model_name))?;
         control.unload(&request.model_name).await?;
         Ok(grpc::reply(&pb::RepositoryModelUnloadResponse {}))
     }

@@ -1,6 +1,6 @@
 //! State of a client connection and of a request on it.
 
-use super::{Shared, Worker, request_body};
+use super::{Shared, Worker, access::Access, request_body};
 use gantry_oip::Error;
 use gantry_transport::{
     Protocol,
@@ -25,6 +25,7 @@ impl Client {
 pub(super) struct Exchange {
     pub(super) client: Arc<Client>,
     pub(super) admitted: Option<Admitted>,
+    pub(super) access: Access,
 }
 
 /// A request counted in flight until dropped.

@@ -2,6 +2,7 @@
 
 use super::{
     Worker,
+    access::Access,
     client::{Client, Exchange},
     request_body,
 };
@@ -32,9 +33,9 @@ impl Worker {
         request: Request<Incoming>,
         client: Arc<Client>,
     ) -> Response<ClientBody> {
-        let mut exchange = Exchange { client, admitted: None };
+        let mut exchange = Exchange { client, admitted: None, access: Access::default() };
         let response = self.handle(request, &mut exchange).await;
-        let Exchange { client, admitted } = exchange;
+        let Exchange { client, admitted, .. } = exchange;
         response.map(|body| ClientBody::new(body, admitted, &client.memory))
     }
 

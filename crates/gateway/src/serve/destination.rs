@@ -25,6 +25,14 @@ impl<'a> Name<'a> {
         }
     }
 
+    /// The name in the header if it is that of a pipeline or an experiment, else `pipeline`.
+    pub(super) fn of_pipeline(headers: &'a HeaderMap, pipeline: &'a str) -> Result<Self, Error> {
+        Ok(match Self::of(headers, "")? {
+            Self::Model(_) => Self::Pipeline(pipeline),
+            named => named,
+        })
+    }
+
     fn parse(name: &'a str) -> Self {
         if let Some(pipeline) = name.strip_suffix(".pipeline") {
             return Self::Pipeline(pipeline);

@@ -189,7 +189,7 @@ impl Steps<'_> {
                 };
                 self.worker.call_pod(call).await
             }
-            Named::Model(name) => match Path::parse(path.path()) {
+            Named::Model { name, .. } => match Path::parse(path.path()) {
                 Some(Path::Model { model, operation: Operation::Predict, .. }) if model == name => {
                     self.predict(name, request).await
                 }

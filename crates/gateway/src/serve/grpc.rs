@@ -1,7 +1,7 @@
 //! gRPC: inference service, health and reflection.
 
 use super::{
-    Worker,
+    Worker, access,
     client::Exchange,
     destination::{Destination, Name, Wanted},
     forward::{Call, Head, Target, version_number},
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{body::ResponseBody, routes::Service};
 use bytes::Bytes;
+use gantry_auth::{Action, Target as Object};
 use gantry_oip::{
     Code, Error, ServerMetadata,
     grpc::{PREFIX, RequestFields, SERVICE, decode_frame, frame_start, peek_request, peek_start},
@@ -54,7 +55,8 @@ impl Worker {
             method if MODEL_METHODS.contains(&method) => {
                 self.read_and_call(parts, body, request_id, exchange).await
             }
-            "ModelStreamInfer" => Ok(self.stream(parts, body, request_id, &exchange.client)),
+            "ModelStreamInfer" => access::authorize_grpc_head(&exchange.access, &parts, method)
+                .map(|()| self.stream(parts, body, request_id, exchange)),
             "ServerLive" => Ok(reply(&pb::ServerLiveResponse { live: true })),
             "ServerReady" => Ok(reply(&pb::ServerReadyResponse { ready: self.shared.routes.is_synced() })),
             "ServerMetadata" => Ok(reply(&pb::ServerMetadataResponse::from(&ServerMetadata::gantry()))),
@@ -73,6 +75,8 @@ impl Worker {
         request_id: HeaderValue,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
+        let method = parts.uri.path().strip_prefix(SERVICE).unwrap_or_default();
+        access::authorize_grpc_head(&exchange.access, &parts, method)?;
         let started = Instant::now();
         let deadline = deadline(started, self.timeout(&parts));
         let limits = BodyLimits {
@@ -82,7 +86,7 @@ impl Worker {
             deadline,
         };
         let framed = self.read_body(&mut body, &limits).await?;
-        self.call_model(parts, framed, (started, deadline), request_id, exchange).await
+        self.call_model(parts, framed, (started, deadline), request_id, None, exchange).await
     }
 
     /// One of [`MODEL_METHODS`]. A model without ready replicas, or an unknown one, is reported as `ready: false`: clients
@@ -93,10 +97,11 @@ impl Worker {
         framed: Bytes,
         times: (Instant, Instant),
         request_id: HeaderValue,
+        owner: Option<&Service>,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let is_poll = parts.uri.path().strip_prefix(SERVICE) == Some("ModelReady");
-        match self.call(parts, framed, times, request_id, exchange).await {
+        match self.call(parts, framed, times, request_id, owner, exchange).await {
             Err(error)
                 if is_poll
                     && matches!(error.code, Code::Unavailable | Code::Unimplemented | Code::NotFound) =>
@@ -114,6 +119,7 @@ impl Worker {
         framed: Bytes,
         (started, deadline): (Instant, Instant),
         request_id: HeaderValue,
+        owner: Option<&Service>,
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let method = parts.uri.path().strip_prefix(SERVICE).unwrap_or_default();
@@ -121,21 +127,28 @@ impl Worker {
             && message_length(&framed) == Some(0)
             && !parts.headers.contains_key(headers::MODEL)
         {
+            exchange.access.authorize(Action::Metadata, Object::AllModels)?;
             return self.grpc_all_statistics().await;
         }
         exchange.admitted = Some(self.admit(&exchange.client, Protocol::Grpc)?);
         let sticky = headers::sticky(&parts.headers);
         let wanted = match Name::of(&parts.headers, "")? {
             Name::Model(_) => None,
-            name => match self.destination(name, sticky.as_ref(), Protocol::Grpc)? {
-                Destination::Model(wanted) => Some(wanted),
-                Destination::Pipeline(wanted) => {
-                    let request = PipelineRequest { wanted: *wanted, sticky, request_id, exchange };
-                    return self.grpc_pipeline(request, method, &parts, framed, deadline).await;
+            name => {
+                access::authorize_message(&exchange.access, owner, method, name)?;
+                match self.destination(name, sticky.as_ref(), Protocol::Grpc)? {
+                    Destination::Model(wanted) => Some(wanted),
+                    Destination::Pipeline(wanted) => {
+                        let request = PipelineRequest { wanted: *wanted, sticky, request_id, exchange };
+                        return self.grpc_pipeline(request, method, &parts, framed, deadline).await;
+                    }
                 }
-            },
+            }
         };
         let RoutingFields { name, version, sequence } = Self::routing_fields(&parts, &framed)?;
+        if wanted.is_none() {
+            access::authorize_message(&exchange.access, owner, method, Name::Model(&name))?;
+        }
         let infer = method == "ModelInfer";
         let wanted = wanted.unwrap_or_else(|| Wanted::new(&name)).with_version(version.is_some());
         let mut in_flight = if infer {

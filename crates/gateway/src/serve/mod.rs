@@ -1,5 +1,6 @@
 //! Request handling.
 
+mod access;
 mod builtin_endpoints;
 mod client;
 mod connection;

@@ -1,7 +1,7 @@
 //! Requests to InferenceServices that run in pods of their own. They pass unchanged: method, path, headers and body.
 
 use super::{
-    Worker,
+    Worker, access,
     client::Exchange,
     destination::Wanted,
     forward::{Call, Head, Target},
@@ -13,6 +13,7 @@ use crate::{
     routes::{InFlightRequest, Role, Service, role_name},
 };
 use bytes::Bytes;
+use gantry_auth::Target as Object;
 use gantry_oip::{Code, Error, grpc::SERVICE};
 use gantry_transport::{Protocol, body::Payload, deadline};
 use http::{HeaderValue, Method, Response, Uri, request::Parts, uri::PathAndQuery};
@@ -95,6 +96,15 @@ impl Worker {
         // A body of one message is read first, so that it can be sent again; any other may be a stream.
         let method = parts.uri.path().strip_prefix(SERVICE);
         let is_unary = method.is_some_and(|method| method != "ModelStreamInfer");
+        let action = access::of_method(method.unwrap_or_default());
+        let namespace = request.service.namespace();
+        // The message may name a model of the service, which the client may have a right on.
+        let names_model = is_unary && request.role.is_none() && request.service.has_models();
+        if names_model {
+            request.exchange.access.authorize_right(action)?;
+        } else {
+            request.exchange.access.authorize(action, Object::Service { namespace })?;
+        }
         let timeout = self.grpc_pod_timeout(&request.service, &parts, is_unary);
         let limits = BodyLimits {
             client: &request.exchange.client,
@@ -106,8 +116,12 @@ impl Worker {
         let payload = if is_unary {
             let framed = self.read_body(&mut body, &limits).await?;
             if request.role.is_none() && Self::is_of_scheduler(&request.service, &parts, &framed) {
-                let PodRequest { request_id, exchange, .. } = request;
-                return self.call_model(parts, framed, (started, deadline), request_id, exchange).await;
+                let PodRequest { service, request_id, exchange, .. } = request;
+                let times = (started, deadline);
+                return self.call_model(parts, framed, times, request_id, Some(&service), exchange).await;
+            }
+            if names_model {
+                request.exchange.access.authorize(action, Object::Service { namespace })?;
             }
             Payload::Whole(framed)
         } else {

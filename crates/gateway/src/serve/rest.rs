@@ -1,7 +1,7 @@
 //! REST requests.
 
 use super::{
-    Worker,
+    Worker, access,
     client::Exchange,
     destination::{Destination, Name},
     forward::{Call, Head, Target, version_number},
@@ -38,10 +38,14 @@ impl Worker {
         };
         let is_grpc = Protocol::of(&parts.headers) == Protocol::Grpc;
         let mut span = spans::request(&self.shared.config.tracer, &mut parts, &request_id, is_grpc);
+        let protocol = if is_grpc { Protocol::Grpc } else { Protocol::Rest };
         let mut response;
         let closes;
         if let Some(rejection) = invalid_head(&parts) {
             (response, closes) = (rejection, true);
+        } else if let Err(denied) = self.authenticate(&mut parts, protocol, exchange) {
+            response = access::refusal(&denied, protocol);
+            closes = is_http1 && (is_grpc || self.closes(&mut body, expects_continue).await);
         } else if is_grpc {
             response = self.grpc(parts, body, request_id.clone(), exchange).await;
             closes = true;
@@ -70,11 +74,14 @@ impl Worker {
         exchange: &mut Exchange,
     ) -> Result<Response<ResponseBody>, Error> {
         let (mut named, text) = self.named(&parts)?;
+        let mut owner = None;
         if let Named::Service(service, None) = &named
             && matches!(Path::parse(text), Some(Path::Model { model, .. }) if service.has_model(model))
         {
+            owner = Some(Arc::clone(service));
             named = Named::Gateway;
         }
+        access::authorize_rest(&exchange.access, &parts, &named, owner.as_deref(), text)?;
         if let Named::Service(service, role) = named {
             let path = pods::path(text, &parts.uri)?;
             let is_graph = service.graph().is_some();
@@ -95,20 +102,21 @@ impl Worker {
         if parts.method != allowed && !is_head {
             return Ok(method_not_allowed(&parts.method, &allowed));
         }
-        if let Named::Model(name) = named
+        if let Named::Model { name, .. } = named
             && let Some(response) = self.service_endpoint(name, path)?
         {
             return Ok(response);
         }
         match path {
             Path::Alive => Ok(json_response("{\"status\":\"alive\"}")),
-            Path::Names => Ok(json_response(gantry_oip::v1::encode_names(&self.shared.routes.models()))),
+            Path::Names => {
+                let mut models = self.shared.routes.models();
+                models.retain(|model| exchange.access.sees(model));
+                Ok(json_response(gantry_oip::v1::encode_names(&models)))
+            }
             Path::Model { .. } => self.model(parts, body, request_id, exchange).await,
             Path::Pipeline { pipeline, operation } => {
-                let name = Name::of(&parts.headers, "").map(|name| match name {
-                    Name::Model(_) => Name::Pipeline(pipeline),
-                    named => named,
-                })?;
+                let name = Name::of_pipeline(&parts.headers, pipeline)?;
                 let sticky = headers::sticky(&parts.headers);
                 match self.destination(name, sticky.as_ref(), Protocol::Rest)? {
                     Destination::Pipeline(wanted) => {

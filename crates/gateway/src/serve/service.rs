@@ -27,7 +27,7 @@ pub(super) enum Named<'a> {
     /// The gateway itself.
     Gateway,
     /// An InferenceService that the model of its name serves.
-    Model(&'a str),
+    Model { name: &'a str, namespace: &'a str },
     /// An InferenceService in pods of its own, and the component that the host names; or an InferenceGraph.
     Service(Arc<Service>, Option<Role>),
 }
@@ -97,13 +97,13 @@ impl Worker {
     }
 
     /// The InferenceService of this name, else the component.
-    fn service<'a>(&self, name: &'a str, namespace: &str) -> Option<Named<'a>> {
+    fn service<'a>(&self, name: &'a str, namespace: &'a str) -> Option<Named<'a>> {
         let routes = &self.shared.routes;
         if let Some(service) = routes.service(namespace, name) {
             return Some(Named::Service(service, None));
         }
         if routes.is_service(name, namespace) {
-            return Some(Named::Model(name));
+            return Some(Named::Model { name, namespace });
         }
         let (name, role) =
             COMPONENTS.iter().find_map(|(end, role)| Some((name.strip_suffix(end)?, *role)))?;
@@ -111,7 +111,7 @@ impl Worker {
             return Some(Named::Service(service, Some(role)));
         }
         let is_model = role == Role::Predictor && routes.is_service(name, namespace);
-        is_model.then_some(Named::Model(name))
+        is_model.then_some(Named::Model { name, namespace })
     }
 
     /// What a service answers differently from the gateway; `None` for requests to its model.

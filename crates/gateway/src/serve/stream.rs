@@ -3,7 +3,8 @@
 
 use super::{
     Worker,
-    client::Client,
+    access::{self, Access},
+    client::{Client, Exchange},
     destination::{Destination, Name, Wanted, no_candidate},
     forward::{Call, Head, Target},
     grpc::{message_length, version_of},
@@ -17,6 +18,7 @@ use crate::{
     routes::{InFlightRequest, SelectError},
 };
 use bytes::{BufMut as _, Bytes, BytesMut};
+use gantry_auth::{Action, Reason};
 use gantry_oip::{
     Code, Error,
     grpc::{
@@ -39,6 +41,7 @@ pub(super) struct ClientStream {
     pub(super) parts: Parts,
     pub(super) request_id: HeaderValue,
     pub(super) client: Arc<Client>,
+    access: Access,
     pub(super) answers: mpsc::Sender<Frame<Bytes>>,
     /// From `grpc-timeout`.
     pub(super) deadline: Instant,
@@ -55,7 +58,7 @@ impl Worker {
         parts: Parts,
         body: Incoming,
         request_id: HeaderValue,
-        client: &Arc<Client>,
+        exchange: &Exchange,
     ) -> Response<ResponseBody> {
         // Backpressure: a slow client blocks its stream after a few responses.
         let (answers, frames) = mpsc::channel(4);
@@ -64,7 +67,8 @@ impl Worker {
             worker: Arc::clone(self),
             parts,
             request_id,
-            client: Arc::clone(client),
+            client: Arc::clone(&exchange.client),
+            access: exchange.access.clone(),
             answers,
             deadline: deadline(Instant::now(), timeout.unwrap_or(std::time::Duration::MAX)),
             replica_streams: Vec::new(),
@@ -148,11 +152,19 @@ impl ClientStream {
         let mut received = BytesMut::new();
         let worker = Arc::clone(&self.worker);
         while let Some(framed) = worker.next_message(&mut body, &mut received, &self.client).await? {
+            let renewed = self.access.renew(worker.shared.config.auth.as_ref());
+            let limited = match &renewed {
+                Err(denied) if denied.reason != Reason::Limited => return Err(access::error(denied)),
+                renewed => renewed.as_ref().err().map(access::error),
+            };
             let handled = match decode(framed, encoding.clone(), limit).await {
-                Ok(message) => match self.message(&message).await {
-                    Ok(answer) => answer,
-                    Err(error) => Some(error_answer(error, peek_id(&message))),
-                },
+                Ok(message) => {
+                    let answered = match limited {
+                        Some(error) => Err(error),
+                        None => self.message(&message).await,
+                    };
+                    answered.unwrap_or_else(|error| Some(error_answer(error, peek_id(&message))))
+                }
                 Err(error) => Some(error_answer(error, String::new())),
             };
             // An error answers its message; the stream continues.
@@ -201,6 +213,7 @@ impl ClientStream {
     fn chosen_model(&self, fields: &RequestFields<'_>) -> Result<String, Error> {
         let sticky = headers::sticky(&self.parts.headers);
         let name = Name::of(&self.parts.headers, fields.name)?;
+        self.access.authorize(Action::Infer, access::of_name(name))?;
         let mut wanted = match self.worker.destination(name, sticky.as_ref(), Protocol::Grpc)? {
             Destination::Model(wanted) => wanted.with_version(!fields.version.is_empty()),
             Destination::Pipeline(_) => {

@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod access;
+mod access_grpc;
 mod balancing;
 mod control;
 mod demand;

@@ -1,6 +1,7 @@
 //! Test support: a running gateway, fake replicas, a small client.
 
 mod client;
+mod keys;
 mod local;
 mod models;
 mod pods;
@@ -9,6 +10,7 @@ mod scheduler;
 mod tally;
 
 pub(crate) use client::{Answer, Client, Http2, send};
+pub(crate) use keys::Keys;
 pub(crate) use local::{FakeLocal, LARGE};
 pub(crate) use models::{
     FakeModels, Pipelined, Placement, grpc_outputs, grpc_request, outputs, pipeline, pipeline_route, request,
