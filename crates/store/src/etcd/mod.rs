@@ -37,6 +37,8 @@ pub(crate) mod wire {
 }
 
 #[cfg(feature = "faults")]
+pub mod fake;
+#[cfg(feature = "faults")]
 pub mod test_cluster;
 
 pub use candidate::{Candidate, Leadership};

@@ -96,7 +96,7 @@ impl TestCluster {
     }
 
     /// Until the member knows a leader, which it reports on its health page.
-    fn wait(&mut self, index: usize) -> io::Result<()> {
+    pub fn wait(&mut self, index: usize) -> io::Result<()> {
         let Some(member) = self.members.get_mut(index) else { return Ok(()) };
         let start = Instant::now();
         while start.elapsed() < START_TIMEOUT {

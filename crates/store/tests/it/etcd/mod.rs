@@ -1,5 +1,6 @@
 //! The store in etcd.
 
+mod faults;
 mod leadership;
 
 use gantry_store::etcd::{Candidate, Location, Settings, test_cluster::TestCluster};
