@@ -86,6 +86,8 @@ pub(super) struct Writer {
     /// Replicas from before the restart that have not rejoined.
     unsynced_replicas: BTreeSet<ReplicaId>,
     started: Instant,
+    /// Ends the engine.
+    stop: tokio_util::sync::CancellationToken,
     /// Until the first start with an empty state has lasted [`RESYNC_GRACE`].
     resyncing: bool,
 }
@@ -154,6 +156,7 @@ impl Writer {
             store_failed_at: None,
             unsynced_replicas: known_replicas(&state),
             started: Instant::now(),
+            stop: handle.stop.clone(),
             resyncing,
             state,
             definitions,
@@ -225,6 +228,10 @@ impl Writer {
         let changed = redefined(&batch.effects);
         self.dirty.add(&mut batch.effects);
         let stored = self.persist(has_commands);
+        // After the commit, so that nothing is sent that another leader may contradict.
+        if let Some(lost) = stored.as_ref().err().filter(|e| e.is_lost()) {
+            return self.step_down(&mut batch, lost);
+        }
         let answer = match stored {
             Err(error) if has_commands => Err(self.roll_back(&mut batch, &error)),
             _ => {
@@ -429,7 +436,15 @@ impl Writer {
         }
         self.acknowledge_routes(batch);
         self.dirty.add(&mut batch.effects);
-        CommandError::NotStored { reason: error.to_string(), full: matches!(error, StoreError::Full { .. }) }
+        CommandError::NotStored { reason: error.to_string(), full: error.is_full() }
+    }
+
+    /// Ends the engine without an effect: another process may lead, and the batch may be stored or not.
+    fn step_down(&mut self, batch: &mut CommitBatch, error: &StoreError) {
+        tracing::warn!(%error, "the engine stops: this scheduler no longer leads");
+        let metrics = &self.metrics;
+        batch.answer(&Err(CommandError::Lost { reason: error.to_string() }), |_| metrics.refused("not_stored"));
+        self.stop.cancel();
     }
 
     /// Writes all dirty records. They stay dirty after a failure and are retried.
@@ -438,7 +453,7 @@ impl Writer {
         let rests =
             self.store_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_INTERVAL) && !has_commands;
         if self.dirty.is_empty() || rests {
-            return Ok(());
+            return self.store.check();
         }
         let state = &self.state;
         let models = self.dirty.models.iter().map(|name| Change {
@@ -490,7 +505,7 @@ impl Writer {
         let start = Instant::now();
         let committed = self.store.commit(&changes);
         self.metrics.committed(start.elapsed(), committed.is_ok());
-        match committed {
+        match committed.and_then(|()| self.store.check()) {
             Ok(()) => {
                 self.dirty = DirtyRecords::default();
                 if self.store_failed_at.take().is_some() {
