@@ -159,6 +159,11 @@ impl Config {
     }
 }
 
+/// Checks the text of a configuration.
+pub fn check(text: &str) -> Result<(), ConfigError> {
+    Config::parse(text, Path::new("")).map(drop)
+}
+
 impl RawConfig {
     fn check(self, directory: &Path) -> Result<Config, String> {
         let entries = self.keys.len() + self.issuers.iter().map(|i| i.grants.len()).sum::<usize>();

@@ -31,7 +31,7 @@ mod verifier;
 pub use access::{Action, Target};
 pub use auth::{Auth, Summary};
 pub use clock::{Clock, Now};
-pub use config::ConfigError;
+pub use config::{ConfigError, check};
 pub use credential::{Credential, take, without_credentials};
 pub use denied::{Denied, Reason};
 pub use key::{GeneratedKey, generate};

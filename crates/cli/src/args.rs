@@ -112,6 +112,7 @@ pub(crate) enum Command {
     Infer(commands::infer::Args),
     Logs(commands::logs::Args),
     Rollout(commands::rollout::Args),
+    Auth(commands::auth::Args),
     Install(commands::install::Args),
     Check(commands::check::Args),
     Lint(commands::lint::Args),

@@ -33,6 +33,7 @@ mod status_stream;
 
 use bootstrap::{
     args::{ArtifactArgs, MemoryArgs, RequestArgs},
+    auth::AuthArgs,
     kafka::KafkaArgs,
     listen::ListenArgs,
     log::LogArgs,
@@ -100,6 +101,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub artifacts: ArtifactArgs,
+
+    #[command(flatten)]
+    pub auth: AuthArgs,
 
     #[command(flatten)]
     pub requests: RequestArgs,

@@ -5,6 +5,7 @@ use crate::{
     applied_sources::AppliedSources,
     bootstrap::{
         admin_server::{self, AdminServer, stuck_reason},
+        auth::with_credential,
         listen::bind,
         log::{self, LogBuffer},
         paths, signal, trace,
@@ -64,6 +65,7 @@ struct Stack {
     /// Name and address of each TLS listener.
     tls_listeners: Vec<(&'static str, SocketAddr)>,
     tracer: gantry_trace::Tracer,
+    auth_required: bool,
     ready: Arc<AtomicBool>,
     gateway: JoinHandle<()>,
     stop_gateway: CancellationToken,
@@ -131,6 +133,7 @@ impl Stack {
             max_in_flight: args.requests.max_in_flight,
             max_memory: args.request_memory.bytes(),
             request_timeout: Duration::from_secs(args.requests.request_timeout),
+            auth: args.auth.open(args.host)?,
             allow_repository_changes: args.allow_repository_changes,
             ingress_domain: args.ingress_domain.clone(),
             keep_pipeline_payloads: args.keep_pipeline_payloads,
@@ -286,6 +289,7 @@ impl Stack {
             admin,
             tls_listeners,
             tracer,
+            auth_required: args.auth.auth_config.is_some(),
             ready,
             gateway,
             stop_gateway,
@@ -475,7 +479,7 @@ impl Stack {
             let command =
                 curl_example::curl(&self.runtime, model, version, &inference.to_string(), data).await;
             if let Some(command) = command {
-                print(&format!("  {command}"));
+                print(&format!("  {}", with_credential(&command, self.auth_required)));
                 print("");
             }
         }

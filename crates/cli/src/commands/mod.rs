@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod apply;
+pub(crate) mod auth;
 pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod convert;
@@ -59,6 +60,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Infer(args) => block_on(infer::run(global, &args)),
         Command::Logs(args) => block_on(logs::run(global, &args)),
         Command::Install(args) => install::run(&args),
+        Command::Auth(args) => auth::run(&args),
         Command::Check(args) => check::run(global, &args),
         Command::Lint(args) => lint::run(&args),
         Command::Graph(args) => graph::run(global, &args),

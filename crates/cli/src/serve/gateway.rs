@@ -10,6 +10,7 @@ use gantry_standalone::{
     bootstrap::{
         admin_server::{self, AdminServer},
         args::{MemoryArgs, RequestArgs},
+        auth::AuthArgs,
         kafka::KafkaArgs,
         listen,
         log::{self, LogArgs, LogBuffer},
@@ -78,6 +79,9 @@ pub(crate) struct Args {
     pub(crate) shutdown_linger: u64,
 
     #[command(flatten)]
+    pub(crate) auth: AuthArgs,
+
+    #[command(flatten)]
     pub(crate) requests: RequestArgs,
 
     #[command(flatten)]
@@ -111,6 +115,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         max_in_flight: args.requests.max_in_flight,
         max_memory: args.request_memory.bytes(),
         request_timeout: Duration::from_secs(args.requests.request_timeout),
+        auth: args.auth.open(args.host)?,
         allow_repository_changes: args.allow_repository_changes,
         ingress_domain: args.ingress_domain.clone(),
         keep_pipeline_payloads: args.keep_pipeline_payloads,

@@ -3,6 +3,7 @@
 
 pub mod admin_server;
 pub mod args;
+pub mod auth;
 pub mod kafka;
 pub mod listen;
 pub mod log;
