@@ -24,7 +24,7 @@ pub enum Fault {
     Lost,
     /// It is applied, and the answer is lost.
     AnswerLost,
-    /// It arrives after the next one.
+    /// It arrives later, at [`FakeEtcd::heal`].
     Late,
     /// It is applied and exceeds the space quota.
     LastInQuota,
@@ -223,7 +223,6 @@ impl kv_server::Kv for FakeEtcd {
             return Err(Status::invalid_argument("etcdserver: too many operations in txn request"));
         }
         let fault = state.faults.pop_front().unwrap_or(Fault::None);
-        let late = !state.late.is_empty();
         let answer = match fault {
             Fault::None => Ok(state.apply(request)),
             Fault::Lost => Err(lost()),
@@ -246,9 +245,6 @@ impl kv_server::Kv for FakeEtcd {
                 Err(lost())
             }
         };
-        if late {
-            state.release();
-        }
         answer.map(Response::new)
     }
 }

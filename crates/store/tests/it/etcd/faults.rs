@@ -8,6 +8,7 @@ use gantry_store::etcd::{
 };
 use gantry_store::{Change, Store, StoreError};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 struct World {
@@ -48,8 +49,11 @@ fn unknown_outcomes_are_settled() {
             store.commit(&batch(2)).unwrap_or_else(|error| panic!("{what}: {error}"));
             apply(&mut expected, &batch(2));
             assert_eq!(models(&store), expected, "{what}");
-            store.commit(&batch(3)).unwrap();
-            apply(&mut expected, &batch(3));
+            // A record of the second batch.
+            let newer = [put("model-14", "newer")];
+            assert!(expected.contains_key("model-14"));
+            store.commit(&newer).unwrap();
+            apply(&mut expected, &newer);
             // What is still under way arrives now.
             world.etcd.heal();
             assert_eq!(models(&store), expected, "{what}");
@@ -186,4 +190,47 @@ fn records_changed_by_another_program_end_leadership() {
     assert!(matches!(error, StoreError::Lost { unknown: false, .. }), "{error}");
     assert_eq!(world.etcd.applied(), applied, "nothing is written");
     assert!(store.check().is_err());
+}
+
+/// The old leader believes that its lease is valid: its clock stood still, say.
+#[test]
+fn replaced_leader_writes_nothing_whatever_its_clock_says() {
+    let world = World::start();
+    let (old, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    old.commit(&batch(1)).unwrap();
+    world.etcd.expire_leases();
+    let applied = world.etcd.applied();
+    let error = old.commit(&[put("late", "1")]).unwrap_err();
+    assert!(matches!(error, StoreError::Lost { unknown: false, .. }), "{error}");
+    assert_eq!(world.etcd.applied(), applied);
+    let (new, _leadership) = world.runtime.block_on(world.candidate("two").campaign()).unwrap();
+    assert!(!models(&new).contains_key("late"));
+}
+
+#[test]
+fn suspended_leader_finds_its_lease_lost() {
+    let world = World::start();
+    let (store, leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    store.check().unwrap();
+    leadership.stop_renewing();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.check().is_ok() {
+        assert!(Instant::now() < deadline, "it leads for longer than its lease lasts");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(store.check().unwrap_err().is_lost());
+}
+
+#[test]
+fn epoch_grows_with_each_leader() {
+    let world = World::start();
+    let mut before = 0;
+    for n in 0..3 {
+        let candidate = world.candidate(&format!("candidate {n}"));
+        let (store, leadership) = world.runtime.block_on(candidate.campaign()).unwrap();
+        assert!(store.epoch() > before, "{} after {before}", store.epoch());
+        before = store.epoch();
+        drop(store);
+        world.runtime.block_on(leadership.resign());
+    }
 }
