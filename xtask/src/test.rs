@@ -22,6 +22,7 @@ struct Options {
 type Part = fn(&Options) -> Result<(Count, bool), Failure>;
 
 const KAFKA: &str = "pipelines on a real Kafka broker";
+const ETCD: &str = "schedulers with their state in a real etcd";
 
 impl Options {
     /// Features of all builds of a run, so that nothing is compiled twice.
@@ -64,6 +65,14 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
         total += count;
         fine &= ended_well;
     }
+    // Its tests are part of the workspace, and skip themselves.
+    if options.cargo
+        && let Err(failure) = k8s::program("etcd")
+    {
+        untested.push(format!("NOT TESTED: {ETCD}: {failure}"));
+        total += Count { skipped: 1, ..Count::default() };
+        fine &= failure.is::<Unavailable>();
+    }
     println!();
     for line in untested {
         println!("{line}");
@@ -101,6 +110,9 @@ fn whole_workspace(options: &Options) -> Result<Command, Failure> {
     if !options.features().is_empty() {
         command.env("GANTRY_TEST_KAFKA", kafka::libraries()?);
         command.env("GANTRY_TEST_PROGRAM", metadata::target().join("debug/gantry"));
+    }
+    if let Ok(etcd) = k8s::program("etcd") {
+        command.env("GANTRY_TEST_ETCD", etcd);
     }
     if !options.filter.is_empty() {
         command.arg("--").args(&options.filter);
