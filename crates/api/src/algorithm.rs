@@ -19,7 +19,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// Group and version of `Algorithm`.
 pub const ALGORITHM_V1: &str = "ai.alien6.io/v1";
@@ -195,10 +195,13 @@ pub struct AlgorithmPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AlgorithmExpose {
-    /// The Gateway of the Gateway API to attach to, as NAMESPACE/NAME or NAME.
+    /// The Gateway of the Gateway API to attach to, as NAMESPACE/NAME or NAME; without it the route is that of Gantry's own
+    /// gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
-    pub gateway: String,
-    /// Host names of the route; without any it takes those of the Gateway.
+    pub gateway: Option<String>,
+    /// Host names of the route; without any it takes those of the Gateway. Gantry's own gateway has
+    /// NAME-NAMESPACE.DOMAIN and the path /serving/NAMESPACE/NAME besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub hostnames: Vec<String>,
@@ -296,6 +299,24 @@ pub struct PodTemplate {
     pub probe: Option<Value>,
 }
 
+/// A source of evidence about revisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvidenceSource {
+    /// Prometheus at this URL.
+    Prometheus(String),
+    /// The statistics of Gantry's own gateway.
+    Gateway,
+}
+
+impl fmt::Display for EvidenceSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prometheus(address) => write!(f, "Prometheus at {address}"),
+            Self::Gateway => f.write_str("the scheduler of the gateway"),
+        }
+    }
+}
+
 impl AlgorithmSpec {
     /// The pod-affecting fields with their defaults, so that a default that is written out is no new revision.
     pub fn pod_template(&self) -> PodTemplate {
@@ -369,6 +390,22 @@ impl AlgorithmSpec {
         text.and_then(|text| duration::parse(text).ok()).unwrap_or(default)
     }
 
+    /// The Gateway of the Gateway API with the route.
+    pub fn gateway(&self) -> Option<&str> {
+        self.expose.as_ref()?.gateway.as_deref()
+    }
+
+    /// Whether the route is that of Gantry's own gateway.
+    pub fn has_own_route(&self) -> bool {
+        self.expose.as_ref().is_some_and(|expose| expose.gateway.is_none())
+    }
+
+    /// Where evidence comes from: an address comes before the gateway's own statistics.
+    pub fn evidence_source(&self) -> Option<EvidenceSource> {
+        let prometheus = self.prometheus().map(|address| EvidenceSource::Prometheus(address.to_owned()));
+        prometheus.or_else(|| self.has_own_route().then_some(EvidenceSource::Gateway))
+    }
+
     /// The address of Prometheus.
     pub fn prometheus(&self) -> Option<&str> {
         Some(self.metrics.as_ref()?.prometheus.as_ref()?.address.as_str())
@@ -396,6 +433,26 @@ mod tests {
         assert_eq!(short.pod_template(), long.pod_template());
         let none = spec(json!({ "image": "a:1", "resources": { "gpu": "nvidia.com/gpu" } }));
         assert_eq!(none.pod_template().gpu, None);
+    }
+
+    #[test]
+    fn route_and_source_of_evidence_table() {
+        let prometheus = json!({ "prometheus": { "address": "http://p:9090" } });
+        let gateway = Some(EvidenceSource::Gateway);
+        let from_prometheus = Some(EvidenceSource::Prometheus("http://p:9090".into()));
+        for (fields, own_route, source) in [
+            (json!({}), false, None),
+            (json!({ "expose": {} }), true, gateway.clone()),
+            (json!({ "expose": { "hostnames": ["a.example.com"] } }), true, gateway),
+            (json!({ "expose": {}, "metrics": prometheus }), true, from_prometheus.clone()),
+            (json!({ "expose": { "gateway": "infra/public" } }), false, None),
+            (json!({ "expose": { "gateway": "public" }, "metrics": prometheus }), false, from_prometheus),
+        ] {
+            let mut fields = fields;
+            fields["image"] = json!("a:1");
+            let spec = spec(fields.clone());
+            assert_eq!((spec.has_own_route(), spec.evidence_source()), (own_route, source), "{fields}");
+        }
     }
 
     #[test]

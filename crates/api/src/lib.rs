@@ -48,8 +48,8 @@ mod tests;
 pub use algorithm::{
     ALGORITHM_V1, AlgorithmAnalysis, AlgorithmDrift, AlgorithmExpose, AlgorithmLifecycle, AlgorithmMetrics,
     AlgorithmPhase, AlgorithmPort, AlgorithmResources, AlgorithmScaling, AlgorithmSpec, AlgorithmStatus,
-    AnalysisMethod, FailedAlgorithmRevision, MetricQueries, PodTemplate, PrometheusSource, RevisionRecord,
-    RevisionTemplate, RollingUpdate,
+    AnalysisMethod, EvidenceSource, FailedAlgorithmRevision, MetricQueries, PodTemplate, PrometheusSource,
+    RevisionRecord, RevisionTemplate, RollingUpdate,
 };
 pub use bare_model_files::{ModelFile, model_of_file, runtime_of_file};
 pub use crd::{Column, Resource, crd, crd_yaml, resources};

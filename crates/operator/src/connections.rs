@@ -43,7 +43,9 @@ fn is_needed(context: &Context, namespace: &str) -> bool {
         let mut registrations = caches.registry.iter().filter(|r| r.scheduler == role);
         registrations.any(|r| caches.has_any_in(r.id, namespace))
     };
-    let has_services = caches.settings.inference_services && namespace == caches.settings.namespace;
+    let settings = &caches.settings;
+    let has_services =
+        (settings.inference_services || settings.algorithms) && namespace == settings.namespace;
     has(SchedulerRole::Provider)
         || (context.connector.serves_all()
             && (caches.settings.scope.contains(namespace) || has_services || has(SchedulerRole::Client)))

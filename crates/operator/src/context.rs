@@ -10,6 +10,7 @@ use crate::{
     schedulers::{RpcOutcome, SchedulerConnection, SchedulerConnector},
     triggers::WorkQueues,
 };
+use gantry_proto::gantry::{ServiceTraffic, ServiceTrafficRequest};
 use k8s_openapi::jiff::Timestamp;
 use std::{
     collections::BTreeMap,
@@ -59,6 +60,20 @@ impl Context {
         if change.is_scope_synced && !scope.is_empty() {
             connections::update(self, scope);
             self.queues.add_all_in(&self.caches, scope);
+        }
+    }
+
+    /// Statistics of the revisions of an Algorithm from the scheduler of a namespace; `None` without a route to it.
+    pub(crate) async fn service_traffic(
+        &self,
+        namespace: &str,
+        request: ServiceTrafficRequest,
+    ) -> Result<Option<ServiceTraffic>, String> {
+        let connection =
+            self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
+        match connection {
+            Some(connection) => connection.service_traffic(request).await,
+            None => Err(crate::schedulers::NO_SCHEDULER.into()),
         }
     }
 

@@ -11,10 +11,11 @@ use crate::{
     controller::Controller,
     controllers::{
         Registry,
+        algorithm::AlgorithmController,
         inference_service::{InferenceServiceController, strip_pod},
     },
     election::Election,
-    evidence::{self, EvidenceProvider, Prometheus},
+    evidence::{self, EvidenceProvider, EvidenceSources, Prometheus},
     health::{Health, SyncChange, WatchReport},
     metrics::Metrics,
     schedulers::{SchedulerCache, SchedulerConnector},
@@ -232,7 +233,8 @@ impl Operator {
             }
         }
         if caches.registry.iter().any(|registration| registration.id == KindId::of::<Algorithm>()) {
-            let provider = Arc::clone(&self.evidence_provider);
+            let prometheus = Arc::clone(&self.evidence_provider);
+            let provider = Arc::new(EvidenceSources::new(Arc::clone(&self.context), prometheus));
             workers.spawn(evidence::run(Arc::clone(&self.context), provider, stop.clone()));
         }
     }
@@ -256,7 +258,7 @@ impl Operator {
             let config = self.watch_config().labels(kind.with_label);
             let strip = match kind {
                 ResourceKind::HORIZONTAL_POD_AUTOSCALER => strip_autoscaler,
-                InferenceServiceController::PODS => strip_pod,
+                InferenceServiceController::PODS | AlgorithmController::PODS => strip_pod,
                 _ => strip_metadata,
             };
             self.watch_resource(tasks, kind, &caches.read(kind), &config, strip);
@@ -326,6 +328,8 @@ impl Operator {
             };
             // Knative has Services, too.
             let group = if kind.optional { format!(".{}", kind.group) } else { String::new() };
+            // Others have pods, too.
+            let group = if kind == AlgorithmController::PODS { " of Algorithms".into() } else { group };
             let report = self.context.health.watch(&format!("{}{group}", kind.plural), &scope);
             let cache = Arc::clone(cache);
             let notify = self.notify(&scope);

@@ -3,7 +3,7 @@
 use crate::{
     caches::Caches,
     cluster::{
-        Cache, Change, Custom, CustomKind, InferenceGraph, InferenceService, Key, KindId, Origin,
+        Algorithm, Cache, Change, Custom, CustomKind, InferenceGraph, InferenceService, Key, KindId, Origin,
         OwnedObject, ResourceKind, ResourceScope, RolloutPolicy,
     },
     connections,
@@ -70,14 +70,16 @@ impl WorkQueues {
         clients.for_each(|r| self.add_keys(r.id, caches.keys_in(r.id, namespace)));
         // The operator's scheduler has the services of all namespaces without one, and their rollouts.
         let (services, graphs) = (KindId::of::<InferenceService>(), KindId::of::<InferenceGraph>());
+        let algorithms = KindId::of::<Algorithm>();
         let is_home = namespace == caches.settings.namespace;
-        for kind in [services, graphs, KindId::of::<RolloutPolicy>()] {
+        for kind in [services, graphs, algorithms, KindId::of::<RolloutPolicy>()] {
             self.add_keys(kind, if is_home { caches.keys(kind) } else { caches.keys_in(kind, namespace) });
         }
         for (kind, key) in caches.schedulers.owned_by(namespace) {
-            // A route may be that of either.
+            // A route may be that of any of them.
             if kind == services {
                 self.get(graphs).add(key.clone(), Priority::Background);
+                self.get(algorithms).add(key.clone(), Priority::Background);
             }
             self.get(kind).add(key, Priority::Background);
         }

@@ -120,7 +120,6 @@ fn required_fields_match_seldon_core_and_kserve() {
     assert_eq!(
         required,
         [
-            "Algorithm.spec.expose.gateway",
             "Algorithm.spec.image",
             "Algorithm.spec.metrics.prometheus.address",
             "Algorithm.spec.ports[].containerPort",

@@ -1,19 +1,22 @@
 //! Evidence about the revisions of Algorithms: measured outside of plans, kept for snapshots.
 
 mod board;
+mod gateway;
 mod poller;
 mod prometheus;
 mod queries;
 
 pub use board::{EvidenceBoard, Observation};
+pub(crate) use gateway::version_of;
 pub(crate) use poller::run;
 pub use prometheus::Prometheus;
 
-use crate::cluster::Key;
+use crate::{cluster::Key, context::Context};
 use futures::future::BoxFuture;
-use gantry_api::MetricQueries;
+use gantry_api::{EvidenceSource, MetricQueries};
 use gantry_core::rollout::{Bucket, DriftScore, Errors, LatencyHistogram, Stats};
-use std::time::Duration;
+use gateway::GatewayStatistics;
+use std::{sync::Arc, time::Duration};
 
 /// A source of evidence: Prometheus, or the statistics of a gateway.
 pub trait EvidenceProvider: Send + Sync + 'static {
@@ -24,13 +27,36 @@ pub trait EvidenceProvider: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Option<Measurement>, String>>;
 }
 
+/// Each source of evidence that a spec can name.
+pub(crate) struct EvidenceSources {
+    prometheus: Arc<dyn EvidenceProvider>,
+    gateway: GatewayStatistics,
+}
+
+impl EvidenceSources {
+    pub(crate) fn new(context: Arc<Context>, prometheus: Arc<dyn EvidenceProvider>) -> Self {
+        Self { prometheus, gateway: GatewayStatistics::new(context) }
+    }
+}
+
+impl EvidenceProvider for EvidenceSources {
+    fn measure<'a>(
+        &'a self,
+        request: &'a EvidenceRequest,
+    ) -> BoxFuture<'a, Result<Option<Measurement>, String>> {
+        match &request.source {
+            EvidenceSource::Prometheus(_) => self.prometheus.measure(request),
+            EvidenceSource::Gateway => self.gateway.measure(request),
+        }
+    }
+}
+
 /// What is measured for one Algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvidenceRequest {
     pub key: Key,
     pub uid: String,
-    /// URL of Prometheus.
-    pub address: String,
+    pub source: EvidenceSource,
     pub queries: MetricQueries,
     pub stable: String,
     /// The revision under analysis; without one it is the stable revision.
@@ -39,6 +65,8 @@ pub struct EvidenceRequest {
     pub generation: u64,
     pub interval: Duration,
     pub window: Duration,
+    /// Whether no request may count in two measurements.
+    pub counts_once: bool,
     pub objectives: RevisionObjectives,
     /// Metric of the drift score, where drift is watched.
     pub drift_metric: Option<String>,

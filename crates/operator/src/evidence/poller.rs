@@ -131,7 +131,7 @@ impl Poller {
             in_flight.spawn(async move {
                 let deadline = DEADLINE.min(request.interval);
                 let result = tokio::time::timeout(deadline, provider.measure(&request)).await;
-                let late = |_| Err(format!("{} has not answered within {deadline:?}", request.address));
+                let late = |_| Err(format!("{} has not answered within {deadline:?}", request.source));
                 let result = result.unwrap_or_else(late);
                 (request, result)
             });

@@ -5,6 +5,7 @@ use super::{
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use gantry_api::EvidenceSource;
 use http::{Method, Request, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -83,8 +84,8 @@ impl Prometheus {
         revision: &str,
         track: &str,
     ) -> Result<Option<RevisionValues>, String> {
+        let EvidenceSource::Prometheus(address) = &request.source else { return Ok(None) };
         let queries = RevisionQueries::new(request, revision, track);
-        let address = &request.address;
         let Some(requests) = self.query(address, &queries.requests).await? else { return Ok(None) };
         let Some(success_rate) = self.query(address, &queries.success_rate).await? else { return Ok(None) };
         let latency_ms = match &queries.latency {

@@ -62,20 +62,21 @@ fn promql_duration(time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::{cluster::Key, evidence::RevisionObjectives};
-    use gantry_api::MetricQueries;
+    use gantry_api::{EvidenceSource, MetricQueries};
 
     #[test]
     fn default_queries_select_the_revision() {
         let mut request = EvidenceRequest {
             key: Key::new("ml", "reco"),
             uid: "u".into(),
-            address: "http://p:9090".into(),
+            source: EvidenceSource::Prometheus("http://p:9090".into()),
             queries: MetricQueries::default(),
             stable: "aaaaaaaaaa".into(),
             candidate: Some("bbbbbbbbbb".into()),
             generation: 3,
             interval: Duration::from_secs(30),
             window: Duration::from_mins(1),
+            counts_once: false,
             objectives: RevisionObjectives { success: 0.99, latency_limit_ms: Some(50.0) },
             drift_metric: Some(String::new()),
         };

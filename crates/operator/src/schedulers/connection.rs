@@ -3,8 +3,8 @@
 use super::{RpcOutcome, SchedulerCache, SchedulerConnector, rpc};
 use crate::{
     cluster::{
-        Experiment, InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, RolloutPolicy, Server,
-        WriteFence,
+        Algorithm, Experiment, InferenceGraph, InferenceService, Key, KindId, Model, Pipeline, RolloutPolicy,
+        Server, WriteFence,
     },
     plan::SchedulerAction,
 };
@@ -87,7 +87,7 @@ impl SchedulerConnection {
     }
 
     /// The channel and the time limit of a call that starts now.
-    fn channel(&self) -> Result<(Channel, Duration), RpcOutcome> {
+    pub(super) fn channel(&self) -> Result<(Channel, Duration), RpcOutcome> {
         let unavailable = |why: &str| RpcOutcome::Unavailable(why.into());
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let channel = channel.ok_or_else(|| unavailable("not connected to the scheduler"))?;
@@ -333,7 +333,8 @@ impl Session {
                         let changed =
                             event.and_then(|event| self.cache.apply_service_event(&self.namespace, event));
                         if let Some(key) = changed {
-                            // Either may have the name.
+                            // Any of them may have the name.
+                            (self.notify)(ChangeEvent::Object(KindId::of::<Algorithm>(), key.clone()));
                             (self.notify)(ChangeEvent::Object(KindId::of::<InferenceGraph>(), key.clone()));
                             (self.notify)(ChangeEvent::Object(KindId::of::<InferenceService>(), key));
                         }

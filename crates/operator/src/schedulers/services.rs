@@ -1,11 +1,18 @@
-//! Routes of `InferenceServices` and `InferenceGraphs` in the schedulers: a scheduler may have those of several namespaces.
+//! Routes of `InferenceServices`, `InferenceGraphs` and Algorithms in the schedulers: a scheduler may have those of several
+//! namespaces.
 
-use super::{SchedulerCache, scheduler_cache::NamespaceState, views::ServiceView};
+use super::{
+    RpcOutcome, SchedulerCache, SchedulerConnection, scheduler_cache::NamespaceState, views::ServiceView,
+};
 use crate::{
     cluster::{InferenceService, Key, KindId},
     plan::SchedulerAction,
 };
-use gantry_proto::gantry::{ServiceRoute, service_event::Event};
+use gantry_proto::gantry::{
+    ServiceRoute, ServiceTraffic, ServiceTrafficRequest, service_event::Event,
+    services_client::ServicesClient,
+};
+use tonic::Code;
 
 /// The key of a service in the cache of a scheduler.
 pub fn service_at(scheduler: &str, service: &Key) -> Key {
@@ -23,11 +30,40 @@ pub(super) fn key_of(scheduler: &str, name: &str) -> Key {
 pub enum RouteKind {
     Service,
     Graph,
+    Algorithm,
 }
 
 impl RouteKind {
-    const fn of(route: &ServiceRoute) -> Self {
-        if route.graph.is_empty() { Self::Service } else { Self::Graph }
+    pub const fn of(route: &ServiceRoute) -> Self {
+        match (&route.algorithm, route.graph.is_empty()) {
+            (Some(_), _) => Self::Algorithm,
+            (None, true) => Self::Service,
+            (None, false) => Self::Graph,
+        }
+    }
+}
+
+impl SchedulerConnection {
+    /// Statistics of the revisions of an Algorithm; `None` while the scheduler has no route to it.
+    pub async fn service_traffic(
+        &self,
+        request: ServiceTrafficRequest,
+    ) -> Result<Option<ServiceTraffic>, String> {
+        let (channel, limit) = self.channel().map_err(|outcome| match outcome {
+            RpcOutcome::Rejected(why) | RpcOutcome::Unavailable(why) => why,
+            RpcOutcome::Accepted => String::new(),
+        })?;
+        let mut client = ServicesClient::new(channel);
+        let call = tokio::time::timeout(limit, client.get_service_traffic(request));
+        let answer = call.await.map_err(|_| format!("no answer within {} s", limit.as_secs()))?;
+        match answer {
+            Ok(traffic) => Ok(Some(traffic.into_inner())),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) if status.code() == Code::Unimplemented => {
+                Err("it has no statistics of Algorithms: run Gantry's scheduler in this version".into())
+            }
+            Err(status) => Err(status.message().to_owned()),
+        }
     }
 }
 

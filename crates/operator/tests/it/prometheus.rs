@@ -1,7 +1,7 @@
 //! The client of Prometheus against a small HTTP server.
 
 use bytes::Bytes;
-use gantry_api::MetricQueries;
+use gantry_api::{EvidenceSource, MetricQueries};
 use gantry_operator::{
     cluster::Key,
     evidence::{EvidenceProvider as _, EvidenceRequest, Measurement, Prometheus, RevisionObjectives},
@@ -75,13 +75,14 @@ fn request(address: String) -> EvidenceRequest {
     EvidenceRequest {
         key: Key::new("ml", "reco"),
         uid: "u".into(),
-        address,
+        source: EvidenceSource::Prometheus(address),
         queries: MetricQueries::default(),
         stable: "aaaaaaaaaa".into(),
         candidate: Some("bbbbbbbbbb".into()),
         generation: 3,
         interval: Duration::from_secs(30),
         window: Duration::from_mins(1),
+        counts_once: false,
         objectives: RevisionObjectives { success: 0.99, latency_limit_ms: Some(50.0) },
         drift_metric: None,
     }

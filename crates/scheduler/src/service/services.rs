@@ -9,8 +9,9 @@ use crate::{
 };
 use gantry_core::scheduling::Command;
 use gantry_proto::gantry::{
-    DeleteServiceResponse, PutServiceResponse, Reset, ServiceEvent, ServiceName, ServiceRoute, ServiceTraffic,
-    ServiceTrafficRequest, Synced, WatchServicesRequest, service_event::Event, services_server,
+    DeleteServiceResponse, PutServiceResponse, Reset, ServiceEvent, ServiceName, ServiceRoute,
+    ServiceTraffic, ServiceTrafficRequest, Synced, WatchServicesRequest, service_event::Event,
+    services_server,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};

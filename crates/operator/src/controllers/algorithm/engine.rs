@@ -112,7 +112,7 @@ fn deployment_readiness(deployment: LiveDeployment<'_>, was_ready: bool) -> Read
 
 /// New evidence for the current weights; without a source there is none.
 fn evidence(snapshot: &Snapshot, spec: &AlgorithmSpec, state: &Rollout) -> Option<Evidence> {
-    if spec.prometheus().is_none() {
+    if spec.evidence_source().is_none() {
         // Once for each generation of the weights.
         return Some(Evidence::NoData { id: ObservationId { epoch: state.generation, sequence: 1 } });
     }
@@ -150,7 +150,7 @@ fn command(
     (command, handled)
 }
 
-/// Whether requests can reach the canary: the apex Service selects it, or the route has it.
+/// Whether requests can reach the canary: the apex Service selects it, or a route has it.
 pub(super) fn is_canary_routed(snapshot: &Snapshot) -> bool {
     let name = &snapshot.key.name;
     let apex = snapshot.owned.get(ResourceKind::SERVICE, name);
@@ -163,7 +163,9 @@ pub(super) fn is_canary_routed(snapshot: &Snapshot) -> bool {
     let canary = Track::Canary.service(name);
     let is_canary = |backend: &Value| backend.get("name").and_then(Value::as_str) == Some(canary.as_str());
     let backends = route.and_then(|live| live.data.pointer("/spec/rules/0/backendRefs")?.as_array());
-    is_selected || backends.is_some_and(|backends| backends.iter().any(is_canary))
+    is_selected
+        || backends.is_some_and(|backends| backends.iter().any(is_canary))
+        || super::route::may_have_canary(snapshot)
 }
 
 /// Statistics are stored when they change a count of the status, and from time to time where a deadline depends on the

@@ -13,34 +13,44 @@ const DEFAULT_SUCCESS: f64 = 0.99;
 /// `None` when nothing depends on evidence now, or there is no source of it.
 pub fn evidence_request(object: &Custom<Algorithm>) -> Option<EvidenceRequest> {
     let (spec, status) = (object.spec.as_ref().ok()?, object.status.as_ref()?);
-    let address = spec.prometheus()?;
+    let source = spec.evidence_source()?;
     let state = restored(Some(status))?;
     let (stable, candidate) = subject(&state, status.canary_weight)?;
     let lifecycle = spec.lifecycle.clone().unwrap_or_default();
     let tolerance = lifecycle.latency_tolerance.unwrap_or(1.0).max(1.0);
     // Sequential tests count each request once.
-    let window = match lifecycle.analysis.unwrap_or_default() {
-        AnalysisMethod::Thresholds => spec.window(),
-        AnalysisMethod::Sequential => spec.interval(),
+    let (window, counts_once) = match lifecycle.analysis.unwrap_or_default() {
+        AnalysisMethod::Thresholds => (spec.window(), false),
+        AnalysisMethod::Sequential => (spec.interval(), true),
     };
     let is_drift_watched = candidate.is_none() && spec.drift.is_some();
     let drift = spec.drift.clone().unwrap_or_default();
     Some(EvidenceRequest {
         key: object.key(),
         uid: object.uid().to_owned(),
-        address: address.to_owned(),
+        source,
         queries: spec.metrics.clone().and_then(|metrics| metrics.queries).unwrap_or_default(),
         stable,
         candidate,
         generation: state.generation,
         interval: spec.interval(),
         window,
+        counts_once,
         objectives: RevisionObjectives {
             success: lifecycle.success_threshold.unwrap_or(DEFAULT_SUCCESS),
             latency_limit_ms: spec.target_latency_ms().map(|target| target as f64 * tolerance),
         },
         drift_metric: is_drift_watched.then(|| drift.metric.unwrap_or_default()),
     })
+}
+
+/// Whether anything depends on evidence now, or will as soon as a weight is in effect.
+pub(super) fn needs_evidence(state: &Rollout) -> bool {
+    match &state.phase {
+        Phase::Progressing { .. } => true,
+        Phase::Running { stable } => !matches!(stable.watch, Watch::Off),
+        Phase::Deploying { .. } | Phase::RollingBack { .. } | Phase::Reverting { .. } => false,
+    }
 }
 
 /// The stable revision, and the one under analysis once its weight is in effect.

@@ -8,6 +8,7 @@ mod plan;
 mod policy;
 mod retry;
 mod revision;
+mod route;
 mod snapshot;
 mod status;
 #[cfg(test)]
@@ -18,12 +19,14 @@ pub use snapshot::Snapshot;
 
 use crate::{
     caches::Caches,
-    cluster::{Algorithm, Key, ResourceKind},
+    cluster::{Algorithm, Change, Key, OwnedObject, ResourceKind},
     controller::Controller,
     plan::Plan,
+    triggers::Relation,
 };
 use gantry_api::AlgorithmStatus;
 use k8s_openapi::jiff::Timestamp;
+use std::sync::Arc;
 
 /// Labels of objects and pods: the name of the Algorithm, the track and the revision.
 pub const ALGORITHM: &str = "ai.alien6.io/algorithm";
@@ -64,6 +67,11 @@ impl Track {
 #[derive(Clone, Copy, Debug)]
 pub struct AlgorithmController;
 
+impl AlgorithmController {
+    /// Pods of all Algorithms.
+    pub const PODS: ResourceKind = ResourceKind::new("", "v1", "Pod", "pods").with_label(ALGORITHM);
+}
+
 impl Controller for AlgorithmController {
     type Kind = Algorithm;
     type Snapshot = Snapshot;
@@ -76,7 +84,12 @@ impl Controller for AlgorithmController {
         ResourceKind::POD_DISRUPTION_BUDGET,
         ResourceKind::HTTP_ROUTE,
     ];
+    const READS: &'static [ResourceKind] = &[Self::PODS];
     const MANY: bool = true;
+
+    fn relations() -> Vec<Relation> {
+        vec![Relation::to_read_kind(Self::PODS, algorithm_of_pod)]
+    }
 
     fn snapshot(caches: &Caches, key: &Key) -> Snapshot {
         Snapshot::take(caches, key)
@@ -85,4 +98,18 @@ impl Controller for AlgorithmController {
     fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<AlgorithmStatus> {
         plan::plan(snapshot, now)
     }
+}
+
+/// Only the route of Gantry's gateway has the pods.
+fn algorithm_of_pod(caches: &Caches, change: &Change<OwnedObject>) -> Vec<Key> {
+    let algorithms = caches.of::<Algorithm>();
+    let name = |pod: &Arc<OwnedObject>| pod.metadata.labels.as_ref()?.get(ALGORITHM).cloned();
+    let names = change.before.iter().chain(&change.after).filter_map(name);
+    let mut keys: Vec<Key> = names.map(|name| Key::new(change.key.namespace.clone(), name)).collect();
+    keys.dedup();
+    keys.retain(|key| {
+        let object = algorithms.get(key);
+        object.is_some_and(|object| object.spec.as_ref().is_ok_and(gantry_api::AlgorithmSpec::has_own_route))
+    });
+    keys
 }

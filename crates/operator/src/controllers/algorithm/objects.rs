@@ -33,7 +33,7 @@ pub(super) struct Objects<'a> {
     pub(super) uid: &'a str,
     pub(super) templates: &'a Templates,
     pub(super) placement: &'a Placement,
-    /// Whether a Gateway splits the requests.
+    /// Whether a gateway splits the requests.
     pub(super) is_split: bool,
 }
 
@@ -222,10 +222,11 @@ impl Objects<'_> {
         self.object(kind, name.to_owned(), &self.labels(), json!({ "spec": spec }))
     }
 
+    /// `None` for a route of Gantry's own gateway.
     fn route(&self) -> Option<Desired> {
-        let expose = self.spec.expose.as_ref()?;
+        let (expose, gateway) = (self.spec.expose.as_ref()?, self.spec.gateway()?);
         let own = self.snapshot.key.namespace.as_str();
-        let (namespace, gateway) = expose.gateway.split_once('/').unwrap_or((own, &expose.gateway));
+        let (namespace, gateway) = gateway.split_once('/').unwrap_or((own, gateway));
         let port = self.ports().first().and_then(|port| port.get("port").cloned())?;
         let backend = |track: Track, weight: u32| {
             json!({

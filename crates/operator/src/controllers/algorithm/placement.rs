@@ -37,7 +37,7 @@ struct Placer<'a> {
     spec: &'a AlgorithmSpec,
     status: Option<&'a AlgorithmStatus>,
     state: &'a Rollout,
-    /// Whether a Gateway splits the requests.
+    /// Whether a gateway splits the requests.
     is_split: bool,
 }
 

@@ -6,6 +6,7 @@ use super::{
     placement::place,
     retry::retry,
     revision::{Templates, revision_of},
+    route::{self, RouteBuilder},
     snapshot::Snapshot,
     status::{Observed, event, invalid},
 };
@@ -25,7 +26,9 @@ const RESYNC: Duration = Duration::from_secs(30);
 pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<AlgorithmStatus> {
     // The garbage collector deletes the objects of one that is gone.
     let Some(object) = snapshot.object.as_deref().filter(|object| !object.is_deleted()) else {
-        return Plan::default();
+        let mut plan = Plan::default();
+        route::send(snapshot, None, &mut plan);
+        return plan;
     };
     let has_workload = object.status.as_ref().is_some_and(|status| status.stable_revision.is_some());
     match validate_ratcheted(object, has_workload) {
@@ -48,7 +51,11 @@ fn roll_out(
     let advanced = advance(snapshot, object, spec, &desired_revision, millis);
     let mut templates = Templates::new(status, &template);
     templates.retain(&advanced.state, &desired_revision);
-    let is_split = spec.expose.is_some() && snapshot.has_http_routes;
+    let is_split = if spec.has_own_route() {
+        snapshot.scheduler.is_some()
+    } else {
+        spec.expose.is_some() && snapshot.has_http_routes
+    };
     let placement = place(snapshot, spec, status, &advanced.state, is_split);
     let objects =
         Objects { snapshot, spec, uid: object.uid(), templates: &templates, placement: &placement, is_split };
@@ -58,7 +65,13 @@ fn roll_out(
     let held = retry.held.iter().map(|failure| ApplyFailure { age: Duration::ZERO, ..failure.clone() });
     let held: Vec<ApplyFailure> = held.collect();
     let applies = apply_actions(&desired, &snapshot.owned, &held);
-    let mut plan = Plan { actions: applies.actions, status_first: true, ..Plan::default() };
+    let route =
+        RouteBuilder { snapshot, spec, templates: &templates, placement: &placement, state: &advanced.state };
+    let route = route.build();
+    let mut plan = Plan { status_first: true, ..Plan::default() };
+    // Before the objects: it has ready pods only, and a rejected object must not keep requests at a bad revision.
+    route::send(snapshot, route.as_ref(), &mut plan);
+    plan.actions.extend(applies.actions);
     if applies.failures.is_empty() {
         plan.actions.extend(deletions(snapshot, &desired, &templates, &placement.stable));
     }
@@ -80,6 +93,7 @@ fn roll_out(
         templates: &templates,
         placement: &placement,
         retry: &retry,
+        route: route.as_ref(),
         now,
     };
     plan.status = Some(observed.status());

@@ -1,6 +1,6 @@
 //! The rollout policy of a spec.
 
-use gantry_api::{AlgorithmSpec, AnalysisMethod};
+use gantry_api::{AlgorithmSpec, AnalysisMethod, EvidenceSource};
 use gantry_core::rollout::{
     CanarySteps, DriftMeasure, DriftRules, LatencyObjective, Phase, Ratio, Rollout, RolloutPolicy, Rules,
     SequentialRules, Strategy, ThresholdRules,
@@ -31,9 +31,14 @@ pub(super) fn policy(spec: &AlgorithmSpec, state: &Rollout) -> RolloutPolicy {
             failure_threshold: lifecycle.failure_threshold.unwrap_or(3),
             hard_breach: HARD_BREACH,
         }),
-        // Queries return a quantile, not the distribution that a comparison needs.
         AnalysisMethod::Sequential => {
-            Rules::Sequential(SequentialRules { latency: None, ..SequentialRules::default() })
+            let rules = SequentialRules::default();
+            // Queries return a quantile, not the distribution that a comparison needs.
+            let has_distribution = spec.evidence_source() == Some(EvidenceSource::Gateway);
+            Rules::Sequential(SequentialRules {
+                latency: rules.latency.filter(|_| has_distribution),
+                ..rules
+            })
         }
     };
     if let Some(success) = lifecycle.success_threshold.and_then(Ratio::new) {
@@ -127,5 +132,11 @@ mod tests {
         let alert = policy(&all, &running);
         assert!(matches!(alert.rules, Rules::Sequential(SequentialRules { latency: None, .. })));
         assert!(!alert.drift.unwrap().rollback, "drift is reported only");
+        all.expose = Some(gantry_api::AlgorithmExpose::default());
+        let by_gateway = policy(&all, &running).rules;
+        assert!(
+            matches!(by_gateway, Rules::Sequential(SequentialRules { latency: Some(_), .. })),
+            "the gateway has the distribution"
+        );
     }
 }

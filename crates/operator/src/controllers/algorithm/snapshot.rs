@@ -1,11 +1,13 @@
 //! Input of an Algorithm's plan.
 
-use super::{AlgorithmController, REVISION, Track};
+use super::{ALGORITHM, AlgorithmController, REVISION, Track};
 use crate::{
     caches::Caches,
     cluster::{Algorithm, Custom, Key, OwnedObject, ResourceKind},
     controller::Controller as _,
+    controllers::inference_service::RouteScheduler,
     evidence::Observation,
+    schedulers::RouteKind,
     workload::{ApplyFailure, OwnedObjects, Rollout},
 };
 use serde_json::Value;
@@ -19,6 +21,12 @@ pub struct Snapshot {
     pub owned: OwnedObjects,
     /// Whether the cluster has `HTTPRoutes`.
     pub has_http_routes: bool,
+    /// Its pods, if the route is that of Gantry's gateway.
+    pub pods: Vec<Arc<OwnedObject>>,
+    /// The scheduler of the gateways that can route to it.
+    pub scheduler: Option<RouteScheduler>,
+    /// Schedulers that have a route to it.
+    pub routed_by: Vec<String>,
     /// The latest evidence.
     pub observation: Option<Arc<Observation>>,
     /// Rejected applies.
@@ -29,10 +37,20 @@ impl Snapshot {
     pub(super) fn take(caches: &Caches, key: &Key) -> Self {
         let object = caches.of::<Algorithm>().get(key);
         let uid = object.as_ref().map_or("", |o| o.uid());
+        let has_own_route = object
+            .as_ref()
+            .is_some_and(|o| o.spec.as_ref().is_ok_and(gantry_api::AlgorithmSpec::has_own_route));
+        let is_of = |pod: &Arc<OwnedObject>| {
+            pod.metadata.labels.as_ref().and_then(|labels| labels.get(ALGORITHM)) == Some(&key.name)
+        };
+        let pods = || caches.read(AlgorithmController::PODS).in_namespace(&key.namespace).into_iter();
         Self {
             key: key.clone(),
             owned: OwnedObjects::of(caches, AlgorithmController::OWNS, &key.namespace, uid),
             has_http_routes: caches.is_served(ResourceKind::HTTP_ROUTE),
+            pods: if has_own_route { pods().filter(is_of).collect() } else { Vec::new() },
+            scheduler: RouteScheduler::of::<Algorithm>(caches, key),
+            routed_by: caches.schedulers.routed_by(key, RouteKind::Algorithm),
             observation: caches.evidence.latest(key).filter(|observation| observation.request.uid == uid),
             failures: caches.recent_failures.of::<Algorithm>(key),
             object,

@@ -6,21 +6,25 @@ use super::{
     placement::{Placement, stage_weight},
     retry::Retry,
     revision::Templates,
+    route,
     snapshot::{LiveDeployment, Snapshot},
 };
 use crate::{
     cluster::{Algorithm, Custom, EventDraft, ResourceKind},
-    conditions::{ConditionStatus, ConditionUpdate, Progress as Settling, conditions},
+    conditions::{
+        ConditionStatus, ConditionUpdate, Progress as Settling, READY, condition_status, conditions,
+    },
     workload::Rollout as PodRollout,
 };
 use gantry_api::{
-    AlgorithmAnalysis, AlgorithmPhase, AlgorithmSpec, AlgorithmStatus, FailedAlgorithmRevision,
-    RevisionRecord,
+    AlgorithmAnalysis, AlgorithmPhase, AlgorithmSpec, AlgorithmStatus, EvidenceSource,
+    FailedAlgorithmRevision, RevisionRecord,
 };
 use gantry_core::rollout::{
     Analysis, Candidate, Event, Evidence, Finding, HistoryEntry, Method, Outcome, Phase, Progress, Provider,
     Reason, Revision, Verdict, Watch,
 };
+use gantry_proto::gantry::ServiceRoute;
 use k8s_openapi::jiff::Timestamp;
 
 /// The status of an object whose spec is invalid.
@@ -49,6 +53,8 @@ pub(super) struct Observed<'a> {
     pub(super) templates: &'a Templates,
     pub(super) placement: &'a Placement,
     pub(super) retry: &'a Retry,
+    /// The route of Gantry's gateway.
+    pub(super) route: Option<&'a ServiceRoute>,
     pub(super) now: Timestamp,
 }
 
@@ -292,19 +298,26 @@ impl Observed<'_> {
 
     /// Without a new observation the condition stays as it was, so that a restart of the operator changes nothing.
     fn metrics_available(&self) -> ConditionUpdate {
-        if self.spec.prometheus().is_none() {
-            let message = "nothing is measured: set spec.metrics.prometheus.address";
+        let Some(source) = self.spec.evidence_source() else {
+            let message = "nothing is measured: set spec.metrics.prometheus.address, or spec.expose to {} for the statistics of \
+                           Gantry's gateway";
             return settled(false, "NoProvider", message);
-        }
+        };
         let before = self.object.status.iter().flat_map(|status| &status.conditions);
         let before = before.clone().find(|condition| condition.r#type == "MetricsAvailable");
         match self.snapshot.observation.as_ref().map(|observation| &observation.evidence) {
             Some(Evidence::ProviderFailed { message, .. }) => settled(false, "ProviderFailed", message),
-            Some(Evidence::NoData { .. }) => settled(
-                false,
-                "NoData",
-                "queries have no values: check that requests arrive and their metrics are scraped",
-            ),
+            Some(Evidence::NoData { .. }) => {
+                let message = match source {
+                    EvidenceSource::Prometheus(_) => {
+                        "queries have no values: check that requests arrive and their metrics are scraped"
+                    }
+                    EvidenceSource::Gateway => {
+                        "the gateway has counted no requests: check that clients send them to it, not to the Service"
+                    }
+                };
+                settled(false, "NoData", message)
+            }
             Some(Evidence::Window(_)) => self.scaling_metrics(),
             None => match before.filter(|before| before.reason.as_deref() != Some("NoProvider")) {
                 Some(before) => settled(
@@ -334,14 +347,19 @@ impl Observed<'_> {
         if let Some(failure) = self.retry.held.first() {
             return failure.condition();
         }
-        if self.spec.expose.is_some() && !self.snapshot.has_http_routes {
-            let message = "spec.expose needs HTTPRoutes, which the cluster does not have: install the CRDs of the Gateway API, \
-                           or remove it";
+        if self.spec.gateway().is_some() && !self.snapshot.has_http_routes {
+            let message = "spec.expose.gateway needs HTTPRoutes, which the cluster does not have: install the CRDs of the \
+                           Gateway API, or remove it";
             return in_progress("GatewayApiMissing", message.into());
         }
         let route = self.snapshot.owned.get(ResourceKind::HTTP_ROUTE, &self.snapshot.key.name);
-        if self.spec.expose.is_some() && route.is_none() {
+        if self.spec.gateway().is_some() && route.is_none() {
             return in_progress("RouteMissing", "the HTTPRoute is being created".into());
+        }
+        if self.spec.has_own_route()
+            && let Some((reason, message)) = route::obstacle(self.snapshot, self.route, self.was_ready())
+        {
+            return in_progress(reason, message);
         }
         let pods = self.pods();
         match (&self.advanced.state.phase, self.phase()) {
@@ -373,6 +391,11 @@ impl Observed<'_> {
                 settled(true, "AlgorithmReady", pods.message)
             }
         }
+    }
+
+    fn was_ready(&self) -> bool {
+        let before = self.object.status.iter().flat_map(|status| &status.conditions).cloned();
+        condition_status(&before.collect::<Vec<_>>(), READY) == Some(ConditionStatus::True)
     }
 
     /// The latest evidence with its verdict, when it has just been counted.

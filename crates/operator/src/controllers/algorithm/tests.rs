@@ -3,12 +3,15 @@
 use super::{Snapshot, plan::plan};
 use crate::{
     cluster::{Algorithm, Custom, Key, OwnedObject, ResourceKind},
+    controllers::inference_service::RouteScheduler,
     evidence::{Measurement, Observation, RevisionValues},
-    plan::{Action, ClusterAction},
+    plan::{Action, ClusterAction, Known, SchedulerAction},
+    schedulers::ServiceView,
     workload::{ApplyFailure, FailureCause, OwnedObjects},
 };
 use gantry_api::AlgorithmStatus;
 use gantry_core::rollout::{Evidence, ObservationId, Stats, Window};
+use gantry_proto::gantry::{ServiceBackend, ServiceRoute};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,6 +30,12 @@ struct Situation {
     /// Whether the cluster has `HTTPRoutes`.
     #[serde(default)]
     has_http_routes: bool,
+    /// Whether there is a scheduler with gateways.
+    #[serde(default)]
+    has_gateways: bool,
+    /// Whether it has a route of this name to an `InferenceService`.
+    #[serde(default)]
+    is_name_taken: bool,
     /// After the first plans.
     #[serde(default)]
     steps: Vec<Step>,
@@ -50,6 +59,10 @@ struct Step {
     stuck: Vec<String>,
     /// Objects whose apply is rejected from now on.
     reject: Vec<String>,
+    /// The scheduler cannot be reached.
+    unreachable: bool,
+    /// Gateways do not confirm routes.
+    unconfirmed: bool,
     /// Requests, success rate and latency of both revisions; the step is one interval for each repetition.
     evidence: Option<Measured>,
     no_data: bool,
@@ -74,7 +87,7 @@ struct Expected {
     phase: String,
     /// All objects, as `Kind/name`; digits of revisions are `1`, `2`, … by image.
     objects: Option<Vec<String>>,
-    /// Values by `Kind/name/JSON pointer`; null is absent.
+    /// Values by `Kind/name/JSON pointer`; null is absent. The scheduler has `Route/reco`.
     fields: BTreeMap<String, Value>,
     /// `STATUS REASON part of the message`.
     conditions: BTreeMap<String, String>,
@@ -91,6 +104,11 @@ struct Cluster {
     status: Option<AlgorithmStatus>,
     owned: BTreeMap<String, (ResourceKind, Value)>,
     has_http_routes: bool,
+    has_gateways: bool,
+    /// What the scheduler has.
+    route: Option<ServiceView>,
+    unreachable: bool,
+    unconfirmed: bool,
     now: Timestamp,
     sequence: u64,
     observation: Option<Arc<Observation>>,
@@ -133,6 +151,10 @@ impl Cluster {
             status: None,
             owned: BTreeMap::new(),
             has_http_routes: situation.has_http_routes,
+            has_gateways: situation.has_gateways,
+            route: situation.is_name_taken.then(ServiceView::default),
+            unreachable: false,
+            unconfirmed: false,
             now: Timestamp::constant(1_800_000_000, 0),
             sequence: 0,
             observation: None,
@@ -167,9 +189,79 @@ impl Cluster {
             object: Some(Arc::new(self.custom())),
             owned: OwnedObjects::new(owned, "u"),
             has_http_routes: self.has_http_routes,
+            pods: self.pods(),
+            scheduler: self.has_gateways.then(|| RouteScheduler {
+                namespace: "ops".into(),
+                service: match &self.route {
+                    _ if self.unreachable => Known::Unknown("connection refused".into()),
+                    Some(view) => Known::Present(view.clone()),
+                    None => Known::Absent,
+                },
+                unreachable_for: self.unreachable.then_some(Duration::from_mins(5)),
+                last_request: None,
+            }),
+            routed_by: self.own_route().map(|_| "ops".to_owned()).into_iter().collect(),
             observation: self.observation.clone(),
             failures: failures.collect(),
         }
+    }
+
+    /// One pod per replica, ready if its Deployment says so.
+    fn pods(&self) -> Vec<Arc<OwnedObject>> {
+        let deployments = self.owned.iter().filter(|(name, _)| name.starts_with("Deployment/"));
+        let pods = deployments.flat_map(|(name, (_, object))| {
+            let ready = object["status"]["readyReplicas"].as_i64().unwrap_or_default();
+            (0..object["spec"]["replicas"].as_i64().unwrap()).map(move |index| {
+                let is_ready = if index < ready { "True" } else { "False" };
+                let pod = json!({
+                    "metadata": {
+                        "name": format!("{}-{index}", name.trim_start_matches("Deployment/")), "namespace": "ml",
+                        "labels": object["spec"]["template"]["metadata"]["labels"],
+                    },
+                    "status": { "podIP": "10.0.0.1", "conditions": [{ "type": "Ready", "status": is_ready }] },
+                });
+                Arc::new(serde_json::from_value(pod).unwrap())
+            })
+        });
+        pods.collect()
+    }
+
+    fn own_route(&self) -> Option<&ServiceRoute> {
+        let route = self.route.as_ref().map(|view| &view.route)?;
+        route.algorithm.is_some().then_some(route)
+    }
+
+    /// Weights follow a stored state, and go to ready pods only.
+    fn put(&mut self, route: ServiceRoute) {
+        let backends = &route.components[0].backends;
+        let weights: Vec<i32> = backends.iter().map(|b| i32::try_from(b.weight).unwrap()).collect();
+        let stored = self.status.as_ref().map_or(0, |status| status.canary_weight);
+        assert_eq!(weights.get(1).copied().unwrap_or_default(), stored, "the state is stored first");
+        assert_eq!(weights.iter().sum::<i32>(), 100);
+        let is_ready = |name: &str| {
+            let pods = self.pods();
+            let pod = pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).unwrap();
+            pod.data["status"]["conditions"][0]["status"] == "True"
+        };
+        assert!(backends.iter().flat_map(|b| &b.pods).all(|pod| is_ready(&pod.name)));
+        self.route = Some(ServiceView { route, reason: "waiting".into(), ..ServiceView::default() });
+    }
+
+    /// What `Route/reco` shows.
+    fn shown_route(&self) -> Value {
+        let Some(route) = self.own_route() else { return Value::Null };
+        let backend = |backend: &ServiceBackend| {
+            let pods: Vec<String> = backend
+                .pods
+                .iter()
+                .map(|pod| format!("{} {}:{}", pod.name, pod.host, pod.http_port))
+                .collect();
+            json!({ "name": backend.name, "weight": backend.weight, "revision": backend.revision, "pods": pods })
+        };
+        json!({
+            "hosts": route.hosts, "isCounted": route.algorithm.unwrap().generation > 0,
+            "backends": route.components[0].backends.iter().map(backend).collect::<Vec<_>>(),
+        })
     }
 
     /// One plan; whether it changed anything.
@@ -195,7 +287,7 @@ impl Cluster {
                             kind: desired.kind,
                             key: desired.key.clone(),
                             digest: desired.digest(),
-                            live_uid: String::new(),
+                            live_uid: self.owned.get(&name).map(|_| name.clone()).unwrap_or_default(),
                             cause: FailureCause::Rejected("exceeded quota".into()),
                             age: Duration::ZERO,
                         };
@@ -211,6 +303,15 @@ impl Cluster {
                     self.owned.remove(&format!("{}/{}", target.kind, target.key.name)).unwrap();
                 }
                 Action::Cluster(ClusterAction::HandOverReplicas(_)) => {}
+                Action::Scheduler(SchedulerAction::PutService { scheduler, route }) => {
+                    assert_eq!((scheduler.as_str(), self.unreachable), ("ops", false));
+                    is_changed = true;
+                    self.put(*route);
+                }
+                Action::Scheduler(SchedulerAction::DeleteService { .. }) => {
+                    is_changed = true;
+                    self.route = None;
+                }
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -269,10 +370,19 @@ impl Cluster {
         is_changed
     }
 
+    /// Gateways confirm a route.
+    fn run_gateways(&mut self) -> bool {
+        let route = self.route.as_mut().filter(|view| !view.admitted && !self.unconfirmed);
+        route.is_some_and(|view| {
+            view.admitted = true;
+            true
+        })
+    }
+
     fn settle(&mut self, name: &str) {
         for _ in 0..MAX_PASSES {
             let has_planned = self.pass();
-            if !self.run_pods() && !has_planned {
+            if !self.run_pods() && !self.run_gateways() && !has_planned {
                 return;
             }
         }
@@ -331,6 +441,7 @@ impl Cluster {
         self.broken.clone_from(&step.broken);
         self.stuck.clone_from(&step.stuck);
         self.rejected.clone_from(&step.reject);
+        (self.unreachable, self.unconfirmed) = (step.unreachable, step.unconfirmed);
         let is_observed = step.evidence.is_some() || step.no_data || step.failing.is_some();
         for _ in 0..step.times.unwrap_or(1) {
             if is_observed {
@@ -419,8 +530,11 @@ fn check(cluster: &Cluster, expected: &Expected) -> Vec<String> {
         let mut parts = path.splitn(3, '/');
         let name = format!("{}/{}", parts.next().unwrap(), parts.next().unwrap());
         let pointer = format!("/{}", parts.next().unwrap());
-        let object = cluster.owned.get(&cluster.resolved(&name)).map(|(_, object)| object);
-        let found = object.and_then(|object| object.pointer(&pointer)).cloned().unwrap_or_default();
+        let object = match name.as_str() {
+            "Route/reco" => Some(cluster.shown_route()),
+            name => cluster.owned.get(&cluster.resolved(name)).map(|(_, object)| object.clone()),
+        };
+        let found = object.and_then(|object| object.pointer(&pointer).cloned()).unwrap_or_default();
         compare(path, &cluster.numbered(&found), wanted);
     }
     let whole = serde_json::to_value(&status).unwrap();

@@ -33,6 +33,7 @@ pub(super) use delivery::POLICY_ACCEPTED;
 pub use delivery::Policy;
 pub(super) use model_mesh::{MODELS, model_condition};
 pub(super) use plan::{is_ours, is_stopped};
+pub(super) use pods::is_ready as is_pod_ready;
 pub use pods::strip_pod;
 pub(super) use route::{Admission, admission, service_host};
 pub(super) use snapshot::config_key;

@@ -34,7 +34,7 @@ impl PodFailure {
 }
 
 /// Whether a pod is running and ready.
-pub(super) fn is_ready(pod: &OwnedObject) -> bool {
+pub(in crate::controllers) fn is_ready(pod: &OwnedObject) -> bool {
     let ready = |c: &Value| {
         c.get("type").and_then(Value::as_str) == Some("Ready")
             && c.get("status").and_then(Value::as_str) == Some("True")
