@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Global {
-    /// Scheduler address (also read from SELDON_SCHEDULE_HOST) [default: 127.0.0.1:9004]
+    /// Scheduler addresses, comma-separated (also SELDON_SCHEDULE_HOST) [default: 127.0.0.1:9004]
     #[arg(long, global = true, value_name = "HOST:PORT", env = "GANTRY_SCHEDULER", hide_env_values = true)]
     scheduler: Option<String>,
     /// Inference gateway address (also read from SELDON_INFER_HOST) [default: 127.0.0.1:9000]

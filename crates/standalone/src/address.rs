@@ -69,9 +69,72 @@ impl fmt::Display for Address {
     }
 }
 
+/// Addresses of one service, of which one answers: a scheduler and its standbys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    first: Address,
+    others: Vec<Address>,
+}
+
+impl Addresses {
+    /// Parses a comma-separated list, each item as by [`Address::parse_any`]; errors name `flag`.
+    pub fn parse_any(text: &str, default_port: u16, flag: &str) -> Result<Self, CommandError> {
+        let mut parsed = text.split(',').map(|item| Address::parse_any(item, default_port, flag));
+        let first = parsed.next().unwrap_or_else(|| Address::parse_any(text, default_port, flag))?;
+        let others = parsed.collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = others.iter().find(|other| other.tls != first.tls) {
+            return Err(CommandError::usage(format!(
+                "{flag} names {first} and {other} with different schemes: use TLS for all of them or for none"
+            )));
+        }
+        Ok(Self { first, others })
+    }
+
+    /// Whether the scheme requests TLS; `None` without a scheme.
+    pub const fn tls(&self) -> Option<bool> {
+        self.first.tls()
+    }
+
+    pub const fn first(&self) -> &Address {
+        &self.first
+    }
+
+    pub const fn is_single(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// `HOST:PORT` of each.
+    pub fn list(&self) -> Vec<String> {
+        std::iter::once(&self.first).chain(&self.others).map(Address::to_string).collect()
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.list().join(", "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_addresses_are_parsed_or_rejected_with_a_reason() {
+        for (text, expected) in [
+            ("a", "a:9004"),
+            ("a:1,b", "a:1, b:9004"),
+            ("https://a, https://b:2", "a:9004, b:2"),
+            ("a,", "is not an address"),
+            ("", "is not an address"),
+            ("a,https://b", "different schemes"),
+        ] {
+            match Addresses::parse_any(text, 9004, "--scheduler") {
+                Ok(addresses) => assert_eq!(addresses.to_string(), expected, "{text}"),
+                Err(failure) => assert!(failure.message.contains(expected), "{text}: {failure}"),
+            }
+        }
+    }
 
     #[test]
     fn addresses_are_parsed_or_rejected_with_a_reason() {

@@ -9,7 +9,7 @@ mod scheduler;
 mod tls;
 
 pub(crate) use gantry_standalone::{
-    address::Address,
+    address::{Address, Addresses},
     http_client::{Connection, HttpError, error_text},
     scheduler_client::{collect, ownership_refusal, with_manager},
 };

@@ -1,6 +1,6 @@
 //! Scheduler client: a deadline on every call, and an error message and exit code for every gRPC status.
 
-use super::{Address, collect, ownership_refusal, tls, with_manager};
+use super::{Addresses, collect, ownership_refusal, tls, with_manager};
 use crate::{
     args::Global,
     error::{CommandError, Exit},
@@ -10,7 +10,7 @@ use crate::{
 use futures::{StreamExt as _, stream::BoxStream};
 use gantry_api::{Kind, Object, nearest};
 use gantry_proto::scheduler::{self as pb, scheduler_client::SchedulerClient};
-use gantry_tls::{Client, Connector, diagnose};
+use gantry_tls::{Client, Connector, Failover, diagnose};
 use std::{error::Error as _, future::Future, time::Duration};
 use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
@@ -26,7 +26,7 @@ pub(crate) fn as_cli<T>(message: T) -> Request<T> {
 /// A connection to the scheduler.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
-    address: Address,
+    address: Addresses,
     deadline: Duration,
     channel: Channel,
     /// TLS without a client certificate.
@@ -42,14 +42,15 @@ impl Scheduler {
 
     /// `authority` replaces the address in requests.
     pub(crate) async fn connect_to(
-        address: Address,
+        address: Addresses,
         tls: Option<Client>,
         deadline: Duration,
         authority: Option<&str>,
     ) -> Result<Self, CommandError> {
         let wrong = |e: &dyn std::fmt::Display| CommandError::usage(format!("--scheduler {address}: {e}"));
         let connector = Connector::new(tls.clone()).within(deadline);
-        let mut endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
+        let connector = Failover::new(connector, &address.list()).map_err(|e| wrong(&e))?;
+        let mut endpoint = gantry_tls::endpoint(&address.first().to_string(), tls.as_ref())
             .map_err(|e| wrong(&e))?
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
@@ -59,7 +60,16 @@ impl Scheduler {
         }
         let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
             let remedy = "start one with `gantry up`, or set --scheduler";
-            let detail = if tls.is_some() { diagnose(&error) } else { remedy.to_owned() };
+            let detail = if !address.is_single() {
+                format!(
+                    "{}; only the one that leads accepts connections, /ready of each gives the reason",
+                    diagnose(&error)
+                )
+            } else if tls.is_some() {
+                diagnose(&error)
+            } else {
+                remedy.to_owned()
+            };
             CommandError::unavailable(format!("no scheduler at {address}: {detail}"))
         })?;
         Ok(Self {
@@ -76,7 +86,7 @@ impl Scheduler {
         self.channel.clone()
     }
 
-    pub(super) const fn address(&self) -> &Address {
+    pub(super) const fn address(&self) -> &Addresses {
         &self.address
     }
 
@@ -358,7 +368,7 @@ impl Scheduler {
 }
 
 /// Message and exit code of a gRPC status.
-fn status_error(address: &Address, deadline: Duration, status: &Status) -> CommandError {
+fn status_error(address: &Addresses, deadline: Duration, status: &Status) -> CommandError {
     match status.code() {
         Code::DeadlineExceeded if status.message().is_empty() => CommandError::new(
             Exit::Timeout,
@@ -423,7 +433,7 @@ mod tests {
 
     #[test]
     fn status_maps_to_message_and_exit_code() {
-        let address = Address::parse("h:1", 9004, "").unwrap();
+        let address = Addresses::parse_any("h:1", 9004, "").unwrap();
         for (status, exit, message) in [
             (
                 Status::failed_precondition("model m is still terminating"),

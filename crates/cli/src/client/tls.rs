@@ -1,6 +1,6 @@
 //! TLS settings for connections to the scheduler.
 
-use super::Address;
+use super::Addresses;
 use crate::{args::Global, error::CommandError};
 use gantry_tls::{Client, ClientFiles};
 use std::path::PathBuf;
@@ -48,12 +48,12 @@ impl TlsArgs {
     }
 }
 
-pub(crate) fn scheduler(global: &Global) -> Result<(Address, Option<Client>), CommandError> {
+pub(crate) fn scheduler(global: &Global) -> Result<(Addresses, Option<Client>), CommandError> {
     resolve_scheduler(&global.scheduler(), global.tls.client()?)
 }
 
 /// Like `scheduler`, with certificate reload.
-pub(crate) fn reloading_scheduler(global: &Global) -> Result<(Address, Option<Client>), CommandError> {
+pub(crate) fn reloading_scheduler(global: &Global) -> Result<(Addresses, Option<Client>), CommandError> {
     resolve_scheduler(&global.scheduler(), global.tls.reloading_client()?)
 }
 
@@ -62,14 +62,14 @@ pub(crate) fn control_plane_tls(global: &Global) -> Result<Option<Client>, Comma
     global.tls.reloading_client()
 }
 
-/// Parses the address and checks that its scheme agrees with the TLS settings.
+/// Parses the addresses and checks that their scheme agrees with the TLS settings.
 pub(crate) fn resolve_scheduler(
     text: &str,
     client: Option<Client>,
-) -> Result<(Address, Option<Client>), CommandError> {
+) -> Result<(Addresses, Option<Client>), CommandError> {
     // TLS has its own default port.
     let default_port = if client.is_some() || text.starts_with("https://") { 9044 } else { 9004 };
-    let address = Address::parse_any(text, default_port, "--scheduler")?;
+    let address = Addresses::parse_any(text, default_port, "--scheduler")?;
     match (address.tls(), client) {
         (Some(true), None) => {
             Err(CommandError::usage(format!("--scheduler https://{address} requires TLS: set --tls-ca")))

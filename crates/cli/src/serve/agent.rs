@@ -4,7 +4,7 @@ use super::namespace_secrets::NamespaceSecrets;
 use crate::{args::Global, error::CommandError};
 use gantry_agent::{Kind, Limits, Ports, RequestLimits, Scaling, SecretStore, ServerEnvironment, Settings};
 use gantry_standalone::{
-    address::Address,
+    address::Addresses,
     bootstrap::{
         args::{ArtifactArgs, RequestArgs},
         listen,
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, env = "GANTRY_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Host of the scheduler.
+    /// Host of the scheduler, or a comma-separated list of HOST or HOST:PORT: the scheduler and its standbys.
     #[arg(long, env = "SELDON_SCHEDULER_HOST", default_value = "127.0.0.1", value_name = "HOST")]
     pub(crate) scheduler_host: String,
 
@@ -222,7 +222,12 @@ async fn serve(global: &Global, args: &Args) -> Result<(), CommandError> {
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
     let tls = global.tls.reloading_client()?;
     let port = if tls.is_some() { args.scheduler_tls_port } else { args.scheduler_port };
-    let address = Address::parse(&format!("{}:{port}", args.scheduler_host), port, "--scheduler-host")?;
+    let address = Addresses::parse_any(&args.scheduler_host, port, "--scheduler-host")?;
+    if address.tls().is_some() {
+        return Err(CommandError::usage(
+            "--scheduler-host takes HOST or HOST:PORT without a scheme: --tls-ca sets TLS",
+        ));
+    }
     let scheduler = SchedulerChannel::new(&address, tls)?;
     let protocol = scheduler.protocol();
     let models_dir = args.models_dir.clone().unwrap_or_else(|| state_dir.join("models"));

@@ -52,8 +52,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) use_deployments_for_servers: bool,
 
-    /// Address of the schedulers; without the placeholder {namespace}, all namespaces share one scheduler
-    /// [default: seldon-scheduler.{namespace}:9004, or :9044 with TLS]
+    /// Address of the schedulers, or a comma-separated list with standbys; without the placeholder {namespace}, all
+    /// namespaces share one scheduler [default: seldon-scheduler.{namespace}:9004, or :9044 with TLS]
     #[arg(long, env = "GANTRY_SCHEDULER_ADDRESS", value_name = "HOST:PORT")]
     pub(crate) scheduler_address: Option<String>,
 

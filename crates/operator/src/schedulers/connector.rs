@@ -1,7 +1,7 @@
 //! Connections to the schedulers of namespaces.
 
 use futures::future::BoxFuture;
-use gantry_tls::{Client, Connector, diagnose, endpoint};
+use gantry_tls::{Client, Connector, Failover, diagnose, endpoint};
 use std::{fmt::Debug, time::Duration};
 use tonic::transport::Channel;
 
@@ -31,7 +31,8 @@ impl ServiceConnector {
     pub const SERVICE: &'static str = "seldon-scheduler.{namespace}:9004";
     pub const SERVICE_TLS: &'static str = "seldon-scheduler.{namespace}:9044";
 
-    /// `{namespace}` in the address is replaced by the namespace.
+    /// `{namespace}` in the address is replaced by the namespace. The address may be a comma-separated list: the scheduler
+    /// and its standbys.
     pub fn new(address: Option<String>, tls: Option<Client>) -> Self {
         let default = if tls.is_some() { Self::SERVICE_TLS } else { Self::SERVICE };
         Self { address: address.unwrap_or_else(|| default.to_owned()), tls }
@@ -46,13 +47,16 @@ impl SchedulerConnector for ServiceConnector {
     fn connect<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Channel, String>> {
         Box::pin(async move {
             let address = self.address.replace("{namespace}", namespace);
-            let endpoint = endpoint(&address, self.tls.as_ref())
-                .map_err(|e| format!("invalid scheduler address {address}: {e}"))?
+            let all: Vec<String> = address.split(',').map(|one| one.trim().to_owned()).collect();
+            let invalid = |e: &dyn std::fmt::Display| format!("invalid scheduler address {address}: {e}");
+            let endpoint = endpoint(all.first().unwrap_or(&address), self.tls.as_ref())
+                .map_err(|e| invalid(&e))?
                 .connect_timeout(CONNECT_TIMEOUT)
                 .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
                 .keep_alive_timeout(KEEPALIVE_TIMEOUT)
                 .keep_alive_while_idle(true);
             let connector = Connector::new(self.tls.clone()).within(CONNECT_TIMEOUT);
+            let connector = Failover::new(connector, &all).map_err(|e| invalid(&e))?;
             let channel = endpoint.connect_with_connector(connector).await;
             channel.map_err(|e| format!("cannot connect to the scheduler at {address}: {}", diagnose(&e)))
         })

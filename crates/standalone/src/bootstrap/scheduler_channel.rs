@@ -1,8 +1,8 @@
 //! Channel of a role to the scheduler, with or without TLS; each dial uses the current certificates.
 
-use crate::{address::Address, error::CommandError};
+use crate::{address::Addresses, error::CommandError};
 use futures::future::BoxFuture;
-use gantry_tls::{Client, Connector, diagnose};
+use gantry_tls::{Client, Connector, Failover, diagnose};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -10,27 +10,35 @@ use std::{
 use tonic::transport::{Channel, Endpoint};
 
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// With several addresses another scheduler may lead already.
+const FAILOVER_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct SchedulerChannel {
     endpoint: Endpoint,
-    connector: Connector,
+    connector: Failover,
+    is_tls: bool,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl SchedulerChannel {
-    pub fn new(address: &Address, tls: Option<Client>) -> Result<Self, CommandError> {
-        let endpoint = gantry_tls::endpoint(&address.to_string(), tls.as_ref())
-            .map_err(|e| CommandError::usage(format!("--scheduler {address}: {e}")))?
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_INTERVAL)
+    /// Connects to the first of the addresses that answers.
+    pub fn new(addresses: &Addresses, tls: Option<Client>) -> Result<Self, CommandError> {
+        let wrong = |e: &dyn std::fmt::Display| CommandError::usage(format!("--scheduler {addresses}: {e}"));
+        let keepalive = if addresses.is_single() { KEEPALIVE_INTERVAL } else { FAILOVER_KEEPALIVE_INTERVAL };
+        let endpoint = gantry_tls::endpoint(&addresses.first().to_string(), tls.as_ref())
+            .map_err(|e| wrong(&e))?
+            .http2_keep_alive_interval(keepalive)
+            .keep_alive_timeout(keepalive)
             .keep_alive_while_idle(true);
-        Ok(Self { endpoint, connector: Connector::new(tls), last_error: Arc::default() })
+        let is_tls = tls.is_some();
+        let connector = Failover::new(Connector::new(tls), &addresses.list()).map_err(|e| wrong(&e))?;
+        Ok(Self { endpoint, connector, is_tls, last_error: Arc::default() })
     }
 
     /// `gRPC` or `gRPC with TLS`, for the console.
     pub const fn protocol(&self) -> &'static str {
-        if self.connector.is_tls() { "gRPC with TLS" } else { "gRPC" }
+        if self.is_tls { "gRPC with TLS" } else { "gRPC" }
     }
 
     /// A channel that connects on use, and reconnects.
@@ -44,7 +52,7 @@ impl SchedulerChannel {
     }
 
     pub fn connect(&self) -> BoxFuture<'static, Result<Channel, String>> {
-        let Self { endpoint, connector, last_error } = self.clone();
+        let Self { endpoint, connector, last_error, .. } = self.clone();
         Box::pin(async move {
             let connected = endpoint.connect_with_connector(connector).await.map_err(|e| diagnose(&e));
             *last_error.lock().unwrap_or_else(PoisonError::into_inner) = connected.as_ref().err().cloned();
