@@ -1,10 +1,12 @@
 //! The long-running roles of the `gantry` binary, each as a process of its own.
 
 pub(crate) mod agent;
+mod etcd_args;
 pub(crate) mod gateway;
 pub(crate) mod kserve_agent;
 mod namespace_secrets;
 pub(crate) mod operator;
+mod replicated;
 pub(crate) mod runtime;
 pub(crate) mod scheduler;
 

@@ -1,5 +1,6 @@
 //! `gantry scheduler`: the control plane.
 
+use super::{etcd_args::EtcdArgs, replicated};
 use crate::error::CommandError;
 use gantry_standalone::{
     bootstrap::{
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     pub(crate) health_host: IpAddr,
 
     #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
+
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 
     #[command(flatten)]
@@ -78,6 +82,10 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
     let tracer = args.trace.start("gantry-scheduler")?;
     let tls = args.listen.tls()?;
     let plaintext_host = args.listen.plaintext_host(args.host, tls.is_some())?;
+    if let Some(settings) = args.etcd.settings()? {
+        let (stop, tracer) = (&stop, &tracer);
+        return replicated::Context { args, stop, tracer, tls, plaintext_host }.serve(settings, logs).await;
+    }
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
     let store = tokio::select! {
         opened = open(&state_dir, Duration::from_secs(args.wait_for_state)) => {
@@ -85,21 +93,7 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
         }
         () = stop.cancelled() => return Ok(()),
     };
-    // All ports are bound before any is served.
-    let bind = BoundListener::bind;
-    let mut listeners = Vec::new();
-    if let Some(host) = plaintext_host {
-        listeners.push(bind(ClientKind::Clients, host, args.scheduler_port, "--scheduler-port", None).await?);
-        listeners.push(bind(ClientKind::Agents, host, args.agent_port, "--agent-port", None).await?);
-    }
-    if let Some(tls) = tls {
-        let (clients, agents) = (args.listen.scheduler_mtls_port, args.listen.agent_mtls_port);
-        let both = Some(tls);
-        listeners.push(
-            bind(ClientKind::Clients, args.host, clients, "--scheduler-mtls-port", both.clone()).await?,
-        );
-        listeners.push(bind(ClientKind::Agents, args.host, agents, "--agent-mtls-port", both).await?);
-    }
+    let listeners = bind_listeners(args, tls, plaintext_host).await?;
     let (health, health_address) =
         listen::bind("health", args.health_host, args.health_probe_port, "--health-probe-port").await?;
 
@@ -143,6 +137,29 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
         () = signal::terminated() => {}
     }
     Ok(())
+}
+
+/// Binds all ports, before any is served.
+pub(super) async fn bind_listeners(
+    args: &Args,
+    tls: Option<gantry_tls::Server>,
+    plaintext_host: Option<IpAddr>,
+) -> Result<Vec<BoundListener>, CommandError> {
+    let bind = BoundListener::bind;
+    let mut listeners = Vec::new();
+    if let Some(host) = plaintext_host {
+        listeners.push(bind(ClientKind::Clients, host, args.scheduler_port, "--scheduler-port", None).await?);
+        listeners.push(bind(ClientKind::Agents, host, args.agent_port, "--agent-port", None).await?);
+    }
+    if let Some(tls) = tls {
+        let (clients, agents) = (args.listen.scheduler_mtls_port, args.listen.agent_mtls_port);
+        let both = Some(tls);
+        listeners.push(
+            bind(ClientKind::Clients, args.host, clients, "--scheduler-mtls-port", both.clone()).await?,
+        );
+        listeners.push(bind(ClientKind::Agents, args.host, agents, "--agent-mtls-port", both).await?);
+    }
+    Ok(listeners)
 }
 
 /// Opens the store, and waits while another process has it locked.

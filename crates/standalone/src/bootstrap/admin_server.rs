@@ -23,6 +23,10 @@ pub struct AdminServer {
     pub logs: LogBuffer,
     /// Why the process needs a restart, if it does.
     pub stuck: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// Whether this process leads.
+    pub role: Box<dyn Fn() -> Role + Send + Sync>,
+    /// Encodes metrics that come and go.
+    pub more_metrics: MoreMetrics,
     /// Reasons for not being ready; empty if ready.
     pub not_ready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Requests and latencies by model.
@@ -33,6 +37,15 @@ pub struct AdminServer {
     pub servers: Report,
 }
 
+/// Whether a process leads, if it has a standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    Single,
+    Leader { epoch: u64 },
+    Standby { reason: String },
+}
+
+type MoreMetrics = Box<dyn Fn(&mut String) -> Result<(), std::fmt::Error> + Send + Sync>;
 type Runs = Box<dyn Fn(&str) -> Option<serde_json::Value> + Send + Sync>;
 
 impl AdminServer {
@@ -43,6 +56,8 @@ impl AdminServer {
             registry,
             logs,
             stuck: Box::new(|| None),
+            role: Box::new(|| Role::Single),
+            more_metrics: Box::new(|_| Ok(())),
             not_ready: Box::new(Vec::new),
             top: Box::new(|| serde_json::json!({})),
             runs: Box::new(|_| None),
@@ -78,7 +93,7 @@ pub async fn serve(admin: AdminServer, listener: TcpListener, stop: Cancellation
         // Paths of Seldon's scheduler.
         .route("/live", get(live))
         .route("/ready", get(ready))
-        .route("/startup", get(ready))
+        .route("/startup", get(started))
         .route("/metrics", get(metrics))
         .route("/logs", get(logs))
         .route("/top", get(top))
@@ -110,17 +125,35 @@ async fn live(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
+/// A standby has started: it waits for as long as the leader leads.
+async fn started(shared: State<Arc<Shared>>) -> Response {
+    match (shared.admin.role)() {
+        Role::Standby { reason } => format!("standby: {reason}\n").into_response(),
+        Role::Single | Role::Leader { .. } => ready(shared).await,
+    }
+}
+
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let role = (shared.admin.role)();
+    if let Role::Standby { reason } = role {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("standby: {reason}\n")).into_response();
+    }
     let missing = (shared.admin.not_ready)();
     if missing.is_empty() {
-        return "ok\n".into_response();
+        return match role {
+            Role::Leader { epoch } => format!("leader, epoch {epoch}\n").into_response(),
+            Role::Single | Role::Standby { .. } => "ok\n".into_response(),
+        };
     }
     (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response()
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &shared.admin.registry) {
+    let encoded = prometheus_client::encoding::text::encode_registry(&mut text, &shared.admin.registry)
+        .and_then(|()| (shared.admin.more_metrics)(&mut text))
+        .and_then(|()| prometheus_client::encoding::text::encode_eof(&mut text));
+    match encoded {
         Ok(()) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

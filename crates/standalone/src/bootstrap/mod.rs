@@ -13,3 +13,6 @@ pub mod scheduler_server;
 pub mod signal;
 pub mod tokio_runtime;
 pub mod trace;
+
+pub use gantry_scheduler::Scheduler;
+pub use gantry_trace::Tracer;

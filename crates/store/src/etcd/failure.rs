@@ -7,7 +7,7 @@ pub(super) enum Failure {
     /// Nothing was stored, and a repeated call fails too.
     Refused { reason: String, full: bool },
     /// The space quota is used up. etcd applies the transaction that exceeds it and answers with this error all the same:
-    /// only a read tells whether it is stored.
+    /// only a read shows whether it is stored.
     NoSpace,
     /// The call may have been applied, or may be applied later.
     Unknown(String),

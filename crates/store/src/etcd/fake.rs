@@ -1,4 +1,4 @@
-//! A simulated etcd of one member, for tests: its answers and effects fail as told.
+//! A simulated etcd of one member, for tests: its answers and effects fail on request.
 
 use super::wire::{
     Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, LeaseGrantRequest, LeaseGrantResponse,

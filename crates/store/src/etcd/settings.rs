@@ -88,7 +88,7 @@ pub struct Settings {
     pub location: Location,
     pub tls: Option<gantry_tls::Client>,
     pub credentials: Option<Credentials>,
-    /// How other schedulers name this one: host and process, say.
+    /// How other schedulers name this one, such as its host and process.
     pub name: String,
     /// At least two seconds.
     pub lease: Duration,

@@ -25,7 +25,7 @@ struct Member {
 }
 
 impl TestCluster {
-    /// The path of etcd; without it, says that the test does not run.
+    /// The path of etcd; without it, prints that the test does not run.
     pub fn program(test: &str) -> Option<PathBuf> {
         let program = std::env::var_os("GANTRY_TEST_ETCD").filter(|path| !path.is_empty()).map(PathBuf::from);
         if program.is_none() {

@@ -4,5 +4,6 @@ mod certificates;
 mod inspect;
 mod multi_process;
 pub(crate) mod process;
+mod replicated;
 mod single_role;
 mod tracing;

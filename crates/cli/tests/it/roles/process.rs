@@ -72,6 +72,12 @@ impl Process {
         found
     }
 
+    /// Sends a signal, such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

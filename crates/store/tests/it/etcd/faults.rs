@@ -183,7 +183,7 @@ fn records_changed_by_another_program_end_leadership() {
     let one = world.candidate("one");
     let (store, _leadership) = world.runtime.block_on(one.campaign()).unwrap();
     store.commit(&batch(1)).unwrap();
-    // Its key is gone: an administrator deleted it, say.
+    // Its key is gone, as after a deletion by hand.
     world.etcd.expire_leases();
     let applied = world.etcd.applied();
     let error = store.commit(&batch(2)).unwrap_err();
@@ -192,9 +192,9 @@ fn records_changed_by_another_program_end_leadership() {
     assert!(store.check().is_err());
 }
 
-/// The old leader believes that its lease is valid: its clock stood still, say.
+/// The old leader believes that its lease is valid: its clock stood still.
 #[test]
-fn replaced_leader_writes_nothing_whatever_its_clock_says() {
+fn replaced_leader_writes_nothing_although_its_clock_stopped() {
     let world = World::start();
     let (old, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
     old.commit(&batch(1)).unwrap();
