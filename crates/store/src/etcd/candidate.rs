@@ -11,6 +11,7 @@ use super::settings::Settings;
 use super::wire::{PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request};
 use crate::{Store, StoreError};
 use prometheus_client::registry::Registry;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
@@ -30,7 +31,35 @@ pub struct Candidate {
     name: String,
     times: Times,
     /// Why it stands by.
-    reason: watch::Sender<String>,
+    reason: watch::Sender<Standby>,
+}
+
+/// Why a process stands by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standby {
+    /// The same for as long as the state of etcd is.
+    summary: String,
+    /// Of the last attempt.
+    detail: String,
+}
+
+impl fmt::Display for Standby {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.detail.is_empty() { "" } else { ": " };
+        write!(f, "{}{separator}{}", self.summary, self.detail)
+    }
+}
+
+impl From<String> for Standby {
+    fn from(summary: String) -> Self {
+        Self { summary, detail: String::new() }
+    }
+}
+
+/// Why an attempt to lead failed.
+enum Refusal {
+    Leader(String),
+    Unavailable(String),
 }
 
 /// Leadership over the records; ends when it is dropped, at the latest when its lease is not renewed any more.
@@ -58,7 +87,7 @@ impl Candidate {
             Arc::new(Client::new(settings, Arc::new(Metrics::new())).map_err(&failed)?)
         };
         let keys = Keys(location.prefix.clone());
-        let reason = watch::Sender::new("not connected to etcd yet".to_owned());
+        let reason = watch::Sender::new("not connected to etcd yet".to_owned().into());
         Ok(Self { background, client, keys, name, times, reason })
     }
 
@@ -67,44 +96,54 @@ impl Candidate {
         self.client.metrics.register(registry);
     }
 
-    /// Why this process does not lead: who does, or what is wrong with etcd.
-    pub fn reason(&self) -> watch::Receiver<String> {
+    /// Why this process does not lead: another one does, or etcd is not available. Changes with the summary.
+    pub fn reason(&self) -> watch::Receiver<Standby> {
         self.reason.subscribe()
     }
 
     /// Waits until this process leads. Fails when the state cannot be used, not when etcd is unavailable.
     pub async fn campaign(&self) -> Result<(Store, Leadership), StoreError> {
+        let mut failures = 0;
         loop {
             match self.elect().await {
                 Ok((lease, fence)) => match self.lead(lease, fence).await {
                     Err(unusable @ StoreError::Unusable { .. }) => return Err(unusable),
-                    Err(error) => self.stand_by(error.to_string()),
+                    Err(error) => self.stand_by(error.to_string().into()),
                     leads => return leads,
                 },
-                Err(reason) => self.stand_by(reason),
+                Err(Refusal::Leader(name)) => {
+                    failures = 0;
+                    self.stand_by(format!("{name} leads").into());
+                }
+                Err(Refusal::Unavailable(detail)) => {
+                    failures += 1;
+                    // One member may be down: the next attempt goes to another one.
+                    if failures >= self.client.members() {
+                        let summary = format!("etcd at {} is not available", self.client.endpoints());
+                        self.stand_by(Standby { summary, detail });
+                    }
+                }
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn stand_by(&self, reason: String) {
+    fn stand_by(&self, reason: Standby) {
         self.reason.send_if_modified(|current| {
-            let changed = *current != reason;
+            let changed = current.summary != reason.summary;
             *current = reason;
             changed
         });
     }
 
     /// One attempt to create the key `leader`: the lease and the revision of the key, or why not.
-    async fn elect(&self) -> Result<(Arc<Lease>, i64), String> {
-        let unavailable = |failure: Failure| {
-            format!("etcd at {} is not available: {}", self.client.endpoints(), failure.reason())
-        };
+    async fn elect(&self) -> Result<(Arc<Lease>, i64), Refusal> {
+        let unavailable = |failure: Failure| Refusal::Unavailable(failure.reason());
         // A read first: an attempt is a write, whether it succeeds or not.
         let request = RangeRequest { key: self.keys.leader().into(), limit: 1, ..RangeRequest::default() };
         let found = self.client.range(request, CALL_TIMEOUT).await.map_err(unavailable)?;
         if let Some(leader) = found.kvs.first() {
-            return Err(format!("{} leads", String::from_utf8_lossy(&leader.value)));
+            return Err(Refusal::Leader(String::from_utf8_lossy(&leader.value).into_owned()));
         }
         let sent = Instant::now();
         let id = self.client.grant(self.times.ttl, CALL_TIMEOUT).await.map_err(unavailable)?;
@@ -119,7 +158,7 @@ impl Candidate {
                 let revision = answer.header.map_or(0, |header| header.revision);
                 return Ok((Lease::new(id, self.times, sent), revision));
             }
-            Ok(_) => "another scheduler was faster".to_owned(),
+            Ok(_) => Refusal::Leader("another scheduler".into()),
             Err(failure) => unavailable(failure),
         };
         // If it was created after all, it goes with its lease.

@@ -61,6 +61,10 @@ impl Client {
         Ok(Self { members, current, connector, settings, token, background, metrics })
     }
 
+    pub(super) const fn members(&self) -> usize {
+        self.members.len()
+    }
+
     /// Addresses of the members, for messages.
     pub(super) fn endpoints(&self) -> String {
         self.settings.location.endpoints.join(", ")

@@ -41,5 +41,5 @@ pub mod fake;
 #[cfg(feature = "faults")]
 pub mod test_cluster;
 
-pub use candidate::{Candidate, Leadership};
+pub use candidate::{Candidate, Leadership, Standby};
 pub use settings::{Credentials, DEFAULT_LEASE, DEFAULT_PREFIX, Location, Settings};

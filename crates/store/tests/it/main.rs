@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod behaviours;
 mod corruption;
 mod crashes;
 mod etcd;

@@ -157,9 +157,9 @@ fn unavailable_etcd_ends_leadership_and_a_standby_waits_for_it() {
     let next = world.candidate("two");
     let (found, reason) = world.runtime.block_on(async {
         let mut reasons = next.reason();
-        let unavailable = reasons.wait_for(|reason| reason.contains("is not available"));
+        let unavailable = reasons.wait_for(|reason| reason.to_string().contains("is not available"));
         let reason = tokio::select! {
-            reason = unavailable => reason.unwrap().clone(),
+            reason = unavailable => reason.unwrap().to_string(),
             _ = next.campaign() => panic!("it leads without etcd"),
         };
         world.etcd.heal();

@@ -77,3 +77,30 @@ fn leader_that_was_replaced_writes_nothing() {
     apply(&mut expected, &batch(3));
     assert_eq!(models(&new), expected);
 }
+
+/// etcd applies the write that exceeds its quota, and answers that it has no space.
+#[test]
+fn quota_rejects_changes_and_loses_none() {
+    let test = "quota_rejects_changes_and_loses_none";
+    let Some(etcd) = Etcd::start(test, 1, &["--quota-backend-bytes", "4000000"]) else { return };
+    let runtime = runtime();
+    let (store, _leadership) = runtime.block_on(etcd.candidate("first").campaign()).unwrap();
+    let mut expected = BTreeMap::new();
+    let mut refused = 0;
+    for n in 0..40_u8 {
+        let change = [put(&format!("m{n}"), vec![n; 300_000])];
+        match store.commit(&change) {
+            Ok(()) => apply(&mut expected, &change),
+            Err(error) => {
+                assert!(error.is_full() && error.to_string().contains("etcdctl alarm disarm"), "{error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(models(&store), expected, "after {n}");
+        if refused == 3 {
+            break;
+        }
+    }
+    assert!(refused == 3 && expected.len() > 3, "{refused} refused, {} stored", expected.len());
+    store.check().unwrap();
+}

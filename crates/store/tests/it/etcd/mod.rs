@@ -1,5 +1,6 @@
 //! The store in etcd.
 
+mod authentication;
 mod faults;
 mod leadership;
 
