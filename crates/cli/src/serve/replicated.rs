@@ -19,7 +19,7 @@ use gantry_standalone::{
 };
 use gantry_store::{
     Store,
-    etcd::{Candidate, Leadership, Settings},
+    etcd::{Candidate, Leadership, Settings, Standby},
 };
 use prometheus_client::registry::Registry;
 use std::{
@@ -32,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 /// After a failure to serve as the leader, the others get the first chance.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What health and metrics show of the current leadership.
 #[derive(Clone, Default)]
@@ -51,10 +53,10 @@ impl Current {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = leading.map(Arc::new);
     }
 
-    fn role(&self, reason: &watch::Receiver<String>) -> Role {
+    fn role(&self, reason: &watch::Receiver<Standby>) -> Role {
         match self.get() {
             Some(leading) => Role::Leader { epoch: leading.scheduler.epoch() },
-            None => Role::Standby { reason: reason.borrow().clone() },
+            None => Role::Standby { reason: reason.borrow().to_string() },
         }
     }
 }
@@ -175,9 +177,15 @@ impl Context<'_> {
         }
         print("Ready. Ctrl-C stops; desired state is kept in etcd.");
         tracing::info!(epoch, "this scheduler leads");
+        // In this order: the engine also ends when the lease is lost.
         let ended = tokio::select! {
+            biased;
             () = self.stop.cancelled() => Ended::Signal,
             reason = leadership.ended() => Ended::Lost(reason),
+            reason = stuck(&scheduler) => {
+                leadership.resign().await;
+                return Err(CommandError::failed(format!("{reason}; this process ends, so that a standby leads")));
+            }
         };
         current.set(None);
         if let Ended::Lost(_) = ended {
@@ -200,10 +208,20 @@ impl Context<'_> {
     }
 }
 
+/// Waits until the engine makes no progress: its leader would keep a standby from leading.
+async fn stuck(scheduler: &Scheduler) -> String {
+    loop {
+        tokio::time::sleep(HEALTH_INTERVAL).await;
+        if let Some(reason) = stuck_reason(scheduler.liveness()) {
+            return reason;
+        }
+    }
+}
+
 /// Prints why this process stands by, each time that the reason changes.
-async fn print_reasons(mut reason: watch::Receiver<String>) {
+async fn print_reasons(mut reason: watch::Receiver<Standby>) {
     while reason.changed().await.is_ok() {
-        let reason = reason.borrow_and_update().clone();
+        let reason = reason.borrow_and_update().to_string();
         tracing::info!(%reason, "standing by");
         print(&format!("Standby: {reason}. The ports open when this scheduler leads."));
     }
