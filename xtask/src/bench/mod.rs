@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
@@ -29,6 +29,7 @@ const SUITES: [Suite; 17] = [
     ("gateway", suites::gateway::one),
     ("routes", suites::gateway::many),
     ("rollouts", suites::rollouts::measure),
+    ("auth", suites::auth::measure),
     ("attack", suites::attack::measure),
     ("pipelines", suites::pipelines::measure),
     ("many-pipelines", suites::pipelines::many),

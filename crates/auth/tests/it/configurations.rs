@@ -6,6 +6,14 @@ use gantry_auth::{Auth, Clock};
 const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 #[test]
+fn example_of_the_documentation_is_valid() {
+    let page = include_str!("../../../../docs/inference.md");
+    let (_, rest) = page.split_once("```yaml\nkeys:").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    gantry_auth::check(&format!("keys:{example}")).unwrap();
+}
+
+#[test]
 fn invalid_configurations_name_entry_and_remedy() {
     let files = Files::new();
     files.write("empty.json", "{\"keys\":[]}");

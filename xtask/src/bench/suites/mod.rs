@@ -1,6 +1,7 @@
 //! The suites, one file each.
 
 pub(crate) mod attack;
+pub(crate) mod auth;
 pub(crate) mod ensemble;
 pub(crate) mod fairness;
 pub(crate) mod gateway;
