@@ -88,7 +88,9 @@ impl FakeEtcd {
     pub fn expire_leases(&self) {
         let mut state = self.lock();
         let leases: Vec<_> = state.leases.keys().copied().collect();
-        leases.into_iter().for_each(|id| state.revoke(id));
+        for id in leases {
+            state.revoke(id);
+        }
     }
 
     /// Writing transactions that were applied so far.
@@ -107,7 +109,9 @@ impl State {
         let now = Instant::now();
         let ended: Vec<_> =
             self.leases.iter().filter(|(_, (_, end))| *end <= now).map(|(id, _)| *id).collect();
-        ended.into_iter().for_each(|id| self.revoke(id));
+        for id in ended {
+            self.revoke(id);
+        }
         if self.down { Err(Status::unavailable("etcdserver: no leader")) } else { Ok(()) }
     }
 
@@ -117,8 +121,8 @@ impl State {
         self.keys.retain(|_, kv| kv.lease != id);
     }
 
-    fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { revision: self.revision })
+    fn header(&self) -> ResponseHeader {
+        ResponseHeader { revision: self.revision }
     }
 
     fn in_range(&self, key: &[u8], end: &[u8]) -> Vec<KeyValue> {
@@ -135,7 +139,7 @@ impl State {
             kvs.truncate(limit);
         }
         let more = kvs.len() < count;
-        RangeResponse { header: self.header(), kvs, more, count: count as i64 }
+        RangeResponse { header: Some(self.header()), kvs, more, count: count as i64 }
     }
 
     fn holds(&self, compare: &Compare) -> bool {
@@ -191,7 +195,7 @@ impl State {
             });
         }
         let responses = responses.into_iter().map(|answer| ResponseOp { response: Some(answer) }).collect();
-        TxnResponse { header: self.header(), succeeded, responses }
+        TxnResponse { header: Some(self.header()), succeeded, responses }
     }
 
     fn release(&mut self) {
@@ -261,7 +265,7 @@ impl lease_server::Lease for FakeEtcd {
         let (id, ttl) = (state.granted, request.get_ref().ttl);
         let lasts = Duration::from_secs(ttl.unsigned_abs());
         state.leases.insert(id, (lasts, Instant::now() + lasts));
-        Ok(Response::new(LeaseGrantResponse { header: state.header(), id, ttl }))
+        Ok(Response::new(LeaseGrantResponse { header: Some(state.header()), id, ttl }))
     }
 
     async fn lease_revoke(
@@ -291,7 +295,7 @@ impl lease_server::Lease for FakeEtcd {
                 *end = Instant::now() + *lasts;
                 lasts.as_secs() as i64
             });
-            answers.push(Ok(LeaseKeepAliveResponse { header: state.header(), id, ttl }));
+            answers.push(Ok(LeaseKeepAliveResponse { header: Some(state.header()), id, ttl }));
         }
         Ok(Response::new(tokio_stream::iter(answers)))
     }

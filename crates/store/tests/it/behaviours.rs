@@ -15,7 +15,7 @@ use crate::{apply, batch, models, put, remove};
 /// A state that can be opened again and again.
 enum World {
     Embedded(TempDir),
-    Etcd { location: Location, runtime: Runtime, _cluster: Option<(TestCluster, TempDir)> },
+    Etcd { location: Location, runtime: Box<Runtime>, _cluster: Option<Box<(TestCluster, TempDir)>> },
 }
 
 /// An open store, and what it needs to live.
@@ -33,15 +33,18 @@ impl World {
         let location = |endpoints| Location { endpoints, prefix: "/test".into() };
         let simulated = runtime();
         let address = simulated.block_on(FakeEtcd::default().serve()).unwrap();
-        let etcd =
-            Self::Etcd { location: location(vec![address.to_string()]), runtime: simulated, _cluster: None };
+        let etcd = Self::Etcd {
+            location: location(vec![address.to_string()]),
+            runtime: Box::new(simulated),
+            _cluster: None,
+        };
         worlds.push(("simulated etcd", etcd));
         if let Some(program) = TestCluster::program(test) {
             let directory = tempfile::tempdir().unwrap();
             let cluster = TestCluster::start(&program, directory.path(), 1, &[]).unwrap();
             let location = location(cluster.endpoints());
-            let cluster = Some((cluster, directory));
-            worlds.push(("etcd", Self::Etcd { location, runtime: runtime(), _cluster: cluster }));
+            let cluster = Some(Box::new((cluster, directory)));
+            worlds.push(("etcd", Self::Etcd { location, runtime: Box::new(runtime()), _cluster: cluster }));
         }
         worlds
     }
