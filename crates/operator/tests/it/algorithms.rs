@@ -157,7 +157,9 @@ async fn failing_revision_is_rolled_back_within_three_intervals() {
         until(&harness, "20 %", |status| status["canaryWeight"] == 20).await;
         let took = until(&harness, "weight 0", |status| status["canaryWeight"] == 0).await;
         assert!(took <= Duration::from_secs(limit), "{reason} after {took:?}");
-        until(&harness, "it runs", is_running).await;
+        // The status is written before the canary is deleted.
+        let is_gone = || image(&harness, "reco-canary").is_none();
+        until(&harness, "it runs", |status| is_running(status) && is_gone()).await;
         assert!(has_failed(&status(&harness).await, reason));
         assert_eq!(image(&harness, "reco"), Some(json!("reco:1")));
         assert_eq!(image(&harness, "reco-canary"), None);

@@ -9,6 +9,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod algorithm_routes;
 mod algorithms;
 mod caches;
 mod crash;

@@ -278,13 +278,16 @@ async fn weights_of_an_algorithm_are_the_operators_and_statistics_can_be_read() 
     report(&mut gateway, 2, 4, &[(1, 40, 1)]).await;
     report(&mut gateway, 3, 3, &[(1, 1, 0)]).await;
     // Reports have no reply of the engine.
-    let counted = loop {
-        let counted = traffic(&mut c, "reco", 4).await.unwrap();
-        if counted.versions.iter().map(|version| version.requests).sum::<u64>() == 90 {
-            break counted;
+    let counted = within(async {
+        loop {
+            let counted = traffic(&mut c, "reco", 4).await.unwrap();
+            if counted.versions.iter().map(|version| version.requests).sum::<u64>() == 90 {
+                return counted;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    };
+    })
+    .await;
     let errors: Vec<_> = counted.versions.iter().map(|v| (v.version, v.requests, v.server_errors)).collect();
     assert_eq!(errors, [(1, 80, 1), (2, 10, 4)], "a repeated report counts once");
     assert_eq!(counted.versions[1].latency, [0, 0, 10]);

@@ -99,6 +99,7 @@ struct Expected {
     phases: Vec<String>,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 struct Cluster {
     object: Value,
     status: Option<AlgorithmStatus>,
