@@ -16,11 +16,14 @@
 
 #![allow(missing_docs, reason = "internal: names carry the meaning, comments only what names cannot")]
 
+mod access;
+mod audit;
 mod clock;
 mod convert;
 mod definitions;
 mod encoding;
 mod engine;
+mod limited;
 mod liveness;
 mod metrics;
 mod outbox;
@@ -33,9 +36,11 @@ mod service;
 mod service_traffic;
 mod status;
 
+pub use access::{Grant, Guard, Identity, Role, Trust, UnmarkedCertificates};
+pub use audit::{AuditLog, AuditSettings, AuditWriter};
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, Thread};
 pub use liveness::Liveness;
 pub use restore::RecordError;
 pub use scheduler::{Config, Scheduler, StartError, build};
-pub use server::{Running, serve, start, tcp};
+pub use server::{Running, serve, start, start_audited, tcp};

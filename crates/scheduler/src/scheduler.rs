@@ -1,6 +1,7 @@
 //! The scheduler without sockets: restored state, engine and gRPC services.
 
 use crate::{
+    access::{Guard, Port, guarded},
     clock::{Clock, SystemClock},
     engine::{self, Engine, Handle},
     liveness::Liveness,
@@ -31,6 +32,18 @@ use tonic_health::pb::health_server::{self, HealthServer};
 const MAX_CLIENT_MESSAGE: usize = 64 << 20;
 /// Agents subscribe with the full definitions of all loaded models.
 const MAX_AGENT_MESSAGE: usize = 256 << 20;
+
+/// Services of the client port, of the agent port, and of both; reflection is served besides.
+pub(crate) const CLIENT_SERVICES: &[&str] = &[
+    scheduler_server::SERVICE_NAME,
+    routing_server::SERVICE_NAME,
+    services_server::SERVICE_NAME,
+    rollouts_server::SERVICE_NAME,
+    control_server::SERVICE_NAME,
+];
+pub(crate) const AGENT_SERVICES: &[&str] = &[agent_service_server::SERVICE_NAME];
+pub(crate) const COMMON_SERVICES: &[&str] =
+    &[health_server::SERVICE_NAME, health_check_service_server::SERVICE_NAME];
 
 #[derive(Debug)]
 pub struct Config {
@@ -85,7 +98,13 @@ pub fn build(config: Config) -> Result<(Scheduler, Engine), StartError> {
 
 impl Scheduler {
     /// Services for clients and gateways: `Scheduler`, `Routing`, `Services`, `Rollouts`, `Control`, health, reflection.
+    /// Every caller has all rights.
     pub fn client_routes(&self) -> Result<Routes, StartError> {
+        self.client_routes_behind(&Guard::default())
+    }
+
+    /// The same services, each call with the rights of its caller.
+    pub fn client_routes_behind(&self, guard: &Guard) -> Result<Routes, StartError> {
         let models = Models { engine: self.engine.clone(), first_syncs: self.first_syncs.clone() };
         let control = Control { engine: self.engine.clone(), clock: self.clock.clone() };
         let gateways = Gateways { engine: self.engine.clone() };
@@ -95,21 +114,20 @@ impl Scheduler {
             .add_service(RolloutsServer::new(Rollouts::new(self.engine.clone())))
             .add_service(ServicesServer::new(Services { engine: self.engine.clone() }))
             .add_service(ControlServer::new(control).max_decoding_message_size(MAX_CLIENT_MESSAGE));
-        let names = [
-            scheduler_server::SERVICE_NAME,
-            routing_server::SERVICE_NAME,
-            services_server::SERVICE_NAME,
-            rollouts_server::SERVICE_NAME,
-            control_server::SERVICE_NAME,
-        ];
-        self.common(routes, &names)
+        Ok(guarded(self.common(routes, CLIENT_SERVICES)?, Port::Clients, guard.clone()))
     }
 
     /// Services for agents: `AgentService`, health, reflection.
+    /// Every caller has all rights.
     pub fn agent_routes(&self) -> Result<Routes, StartError> {
+        self.agent_routes_behind(&Guard::default())
+    }
+
+    /// The same services, each call with the rights of its caller.
+    pub fn agent_routes_behind(&self, guard: &Guard) -> Result<Routes, StartError> {
         let agents = AgentServiceServer::new(Agents { engine: self.engine.clone() });
         let routes = Routes::new(agents.max_decoding_message_size(MAX_AGENT_MESSAGE));
-        self.common(routes, &[agent_service_server::SERVICE_NAME])
+        Ok(guarded(self.common(routes, AGENT_SERVICES)?, Port::Agents, guard.clone()))
     }
 
     fn common(&self, routes: Routes, names: &[&'static str]) -> Result<Routes, StartError> {
@@ -118,8 +136,10 @@ impl Scheduler {
                 .register_encoded_file_descriptor_set(gantry_proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
             // List only the services of this listener.
-            let everywhere = [health_server::SERVICE_NAME, health_check_service_server::SERVICE_NAME];
-            names.iter().chain(&everywhere).fold(builder, |builder, name| builder.with_service_name(*name))
+            names
+                .iter()
+                .chain(COMMON_SERVICES)
+                .fold(builder, |builder, name| builder.with_service_name(*name))
         };
         let other = |e: tonic_reflection::server::Error| StartError::Other(e.to_string());
         let health = Health { engine: self.engine.clone() };

@@ -1,6 +1,7 @@
 //! Serves the scheduler over TCP or any other stream of connections, such as TLS.
 
 use crate::{
+    access::{Guard, Trust},
     engine::Thread,
     scheduler::{Config, Scheduler, StartError, build},
 };
@@ -34,6 +35,7 @@ pub struct Running {
     pub agents: SocketAddr,
     scheduler: Scheduler,
     engine: Thread,
+    guard: Guard,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -46,12 +48,13 @@ impl Running {
     /// Serves clients on additional connections, such as a TLS listener.
     pub fn serve_clients<IO>(
         &mut self,
+        trust: Trust,
         incoming: impl Stream<Item = io::Result<IO>> + Send + 'static,
     ) -> Result<(), StartError>
     where
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let routes = self.scheduler.client_routes()?;
+        let routes = self.scheduler.client_routes_behind(&self.guard.with_trust(trust))?;
         self.tasks.spawn(serve("clients", routes, incoming, self.stop.clone()));
         Ok(())
     }
@@ -59,12 +62,13 @@ impl Running {
     /// Serves agents on additional connections.
     pub fn serve_agents<IO>(
         &mut self,
+        trust: Trust,
         incoming: impl Stream<Item = io::Result<IO>> + Send + 'static,
     ) -> Result<(), StartError>
     where
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let routes = self.scheduler.agent_routes()?;
+        let routes = self.scheduler.agent_routes_behind(&self.guard.with_trust(trust))?;
         self.tasks.spawn(serve("agents", routes, incoming, self.stop.clone()));
         Ok(())
     }
@@ -81,7 +85,18 @@ impl Running {
     }
 }
 
+/// Serves clients and agents without TLS: every caller has all rights.
 pub async fn start(config: Config, clients: SocketAddr, agents: SocketAddr) -> Result<Running, StartError> {
+    start_audited(config, Guard::default(), clients, agents).await
+}
+
+/// The same with an audit log, and the metrics of a guard.
+pub async fn start_audited(
+    config: Config,
+    guard: Guard,
+    clients: SocketAddr,
+    agents: SocketAddr,
+) -> Result<Running, StartError> {
     let other = |e: io::Error| StartError::Other(e.to_string());
     let client_listener = listen("the scheduler", clients, "--scheduler-port").await?;
     let agent_listener = listen("the scheduler's agent service", agents, "--agent-port").await?;
@@ -90,9 +105,9 @@ pub async fn start(config: Config, clients: SocketAddr, agents: SocketAddr) -> R
     let (scheduler, engine) = build(config)?;
     let engine = engine.spawn_thread().map_err(other)?;
     let stop = CancellationToken::new();
-    let mut running = Running { clients, agents, scheduler, engine, stop, tasks: JoinSet::new() };
-    running.serve_clients(tcp(client_listener))?;
-    running.serve_agents(tcp(agent_listener))?;
+    let mut running = Running { clients, agents, scheduler, engine, guard, stop, tasks: JoinSet::new() };
+    running.serve_clients(Trust::Everyone, tcp(client_listener))?;
+    running.serve_agents(Trust::Everyone, tcp(agent_listener))?;
     Ok(running)
 }
 

@@ -32,6 +32,7 @@ mod stats;
 mod status_stream;
 
 use bootstrap::{
+    access::AccessArgs,
     args::{ArtifactArgs, MemoryArgs, RequestArgs},
     auth::AuthArgs,
     kafka::KafkaArgs,
@@ -119,6 +120,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub listen: ListenArgs,
+
+    #[command(flatten)]
+    pub access: AccessArgs,
 
     #[command(flatten)]
     pub trace: TraceArgs,

@@ -4,6 +4,7 @@ use crate::{
     Args,
     applied_sources::AppliedSources,
     bootstrap::{
+        access::Access,
         admin_server::{self, AdminServer, stuck_reason},
         auth::with_credential,
         listen::bind,
@@ -58,6 +59,7 @@ struct Stack {
     console: Arc<Console>,
     runtime: Arc<Runtime>,
     scheduler: gantry_scheduler::Running,
+    access: Access,
     channel: Channel,
     routes: gantry_gateway::Routes,
     inference: SocketAddr,
@@ -143,8 +145,10 @@ impl Stack {
         .map_err(|e| failed(&e))?;
         let (admin_listener, admin) =
             bind("the admin server", control_host, args.admin_port, "--admin-port").await?;
-        let mut scheduler = gantry_scheduler::start(
+        let access = args.access.start()?;
+        let mut scheduler = gantry_scheduler::start_audited(
             gantry_scheduler::Config::new(store),
+            access.guard().clone(),
             SocketAddr::new(control_host, args.scheduler_port),
             SocketAddr::new(control_host, args.agent_port),
         )
@@ -158,9 +162,10 @@ impl Stack {
             let (agents, agents_at) =
                 bind("the scheduler's agent API", args.host, listen.agent_mtls_port, "--agent-mtls-port")
                     .await?;
+            let trust = access.trust(Some(&tls));
             scheduler
-                .serve_clients(gantry_tls::incoming(clients, Some(tls.clone())))
-                .and_then(|()| scheduler.serve_agents(gantry_tls::incoming(agents, Some(tls))))
+                .serve_clients(trust, gantry_tls::incoming(clients, Some(tls.clone())))
+                .and_then(|()| scheduler.serve_agents(trust, gantry_tls::incoming(agents, Some(tls))))
                 .map_err(|e| failed(&e))?;
             tls_listeners = vec![("scheduler", clients_at), ("agents", agents_at)];
         }
@@ -178,6 +183,7 @@ impl Stack {
         let mut registry = Registry::default();
         gateway.register_metrics(&mut registry);
         scheduler.scheduler().register_metrics(&mut registry);
+        access.register_metrics(&mut registry);
         tracer.register_metrics(&mut registry);
         gateway.register_local(BUILTIN, 0, runtime.clone());
         gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
@@ -283,6 +289,7 @@ impl Stack {
             console,
             runtime,
             scheduler,
+            access,
             channel,
             routes: of_stack,
             inference,
@@ -520,6 +527,7 @@ impl Stack {
             self.stop_rest.cancel();
             drop(self.channel);
             self.scheduler.stop().await;
+            self.access.finish().await;
             trace::flush(&self.tracer).await;
         };
         tokio::select! {

@@ -81,6 +81,8 @@ impl Context<'_> {
         let location = settings.location.to_string();
         // A port that is in use is found now, not when this scheduler has to lead.
         drop(self.bind().await?);
+        // So is an audit log that cannot be written.
+        self.args.access.start()?.finish().await;
         let (health, health_address) =
             listen::bind("health", self.args.health_host, self.args.health_probe_port, "--health-probe-port")
                 .await?;
@@ -149,15 +151,20 @@ impl Context<'_> {
         leadership: Leadership,
         current: &Current,
     ) -> Result<Ended, CommandError> {
-        let listeners = match self.bind().await {
-            Ok(listeners) => listeners,
+        let access = self.args.access.start();
+        let bound = match access {
+            Ok(access) => self.bind().await.map(|listeners| (listeners, access)),
+            Err(error) => Err(error),
+        };
+        let (listeners, access) = match bound {
+            Ok(bound) => bound,
             Err(error) => {
                 leadership.resign().await;
                 return Err(error);
             }
         };
         let lines: Vec<_> = listeners.iter().map(BoundListener::describe).collect();
-        let running = match RunningScheduler::start(store, listeners, self.tracer) {
+        let running = match RunningScheduler::start(store, listeners, access, self.tracer) {
             Ok(running) => running,
             // The lease was lost while the records were read.
             Err(error) if leadership.is_lost() => return Ok(Ended::Lost(error.to_string())),
@@ -168,7 +175,7 @@ impl Context<'_> {
         };
         let scheduler = running.scheduler().clone();
         let mut registry = Registry::default();
-        scheduler.register_metrics(&mut registry);
+        running.register_metrics(&mut registry);
         let epoch = scheduler.epoch();
         current.set(Some(Leading { scheduler: scheduler.clone(), registry }));
         print(&format!("Leader, epoch {epoch}."));

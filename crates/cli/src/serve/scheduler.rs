@@ -4,6 +4,7 @@ use super::{etcd_args::EtcdArgs, replicated};
 use crate::error::CommandError;
 use gantry_standalone::{
     bootstrap::{
+        access::AccessArgs,
         admin_server::{self, AdminServer, stuck_reason},
         listen::{self, ListenArgs},
         log::{self, LogArgs, LogBuffer},
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     pub(crate) listen: ListenArgs,
 
     #[command(flatten)]
+    pub(crate) access: AccessArgs,
+
+    #[command(flatten)]
     pub(crate) trace: TraceArgs,
 }
 
@@ -93,6 +97,7 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
         }
         () = stop.cancelled() => return Ok(()),
     };
+    let access = args.access.start()?;
     let listeners = bind_listeners(args, tls, plaintext_host).await?;
     let (health, health_address) =
         listen::bind("health", args.health_host, args.health_probe_port, "--health-probe-port").await?;
@@ -111,10 +116,10 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
         health_address.to_string()
     ));
     print("");
-    let running = RunningScheduler::start(store, listeners, &tracer)?;
+    let running = RunningScheduler::start(store, listeners, access, &tracer)?;
     let scheduler = running.scheduler().clone();
     let mut registry = Registry::default();
-    scheduler.register_metrics(&mut registry);
+    running.register_metrics(&mut registry);
     tracer.register_metrics(&mut registry);
     let epoch = scheduler.epoch();
     let admin = AdminServer {

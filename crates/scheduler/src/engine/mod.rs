@@ -52,7 +52,9 @@ pub(crate) enum CommandError {
     Rejected(#[from] Rejection),
     #[error("change rejected, the store write failed: {reason}")]
     NotStored { reason: String, full: bool },
-    #[error("it is not known whether the change is stored: {reason}; the next leader knows: repeat the change there")]
+    #[error(
+        "it is not known whether the change is stored: {reason}; the next leader knows: repeat the change there"
+    )]
     Lost { reason: String },
     #[error("the scheduler is stopping")]
     Stopping,

@@ -443,7 +443,9 @@ impl Writer {
     fn step_down(&mut self, batch: &mut CommitBatch, error: &StoreError) {
         tracing::warn!(%error, "the engine stops: this scheduler no longer leads");
         let metrics = &self.metrics;
-        batch.answer(&Err(CommandError::Lost { reason: error.to_string() }), |_| metrics.refused("not_stored"));
+        batch.answer(&Err(CommandError::Lost { reason: error.to_string() }), |_| {
+            metrics.refused("not_stored")
+        });
         self.stop.cancel();
     }
 

@@ -2,6 +2,8 @@
 
 use super::{Stream, WINDOW, answer, deliver, identity};
 use crate::{
+    access::Caller,
+    audit::Object,
     convert,
     engine::{Handle, Message, Subscription},
     outbox::{AgentOrder, Outbox},
@@ -41,7 +43,11 @@ impl pb::agent_service_server::AgentService for Agents {
         &self,
         request: Request<pb::AgentSubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let caller = Caller::of(request.extensions())?;
         let request = request.into_inner();
+        let id = ReplicaId { server: request.server_name.as_str().into(), index: request.replica_idx };
+        caller.change().add(Object::replica(&id));
+        caller.check_replica(&id)?;
         if let Err(problem) = check_name(&request.server_name) {
             return Err(Status::failed_precondition(format!("serverName {problem}")));
         }
@@ -55,7 +61,6 @@ impl pb::agent_service_server::AgentService for Agents {
                 Status::failed_precondition(format!("replicaConfig.{field} {value} is not a port"))
             })
         };
-        let id = ReplicaId { server: request.server_name.as_str().into(), index: request.replica_idx };
         let replica = Replica {
             endpoint: Endpoint {
                 http_port: port(config.inference_http_port, "inferenceHttpPort")?,
@@ -128,7 +133,10 @@ impl pb::agent_service_server::AgentService for Agents {
         use pb::model_event_message::Event;
         let subscription = identity::subscription(request.metadata());
         let permanent = identity::is_permanent_failure(request.metadata());
+        let caller = Caller::of(request.extensions())?;
         let report = request.into_inner();
+        let id = ReplicaId { server: report.server_name.as_str().into(), index: report.replica_idx };
+        caller.check_replica(&id)?;
         let event = match report.event() {
             Event::Loaded => {
                 ReplicaEvent::Loaded { multiplier: report.runtime_info.as_ref().and_then(multiplier) }
@@ -156,7 +164,6 @@ impl pb::agent_service_server::AgentService for Agents {
                 "{}", if event == ReplicaEvent::Unloaded { "unloaded" } else { "loaded" }
             ),
         }
-        let id = ReplicaId { server: report.server_name.into(), index: report.replica_idx };
         let command = Command::ReplicaReported {
             id: id.clone(),
             model: report.model_name.into(),
@@ -176,6 +183,7 @@ impl pb::agent_service_server::AgentService for Agents {
     ) -> Result<Response<pb::ModelScalingTriggerResponse>, Status> {
         use pb::model_scaling_trigger_message::Trigger;
         let subscription = identity::subscription(request.metadata());
+        let caller = Caller::of(request.extensions())?;
         let mut triggers = request.into_inner();
         while let Some(trigger) = triggers.message().await? {
             let amount = i32::try_from(trigger.amount).unwrap_or(i32::MAX);
@@ -184,6 +192,7 @@ impl pb::agent_service_server::AgentService for Agents {
                 Trigger::ScaleDown => -amount,
             };
             let id = ReplicaId { server: trigger.server_name.into(), index: trigger.replica_idx };
+            caller.check_replica(&id)?;
             let name = trigger.model_name.into();
             let command = Command::ScaleModel { name, version: trigger.model_version, change };
             if !self.engine.send(Message::Report { id, subscription, command }).await {
@@ -197,8 +206,11 @@ impl pb::agent_service_server::AgentService for Agents {
         &self,
         request: Request<pb::AgentDrainRequest>,
     ) -> Result<Response<pb::AgentDrainResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
         let pb::AgentDrainRequest { server_name, replica_idx } = request.into_inner();
         let id = ReplicaId { server: server_name.into(), index: replica_idx };
+        caller.change().add(Object::replica(&id));
+        caller.check_replica(&id)?;
         tracing::info!(server = %id.server, replica = id.index, "draining replica");
         let drained = self.engine.call(|reply| Message::Drain { id, reply });
         match tokio::time::timeout(DRAIN_DEADLINE, drained).await {

@@ -1,7 +1,7 @@
 //! `gantry.v1.Control`: explain, dry-run, adopt.
 
 use super::{answer, identity, within_deadline};
-use crate::{clock::Clock, convert, engine::Handle};
+use crate::{access::Caller, audit::Object, clock::Clock, convert, engine::Handle};
 use gantry_core::scheduling::{Command, Explanation, Kind, Owner, PlannedChange, State, dry_run, explain};
 use gantry_proto::gantry::{self as pb, control_server};
 use std::sync::Arc;
@@ -52,14 +52,15 @@ impl control_server::Control for Control {
     }
 
     async fn plan(&self, request: Request<pb::PlanRequest>) -> Result<Response<pb::PlanResponse>, Status> {
-        let (metadata, _, request) = request.into_parts();
+        let (metadata, extensions, request) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
         let count = planned_objects(&request);
         if count > MAX_PLANNED {
             return Err(Status::failed_precondition(format!(
                 "too many objects in one dry run: {count}, at most {MAX_PLANNED}"
             )));
         }
-        let commands = commands(request, &metadata, &self.engine)?;
+        let commands = commands(request, &caller, &metadata, &self.engine)?;
         let now = self.clock.now();
         // One at a time, on a copy: the writer makes the copy and does nothing else.
         let _permit = self.engine.dry_runs.acquire().await;
@@ -70,14 +71,16 @@ impl control_server::Control for Control {
     }
 
     async fn adopt(&self, request: Request<pb::AdoptRequest>) -> Result<Response<pb::AdoptResponse>, Status> {
-        let (metadata, _, pb::AdoptRequest { kind: kind_name, name }) = request.into_parts();
-        let by = identity::owner(&metadata, None)?;
+        let (metadata, extensions, pb::AdoptRequest { kind: kind_name, name }) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
+        let by = identity::owner(&caller, &metadata, None)?;
         if by == Owner::Gateway {
             return Err(Status::failed_precondition(
                 "`owner` is reserved for gateways: adopt needs a named owner",
             ));
         }
         let kind = kind(&kind_name)?;
+        caller.change().add(Object::of_kind(kind, &name));
         let name: Arc<str> = name.into();
         let owner = |owner: Option<&Owner>| owner.map(ToString::to_string).unwrap_or_default();
         let (previous, command) = match kind {
@@ -125,31 +128,32 @@ fn planned_objects(request: &pb::PlanRequest) -> usize {
 /// In the order in which the objects need each other.
 fn commands(
     request: pb::PlanRequest,
+    caller: &Caller,
     metadata: &MetadataMap,
     engine: &Handle,
 ) -> Result<Vec<Command>, Status> {
     let mut commands = Vec::with_capacity(planned_objects(&request));
     for server in request.servers {
-        let by = identity::owner(metadata, server.kubernetes_meta.as_ref())?;
+        let by = identity::owner(caller, metadata, server.kubernetes_meta.as_ref())?;
         commands.push(convert::upsert_server(server, by)?);
     }
     for model in request.models {
         let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
-        let by = identity::owner(metadata, kubernetes)?;
+        let by = identity::owner(caller, metadata, kubernetes)?;
         let definition = Box::new(convert::definition(model)?.definition);
         commands.push(Command::LoadModel { definition, by });
     }
     for pipeline in request.pipelines {
-        let by = identity::owner(metadata, pipeline.kubernetes_meta.as_ref())?;
+        let by = identity::owner(caller, metadata, pipeline.kubernetes_meta.as_ref())?;
         let definition = Box::new(convert::pipeline(pipeline)?.definition);
         commands.push(Command::LoadPipeline { definition, uid: engine.new_uid(), by });
     }
     for experiment in request.experiments {
-        let by = identity::owner(metadata, experiment.kubernetes_meta.as_ref())?;
+        let by = identity::owner(caller, metadata, experiment.kubernetes_meta.as_ref())?;
         let definition = Box::new(convert::experiment(experiment)?.definition);
         commands.push(Command::StartExperiment { definition, by });
     }
-    let by = identity::owner(metadata, None)?;
+    let by = identity::owner(caller, metadata, None)?;
     let names = |names: Vec<String>| names.into_iter().map(Arc::from);
     let stop = |name| Command::StopExperiment { name, by: by.clone() };
     commands.extend(names(request.stop_experiments).map(stop));

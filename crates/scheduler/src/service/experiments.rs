@@ -1,7 +1,7 @@
 //! Experiments in `seldon.mlops.scheduler.Scheduler`.
 
 use super::{Stream, identity, subscribe, within_deadline};
-use crate::{convert, engine::Handle, status};
+use crate::{access::Caller, audit::Object, convert, engine::Handle, status};
 use gantry_core::scheduling::Command;
 use gantry_proto::scheduler as pb;
 use std::sync::Arc;
@@ -11,11 +11,14 @@ pub(super) async fn start(
     engine: &Handle,
     request: Request<pb::StartExperimentRequest>,
 ) -> Result<Response<pb::StartExperimentResponse>, Status> {
-    let (metadata, _, request) = request.into_parts();
+    let (metadata, extensions, request) = request.into_parts();
+    let caller = Caller::of(&extensions)?;
     let Some(experiment) = request.experiment else {
         return Err(Status::failed_precondition("experiment is missing from the request"));
     };
-    let by = identity::loading_owner(&metadata, experiment.kubernetes_meta.as_ref())?;
+    let kubernetes = experiment.kubernetes_meta.as_ref();
+    caller.change().add(Object::new("experiment", &experiment.name).in_kubernetes(kubernetes));
+    let by = identity::loading_owner(&caller, &metadata, kubernetes)?;
     let mut encoded = convert::experiment(experiment)?;
     encoded.definition.replaces = identity::replaced_generation(&metadata);
     let name = encoded.definition.name.clone();
@@ -28,8 +31,10 @@ pub(super) async fn stop(
     engine: &Handle,
     request: Request<pb::StopExperimentRequest>,
 ) -> Result<Response<pb::StopExperimentResponse>, Status> {
-    let (metadata, _, pb::StopExperimentRequest { name }) = request.into_parts();
-    let by = identity::deleting_owner(&metadata)?;
+    let (metadata, extensions, pb::StopExperimentRequest { name }) = request.into_parts();
+    let caller = Caller::of(&extensions)?;
+    caller.change().add(Object::new("experiment", &name));
+    let by = identity::deleting_owner(&caller, &metadata)?;
     within_deadline(engine.command(Command::StopExperiment { name: name.as_str().into(), by })).await?;
     tracing::info!(experiment = %name, "experiment stop requested");
     Ok(Response::new(pb::StopExperimentResponse {}))

@@ -1,6 +1,9 @@
 //! Identity of the caller, from request metadata.
 
-use crate::engine::{Start, Subscription};
+use crate::{
+    access::Caller,
+    engine::{Start, Subscription},
+};
 use gantry_core::scheduling::Owner;
 use gantry_proto::scheduler::KubernetesMeta;
 use tonic::{Status, metadata::MetadataMap};
@@ -16,11 +19,25 @@ pub(super) const REPLACES: &str = "gantry-replaces-generation";
 /// File paths may be long.
 const MAX_OWNER_LENGTH: usize = 4096;
 
-/// The header's owner; else the operator for objects of the API server, else the CLI.
-pub(super) fn owner(metadata: &MetadataMap, kubernetes: Option<&KubernetesMeta>) -> Result<Owner, Status> {
+/// The header's owner; else the operator for objects of the API server, else the CLI. An owner that the caller's role
+/// does not allow is denied.
+pub(super) fn owner(
+    caller: &Caller,
+    metadata: &MetadataMap,
+    kubernetes: Option<&KubernetesMeta>,
+) -> Result<Owner, Status> {
+    caller.owner(named_owner(caller, metadata, kubernetes)?)
+}
+
+fn named_owner(
+    caller: &Caller,
+    metadata: &MetadataMap,
+    kubernetes: Option<&KubernetesMeta>,
+) -> Result<Owner, Status> {
     let Some(named) = metadata.get(MANAGER) else {
-        // The API server counts generations from 1. Seldon's CLI sends metadata without one.
-        return Ok(match kubernetes.filter(|meta| meta.generation > 0) {
+        // The API server counts generations from 1. Seldon's CLI sends metadata without one, and so does the operator for
+        // an object that it no longer finds.
+        return Ok(match kubernetes.filter(|meta| meta.generation > 0 || caller.is_operator()) {
             Some(meta) => Owner::Operator { namespace: meta.namespace.clone() },
             None => Owner::Cli,
         });
@@ -39,22 +56,24 @@ pub(super) fn owner(metadata: &MetadataMap, kubernetes: Option<&KubernetesMeta>)
 /// As [`owner`], for objects that gateways never load. Their deletion has no metadata of the API server, and Seldon's
 /// operator names itself in no other way; Gantry's also sends [`REPLACES`] with a load.
 pub(super) fn loading_owner(
+    caller: &Caller,
     metadata: &MetadataMap,
     kubernetes: Option<&KubernetesMeta>,
 ) -> Result<Owner, Status> {
     let is_named = metadata.contains_key(MANAGER) || metadata.contains_key(REPLACES);
-    match owner(metadata, kubernetes)? {
-        Owner::Operator { namespace } if !is_named => Ok(Owner::SeldonOperator { namespace }),
-        owner => no_gateway(owner),
-    }
+    let owner = match named_owner(caller, metadata, kubernetes)? {
+        Owner::Operator { namespace } if !is_named => Owner::SeldonOperator { namespace },
+        owner => no_gateway(owner)?,
+    };
+    caller.owner(owner)
 }
 
 /// The owner that deletes an object which gateways never load.
-pub(super) fn deleting_owner(metadata: &MetadataMap) -> Result<Owner, Status> {
+pub(super) fn deleting_owner(caller: &Caller, metadata: &MetadataMap) -> Result<Owner, Status> {
     if !metadata.contains_key(MANAGER) {
-        return Ok(Owner::Unnamed);
+        return caller.owner(Owner::Unnamed);
     }
-    no_gateway(owner(metadata, None)?)
+    caller.owner(no_gateway(named_owner(caller, metadata, None)?)?)
 }
 
 fn no_gateway(owner: Owner) -> Result<Owner, Status> {
@@ -88,4 +107,26 @@ pub(super) fn subscription(metadata: &MetadataMap) -> Option<Subscription> {
     let mut next = || parts.next().unwrap_or(0);
     let start = Start { state_id: next(), epoch: next() };
     Some(Subscription { start, connection: next() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Grant, Identity, Role};
+
+    fn caller(role: Role) -> Caller {
+        Caller::new(Identity { name: String::new(), grant: Grant::Role { role, restrictions: Vec::new() } })
+    }
+
+    #[test]
+    fn owner_without_a_name_follows_the_role_and_the_generation() {
+        let meta = |generation| KubernetesMeta { namespace: "ml".into(), generation };
+        let operator = Owner::Operator { namespace: "ml".into() };
+        let of = |role, generation| owner(&caller(role), &MetadataMap::new(), Some(&meta(generation))).ok();
+        assert_eq!(of(Role::Operator, 3), Some(operator.clone()));
+        // A server that was deleted while the operator was away.
+        assert_eq!(of(Role::Operator, 0), Some(operator));
+        assert_eq!(of(Role::Client, 0), Some(Owner::Cli));
+        assert_eq!(of(Role::Client, 3), None, "a client is no operator");
+    }
 }

@@ -44,9 +44,9 @@ impl From<CommandError> for Status {
         let code = match &error {
             CommandError::Rejected(_) => Code::FailedPrecondition,
             CommandError::NotStored { full: true, .. } => Code::ResourceExhausted,
-            CommandError::NotStored { full: false, .. } | CommandError::Lost { .. } | CommandError::Stopping => {
-                Code::Unavailable
-            }
+            CommandError::NotStored { full: false, .. }
+            | CommandError::Lost { .. }
+            | CommandError::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())
     }

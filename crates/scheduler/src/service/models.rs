@@ -5,7 +5,7 @@ use super::{
     subscribe::{snapshot, subscribe},
     within_deadline,
 };
-use crate::{convert, engine::Handle, status};
+use crate::{access::Caller, audit::Object, convert, engine::Handle, status};
 use gantry_core::scheduling::{Command, Owner};
 use gantry_proto::{chainer, redacted_uri, scheduler as pb};
 use std::{sync::Arc, time::Duration};
@@ -57,12 +57,15 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         request: Request<pb::LoadModelRequest>,
     ) -> Result<Response<pb::LoadModelResponse>, Status> {
-        let (metadata, _, request) = request.into_parts();
+        let (metadata, extensions, request) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
         let Some(model) = request.model else {
             return Err(Status::failed_precondition("model is missing from the request"));
         };
         let kubernetes = model.meta.as_ref().and_then(|m| m.kubernetes_meta.as_ref());
-        let by = identity::owner(&metadata, kubernetes)?;
+        let name = model.meta.as_ref().map_or("", |meta| &meta.name);
+        caller.change().add(Object::new("model", name).in_kubernetes(kubernetes));
+        let by = identity::owner(&caller, &metadata, kubernetes)?;
         if by == Owner::Gateway {
             return self.reload(model.meta.map(|meta| meta.name).unwrap_or_default()).await;
         }
@@ -79,9 +82,12 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         request: Request<pb::UnloadModelRequest>,
     ) -> Result<Response<pb::UnloadModelResponse>, Status> {
-        let (metadata, _, request) = request.into_parts();
-        let by = identity::owner(&metadata, request.kubernetes_meta.as_ref())?;
+        let (metadata, extensions, request) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
+        let kubernetes = request.kubernetes_meta.as_ref();
         let name = request.model.map(|m| m.name).unwrap_or_default();
+        caller.change().add(Object::new("model", &name).in_kubernetes(kubernetes));
+        let by = identity::owner(&caller, &metadata, kubernetes)?;
         if name.is_empty() {
             return Err(Status::failed_precondition("model.name is missing from the request"));
         }
@@ -95,11 +101,14 @@ impl pb::scheduler_server::Scheduler for Models {
         &self,
         request: Request<pb::ServerNotifyRequest>,
     ) -> Result<Response<pb::ServerNotifyResponse>, Status> {
-        let (metadata, _, pb::ServerNotifyRequest { servers, is_first_sync }) = request.into_parts();
+        let (metadata, extensions, pb::ServerNotifyRequest { servers, is_first_sync }) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
         // All or nothing: validate every server before applying the first.
         let mut commands = Vec::with_capacity(servers.len());
         for server in servers {
-            let by = identity::owner(&metadata, server.kubernetes_meta.as_ref())?;
+            let kubernetes = server.kubernetes_meta.as_ref();
+            caller.change().add(Object::new("server", &server.name).in_kubernetes(kubernetes));
+            let by = identity::owner(&caller, &metadata, kubernetes)?;
             commands.push(convert::upsert_server(server, by)?);
         }
         // Sent concurrently, so that they share a commit.

@@ -1,7 +1,7 @@
 //! Pipelines in `seldon.mlops.scheduler.Scheduler`.
 
 use super::{Stream, identity, subscribe, within_deadline};
-use crate::{convert, engine::Handle, status};
+use crate::{access::Caller, audit::Object, convert, engine::Handle, status};
 use gantry_core::scheduling::Command;
 use gantry_proto::{chainer, scheduler as pb};
 use std::sync::Arc;
@@ -11,11 +11,14 @@ pub(super) async fn load(
     engine: &Handle,
     request: Request<pb::LoadPipelineRequest>,
 ) -> Result<Response<pb::LoadPipelineResponse>, Status> {
-    let (metadata, _, request) = request.into_parts();
+    let (metadata, extensions, request) = request.into_parts();
+    let caller = Caller::of(&extensions)?;
     let Some(pipeline) = request.pipeline else {
         return Err(Status::failed_precondition("pipeline is missing from the request"));
     };
-    let by = identity::loading_owner(&metadata, pipeline.kubernetes_meta.as_ref())?;
+    let kubernetes = pipeline.kubernetes_meta.as_ref();
+    caller.change().add(Object::new("pipeline", &pipeline.name).in_kubernetes(kubernetes));
+    let by = identity::loading_owner(&caller, &metadata, kubernetes)?;
     let mut encoded = convert::pipeline(pipeline)?;
     encoded.definition.replaces = identity::replaced_generation(&metadata);
     let name = encoded.definition.name.clone();
@@ -28,8 +31,10 @@ pub(super) async fn unload(
     engine: &Handle,
     request: Request<pb::UnloadPipelineRequest>,
 ) -> Result<Response<pb::UnloadPipelineResponse>, Status> {
-    let (metadata, _, pb::UnloadPipelineRequest { name }) = request.into_parts();
-    let by = identity::deleting_owner(&metadata)?;
+    let (metadata, extensions, pb::UnloadPipelineRequest { name }) = request.into_parts();
+    let caller = Caller::of(&extensions)?;
+    caller.change().add(Object::new("pipeline", &name));
+    let by = identity::deleting_owner(&caller, &metadata)?;
     within_deadline(engine.command(Command::UnloadPipeline { name: name.as_str().into(), by })).await?;
     tracing::info!(pipeline = %name, "pipeline unload requested");
     Ok(Response::new(pb::UnloadPipelineResponse {}))

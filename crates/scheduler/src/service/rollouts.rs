@@ -1,8 +1,8 @@
 //! `gantry.v1.Rollouts`: policies, and the rollouts of models, pipelines and services.
 
 use super::{Stream, identity, subscribe, within_deadline};
-use crate::{convert, engine::Handle, status};
-use gantry_core::scheduling::{Command, Owner, ReplicaState, RolloutKind, RolloutTarget, Version};
+use crate::{access::Caller, audit::Object, convert, engine::Handle, status};
+use gantry_core::scheduling::{Command, Kind, Owner, ReplicaState, RolloutKind, RolloutTarget, Version};
 use gantry_proto::gantry::{
     DeletePolicyRequest, DeletePolicyResponse, ListPoliciesRequest, ListPoliciesResponse, PolicyEvent,
     PutPolicyResponse, Reset, RolloutEvent, RolloutPolicy, RolloutStatus, SteerRolloutRequest,
@@ -28,10 +28,12 @@ impl Rollouts {
     /// Rejects a change of an operator's policy by another owner, and one of another owner's policy by an operator.
     async fn check_owner(
         &self,
+        caller: &Caller,
         name: &str,
         metadata: &MetadataMap,
     ) -> Result<(Owner, MutexGuard<'_, ()>), Status> {
-        let by = identity::owner(metadata, None)?;
+        caller.change().add(Object::new("rolloutpolicy", name));
+        let by = identity::owner(caller, metadata, None)?;
         let guard = self.policy_writes.lock().await;
         let manager = policy(&self.engine, name).map(|policy| policy.manager).unwrap_or_default();
         let Ok(owner) = manager.parse::<Owner>();
@@ -87,8 +89,9 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<RolloutPolicy>,
     ) -> Result<Response<PutPolicyResponse>, Status> {
-        let (metadata, _, policy) = request.into_parts();
-        let (by, _guard) = self.check_owner(&policy.name, &metadata).await?;
+        let (metadata, extensions, policy) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
+        let (by, _guard) = self.check_owner(&caller, &policy.name, &metadata).await?;
         let record = convert::rollout_policy(RolloutPolicy { manager: by.to_string(), ..policy })
             .map_err(|invalid| Status::invalid_argument(format!("invalid rollout policy: {invalid}")))?;
         within_deadline(self.engine.command(Command::PutRolloutPolicy(record))).await?;
@@ -99,8 +102,9 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<DeletePolicyRequest>,
     ) -> Result<Response<DeletePolicyResponse>, Status> {
-        let (metadata, _, DeletePolicyRequest { name }) = request.into_parts();
-        let (_, _guard) = self.check_owner(&name, &metadata).await?;
+        let (metadata, extensions, DeletePolicyRequest { name }) = request.into_parts();
+        let caller = Caller::of(&extensions)?;
+        let (_, _guard) = self.check_owner(&caller, &name, &metadata).await?;
         let name = name.into();
         within_deadline(self.engine.command(Command::DeleteRolloutPolicy { name })).await?;
         Ok(Response::new(DeletePolicyResponse {}))
@@ -137,13 +141,23 @@ impl rollouts_server::Rollouts for Rollouts {
         &self,
         request: Request<SteerRolloutRequest>,
     ) -> Result<Response<SteerRolloutResponse>, Status> {
-        let SteerRolloutRequest { model, action, pipeline, service } = request.into_inner();
+        let caller = Caller::of(request.extensions())?;
+        let request = request.into_inner();
+        let action_name = request.action().as_str_name();
+        let SteerRolloutRequest { model, action, pipeline, service } = request;
         let Some(steer) = convert::steer(action) else {
             return Err(Status::invalid_argument(format!("action: {action} is unknown")));
         };
         let Some(target) = convert::rollout_target(&model, &pipeline, &service) else {
             return Err(Status::invalid_argument("either model, pipeline or service must be set"));
         };
+        caller.change().set_action(action_name);
+        let kind = match target.kind {
+            RolloutKind::Model => Kind::Model,
+            RolloutKind::Pipeline => Kind::Pipeline,
+            RolloutKind::Service => Kind::Service,
+        };
+        caller.change().add(Object::of_kind(kind, &target.name));
         let command = Command::SteerRollout { target, steer };
         within_deadline(self.engine.command(command)).await?;
         Ok(Response::new(SteerRolloutResponse {}))

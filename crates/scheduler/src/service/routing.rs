@@ -2,6 +2,8 @@
 
 use super::{Stream, WINDOW, answer, deliver};
 use crate::{
+    access::Caller,
+    audit::Object,
     engine::{Acknowledged, Handle, Message, Start},
     outbox::{Outbox, RouteChanges},
     status,
@@ -212,7 +214,10 @@ impl Routing for Gateways {
         &self,
         request: Request<WatchRoutesRequest>,
     ) -> Result<Response<Self::WatchRoutesStream>, Status> {
+        let caller = Caller::of(request.extensions())?;
         let name: Arc<str> = request.into_inner().subscriber.into();
+        caller.change().add(Object::new("gateway", &name));
+        caller.check_gateway(&name)?;
         if name.is_empty() {
             return Err(Status::failed_precondition(
                 "subscriber is empty: a gateway needs a name of its own",
@@ -242,6 +247,7 @@ impl Routing for Gateways {
         &self,
         request: Request<RouteAcknowledgement>,
     ) -> Result<Response<RouteAcknowledgementResponse>, Status> {
+        Caller::of(request.extensions())?.check_gateway(&request.get_ref().subscriber)?;
         let acknowledgement = request.into_inner();
         let RouteAcknowledgement { state_id, epoch, .. } = acknowledgement;
         let Start { state_id: own_id, epoch: own_epoch } = self.engine.start;
@@ -258,6 +264,7 @@ impl Routing for Gateways {
         &self,
         request: Request<DemandReport>,
     ) -> Result<Response<DemandResponse>, Status> {
+        Caller::of(request.extensions())?.check_gateway(&request.get_ref().subscriber)?;
         let DemandReport { subscriber, models } = request.into_inner();
         self.engine.send(Message::Demand { gateway: subscriber.into(), models }).await;
         Ok(Response::new(DemandResponse {}))
@@ -267,6 +274,7 @@ impl Routing for Gateways {
         &self,
         request: Request<TrafficReport>,
     ) -> Result<Response<TrafficResponse>, Status> {
+        Caller::of(request.extensions())?.check_gateway(&request.get_ref().subscriber)?;
         let TrafficReport { subscriber, sequence, models, instance } = request.into_inner();
         let gateway = subscriber.into();
         self.engine.send(Message::Traffic { gateway, instance, sequence, models }).await;

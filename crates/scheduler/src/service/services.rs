@@ -2,6 +2,8 @@
 
 use super::{Stream, subscribe, within_deadline};
 use crate::{
+    access::Caller,
+    audit::Object,
     convert,
     engine::{Handle, Start},
     read_model::ServiceSnapshot,
@@ -20,12 +22,20 @@ pub(crate) struct Services {
     pub(crate) engine: Handle,
 }
 
+/// Denies a change in a namespace of another operator.
+fn check(caller: &Caller, namespace: &str, name: &str) -> Result<(), Status> {
+    caller.change().add(Object::new("service", name).in_namespace(namespace));
+    caller.check_namespace(namespace)
+}
+
 #[tonic::async_trait]
 impl services_server::Services for Services {
     async fn put_service(
         &self,
         request: Request<ServiceRoute>,
     ) -> Result<Response<PutServiceResponse>, Status> {
+        let ServiceRoute { namespace, name, .. } = request.get_ref();
+        check(&Caller::of(request.extensions())?, namespace, name)?;
         let record = convert::service(request.get_ref())
             .map_err(|invalid| Status::invalid_argument(format!("invalid route: {invalid}")))?;
         within_deadline(self.engine.command(Command::PutService(record.into()))).await?;
@@ -36,7 +46,9 @@ impl services_server::Services for Services {
         &self,
         request: Request<ServiceName>,
     ) -> Result<Response<DeleteServiceResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
         let ServiceName { namespace, name } = request.into_inner();
+        check(&caller, &namespace, &name)?;
         let name = convert::service_key(&namespace, &name);
         within_deadline(self.engine.command(Command::DeleteService { name })).await?;
         Ok(Response::new(DeleteServiceResponse {}))

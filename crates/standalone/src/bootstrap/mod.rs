@@ -1,6 +1,7 @@
 //! Process set-up that the long-running roles share: flags, logging, signals, tokio runtime, listeners, channels,
 //! traces, admin server.
 
+pub mod access;
 pub mod admin_server;
 pub mod args;
 pub mod auth;

@@ -1,10 +1,11 @@
 //! A scheduler on any number of listeners, with or without TLS.
 
-use super::{listen, trace::traced};
+use super::{access::Access, listen, trace::traced};
 use crate::error::CommandError;
 use gantry_scheduler::{Config, Scheduler, Thread};
 use gantry_store::Store;
 use gantry_trace::Tracer;
+use prometheus_client::registry::Registry;
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -66,28 +67,41 @@ pub struct RunningScheduler {
     engine: Thread,
     tasks: JoinSet<()>,
     stop: CancellationToken,
+    access: Access,
 }
 
 impl RunningScheduler {
-    pub fn start(store: Store, listeners: Vec<BoundListener>, tracer: &Tracer) -> Result<Self, CommandError> {
+    pub fn start(
+        store: Store,
+        listeners: Vec<BoundListener>,
+        access: Access,
+        tracer: &Tracer,
+    ) -> Result<Self, CommandError> {
         let failed = |e: &dyn std::fmt::Display| CommandError::failed(e.to_string());
         let (scheduler, engine) = gantry_scheduler::build(Config::new(store)).map_err(|e| failed(&e))?;
         let engine = engine.spawn_thread().map_err(|e| failed(&e))?;
         let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
         for BoundListener { kind, listener, tls, .. } in listeners {
+            let guard = access.guard().with_trust(access.trust(tls.as_ref()));
             let (name, routes) = match kind {
-                ClientKind::Clients => ("clients", scheduler.client_routes()),
-                ClientKind::Agents => ("agents", scheduler.agent_routes()),
+                ClientKind::Clients => ("clients", scheduler.client_routes_behind(&guard)),
+                ClientKind::Agents => ("agents", scheduler.agent_routes_behind(&guard)),
             };
             let routes = traced(routes.map_err(|e| failed(&e))?, tracer);
             let incoming = gantry_tls::incoming(listener, tls);
             tasks.spawn(gantry_scheduler::serve(name, routes, incoming, stop.clone()));
         }
-        Ok(Self { scheduler, engine, tasks, stop })
+        Ok(Self { scheduler, engine, tasks, stop, access })
     }
 
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Registers the metrics of the scheduler, of denied calls and of the audit log.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        self.scheduler.register_metrics(registry);
+        self.access.register_metrics(registry);
     }
 
     /// Ends the streams, and waits until all changes are durable and the store is closed.
@@ -99,5 +113,6 @@ impl RunningScheduler {
         self.tasks.shutdown().await;
         self.scheduler.stop();
         self.engine.ended().await;
+        self.access.finish().await;
     }
 }

@@ -1,7 +1,8 @@
-//! A test CA with a scheduler and a client certificate.
+//! A test CA with a certificate for the scheduler and for each role, and one without a role.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
 };
 use std::path::{Path, PathBuf};
 
@@ -16,10 +17,19 @@ impl Certificates {
         ca.distinguished_name.push(DnType::CommonName, "gantry test");
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
         std::fs::write(directory.join("ca.crt"), ca.pem()).unwrap();
-        for (name, hosts) in
-            [("scheduler", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]), ("client", vec![])]
-        {
-            let mut params = CertificateParams::new(hosts).unwrap();
+        let roles = ["client", "viewer", "agent", "gateway", "operator"];
+        for name in ["scheduler", "unmarked", "agent-of-another"].into_iter().chain(roles) {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            let name_of = |text: String| SanType::URI(text.as_str().try_into().unwrap());
+            params.subject_alt_names = match name {
+                "scheduler" => {
+                    let local = SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+                    vec![SanType::DnsName("localhost".try_into().unwrap()), local]
+                }
+                "unmarked" => Vec::new(),
+                "agent-of-another" => vec![name_of("spiffe://test/gantry/role/agent/another/0".into())],
+                role => vec![name_of(format!("spiffe://test/gantry/role/{role}"))],
+            };
             params.distinguished_name.push(DnType::CommonName, name);
             params.extended_key_usages =
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -40,10 +50,15 @@ impl Certificates {
     }
 
     pub(crate) fn client(&self) -> Vec<String> {
+        self.of("client")
+    }
+
+    /// TLS with the certificate of a role, or with `unmarked`.
+    pub(crate) fn of(&self, role: &str) -> Vec<String> {
         self.flags(&[
             ("tls-ca", "ca.crt"),
-            ("tls-client-cert", "client.crt"),
-            ("tls-client-key", "client.key"),
+            ("tls-client-cert", &format!("{role}.crt")),
+            ("tls-client-key", &format!("{role}.key")),
         ])
     }
 

@@ -1,5 +1,6 @@
 //! Scheduler, gateway, agent and runtime as separate processes over mutual TLS.
 
+mod access;
 mod certificates;
 mod inspect;
 mod multi_process;

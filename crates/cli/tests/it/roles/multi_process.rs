@@ -93,7 +93,7 @@ impl Deployment {
         for port in ["proxy-http", "proxy-grpc", "debug", "metrics", "drainer", "readiness"] {
             args.push(format!("--{port}-port=0"));
         }
-        args.extend(self.certificates.client());
+        args.extend(self.certificates.of("agent"));
         let agent = start(&args, &self.environment);
         agent.wait_for_line("Ready.");
         self.server = Some((runtime, agent));
@@ -120,7 +120,7 @@ fn start_gateway(
     certificates: &Certificates,
     environment: &[(String, String)],
 ) -> Process {
-    let mut args = single_role::gateway(&format!("127.0.0.1:{scheduler}"), &certificates.client());
+    let mut args = single_role::gateway(&format!("127.0.0.1:{scheduler}"), &certificates.of("gateway"));
     args.push(format!("--state-dir={}", dir.join("gateway").display()));
     start(&args, environment)
 }

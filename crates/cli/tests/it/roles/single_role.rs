@@ -114,7 +114,7 @@ fn gateway_is_unready_until_it_has_routes() {
     let certificates = Certificates::new(dir.path());
     // Unused until the scheduler starts.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let gateway = Process::start(&gateway(&format!("localhost:{port}"), &certificates.client()));
+    let gateway = Process::start(&gateway(&format!("localhost:{port}"), &certificates.of("gateway")));
     gateway.wait_for_line("Waiting for routes from the scheduler at localhost");
     let admin = gateway.addresses()["admin"].clone();
     let (status, body) = http(&admin, "GET", "/readyz", "", "").unwrap();
