@@ -1,11 +1,18 @@
 #!/bin/sh
-# Creates a CA, a server certificate for the scheduler and a client certificate.
+# Creates a CA, a server certificate for the scheduler, and a client certificate for each role.
 #
-#   sh deploy/certs.sh DIR NAME...      NAME: a host name or address of the scheduler
+#   sh deploy/certs.sh DIR NAME...                      NAME: a host name or address of the scheduler
+#   sh deploy/certs.sh DIR --role ROLE[/NAME] FILE      one more client certificate, such as
+#                                                       --role agent/mlserver/0 mlserver-0
 #
-# Run it again to renew both certificates: the CA is kept, and running processes reload the files within seconds.
+# Roles: client (the command line, automation), viewer, agent, gateway, operator. The role is a URI of the certificate,
+# spiffe://TRUST-DOMAIN/gantry/role/ROLE; GANTRY_TRUST_DOMAIN sets the domain, gantry.local by default.
+#
+# Run it again to renew the certificates: the CA is kept, and running processes reload the files within seconds.
 set -eu
-dir=$1
+usage="use certs.sh DIR NAME..., or certs.sh DIR --role ROLE[/NAME] FILE"
+domain=${GANTRY_TRUST_DOMAIN:-gantry.local}
+dir=${1:?$usage}
 shift
 mkdir -p "$dir"
 cd "$dir"
@@ -26,7 +33,34 @@ issue() {
     mv "$1.key.new" "$1.key"
     mv "$1.crt.new" "$1.crt"
     rm "$1.csr" "$1.ext"
+    chmod 644 "$1.crt"
 }
+# issue_role FILE ROLE
+issue_role() {
+    issue "$1" "$1" "extendedKeyUsage=clientAuth
+subjectAltName=URI:spiffe://$domain/gantry/role/$2"
+}
+chmod 644 ca.crt
+if [ "${1:-}" = --role ]; then
+    role=${2:?$usage}
+    file=${3:?$usage}
+    case ${role%%/*} in
+        client | viewer | agent | gateway | operator) ;;
+        *)
+            echo "certs.sh: ${role%%/*} is not a role: use client, viewer, agent, gateway or operator" >&2
+            exit 2
+            ;;
+    esac
+    case $file in
+        ca | scheduler | */*)
+            echo "certs.sh: $file is not a name for a client certificate: use one without / other than ca and scheduler" >&2
+            exit 2
+            ;;
+    esac
+    issue_role "$file" "$role"
+    echo "$dir: $file.crt and $file.key with the role $role"
+    exit
+fi
 names=DNS:localhost
 for name in "$@"; do
     case $name in
@@ -36,6 +70,7 @@ for name in "$@"; do
 done
 issue scheduler scheduler "extendedKeyUsage=serverAuth
 subjectAltName=$names"
-issue client client "extendedKeyUsage=clientAuth"
-chmod 644 ca.crt scheduler.crt client.crt
-echo "$dir: ca.crt; scheduler.crt and scheduler.key for $names; client.crt and client.key"
+for role in client viewer agent gateway operator; do
+    issue_role "$role" "$role"
+done
+echo "$dir: ca.crt; scheduler.crt and scheduler.key for $names; .crt and .key of the roles client, viewer, agent, gateway and operator"

@@ -96,6 +96,9 @@ Gantry's scheduler, gateway and agents. Containers without an image run Gantry's
 {{- range $name, $file := $names -}}
 {{- $_ := set $container "env" (append (default list $container.env) (dict "name" $name "value" (get $certs $file))) -}}
 {{- end -}}
+{{- if eq $role "scheduler" -}}
+{{- $_ := set $container "env" (append $container.env (dict "name" "GANTRY_ROLE_OF_UNMARKED_CERTIFICATES" "value" "any")) -}}
+{{- end -}}
 {{- $args := list -}}
 {{- range $argument := without $container.args "--allow-plaintext" -}}
 {{- $args = append $args (replace "seldon-scheduler:9004" "seldon-scheduler:9044" $argument) -}}
