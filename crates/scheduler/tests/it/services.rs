@@ -3,9 +3,10 @@
 use crate::harness::{Gateway, scheduler, within};
 use gantry_proto::gantry::{
     AlgorithmRoute, DemandReport, ModelDemand, ModelTraffic, PodEndpoint, ServiceBackend, ServiceComponent,
-    ServiceEvent, ServiceName, ServiceRoute, ServiceState, ServiceTraffic, ServiceTrafficRequest,
-    TrafficReport, VersionTraffic, WatchServicesRequest, route_event::Event as RouteEvent,
-    service_component::Role, service_event::Event, services_client::ServicesClient,
+    ServiceDelivery, ServiceEvent, ServiceName, ServiceRoute, ServiceState, ServiceTraffic,
+    ServiceTrafficRequest, TrafficReport, VersionTraffic, WatchServicesRequest,
+    route_event::Event as RouteEvent, service_component::Role, service_event::Event,
+    services_client::ServicesClient,
 };
 use gantry_scheduler::Running;
 use tonic::{Code, Streaming, transport::Channel};
@@ -296,7 +297,7 @@ async fn weights_of_an_algorithm_are_the_operators_and_statistics_can_be_read() 
         assert_eq!(traffic(&mut c, name, 4).await.unwrap_err().code(), Code::NotFound, "{why}");
     }
     let mut both = algorithm(5);
-    both.delivery = Some(Default::default());
+    both.delivery = Some(ServiceDelivery::default());
     let refused = c.put_service(both).await.unwrap_err();
     assert!(refused.message().contains("a route of an Algorithm has no delivery"), "{refused}");
     running.stop().await;
