@@ -15,9 +15,14 @@ const ALLOWED: &[Dependencies] = &[
     ("gantry-tensor", &[], &[], "tensors and datatypes; no codec, no model"),
     ("gantry-trees", &[], &[], "evaluates trees on rows of numbers; useful without the rest"),
     ("gantry-proto", &["gantry-core"], &[], "the gRPC contracts; used by all services"),
-    ("gantry-store", &["gantry-tls"], &[], "stores bytes by key, in a file or in etcd; the scheduler defines their meaning"),
     ("gantry-artifacts", &[], &[], "fetches files; independent of models"),
     ("gantry-tls", &[], &[], "wraps connections; independent of the protocol"),
+    (
+        "gantry-store",
+        &["gantry-tls"],
+        &[],
+        "stores bytes by key, in a file or in etcd; the scheduler defines their meaning",
+    ),
     ("gantry-auth", &[], &[], "credentials and rights of requests; independent of routes and protocols"),
     ("gantry-trace", &["gantry-tls"], &[], "exports spans to a collector, over TLS if configured"),
     (
