@@ -9,6 +9,7 @@
 )]
 
 mod admin;
+mod auth;
 mod basics;
 mod batch;
 mod docs;
