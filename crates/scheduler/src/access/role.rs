@@ -221,14 +221,14 @@ impl Grant {
         match (role, named) {
             // Without a name it could delete what Seldon's operator declared.
             (Role::Client, Owner::Unnamed) => Ok(Owner::Cli),
-            (Role::Client, owner @ (Owner::Cli | Owner::File(_) | Owner::Other(_)))
-            | (Role::Gateway, owner @ Owner::Gateway) => Ok(owner),
             (Role::Operator, Owner::Operator { namespace } | Owner::SeldonOperator { namespace })
                 if !within(restrictions, &namespace) =>
             {
                 Err("acts for its own namespace only")
             }
-            (Role::Operator, owner @ (Owner::Operator { .. } | Owner::SeldonOperator { .. })) => Ok(owner),
+            (Role::Client, owner @ (Owner::Cli | Owner::File(_) | Owner::Other(_)))
+            | (Role::Gateway, owner @ Owner::Gateway)
+            | (Role::Operator, owner @ (Owner::Operator { .. } | Owner::SeldonOperator { .. })) => Ok(owner),
             // Seldon's operator deletes without naming itself. One restricted to a namespace has to name it.
             (Role::Operator, Owner::Unnamed) if restrictions.is_empty() => Ok(Owner::Unnamed),
             (Role::Client, _) => Err("acts as cli, as a file or under a name of its own"),

@@ -444,7 +444,7 @@ impl Writer {
         tracing::warn!(%error, "the engine stops: this scheduler no longer leads");
         let metrics = &self.metrics;
         batch.answer(&Err(CommandError::Lost { reason: error.to_string() }), |_| {
-            metrics.refused("not_stored")
+            metrics.refused("not_stored");
         });
         self.stop.cancel();
     }
