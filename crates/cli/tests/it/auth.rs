@@ -44,7 +44,7 @@ fn key(name: &str) -> (String, String) {
 #[test]
 fn served_models_need_a_credential_and_changes_apply_while_serving() {
     let dir = tempfile::tempdir().unwrap();
-    let iris = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/iris");
+    let iris = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/iris.yaml");
     let (file, state) = (dir.path().join("auth.yaml"), dir.path().join("state"));
     let ((one, entry), (two, other)) = (key("one"), key("two"));
     std::fs::write(&file, format!("keys:\n{entry}")).unwrap();
@@ -67,7 +67,8 @@ fn served_models_need_a_credential_and_changes_apply_while_serving() {
     assert_eq!(http(&inference, "GET", "/v2/health/ready", "", "").unwrap().0, 200);
     // A broken edit changes nothing.
     std::fs::write(&file, "keys: [").unwrap();
-    wait_until("the edit is reported", || up.output().contains("authentication configuration is invalid"));
+    let log = || std::fs::read_to_string(state.join("gantry.log")).unwrap();
+    wait_until("the edit is reported", || log().contains("authentication configuration is invalid"));
     assert_eq!((as_key(&one), as_key(&two)), (200, 401));
     std::fs::write(&file, format!("keys:\n{other}")).unwrap();
     wait_until("the other key", || as_key(&two) == 200);

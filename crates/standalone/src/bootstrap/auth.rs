@@ -2,7 +2,7 @@
 
 use crate::error::CommandError;
 use gantry_auth::{Auth, Clock};
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::{io::Write as _, net::IpAddr, path::PathBuf, sync::Arc};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct AuthArgs {
@@ -17,9 +17,11 @@ impl AuthArgs {
     pub fn open(&self, host: IpAddr) -> Result<Option<Arc<Auth>>, CommandError> {
         let Some(path) = &self.auth_config else {
             if !host.is_loopback() {
-                tracing::warn!(
-                    "--host {host}: clients on other machines need no credential for inference. Set --auth-config FILE \
-                     (`gantry auth create-key NAME` makes a key), or let only a proxy that authenticates them connect"
+                // `gantry up` logs to a file; this has to be seen.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "warning: --host {host}: clients on other machines need no credential for inference. Set --auth-config \
+                     FILE (`gantry auth create-key NAME` makes a key), or let only a proxy that authenticates them connect"
                 );
             }
             return Ok(None);

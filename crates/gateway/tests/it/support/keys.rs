@@ -7,7 +7,8 @@ pub(crate) struct Keys {
     pub(crate) auth: Arc<Auth>,
     pub(crate) clock: Clock,
     pub(crate) path: PathBuf,
-    keys: Vec<(String, String)>,
+    /// Names and keys.
+    entries: Vec<(String, String)>,
     _directory: tempfile::TempDir,
 }
 
@@ -26,11 +27,11 @@ impl Keys {
         std::fs::write(&path, text).unwrap();
         let clock = Clock::manual(1_800_000_000);
         let auth = Auth::open(&path, clock.clone()).unwrap();
-        Self { auth, clock, path, keys, _directory: directory }
+        Self { auth, clock, path, entries: keys, _directory: directory }
     }
 
     pub(crate) fn key(&self, name: &str) -> &str {
-        self.keys.iter().find(|(n, _)| n == name).map_or("gantry_unknown", |(_, key)| key)
+        self.entries.iter().find(|(n, _)| n == name).map_or("gantry_unknown", |(_, key)| key)
     }
 
     pub(crate) fn config(&self) -> gantry_gateway::Config {
