@@ -1,6 +1,7 @@
 //! The kind RolloutPolicy: how new versions replace old ones.
 
 mod convert;
+mod notifications;
 mod rules;
 mod status;
 
@@ -10,6 +11,7 @@ mod tests;
 use crate::{Metadata, SpecDuration};
 pub use convert::policy_of_json;
 use gantry_proto::gantry as pb;
+pub use notifications::{NotificationsSpec, RolloutEvent, WebhookSpec, webhooks_of_json};
 pub(crate) use rules::{ROLLOUT_POLICY, rollout_policy_errors};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -98,6 +100,9 @@ pub struct RolloutPolicySpec {
     /// Time after a rollback in which drift does not cause another one; default 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cool_down: Option<SpecDuration>,
+    /// Where decisions are reported, beside events and metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<NotificationsSpec>,
 }
 
 /// Kinds that a policy may name.

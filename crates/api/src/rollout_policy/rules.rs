@@ -193,6 +193,7 @@ pub(crate) fn rollout_policy_errors(_name: &str, spec: &RolloutPolicySpec) -> Ve
             errors.push((path.to_owned(), "is empty: name a tensor, or remove the field".to_owned()));
         }
     }
+    errors.extend(spec.notifications.as_ref().into_iter().flat_map(super::notifications::errors));
     let analysis = spec.analysis.as_ref();
     for (path, duration, least) in [
         ("spec.analysis.interval", analysis.and_then(|a| a.interval), MIN_INTERVAL),
