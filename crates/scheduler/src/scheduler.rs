@@ -6,6 +6,7 @@ use crate::{
     engine::{self, Engine, Handle},
     liveness::Liveness,
     metrics,
+    notices::RolloutNotice,
     restore::{self, RecordError},
     service::{Agents, Control, Gateways, Health, Models, Rollouts, Services},
 };
@@ -24,7 +25,7 @@ use gantry_proto::{
 use gantry_store::{Store, StoreError};
 use prometheus_client::registry::Registry;
 use std::{fmt, net::SocketAddr, sync::Arc};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, HealthServer};
 
@@ -154,6 +155,11 @@ impl Scheduler {
     /// Liveness of the engine, for probes.
     pub fn liveness(&self) -> Liveness {
         self.engine.liveness()
+    }
+
+    /// Events of rollouts from now on, after they are stored. A receiver that lags behind loses the oldest.
+    pub fn rollout_notices(&self) -> broadcast::Receiver<RolloutNotice> {
+        self.engine.notices.subscribe()
     }
 
     /// Registers the metrics `gantry_scheduler_*` and `gantry_usage_*`.

@@ -12,6 +12,7 @@ use crate::{
     definitions::{Encoded, EncodedDefinition, digest},
     liveness::{Heartbeat, Liveness},
     metrics::Metrics,
+    notices::{self, RolloutNotice},
     outbox::{AgentOrder, Outbox, RouteChanges, Subscribers},
     read_model::ReadModel,
     restore::Restored,
@@ -33,7 +34,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Semaphore, broadcast, mpsc, oneshot},
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -159,6 +160,7 @@ pub(crate) struct Handle {
     pub(crate) service_traffic: Arc<ServiceTraffic>,
     pub(crate) rollouts: Arc<Subscribers<RolloutTarget>>,
     pub(crate) policies: Arc<Subscribers>,
+    pub(crate) notices: broadcast::Sender<RolloutNotice>,
     clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) start: Start,
@@ -316,6 +318,7 @@ pub(crate) fn new(config: Config, restored: Restored) -> (Handle, Engine) {
         service_traffic: Arc::default(),
         rollouts: Arc::default(),
         policies: Arc::default(),
+        notices: broadcast::Sender::new(notices::CAPACITY),
         clock: config.clock.clone(),
         metrics: Arc::new(Metrics::new()),
         start: Start { state_id: config.store.state_id(), epoch: config.store.epoch() },

@@ -11,6 +11,7 @@ use crate::{
     definitions::{self, Definitions},
     encoding,
     metrics::Metrics,
+    notices::{self, RolloutNotice},
     outbox::{AgentOrder, RouteChange, Subscribers},
     read_model::Publisher,
     restore::Restored,
@@ -31,7 +32,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::broadcast, time::Instant};
 
 /// Pending route changes beyond twice the number of objects before a gateway is reset.
 const ROUTE_SLACK: usize = 4096;
@@ -65,6 +66,7 @@ pub(super) struct Writer {
     service_traffic: Arc<ServiceTraffic>,
     rollouts: Arc<Subscribers<RolloutTarget>>,
     policies: Arc<Subscribers>,
+    notices: broadcast::Sender<RolloutNotice>,
     metrics: Arc<Metrics>,
     /// Of the last report that core received.
     observation: ObservationId,
@@ -140,6 +142,7 @@ impl Writer {
             service_traffic: handle.service_traffic.clone(),
             rollouts: handle.rollouts.clone(),
             policies: handle.policies.clone(),
+            notices: handle.notices.clone(),
             metrics: handle.metrics.clone(),
             observation: ObservationId { epoch: handle.start.epoch, sequence: 0 },
             acknowledged: Acknowledged::default(),
@@ -568,6 +571,10 @@ impl Writer {
         for (target, event) in &effects.rollout_events {
             self.metrics.rollouts.happened(target, event);
             log_rollout(target, event);
+            if self.notices.receiver_count() > 0 {
+                let notice = notices::of(&self.state, target, event, self.clock.now());
+                drop(notice.map(|notice| self.notices.send(notice)));
+            }
         }
     }
 

@@ -183,6 +183,44 @@ async fn bad_version_is_rolled_back_by_the_statistics_of_gateways() {
     setup.running.stop().await;
 }
 
+/// Each event once, with the versions and the spec of the policy, after it was stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn notices_follow_a_rollout() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::start(dir.path()).await;
+    let mut notices = setup.running.scheduler().rollout_notices();
+    setup.load("/b").await;
+    setup.until_shares(&[(1, 80), (2, 20)]).await;
+    setup.rollouts.steer_rollout(steer(Action::Pause)).await.unwrap();
+    // The caller of a rejected command has the reason: there is no notice.
+    setup.rollouts.steer_rollout(steer(Action::Retry)).await.unwrap_err();
+    setup.rollouts.steer_rollout(steer(Action::Abort)).await.unwrap();
+    setup.until(|status| status.phase == "Running").await;
+    let mut events = Vec::new();
+    while events.len() < 4 {
+        let notice = within(notices.recv()).await.unwrap();
+        // The first version may become ready before or after the subscription.
+        if notice.event == "Deployed" {
+            continue;
+        }
+        assert_eq!((notice.kind, &*notice.name, &*notice.policy), ("Model", "m", "p"));
+        assert!(serde_json::from_slice::<serde_json::Value>(&notice.spec).unwrap()["strategy"].is_object());
+        events.push((notice.event, notice.version, notice.to, notice.percent, notice.message));
+    }
+    let message = |text: &str| text.to_owned();
+    let expected = [
+        ("Started", Some(2), None, None, message("model m: the rollout of version 2 started")),
+        ("StageEntered", Some(2), None, Some(20), message("model m: version 2 gets 20 % of the requests")),
+        ("Paused", Some(2), None, None, message("model m: the rollout of version 2 is paused")),
+    ];
+    assert_eq!(events[..3], expected);
+    let (event, version, to, _, text) = &events[3];
+    assert_eq!((*event, *version, *to), ("RolledBack", Some(2), Some(1)));
+    assert!(text.starts_with("model m: version 2 is rolled back to version 1: "), "{text}");
+    assert!(notices.try_recv().is_err());
+    setup.running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_rollouts_and_name_candidates() {
     let dir = tempfile::tempdir().unwrap();
