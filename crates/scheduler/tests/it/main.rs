@@ -12,6 +12,7 @@ mod lifecycle;
 mod metrics;
 mod ownership;
 mod pipelines;
+mod replicated;
 mod rollouts;
 mod route_states;
 mod service_rollouts;
