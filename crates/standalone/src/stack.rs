@@ -9,6 +9,7 @@ use crate::{
         auth::with_credential,
         listen::bind,
         log::{self, LogBuffer},
+        notifications::Notifier,
         paths, signal, trace,
     },
     builtin_server::{BuiltinServer, CAPABILITIES},
@@ -184,6 +185,8 @@ impl Stack {
         gateway.register_metrics(&mut registry);
         scheduler.scheduler().register_metrics(&mut registry);
         access.register_metrics(&mut registry);
+        let notifier = Notifier::new(&args.artifacts.allow_net, true)?;
+        notifier.register_metrics(&mut registry);
         tracer.register_metrics(&mut registry);
         gateway.register_local(BUILTIN, 0, runtime.clone());
         gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
@@ -192,6 +195,7 @@ impl Stack {
         let stop_gateway = CancellationToken::new();
         let consumers = args.kafka.start(&gateway, &mut registry, &stop_gateway)?;
         let stop_rest = CancellationToken::new();
+        notifier.start(scheduler.scheduler(), stop_rest.clone());
         // Constant across restarts: the scheduler waits for known gateways, and this one reconnects at once.
         let gateway_name = "up".to_owned();
         tokio::spawn(control::report_demand(

@@ -12,6 +12,7 @@ use gantry_standalone::{
         admin_server::{self, AdminServer, Role, stuck_reason},
         listen,
         log::LogBuffer,
+        notifications::Notifier,
         scheduler_server::{BoundListener, RunningScheduler},
         signal, trace,
     },
@@ -73,6 +74,7 @@ pub(super) struct Context<'a> {
     pub(super) tracer: &'a Tracer,
     pub(super) tls: Option<gantry_tls::Server>,
     pub(super) plaintext_host: Option<IpAddr>,
+    pub(super) notifier: Notifier,
 }
 
 impl Context<'_> {
@@ -164,7 +166,8 @@ impl Context<'_> {
             }
         };
         let lines: Vec<_> = listeners.iter().map(BoundListener::describe).collect();
-        let running = match RunningScheduler::start(store, listeners, access, self.tracer) {
+        let notifier = self.notifier.clone();
+        let running = match RunningScheduler::start(store, listeners, access, notifier, self.tracer) {
             Ok(running) => running,
             // The lease was lost while the records were read.
             Err(error) if leadership.is_lost() => return Ok(Ended::Lost(error.to_string())),

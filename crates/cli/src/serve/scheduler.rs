@@ -2,12 +2,14 @@
 
 use super::{etcd_args::EtcdArgs, replicated};
 use crate::error::CommandError;
+use gantry_artifacts::NetRule;
 use gantry_standalone::{
     bootstrap::{
         access::AccessArgs,
         admin_server::{self, AdminServer, stuck_reason},
         listen::{self, ListenArgs},
         log::{self, LogArgs, LogBuffer},
+        notifications::Notifier,
         paths,
         scheduler_server::{BoundListener, ClientKind, RunningScheduler},
         signal, tokio_runtime,
@@ -58,6 +60,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) health_host: IpAddr,
 
+    /// Private network (CIDR) or host that webhooks of rollout policies may reach; repeatable.
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) allow_net: Vec<NetRule>,
+
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
 
@@ -86,9 +92,11 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
     let tracer = args.trace.start("gantry-scheduler")?;
     let tls = args.listen.tls()?;
     let plaintext_host = args.listen.plaintext_host(args.host, tls.is_some())?;
+    let notifier = Notifier::new(&args.allow_net, false)?;
     if let Some(settings) = args.etcd.settings()? {
         let (stop, tracer) = (&stop, &tracer);
-        return replicated::Context { args, stop, tracer, tls, plaintext_host }.serve(settings, logs).await;
+        let context = replicated::Context { args, stop, tracer, tls, plaintext_host, notifier };
+        return context.serve(settings, logs).await;
     }
     let state_dir = paths::state_dir(args.state_dir.as_deref())?;
     let store = tokio::select! {
@@ -116,7 +124,7 @@ async fn serve(args: &Args, logs: LogBuffer) -> Result<(), CommandError> {
         health_address.to_string()
     ));
     print("");
-    let running = RunningScheduler::start(store, listeners, access, &tracer)?;
+    let running = RunningScheduler::start(store, listeners, access, notifier, &tracer)?;
     let scheduler = running.scheduler().clone();
     let mut registry = Registry::default();
     running.register_metrics(&mut registry);

@@ -8,6 +8,7 @@ pub mod auth;
 pub mod kafka;
 pub mod listen;
 pub mod log;
+pub mod notifications;
 pub mod paths;
 pub mod scheduler_channel;
 pub mod scheduler_server;

@@ -1,6 +1,6 @@
 //! A scheduler on any number of listeners, with or without TLS.
 
-use super::{access::Access, listen, trace::traced};
+use super::{access::Access, listen, notifications::Notifier, trace::traced};
 use crate::error::CommandError;
 use gantry_scheduler::{Config, Scheduler, Thread};
 use gantry_store::Store;
@@ -68,6 +68,7 @@ pub struct RunningScheduler {
     tasks: JoinSet<()>,
     stop: CancellationToken,
     access: Access,
+    notifier: Notifier,
 }
 
 impl RunningScheduler {
@@ -75,6 +76,7 @@ impl RunningScheduler {
         store: Store,
         listeners: Vec<BoundListener>,
         access: Access,
+        notifier: Notifier,
         tracer: &Tracer,
     ) -> Result<Self, CommandError> {
         let failed = |e: &dyn std::fmt::Display| CommandError::failed(e.to_string());
@@ -91,17 +93,19 @@ impl RunningScheduler {
             let incoming = gantry_tls::incoming(listener, tls);
             tasks.spawn(gantry_scheduler::serve(name, routes, incoming, stop.clone()));
         }
-        Ok(Self { scheduler, engine, tasks, stop, access })
+        notifier.clone().start(&scheduler, stop.clone());
+        Ok(Self { scheduler, engine, tasks, stop, access, notifier })
     }
 
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// Registers the metrics of the scheduler, of denied calls and of the audit log.
+    /// Registers the metrics of the scheduler, of denied calls, of the audit log and of notifications.
     pub fn register_metrics(&self, registry: &mut Registry) {
         self.scheduler.register_metrics(registry);
         self.access.register_metrics(registry);
+        self.notifier.register_metrics(registry);
     }
 
     /// Ends the streams, and waits until all changes are durable and the store is closed.
