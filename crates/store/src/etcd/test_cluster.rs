@@ -121,11 +121,6 @@ impl TestCluster {
         }
     }
 
-    /// The process of a member, for signals.
-    pub fn pid(&self, index: usize) -> Option<u32> {
-        self.members.get(index)?.child.as_ref().map(Child::id)
-    }
-
     /// Starts a killed member again, without waiting for it.
     pub fn restart(&mut self, index: usize) -> io::Result<()> {
         self.launch(index)

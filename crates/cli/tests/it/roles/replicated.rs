@@ -15,6 +15,7 @@ use std::{
 use tempfile::TempDir;
 use test_cluster::TestCluster;
 
+#[allow(unreachable_pub, reason = "shared with the tests of the store")]
 #[path = "../../../../store/src/etcd/test_cluster.rs"]
 mod test_cluster;
 
