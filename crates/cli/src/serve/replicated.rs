@@ -235,7 +235,7 @@ async fn print_reasons(mut reason: watch::Receiver<Standby>) {
         tracing::info!(%reason, "standing by");
         print(&format!("Standby: {reason}. The ports open when this scheduler leads."));
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
