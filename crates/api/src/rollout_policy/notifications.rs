@@ -25,7 +25,7 @@ pub struct WebhookSpec {
     /// URL that gets a POST request, over http or https.
     #[schemars(length(max = 2048))]
     pub url: String,
-    /// Events to report; default: Started, ApprovalNeeded, Promoted, RolledBack, Degraded, Reverted and RevertFailed.
+    /// Events to report; default: starts, approvals, decisions and problems, but not every step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 13))]
     pub events: Vec<RolloutEvent>,
