@@ -572,8 +572,10 @@ impl Writer {
             self.metrics.rollouts.happened(target, event);
             log_rollout(target, event);
             if self.notices.receiver_count() > 0 {
-                let notice = notices::of(&self.state, target, event, self.clock.now());
-                drop(notice.map(|notice| self.notices.send(notice)));
+                // Without a receiver nothing is lost.
+                if let Some(notice) = notices::of(&self.state, target, event, self.clock.now()) {
+                    let _ = self.notices.send(notice);
+                }
             }
         }
     }
