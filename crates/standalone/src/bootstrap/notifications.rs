@@ -25,7 +25,7 @@ const MAX_ENDPOINTS: usize = 256;
 const MAX_WAITING: usize = 64;
 /// About two minutes of attempts.
 const RETRY: RetryPolicy =
-    RetryPolicy { retries: 6, base: Duration::from_secs(1), max: Duration::from_secs(60) };
+    RetryPolicy { retries: 6, base: Duration::from_secs(1), max: Duration::from_mins(1) };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
