@@ -80,6 +80,7 @@ impl State {
             self.schedule_scale_down(&id.server);
         }
         self.retry_waiting(&id.server, true, now, effects);
+        self.answer_drains(&id.server, effects);
     }
 
     pub(super) fn replica_disconnected(&mut self, id: &ReplicaId, now: Millis, effects: &mut Effects) {
@@ -120,6 +121,7 @@ impl State {
                 ctx.reconcile(model, true);
             });
         }
+        self.answer_drains(&id.server, effects);
         self.forget_server_if_gone(&id.server, effects);
     }
 
@@ -155,7 +157,17 @@ impl State {
         self.answer_drain(id, effects);
     }
 
-    /// Completes a drain when the replica is empty, or when the remaining models cannot be placed elsewhere.
+    /// Completes the drains of a server that end without a further report.
+    fn answer_drains(&mut self, server: &Arc<str>, effects: &mut Effects) {
+        let replicas = self.servers.get(server).into_iter().flat_map(|server| &server.replicas);
+        let pending = replicas.filter(|(_, replica)| replica.drain_pending).map(|(&index, _)| index);
+        for index in pending.collect::<Vec<_>>() {
+            self.answer_drain(&ReplicaId { server: server.clone(), index }, effects);
+        }
+    }
+
+    /// Completes a drain when the replica is empty, or when the remaining models cannot be placed elsewhere. Another replica
+    /// of the server may be about to rejoin: after a restart of the scheduler none is connected at first.
     pub(super) fn answer_drain(&mut self, id: &ReplicaId, effects: &mut Effects) {
         let on = self.index.on(&id.server, id.index);
         let stuck = |name: &Arc<str>| {
@@ -167,7 +179,11 @@ impl State {
             })
         };
         let done = on.is_none();
-        if !done && !on.is_some_and(|assigned| assigned.models.keys().all(stuck)) {
+        let others_may_rejoin = || {
+            let replicas = self.servers.get(&id.server).into_iter().flat_map(|server| &server.replicas);
+            replicas.into_iter().any(|(&index, r)| index != id.index && r.disconnected_since.is_some())
+        };
+        if !done && (others_may_rejoin() || !on.is_some_and(|assigned| assigned.models.keys().all(stuck))) {
             return;
         }
         let replica = self.servers.get_mut(&id.server).and_then(|s| s.replicas.get_mut(&id.index));

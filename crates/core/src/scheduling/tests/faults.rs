@@ -174,6 +174,38 @@ fn drain_fails_when_models_cannot_move() {
     assert_eq!(harness.version_status("m").state, ModelState::Available, "it rejoined");
 }
 
+/// After a restart of the scheduler, a replica that drains may be the first one that rejoins.
+#[test]
+fn drain_waits_for_a_replica_that_may_rejoin() {
+    let (from, to) = (id("s", 0), id("s", 1));
+    let drained = |harness: &mut Harness| {
+        harness.join(&to, 100);
+        harness.restart();
+        harness.subscribe(&from);
+        harness.apply(Command::DrainReplica { id: from.clone() }).unwrap().drained
+    };
+    let mut harness = served();
+    assert_eq!(drained(&mut harness), [], "the other replica is not connected yet");
+    let effects = harness.subscribe(&to);
+    assert_eq!(effects.drained, []);
+    harness.work(&to, Outcome::Success);
+    harness.acknowledge_routes();
+    assert_eq!(harness.routed_to("m"), ["s-1"]);
+
+    let mut harness = served();
+    assert_eq!(drained(&mut harness), []);
+    let grace = harness.state.policy.grace;
+    let effects = harness.wait(grace);
+    assert_eq!(effects.drained, [(from.clone(), false)], "the other replica is lost");
+    assert_eq!(harness.routed_to("m"), ["s-0"]);
+
+    let mut harness = served();
+    assert_eq!(drained(&mut harness), []);
+    // It is another machine now, too small for the model.
+    let effects = harness.join(&to, 0);
+    assert_eq!(effects.drained, [(from, false)], "the other replica has no room");
+}
+
 #[test]
 fn terminating_replica_leaves_route_when_others_serve() {
     let mut harness = Harness::new();
