@@ -150,6 +150,7 @@ fn required_fields_match_seldon_core_and_kserve() {
             "Pipeline.spec.steps",
             "Pipeline.spec.steps[].name",
             "RolloutPolicy.spec.analysis.latency.target",
+            "RolloutPolicy.spec.notifications.webhooks[].url",
             "RolloutPolicy.spec.selector.kind",
             "RolloutPolicy.spec.selector.matchLabels",
             "RolloutPolicy.spec.strategy",
