@@ -44,7 +44,7 @@ impl World {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let etcd = TestCluster::start(&program, dir.path(), 3, &[]).unwrap();
-        let reserved: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let reserved = reserve_ports();
         let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
         let ports: Vec<_> = reserved.chunks(2).map(|pair| (port(&pair[0]), port(&pair[1]))).collect();
         drop(reserved);
@@ -147,6 +147,13 @@ impl World {
         let failed = self.load.stop();
         assert_eq!(failed, Vec::<String>::new());
     }
+}
+
+/// Four ports that stay free while no scheduler listens on them: the kernel gives connections and port 0 others, from 32768.
+fn reserve_ports() -> Vec<TcpListener> {
+    let first = 20_000 + u16::try_from(std::process::id() % 12_000).unwrap();
+    let candidates = (first..32_768).chain(20_000..first);
+    candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).take(4).collect()
 }
 
 fn client_addresses(ports: &[(u16, u16)]) -> String {
