@@ -343,6 +343,8 @@ def test_every_call_of_the_api(harness):
     services = lambda method, **fields: clients.call(SERVICES, method, **fields)
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     assert "components" in expect_error(invalid, lambda: services("PutService", namespace="ml", name="own"))
+    absent = grpc.StatusCode.NOT_FOUND
+    assert "ml/own" in expect_error(absent, lambda: services("GetServiceTraffic", namespace="ml", name="own"))
     pod = {"name": "own-1", "host": "10.0.0.1", "http_port": 8080}
     backends = [{"name": "own-predictor", "weight": 100, "pods": [pod]}]
     services("PutService", namespace="ml", name="own", components=[{"backends": backends}])
