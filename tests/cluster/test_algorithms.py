@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 from cluster import CRDS, condition, current
 from gantry import until
-from processes import Process, free_ports, responds
+from processes import Process, free_ports, http_request, responds
 
 CRDS_ALGORITHM = CRDS.parent / "crds-algorithm"
 # As fast as the rules allow.
@@ -143,6 +143,84 @@ def algorithms(kubectl, operate):
     return kubectl
 
 
+class Pods:
+    """Reports the pods of both tracks ready, and answers for them: a revision of an image that is named in `bad` with 503."""
+
+    def __init__(self, kubectl):
+        self.kubectl, self.bad, self.images, self.paths = kubectl, set(), {}, []
+        self.port, self.stop, self.servers = free_ports(1)[0], threading.Event(), []
+        for track, address in (("stable", "127.0.0.2"), ("canary", "127.0.0.3")):
+            self.serve(track, address)
+        self.thread = threading.Thread(target=self.report)
+        self.thread.start()
+
+    def serve(self, track, address):
+        pods = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                pods.paths.append(self.path)
+                answer = f"{track} {body.decode()}".encode()
+                self.send_response(503 if pods.images.get(track) in pods.bad else 200)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer((address, self.port), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.servers.append(server)
+
+    def report(self):
+        while not self.stop.wait(0.2):
+            for pod in self.kubectl.get("pods") or []:
+                track = pod["metadata"]["labels"].get("ai.alien6.io/track")
+                if track and not pod["status"].get("podIP"):
+                    ip = "127.0.0.2" if track == "stable" else "127.0.0.3"
+                    ready = [{"type": "Ready", "status": "True"}]
+                    status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready}
+                    patch = json.dumps({"status": status})
+                    self.kubectl.run("patch", "pod", pod["metadata"]["name"], "--subresource=status", "-p", patch)
+                    self.images[track] = pod["spec"]["containers"][0]["image"]
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
+        for server in self.servers:
+            server.shutdown()
+
+
+class Clients:
+    """Send 100 requests per second to the gateway until the end of the test."""
+
+    def __init__(self, gateway, path):
+        self.gateway, self.path, self.answers, self.stop = gateway, path, [], threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.stop.wait(0.01):
+            answer = http_request(self.gateway, "PUT", self.path, {"a": 1})
+            self.answers.append((answer.status, answer.body.decode().split(" ")[0]))
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
+
+
+@pytest.fixture
+def pods(kubectl):
+    made = Pods(kubectl)
+    yield made
+    made.close()
+
+
 def algorithm(name="reco", image="reco:1", **spec):
     return {"apiVersion": "ai.alien6.io/v1", "kind": "Algorithm", "metadata": {"name": name}, "spec": {"image": image, **spec}}
 
@@ -265,6 +343,48 @@ def test_real_prometheus_decides_about_revisions_and_its_outage_holds_them(algor
     # The rate of failures as Prometheus extrapolates it.
     assert re.search(r"(7[89]|8[01])\.?\d*\s?%|0\.(7[89]|8[01])", message), message
     assert image(kubectl, "reco") == "reco:2"
+
+
+def test_gateway_splits_requests_and_its_statistics_decide(kubectl, operate, stack, pods):
+    """Any method and path, without Prometheus: a good revision is promoted, a bad one is out of the route within seconds."""
+    kubectl("apply", "-f", CRDS_ALGORITHM)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    operate("--algorithms", scheduler=stack.clients)
+    lifecycle = LIFECYCLE | {"canaryWeight": 50, "minRequests": 10}
+    made = algorithm(ports=[{"name": "http", "containerPort": pods.port}], lifecycle=lifecycle, expose={})
+    kubectl.apply(made)
+    reached(kubectl, "the route", lambda s: s["phase"] == "Running" and condition(kubectl.get("algorithm", "reco"))[0] == "True")
+    path = f"/serving/{kubectl.namespace}/reco/items/7?x=1"
+    until("an answer", lambda: http_request(stack.inference, "PUT", path, {"a": 1}).status == 200)
+    assert pods.paths[-1] == "/items/7?x=1"
+    clients = Clients(stack.inference, path)
+    try:
+        made["spec"]["image"] = "reco:2"
+        kubectl.apply(made)
+        canary = reached(kubectl, "the canary", lambda s: s["phase"] == "Canary" and s.get("canaryWeight") == 50)
+        until("requests to the canary", lambda: (200, "canary") in clients.answers)
+        promoted = canary["canaryRevision"]
+        good = reached(kubectl, "the promotion", lambda s: s["phase"] == "Running" and s["stableRevision"] == promoted)
+        assert good["lastAnalysis"]["verdict"] == "Pass" and good["lastAnalysis"]["successRate"] == 1, good
+        until("the end of the canary", lambda: image(kubectl, "reco-canary") is None)
+        assert image(kubectl, "reco") == "reco:2"
+        assert {status for status, _ in clients.answers} == {200}, collections.Counter(clients.answers)
+
+        pods.bad.add("reco:3")
+        made["spec"]["image"] = "reco:3"
+        kubectl.apply(made)
+        back = reached(kubectl, "the rollback", lambda s: s["phase"] == "Running" and s.get("failedRevisions"))
+        assert back["stableRevision"] == promoted and back["failedRevisions"][-1]["reason"] == "HardBreach", back
+        assert condition(kubectl.get("algorithm", "reco"))[:2] == ("False", "RolledBack")
+        # The stable side has lost nothing.
+        assert (503, "stable") not in clients.answers and image(kubectl, "reco") == "reco:2"
+        before = len(clients.answers)
+        until("further requests", lambda: len(clients.answers) > before + 50)
+        assert set(clients.answers[before + 5 :]) == {(200, "stable")}, clients.answers[before:]
+    finally:
+        clients.close()
+    kubectl("delete", "algorithm", "reco", "--timeout=50s")
+    until("the end of the route", lambda: http_request(stack.inference, "PUT", path, {"a": 1}).status == 404)
 
 
 def test_api_server_rejects_invalid_algorithms(algorithms):
