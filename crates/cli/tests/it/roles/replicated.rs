@@ -25,7 +25,7 @@ static ONE: Mutex<()> = Mutex::new(());
 /// From the end of a leader until the next one accepts a change.
 const FAILOVER_LIMIT: Duration = Duration::from_secs(15);
 
-struct World {
+struct Setup {
     load: Load,
     schedulers: Vec<Option<Process>>,
     ports: Vec<(u16, u16)>,
@@ -37,7 +37,7 @@ struct World {
     _one: MutexGuard<'static, ()>,
 }
 
-impl World {
+impl Setup {
     /// Starts everything, and serves iris under load.
     fn start(test: &str) -> Option<Self> {
         let program = TestCluster::program(test)?;
@@ -224,10 +224,10 @@ impl Load {
 
 #[test]
 fn standby_leads_when_the_leader_is_killed_or_suspended() {
-    let Some(mut world) = World::start("standby_leads_when_the_leader_is_killed_or_suspended") else {
+    let Some(mut setup) = Setup::start("standby_leads_when_the_leader_is_killed_or_suspended") else {
         return;
     };
-    let [first, second] = [0, 1].map(|n| health(world.schedulers[n].as_ref().unwrap()));
+    let [first, second] = [0, 1].map(|n| health(setup.schedulers[n].as_ref().unwrap()));
     assert!(
         first.iter().all(|(status, _)| *status == 200) && first[0].1.starts_with("leader, epoch "),
         "{first:?}"
@@ -237,73 +237,73 @@ fn standby_leads_when_the_leader_is_killed_or_suspended() {
     assert!(second[0].1.starts_with("standby: ") && second[0].1.ends_with(" leads"), "{second:?}");
 
     // Killed: the standby leads, and the killed one stands by after its restart.
-    world.schedulers[0].take().unwrap().kill();
-    let took = world.wait_for_change("killed");
+    setup.schedulers[0].take().unwrap().kill();
+    let took = setup.wait_for_change("killed");
     assert!(took < FAILOVER_LIMIT, "{took:?}");
     eprintln!("a change was accepted {took:?} after the leader was killed");
-    world.schedulers[0] = Some(start_scheduler(&world.store(), world.ports[0]));
-    world.schedulers[0].as_ref().unwrap().wait_for_line("Standby:");
-    world.gantry(&["wait", "model/iris", "--for=ready"]).ok();
+    setup.schedulers[0] = Some(start_scheduler(&setup.store(), setup.ports[0]));
+    setup.schedulers[0].as_ref().unwrap().wait_for_line("Standby:");
+    setup.gantry(&["wait", "model/iris", "--for=ready"]).ok();
 
     // Suspended for longer than its lease.
-    let suspended = world.schedulers[1].take().unwrap();
+    let suspended = setup.schedulers[1].take().unwrap();
     suspended.signal("STOP");
-    let took = world.wait_for_change("suspended");
+    let took = setup.wait_for_change("suspended");
     assert!(took < FAILOVER_LIMIT, "{took:?}");
     eprintln!("a change was accepted {took:?} after the leader was suspended");
     suspended.signal("CONT");
     suspended.wait_for_line("Stepped down:").wait_for_line("Standby:");
     wait_until("it stands by", || health(&suspended)[0].0 == 503);
-    assert_eq!(health(world.schedulers[0].as_ref().unwrap())[0].0, 200);
-    world.schedulers[1] = Some(suspended);
-    world.change("afterwards").ok();
+    assert_eq!(health(setup.schedulers[0].as_ref().unwrap())[0].0, 200);
+    setup.schedulers[1] = Some(suspended);
+    setup.change("afterwards").ok();
 
-    let epochs = epochs(&world.etcd.endpoints()[0]);
+    let epochs = epochs(&setup.etcd.endpoints()[0]);
     eprintln!("epochs of the writes, by revision: {epochs:?}");
     assert!(epochs.is_sorted(), "an earlier leader wrote after a later one: {epochs:?}");
     let mut leaders = epochs;
     leaders.dedup();
     assert_eq!(leaders.len(), 3);
-    world.finish(&["killed", "suspended", "afterwards"]);
+    setup.finish(&["killed", "suspended", "afterwards"]);
 }
 
 #[test]
 fn etcd_may_lose_a_member_and_recovers_from_a_lost_majority() {
-    let Some(mut world) = World::start("etcd_may_lose_a_member_and_recovers_from_a_lost_majority") else {
+    let Some(mut setup) = Setup::start("etcd_may_lose_a_member_and_recovers_from_a_lost_majority") else {
         return;
     };
     // One member: whichever the scheduler uses.
     for member in 0..3 {
-        world.etcd.kill(member);
+        setup.etcd.kill(member);
         for n in 0..3 {
-            world.change(&format!("member-{member}-{n}")).ok();
+            setup.change(&format!("member-{member}-{n}")).ok();
         }
-        world.etcd.restart(member).unwrap();
-        world.etcd.wait(member).unwrap();
+        setup.etcd.restart(member).unwrap();
+        setup.etcd.wait(member).unwrap();
     }
-    let leader = world.schedulers[0].as_ref().unwrap();
+    let leader = setup.schedulers[0].as_ref().unwrap();
     assert!(!leader.output().contains("Stepped down"), "{}", leader.output());
 
     // The majority: requests are answered, changes are refused with the reason.
-    world.etcd.kill(0);
-    world.etcd.kill(1);
+    setup.etcd.kill(0);
+    setup.etcd.kill(1);
     leader.wait_for_line("Stepped down:");
     wait_until("the reason is shown", || {
-        let [ready, live, _] = health(world.schedulers[0].as_ref().unwrap());
+        let [ready, live, _] = health(setup.schedulers[0].as_ref().unwrap());
         ready.0 == 503 && ready.1.contains("is not available") && live.0 == 200
     });
-    let refused = world.change("refused");
+    let refused = setup.change("refused");
     assert_eq!(refused.code, 4, "{refused:?}");
     assert!(
         refused.stderr.contains("Connection refused") && refused.stderr.contains("/ready"),
         "{refused:?}"
     );
-    world.load.wait_for_successes(100);
+    setup.load.wait_for_successes(100);
 
-    world.etcd.restart(0).unwrap();
-    world.etcd.restart(1).unwrap();
-    world.wait_for_change("recovered");
-    world.finish(&["member-0-0", "member-2-2", "recovered"]);
+    setup.etcd.restart(0).unwrap();
+    setup.etcd.restart(1).unwrap();
+    setup.wait_for_change("recovered");
+    setup.finish(&["member-0-0", "member-2-2", "recovered"]);
 }
 
 /// The epoch of the last write at each revision, through etcd's JSON API.

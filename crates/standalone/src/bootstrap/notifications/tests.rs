@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 const QUICK: RetryPolicy =
     RetryPolicy { retries: 3, base: Duration::from_millis(5), max: Duration::from_millis(20) };
 
@@ -68,7 +68,7 @@ async fn answer(
 }
 
 async fn next(requests: &mut UnboundedReceiver<(String, Value)>) -> (String, Value) {
-    timeout(PATIENCE, requests.recv()).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, requests.recv()).await.unwrap().unwrap()
 }
 
 async fn wait_for(notifier: &Notifier, result: &'static str, expected: u64) {
@@ -77,7 +77,7 @@ async fn wait_for(notifier: &Notifier, result: &'static str, expected: u64) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{result} is not {expected}"));
+    timeout(TEST_TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{result} is not {expected}"));
 }
 
 fn notifier() -> Notifier {
