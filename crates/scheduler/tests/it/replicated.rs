@@ -13,12 +13,12 @@ use gantry_store::{
 use std::time::Duration;
 use tonic::Code;
 
-struct World {
+struct Setup {
     etcd: FakeEtcd,
     endpoint: String,
 }
 
-impl World {
+impl Setup {
     async fn start() -> Self {
         let etcd = FakeEtcd::default();
         let endpoint = etcd.serve().await.unwrap().to_string();
@@ -50,28 +50,28 @@ impl World {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unknown_outcome_is_neither_success_nor_failure() {
     for (fault, stored) in [(Fault::Down, false), (Fault::AnswerLost, true)] {
-        let world = World::start().await;
-        let (running, leadership) = world.leader().await;
+        let setup = Setup::start().await;
+        let (running, leadership) = setup.leader().await;
         let mut client = client(&running).await;
         let mut agent = Agent::join(&running).await;
         client.load_model(model("first", "/a")).await.unwrap();
         assert_eq!(agent.order().await, ("first".into(), 1, Operation::LoadModel));
         // Its answer is lost, and then there is none any more.
-        world.etcd.fail([fault, Fault::Down]);
+        setup.etcd.fail([fault, Fault::Down]);
         let error = within(client.load_model(model("second", "/b"))).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert!(error.message().contains("it is not known whether the change is stored"), "{error}");
         within(leadership.ended()).await;
         // The stream ends without an order: the change may not be stored.
         assert!(!matches!(within(agent.orders.message()).await, Ok(Some(_))));
-        assert_eq!(world.stored().await.contains(&"second".to_owned()), stored, "{fault:?}");
+        assert_eq!(setup.stored().await.contains(&"second".to_owned()), stored, "{fault:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn leader_whose_lease_lapsed_sends_no_order() {
-    let world = World::start().await;
-    let (running, leadership) = world.leader().await;
+    let setup = Setup::start().await;
+    let (running, leadership) = setup.leader().await;
     let mut client = client(&running).await;
     client.load_model(model("first", "/a")).await.unwrap();
     leadership.stop_renewing();
@@ -91,5 +91,5 @@ async fn leader_whose_lease_lapsed_sends_no_order() {
     }
     let error = within(client.load_model(model("second", "/b"))).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable, "{error}");
-    assert_eq!(world.stored().await, ["first"]);
+    assert_eq!(setup.stored().await, ["first"]);
 }

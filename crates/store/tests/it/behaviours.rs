@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::{apply, batch, models, put, remove};
 
 /// A state that can be opened again and again.
-enum World {
+enum Fixture {
     Embedded(TempDir),
     Etcd { location: Location, runtime: Box<Runtime>, _cluster: Option<Box<(TestCluster, TempDir)>> },
 }
@@ -24,10 +24,10 @@ struct Opened {
     leads: Option<(Candidate, Leadership)>,
 }
 
-impl World {
+impl Fixture {
     /// Every implementation that is there.
     fn all(test: &str) -> Vec<(&'static str, Self)> {
-        let mut worlds = vec![("embedded", Self::Embedded(tempfile::tempdir().unwrap()))];
+        let mut fixtures = vec![("embedded", Self::Embedded(tempfile::tempdir().unwrap()))];
         let runtime =
             || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let location = |endpoints| Location { endpoints, prefix: "/test".into() };
@@ -38,15 +38,15 @@ impl World {
             runtime: Box::new(simulated),
             _cluster: None,
         };
-        worlds.push(("simulated etcd", etcd));
+        fixtures.push(("simulated etcd", etcd));
         if let Some(program) = TestCluster::program(test) {
             let directory = tempfile::tempdir().unwrap();
             let cluster = TestCluster::start(&program, directory.path(), 1, &[]).unwrap();
             let location = location(cluster.endpoints());
             let cluster = Some(Box::new((cluster, directory)));
-            worlds.push(("etcd", Self::Etcd { location, runtime: Box::new(runtime()), _cluster: cluster }));
+            fixtures.push(("etcd", Self::Etcd { location, runtime: Box::new(runtime()), _cluster: cluster }));
         }
-        worlds
+        fixtures
     }
 
     fn open(&self) -> Opened {
@@ -75,8 +75,8 @@ impl World {
 
 #[test]
 fn both_implementations_keep_the_contract() {
-    for (name, world) in World::all("both_implementations_keep_the_contract") {
-        let opened = world.open();
+    for (name, fixture) in Fixture::all("both_implementations_keep_the_contract") {
+        let opened = fixture.open();
         let (epoch, state_id) = (opened.store.epoch(), opened.store.state_id());
         assert!(epoch > 0 && state_id != 0, "{name}");
         for table in Table::ALL {
@@ -113,9 +113,9 @@ fn both_implementations_keep_the_contract() {
         apply(&mut expected, &many);
         assert_eq!(models(&opened.store), expected, "{name}");
         opened.store.check().unwrap();
-        world.close(opened);
+        fixture.close(opened);
 
-        let opened = world.open();
+        let opened = fixture.open();
         assert!(opened.store.epoch() > epoch, "{name}");
         assert_eq!(opened.store.state_id(), state_id, "{name}");
         assert_eq!(models(&opened.store), expected, "{name}: after it was opened again");
@@ -129,6 +129,6 @@ fn both_implementations_keep_the_contract() {
         let all: Vec<Change> = expected.keys().map(|key| remove(key)).collect();
         opened.store.commit(&all).unwrap();
         assert!(models(&opened.store).is_empty(), "{name}");
-        world.close(opened);
+        fixture.close(opened);
     }
 }

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-struct World {
+struct Setup {
     etcd: FakeEtcd,
     location: Location,
     runtime: Runtime,
 }
 
-impl World {
+impl Setup {
     fn start() -> Self {
         let (etcd, runtime) = (FakeEtcd::default(), runtime());
         let address = runtime.block_on(etcd.serve()).unwrap();
@@ -40,12 +40,12 @@ fn unknown_outcomes_are_settled() {
     for fault in [Fault::Lost, Fault::AnswerLost, Fault::Late] {
         for second in [Fault::None, Fault::Lost, Fault::AnswerLost, Fault::Late] {
             let what = format!("{fault:?}, then {second:?}");
-            let world = World::start();
-            let (store, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+            let setup = Setup::start();
+            let (store, _leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
             let mut expected = BTreeMap::new();
             store.commit(&batch(1)).unwrap();
             apply(&mut expected, &batch(1));
-            world.etcd.fail([fault, second]);
+            setup.etcd.fail([fault, second]);
             store.commit(&batch(2)).unwrap_or_else(|error| panic!("{what}: {error}"));
             apply(&mut expected, &batch(2));
             assert_eq!(models(&store), expected, "{what}");
@@ -55,7 +55,7 @@ fn unknown_outcomes_are_settled() {
             store.commit(&newer).unwrap();
             apply(&mut expected, &newer);
             // What is still under way arrives now.
-            world.etcd.heal();
+            setup.etcd.heal();
             assert_eq!(models(&store), expected, "{what}");
             store.commit(&batch(4)).unwrap();
         }
@@ -64,20 +64,20 @@ fn unknown_outcomes_are_settled() {
 
 #[test]
 fn full_etcd_rejects_batches_and_recovers() {
-    let world = World::start();
-    let (store, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    let setup = Setup::start();
+    let (store, _leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
     let mut expected = BTreeMap::new();
     // etcd stores the batch that exceeds the quota, although it answers that it has no space.
-    world.etcd.fail([Fault::LastInQuota]);
+    setup.etcd.fail([Fault::LastInQuota]);
     store.commit(&batch(1)).unwrap();
     apply(&mut expected, &batch(1));
     for _ in 0..3 {
-        world.etcd.fail([Fault::NoSpace]);
+        setup.etcd.fail([Fault::NoSpace]);
         let error = store.commit(&batch(2)).unwrap_err();
         assert!(error.is_full() && error.to_string().contains("etcdctl alarm disarm"), "{error}");
         assert_eq!(models(&store), expected);
     }
-    world.etcd.fail([Fault::Refused]);
+    setup.etcd.fail([Fault::Refused]);
     let error = store.commit(&batch(2)).unwrap_err();
     assert!(matches!(error, StoreError::Refused { full: false, .. }), "{error}");
     assert_eq!(models(&store), expected);
@@ -89,30 +89,30 @@ fn full_etcd_rejects_batches_and_recovers() {
 #[test]
 fn large_batch_that_is_refused_leaves_nothing() {
     for stage in 0..4 {
-        let world = World::start();
-        let (store, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+        let setup = Setup::start();
+        let (store, _leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
         store.commit(&batch(1)).unwrap();
         let before = models(&store);
-        world.etcd.fail(std::iter::repeat_n(Fault::None, stage).chain([Fault::NoSpace]));
+        setup.etcd.fail(std::iter::repeat_n(Fault::None, stage).chain([Fault::NoSpace]));
         let error = store.commit(&large(1)).unwrap_err();
         assert!(error.is_full(), "{error}");
         assert_eq!(models(&store), before);
-        assert!(!world.etcd.keys().iter().any(|key| key.contains("staged")), "{:?}", world.etcd.keys());
+        assert!(!setup.etcd.keys().iter().any(|key| key.contains("staged")), "{:?}", setup.etcd.keys());
     }
 }
 
 #[test]
 fn committed_large_batch_is_completed_before_the_next_write() {
-    let world = World::start();
-    let (store, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    let setup = Setup::start();
+    let (store, _leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
     // Three staged groups, the commit, one copy; then there is no space.
-    world.etcd.fail(std::iter::repeat_n(Fault::None, 5).chain([Fault::NoSpace]));
+    setup.etcd.fail(std::iter::repeat_n(Fault::None, 5).chain([Fault::NoSpace]));
     store.commit(&large(1)).unwrap();
     assert!(models(&store).len() < 300);
     store.commit(&[put("large-7", "newer")]).unwrap();
     let found = models(&store);
     assert_eq!((found.len(), &found["large-7"][..]), (300, &b"newer"[..]));
-    assert!(!world.etcd.keys().iter().any(|key| key.contains("staged") || key.contains("pending")));
+    assert!(!setup.etcd.keys().iter().any(|key| key.contains("staged") || key.contains("pending")));
 }
 
 /// One leader's write ends anywhere; the next leader finds all of it or nothing.
@@ -120,50 +120,50 @@ fn committed_large_batch_is_completed_before_the_next_write() {
 fn batch_is_whole_or_absent_wherever_the_leader_stops() {
     for stop in 0..8 {
         for fault in [Fault::Down, Fault::AnswerLost] {
-            let world = World::start();
-            let (store, leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+            let setup = Setup::start();
+            let (store, leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
             store.commit(&large(1)).unwrap();
             let before = models(&store);
             let faults = std::iter::repeat_n(Fault::None, stop).chain([fault, Fault::Down]);
-            world.etcd.fail(faults);
+            setup.etcd.fail(faults);
             let result = store.commit(&large(2));
             let unknown = matches!(result, Err(StoreError::Lost { unknown: true, .. }));
             assert!(unknown || result.is_ok(), "stopped after {stop}: {result:?}");
             assert_eq!(store.check().is_err(), unknown);
             drop((store, leadership));
-            world.etcd.heal();
-            world.etcd.expire_leases();
-            let (store, _leadership) = world.runtime.block_on(world.candidate("two").campaign()).unwrap();
+            setup.etcd.heal();
+            setup.etcd.expire_leases();
+            let (store, _leadership) = setup.runtime.block_on(setup.candidate("two").campaign()).unwrap();
             let mut after = before.clone();
             apply(&mut after, &large(2));
             let found = models(&store);
             assert!(found == after || (found == before && unknown), "stopped after {stop} by {fault:?}");
-            assert!(!world.etcd.keys().iter().any(|key| key.contains("staged")), "{:?}", world.etcd.keys());
+            assert!(!setup.etcd.keys().iter().any(|key| key.contains("staged")), "{:?}", setup.etcd.keys());
         }
     }
 }
 
 #[test]
 fn unavailable_etcd_ends_leadership_and_a_standby_waits_for_it() {
-    let world = World::start();
-    let (store, leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    let setup = Setup::start();
+    let (store, leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
     store.commit(&batch(1)).unwrap();
     let before = models(&store);
-    world.etcd.fail([Fault::Down]);
+    setup.etcd.fail([Fault::Down]);
     let error = store.commit(&batch(2)).unwrap_err();
     assert!(matches!(error, StoreError::Lost { unknown: true, .. }), "{error}");
-    let reason = world.runtime.block_on(leadership.ended());
+    let reason = setup.runtime.block_on(leadership.ended());
     assert!(reason.contains("did not confirm a write") || reason.contains("renewed"), "{reason}");
-    let next = world.candidate("two");
-    let (found, reason) = world.runtime.block_on(async {
+    let next = setup.candidate("two");
+    let (found, reason) = setup.runtime.block_on(async {
         let mut reasons = next.reason();
         let unavailable = reasons.wait_for(|reason| reason.to_string().contains("is not available"));
         let reason = tokio::select! {
             reason = unavailable => reason.unwrap().to_string(),
             _ = next.campaign() => panic!("it leads without etcd"),
         };
-        world.etcd.heal();
-        world.etcd.expire_leases();
+        setup.etcd.heal();
+        setup.etcd.expire_leases();
         let (store, leadership) = next.campaign().await.unwrap();
         (read(store, leadership).await, reason)
     });
@@ -179,38 +179,38 @@ async fn read(store: Store, leadership: gantry_store::etcd::Leadership) -> BTree
 
 #[test]
 fn records_changed_by_another_program_end_leadership() {
-    let world = World::start();
-    let one = world.candidate("one");
-    let (store, _leadership) = world.runtime.block_on(one.campaign()).unwrap();
+    let setup = Setup::start();
+    let one = setup.candidate("one");
+    let (store, _leadership) = setup.runtime.block_on(one.campaign()).unwrap();
     store.commit(&batch(1)).unwrap();
     // Its key is gone, as after a deletion by hand.
-    world.etcd.expire_leases();
-    let applied = world.etcd.applied();
+    setup.etcd.expire_leases();
+    let applied = setup.etcd.applied();
     let error = store.commit(&batch(2)).unwrap_err();
     assert!(matches!(error, StoreError::Lost { unknown: false, .. }), "{error}");
-    assert_eq!(world.etcd.applied(), applied, "nothing is written");
+    assert_eq!(setup.etcd.applied(), applied, "nothing is written");
     assert!(store.check().is_err());
 }
 
 /// The old leader believes that its lease is valid: its clock stood still.
 #[test]
 fn replaced_leader_writes_nothing_although_its_clock_stopped() {
-    let world = World::start();
-    let (old, _leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    let setup = Setup::start();
+    let (old, _leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
     old.commit(&batch(1)).unwrap();
-    world.etcd.expire_leases();
-    let applied = world.etcd.applied();
+    setup.etcd.expire_leases();
+    let applied = setup.etcd.applied();
     let error = old.commit(&[put("late", "1")]).unwrap_err();
     assert!(matches!(error, StoreError::Lost { unknown: false, .. }), "{error}");
-    assert_eq!(world.etcd.applied(), applied);
-    let (new, _leadership) = world.runtime.block_on(world.candidate("two").campaign()).unwrap();
+    assert_eq!(setup.etcd.applied(), applied);
+    let (new, _leadership) = setup.runtime.block_on(setup.candidate("two").campaign()).unwrap();
     assert!(!models(&new).contains_key("late"));
 }
 
 #[test]
 fn suspended_leader_finds_its_lease_lost() {
-    let world = World::start();
-    let (store, leadership) = world.runtime.block_on(world.candidate("one").campaign()).unwrap();
+    let setup = Setup::start();
+    let (store, leadership) = setup.runtime.block_on(setup.candidate("one").campaign()).unwrap();
     store.check().unwrap();
     leadership.stop_renewing();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -223,14 +223,14 @@ fn suspended_leader_finds_its_lease_lost() {
 
 #[test]
 fn epoch_grows_with_each_leader() {
-    let world = World::start();
+    let setup = Setup::start();
     let mut before = 0;
     for n in 0..3 {
-        let candidate = world.candidate(&format!("candidate {n}"));
-        let (store, leadership) = world.runtime.block_on(candidate.campaign()).unwrap();
+        let candidate = setup.candidate(&format!("candidate {n}"));
+        let (store, leadership) = setup.runtime.block_on(candidate.campaign()).unwrap();
         assert!(store.epoch() > before, "{} after {before}", store.epoch());
         before = store.epoch();
         drop(store);
-        world.runtime.block_on(leadership.resign());
+        setup.runtime.block_on(leadership.resign());
     }
 }
