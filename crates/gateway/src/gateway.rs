@@ -14,7 +14,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -69,6 +69,7 @@ impl Gateway {
             background: AtomicUsize::new(0),
             config,
             control: ArcSwapOption::empty(),
+            dashboard: OnceLock::new(),
             stopping: CancellationToken::new(),
             is_stopping: AtomicBool::new(false),
         });
@@ -92,6 +93,12 @@ impl Gateway {
     /// Backend of the repository endpoints.
     pub fn set_control(&self, control: Arc<dyn Control>) {
         self.shared.control.store(Some(Arc::new(control)));
+    }
+
+    /// Address of the dashboard, which the page at `/` links to.
+    pub fn set_dashboard(&self, address: SocketAddr) {
+        // Set once, by the process that serves both.
+        let _ = self.shared.dashboard.set(address);
     }
 
     pub fn register_metrics(&self, registry: &mut Registry) {

@@ -350,6 +350,22 @@ impl Routes {
         experiments
     }
 
+    /// Selected models in the order of their names, each with whether a replica serves it.
+    pub(crate) fn readiness(&self, is_selected: impl Fn(&str) -> bool) -> Vec<(Arc<str>, bool)> {
+        let slots = self.inner.models().filter(|slot| is_selected(&slot.model));
+        let is_served = |route: &Route| {
+            let serves = |version: &WeightedVersion| version.weight > 0 && !version.targets.is_empty();
+            route.experiment.is_some() || route.versions.iter().any(serves)
+        };
+        let mut models: Vec<_> = slots
+            .map(|slot| {
+                (Arc::clone(&slot.model), slot.route.load().as_ref().is_some_and(|route| is_served(route)))
+            })
+            .collect();
+        models.sort_unstable();
+        models
+    }
+
     pub fn models(&self) -> Vec<String> {
         let mut models: Vec<String> = self.inner.models().map(|slot| slot.model.to_string()).collect();
         models.sort_unstable();

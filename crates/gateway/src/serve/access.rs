@@ -122,7 +122,9 @@ impl Worker {
     fn is_open(&self, parts: &Parts, protocol: Protocol) -> bool {
         let path = parts.uri.path();
         let is_health = match protocol {
-            Protocol::Rest => matches!(Path::parse(path), Some(Path::Alive | Path::Live | Path::Ready)),
+            Protocol::Rest => {
+                matches!(Path::parse(path), Some(Path::Alive | Path::OpenApi | Path::Live | Path::Ready))
+            }
             Protocol::Grpc => {
                 matches!(path.strip_prefix(SERVICE), Some("ServerLive" | "ServerReady"))
                     || path.starts_with("/grpc.health.v1.Health/")
@@ -155,14 +157,14 @@ pub(super) fn authorize_rest(
     };
     let Some(path) = path else { return Ok(()) };
     match path {
-        Path::Alive | Path::Live | Path::ServerMetadata => Ok(()),
+        Path::Alive | Path::OpenApi | Path::Live | Path::ServerMetadata => Ok(()),
         Path::Ready => match named {
             Named::Model { name, namespace } => {
                 access.authorize(Action::Ready, Target::ServiceModel { namespace, model: name })
             }
             _ => Ok(()),
         },
-        Path::Names | Path::Index => access.authorize_right(Action::Metadata),
+        Path::Names | Path::ModelList | Path::Index => access.authorize_right(Action::Metadata),
         Path::AllStatistics => access.authorize(Action::Metadata, Target::AllModels),
         Path::Load(model) | Path::Unload(model) => access.authorize(Action::Repository, Target::Model(model)),
         Path::Model { model, operation, .. } => {
@@ -194,7 +196,7 @@ fn pod_action(method: &Method, path: Option<Path<'_>>) -> Action {
     }
     match path {
         Some(Path::Alive | Path::Live | Path::Ready) => Action::Ready,
-        Some(Path::Names | Path::ServerMetadata) => Action::Metadata,
+        Some(Path::Names | Path::ModelList | Path::OpenApi | Path::ServerMetadata) => Action::Metadata,
         Some(Path::Model { operation, .. }) => of_operation(operation),
         _ => Action::Infer,
     }

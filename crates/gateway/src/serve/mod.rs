@@ -5,10 +5,12 @@ mod builtin_endpoints;
 mod client;
 mod connection;
 mod destination;
+mod endpoints;
 mod forward;
 mod graph;
 mod grpc;
 mod headers;
+mod landing;
 mod local_response;
 mod metadata;
 mod mirror;
@@ -36,9 +38,9 @@ use crate::{Config, Routes, control::Control, metrics::Metrics, pipeline::KeptMe
 use arc_swap::ArcSwapOption;
 use gantry_transport::{Http, memory::MemoryBudget, request_id::RequestIds};
 use std::{
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
@@ -59,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) control: ArcSwapOption<Arc<dyn Control>>,
+    /// Address of the dashboard, for the page at `/`.
+    pub(crate) dashboard: OnceLock<SocketAddr>,
     pub(crate) stopping: CancellationToken,
     /// Mirrors `stopping`, cheap to read per response.
     pub(crate) is_stopping: AtomicBool,

@@ -1,13 +1,17 @@
 //! REST paths of the Open Inference Protocol and of KServe's V1 protocol.
 
+use super::endpoints::ENDPOINTS;
 use http::Method;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path<'a> {
     /// `/`: liveness in the V1 protocol.
     Alive,
+    OpenApi,
     /// `/v1/models`
     Names,
+    /// `/v2/models`
+    ModelList,
     ServerMetadata,
     Live,
     Ready,
@@ -59,6 +63,9 @@ impl<'a> Path<'a> {
         if path.is_empty() {
             return Some(Self::Alive);
         }
+        if path == "/openapi.json" {
+            return Some(Self::OpenApi);
+        }
         if let Some(rest) = path.strip_prefix("/v1/models") {
             return Self::v1(rest);
         }
@@ -68,6 +75,7 @@ impl<'a> Path<'a> {
         }
         Some(match rest {
             "" => Self::ServerMetadata,
+            "/models" => Self::ModelList,
             "/health/live" => Self::Live,
             "/health/ready" => Self::Ready,
             "/repository/index" => Self::Index,
@@ -139,7 +147,9 @@ impl<'a> Path<'a> {
     pub(super) const fn method(self) -> Method {
         match self {
             Self::Alive
+            | Self::OpenApi
             | Self::Names
+            | Self::ModelList
             | Self::ServerMetadata
             | Self::Live
             | Self::Ready
@@ -160,28 +170,6 @@ pub(super) fn nearest(path: &str) -> &'static str {
     fn verb(name: &str) -> &str {
         name.rsplit_once(':').map_or("", |(_, verb)| verb)
     }
-    const PATHS: [&str; 20] = [
-        "/v1/models",
-        "/v1/models/{model}",
-        "/v1/models/{model}:predict",
-        "/v1/models/{model}:explain",
-        "/v2",
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/v2/models/stats",
-        "/v2/models/{model}",
-        "/v2/models/{model}/infer",
-        "/v2/models/{model}/ready",
-        "/v2/models/{model}/stats",
-        "/v2/models/{model}/versions/{version}/infer",
-        "/v2/models/{model}/versions/{version}/ready",
-        "/v2/pipelines/{pipeline}",
-        "/v2/pipelines/{pipeline}/infer",
-        "/v2/pipelines/{pipeline}/ready",
-        "/v2/repository/index",
-        "/v2/repository/models/{model}/load",
-        "/v2/repository/models/{model}/unload",
-    ];
     let cut: String = path.chars().take(100).collect();
     let given: Vec<&str> = cut.split('/').collect();
     let cost = |known: &str| {
@@ -196,7 +184,9 @@ pub(super) fn nearest(path: &str) -> &'static str {
             })
             .sum::<usize>()
     };
-    PATHS.into_iter().min_by_key(|known| cost(known)).unwrap_or("/v2")
+    // `/` is near every short path.
+    let known = ENDPOINTS.iter().map(|endpoint| endpoint.path).filter(|path| *path != "/");
+    known.min_by_key(|known| cost(known)).unwrap_or("/v2")
 }
 
 #[cfg(test)]
@@ -236,7 +226,9 @@ mod tests {
             ("/v2/pipelines//infer", None),
             ("/v2/models//infer", None),
             ("/v2/models/", None),
-            ("/v2/models", None),
+            ("/v2/models", Some(Path::ModelList)),
+            ("/v2/models?limit", None),
+            ("/openapi.json", Some(Path::OpenApi)),
             ("/v2x", None),
             ("/v2/models/iris/inference", None),
             ("/v2/repository/models/iris", None),

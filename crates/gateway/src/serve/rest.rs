@@ -5,7 +5,7 @@ use super::{
     client::Exchange,
     destination::{Destination, Name},
     forward::{Call, Head, Target, version_number},
-    headers, local_response,
+    headers, landing, local_response,
     mirror::Original,
     path::{self, Operation, Path},
     pipelines::PipelineRequest,
@@ -108,7 +108,12 @@ impl Worker {
             return Ok(response);
         }
         match path {
+            Path::Alive if matches!(named, Named::Gateway) && landing::wants_page(&parts.headers) => {
+                Ok(self.landing_page())
+            }
             Path::Alive => Ok(json_response("{\"status\":\"alive\"}")),
+            Path::OpenApi => Ok(Self::openapi_response()),
+            Path::ModelList => self.model_list(&parts, exchange),
             Path::Names => {
                 let mut models = self.shared.routes.models();
                 models.retain(|model| exchange.access.sees(model));

@@ -135,7 +135,13 @@ impl Worker {
                     "InferenceService {name} has no model {shown:?}, only {name:?}"
                 )))
             }
-            Path::AllStatistics | Path::Index | Path::Load(_) | Path::Unload(_) | Path::Pipeline { .. } => {
+            Path::OpenApi
+            | Path::ModelList
+            | Path::AllStatistics
+            | Path::Index
+            | Path::Load(_)
+            | Path::Unload(_)
+            | Path::Pipeline { .. } => {
                 Err(Error::not_found("this path belongs to the gateway, not to an InferenceService"))
             }
         }
