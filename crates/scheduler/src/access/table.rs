@@ -54,8 +54,8 @@ const fn probe(name: &'static str) -> Rpc {
     Rpc { name, callers: Callers::Everyone, effect: Read }
 }
 
-/// May read statuses.
-const READERS: &[Role] = &[Client, Viewer, Operator];
+/// May read statuses. Gateways show them in their dashboards.
+const READERS: &[Role] = &[Client, Viewer, Operator, Gateway];
 /// May declare objects.
 const DECLARERS: &[Role] = &[Client, Operator];
 
@@ -69,8 +69,7 @@ const CLIENT_PORT: &[Rpc] = &[
     rpc("seldon.mlops.scheduler.Scheduler/StartExperiment", DECLARERS, Change),
     rpc("seldon.mlops.scheduler.Scheduler/StopExperiment", DECLARERS, Change),
     rpc("seldon.mlops.scheduler.Scheduler/ServerStatus", READERS, Read),
-    // Gateways list models in the repository API.
-    rpc("seldon.mlops.scheduler.Scheduler/ModelStatus", &[Client, Viewer, Operator, Gateway], Read),
+    rpc("seldon.mlops.scheduler.Scheduler/ModelStatus", READERS, Read),
     rpc("seldon.mlops.scheduler.Scheduler/PipelineStatus", READERS, Read),
     rpc("seldon.mlops.scheduler.Scheduler/ExperimentStatus", READERS, Read),
     rpc("seldon.mlops.scheduler.Scheduler/SchedulerStatus", READERS, Read),
